@@ -1,4 +1,4 @@
-"""Models that ONNX Runtime's own quantiser has written, for TensorRT: their biases made numbers."""
+"""Models that ONNX Runtime's own quantiser has written, for TensorRT: their biases dequantised."""
 
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ def test_they_are_the_numbers_that_the_node_gives(tmp_path: Path) -> None:
 def test_tensorrt_then_takes_the_whole_model(tmp_path: Path) -> None:
     outcome = converted(tmp_path / "work", quantized(tmp_path, symmetric=True), TENSORRT)
     (change,) = outcome.report.facts["changes"]
-    assert change["message"].startswith("made numbers of 2 bias nodes in 32-bit integers")
+    assert change["message"].startswith("dequantised 2 bias nodes in 32-bit integers")
     assert len(change["nodes"]) == 2
     assert outcome.report.findings == ()
 

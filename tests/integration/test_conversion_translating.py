@@ -146,7 +146,7 @@ def test_axes_that_are_computed_are_no_attribute() -> None:
     )
     with pytest.raises(TranslationError) as caught:
         translate(model, 13)
-    assert caught.value.refused == {"mean (ReduceMean)": "its input 'axes' is no constant"}
+    assert caught.value.refused == {"mean (ReduceMean)": "its input 'axes' is not constant"}
 
 
 def test_every_node_in_the_way_is_named() -> None:
@@ -282,7 +282,7 @@ def test_a_body_without_types_is_refused_with_its_node() -> None:
     mystery = helper.make_node("Mystery", ["x"], ["unknown"], domain="com.example")
     model.graph.node.insert(0, mystery)
     model.opset_import.append(helper.make_opsetid("com.example", 1))
-    with pytest.raises(TranslationError, match="ONNX gives no body of LayerNorm"):
+    with pytest.raises(TranslationError, match="ONNX has no body of LayerNorm"):
         expand(model, ["LayerNormalization"])
 
 

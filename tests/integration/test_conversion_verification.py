@@ -92,7 +92,7 @@ def test_what_the_checker_has_against_the_source_too_is_no_objection(tmp_path: P
     sound.graph.node.extend(nodes)
     differs = prove(tmp_path, sound, unchecked, x=X).differs
     assert differs is not None
-    assert differs.startswith("onnx.checker says: Nodes in a graph must be topologically sorted")
+    assert differs.startswith("onnx.checker reports: Nodes in a graph must be topologically sorted")
 
 
 def test_an_opset_under_development_is_run_by_onnx_runtime_or_by_definition(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_undone_quantisation_is_reported(tmp_path: Path) -> None:
     changed = simplifying.simplify(path, tmp_path / "out/m.onnx")
     assert operators(changed) == ["MatMul"]
     assert form_differs(quantized(), changed, recipe()) == (
-        "of 4096 INT8 weights 0 are left: it is dequantised"
+        "it is dequantised: 0 of 4096 INT8 weights remain"
     )
 
 

@@ -57,7 +57,7 @@ CASES = (
     Case("out of memory", only(broken.enormous), "golden", Reason.OUT_OF_MEMORY,
          ("golden sample 'min' does not fit on backend cpu",)),
     Case("opset 99", only(lambda: broken.relu(opset=99)), "validate", Reason.OPSET_UNSUPPORTED,
-         ("has opset 99", "1.31.1 loads at most 26", "no released onnx knows opset 99",
+         ("has opset 99", "1.31.1 loads at most 26", "no released onnx supports opset 99",
           "export with opset 26"), 0),
     Case("unknown operator", only(lambda: broken.one_node("FooBar")), "validate",
          Reason.UNSUPPORTED_OPERATOR, ("has no operator for node-1 (FooBar)",), 1),

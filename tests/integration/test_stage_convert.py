@@ -69,7 +69,7 @@ REAL = (
 def test_real_models_are_served_as_they_are(case: Real, models: Path, tmp_path: Path) -> None:
     source = real(models, case.file)
     outcome = converted(tmp_path, source, recipe(shapes=case.shapes))
-    assert outcome.report.message == "the model is served as it is"
+    assert outcome.report.message == "the model is served unchanged"
     assert (outcome.converted.folder, outcome.converted.changes) == (MODEL_FOLDER, ())
     assert outcome.path.read_bytes() == source.read_bytes()
 
@@ -108,8 +108,8 @@ def test_what_onnx_runtime_does_not_load_is_compared_with_the_definition(tmp_pat
     source = one("Mod", 28, weight("w", 4, low=1, high=2), shape=("b", 4), fmod=1, ir_version=14)
     outcome = converted(tmp_path, source, recipe())
     assert outcome.report.message == (
-        "opset 28 set to 26, under which every node means the same; IR version 14 set to 13: it"
-        " uses nothing newer"
+        "opset 28 set to 26, in which every node has the same semantics; IR version 14 set to 13: it"
+        " uses no newer feature"
     )
     assert not outcome.converted.warnings
     same(define(source, feeds(source)), run(outcome.path, feeds(source)))
@@ -139,7 +139,7 @@ def test_what_onnx_runtime_does_not_load_is_compared_with_the_definition(tmp_pat
             ),
             recipe(target_opset=13),
             Reason.CONVERSION_FAILED,
-            "of largest (ReduceMax): its input 'axes' is no constant; raise spec.targetOpset",
+            "of largest (ReduceMax): its input 'axes' is not constant; raise spec.targetOpset",
         ),
     ],
 )
@@ -157,7 +157,7 @@ def test_silero_is_built_once_its_branches_are_taken(models: Path, tmp_path: Pat
     """TensorRT-RTX parses the Ifs and then fails in its own assertions; sizes decide all of them."""
     source = real(models, "silero_vad_half.onnx")
     outcome = converted(tmp_path, source, recipe(backend="tensorrt-rtx", shapes=[SPEAK]))
-    assert "took the branch that is always taken of 6 If nodes" in outcome.report.message
+    assert "inlined the constant branch of 6 If nodes" in outcome.report.message
     assert "If" not in operators(outcome.model)
     # the model is smaller, its names and what it declares are not
     before = graphs.parse(source)
@@ -218,7 +218,7 @@ def shifted(*more: onnx.NodeProto, weights: tuple[TensorProto, ...] = ()) -> Mod
 
 def test_constants_are_folded_where_the_parser_refuses_how_they_are_made(tmp_path: Path) -> None:
     outcome = converted(tmp_path, shifted(), recipe(backend="tensorrt-rtx"))
-    assert outcome.report.message == "folded what is constant: 3 nodes became 1"
+    assert outcome.report.message == "folded constants: 3 nodes became 1"
     assert operators(outcome.model) == ["Mul"]
     assert {entry.domain for entry in outcome.model.opset_import} == {""}
 

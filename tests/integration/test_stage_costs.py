@@ -206,7 +206,7 @@ def test_a_model_that_cannot_be_profiled_is_prepared_all_the_same(tmp_path: Path
     golden = place.stage("golden", task)
     assert golden.code == 0, golden.message
     assert (
-        "what each node costs is not known, so no maxComputeShare can be kept: its loops run for"
+        "the cost of nodes is unknown, so maxComputeShare cannot be enforced: its loops run for"
         " more than 1 s" in golden.message
     )
     assert golden.full is not None

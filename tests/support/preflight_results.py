@@ -69,7 +69,7 @@ def partial() -> Result:
     changes = (
         Change(
             kind="opset",
-            message="converted opset 11 to 17: 1 node whose operator has another version there",
+            message="converted opset 11 to 17: 1 node whose operator has a different version there",
             nodes=("/softmax (Softmax)",),
         ),
         Change(kind="precision", message="brought to FP16"),

@@ -1,4 +1,4 @@
-"""Puts the prepared model into the store and says what it made."""
+"""Publishes the prepared model to the store and reports its facts."""
 
 from collections import Counter
 from importlib import metadata
@@ -39,7 +39,7 @@ _EXPECTED: Final = f"{GOLDEN_FOLDER}/{EXPECTED}"
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:
-    """Publish what the stages before have left; idempotent.
+    """Publish the files of the earlier stages; idempotent.
 
     Raises:
         StageFailure: StoreUnavailable.
@@ -94,11 +94,11 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     files |= {name: paths.work / name for name in proofs} | files_of(served / MODEL_NAME)
     manifest, cached = Store(paths.store).publish(key, files, describe)
     size = sum(file.size_bytes for file in manifest.files)
-    did = "the store had" if cached else "published"
+    state = "the store already had" if cached else "published"
     return StageReport(
         stage="publish",
         ok=True,
-        message=f"{did} prepared model {key[:12]}, {format_bytes(size)}",
+        message=f"{state} prepared model {key[:12]}, {format_bytes(size)}",
         published=Published(
             key=key,
             model_digest=manifest.model_digest,
@@ -125,7 +125,7 @@ def _data(fetched: Fetched, paths: Paths) -> dict[str, str]:
 
 
 def _largest_outputs(path: Path) -> int:
-    """Return the bytes of the outputs of the golden sample that has most of them."""
+    """Return the size, in bytes, of the largest golden sample's outputs."""
     sizes: Counter[str] = Counter()
     for key, array in map_arrays(path).items():
         sizes[key.partition("/")[0]] += array.nbytes
@@ -133,7 +133,7 @@ def _largest_outputs(path: Path) -> int:
 
 
 def _in_short(changes: tuple[Change, ...]) -> str:
-    """Return what was done, in one line that fits into the termination message; the manifest has it whole."""
+    """Return the changes in one line, shortened for the termination message; the manifest has all."""
     text = "; ".join(change.message for change in changes)
     return text if len(text) <= TEXT_LENGTH else text[: TEXT_LENGTH - 2].rstrip() + " …"
 
@@ -143,7 +143,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _profiles(validated: Validated, recipe: Recipe) -> tuple[ShapeProfile, ...]:
-    """Return the sizes without ranges that only golden inputs have: an engine takes any values."""
+    """Return the profiles without value ranges, where only golden inputs need those."""
     declared = {each.input for each in recipe.shapes}
     values = {"low": None, "high": None}
     return tuple(

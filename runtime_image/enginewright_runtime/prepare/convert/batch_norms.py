@@ -1,9 +1,10 @@
 """Folds batch normalisations into the convolutions before them, ahead of a lower precision.
 
-A variance may be larger than a half holds (97,903,600 in a text detector, against 65,504): a cast truncates
-it, in silence, and the outputs are wrong. Folded, only the product of scale and 1/sqrt(variance) is
-left, which is of the size of weights. What no convolution takes in becomes a multiplication and an
-addition, if a half cannot hold its parameters. All else keeps its bytes and its name.
+A variance may exceed the range of float16 (97,903,600 in a text detector, against 65,504): a cast
+silently truncates it, and the outputs are wrong. Folded, only the product of scale and
+1/sqrt(variance) remains, which is as large as weights are. A normalisation that cannot be folded
+becomes a multiplication and an addition, if float16 cannot represent its parameters. All other
+tensors keep their bytes and names.
 """
 
 from collections.abc import Mapping
@@ -20,22 +21,22 @@ from enginewright_runtime.graph.raw.schemas import STANDARD, attribute
 from enginewright_runtime.graph.scoped.inference import infer
 from enginewright_runtime.graph.scoped.scopes import Names, Node, Scope, apart
 
-_EPSILON: Final = 1e-5  # of the operator, where the node says none
+_EPSILON: Final = 1e-5  # the operator's default
 _HALF: Final = np.finfo(np.float16)
 
 
 @dataclass
 class Folded:
-    """Labels of the normalisations that are gone."""
+    """Labels of the normalisations that were replaced."""
 
     into_convolutions: list[str] = field(default_factory=list)
     into_arithmetic: list[str] = field(default_factory=list)
 
 
 def fold(model: ModelProto, folder: Path) -> Folded:
-    """Fold what can be folded, in place.
+    """Fold all foldable normalisations, in place.
 
-    The model is of opset 7 or later, and parsed without external data, which lies in `folder`.
+    The model has opset 7 or later, and is parsed without external data, which is in `folder`.
     """
     folded = Folded()
     graph = model.graph
@@ -65,7 +66,7 @@ def fold(model: ModelProto, folder: Path) -> Folded:
 
 
 def _only_read_by(node: Node) -> Node | None:
-    """Return the node whose result only this one reads; None: there is none."""
+    """Return the producer of the node's input if no other node reads it; else None."""
     value = node.scope.find(node.proto.input[0])
     return value.producer if value is not None and [*value.readers] == [node] else None
 
@@ -94,7 +95,7 @@ def constants_to_initializers(model: ModelProto) -> int:
 
 
 def _scale_and_shift(node: NodeProto, values: Constants) -> tuple[Array, Array] | None:
-    """Return what the node multiplies by and adds, one a channel, as float64; None: not constant."""
+    """Return the node's factor and addend per channel, float64; None if they are not constant."""
     training = attribute(node, "training_mode")
     if (
         node.op_type != "BatchNormalization"
@@ -116,7 +117,7 @@ def _scale_and_shift(node: NodeProto, values: Constants) -> tuple[Array, Array] 
 def _into_convolution(
     convolution: Node, factor: Array, shift: Array, values: Constants, names: Names
 ) -> bool:
-    """Give the convolution weights and a bias that do the normalisation too, if it can have them."""
+    """Fold the normalisation into the convolution's weights and bias; False if not possible."""
     node, graph = convolution.proto, convolution.scope.graph
     group = attribute(node, "group")
     if node.op_type not in {"Conv", "ConvTranspose"} or node.domain not in STANDARD:
@@ -141,15 +142,15 @@ def _into_convolution(
         ),
         start=1,
     ):
-        fresh = names.fresh(f"{name or f'{node.name or node.output[0]}/{kind}'}_folded")
-        convolution.scope.add_weight(numpy_helper.from_array(array, fresh))
-        convolution.set_input(index, fresh)
+        new_name = names.fresh(f"{name or f'{node.name or node.output[0]}/{kind}'}_folded")
+        convolution.scope.add_weight(numpy_helper.from_array(array, new_name))
+        convolution.set_input(index, new_name)
     values.add(graph.initializer[-2], graph.initializer[-1])
     return True
 
 
 def _fits_half(node: NodeProto, values: Constants) -> bool:
-    """Tell whether the parameters keep their values as halves: none overflows, no variance is lost."""
+    """Tell whether float16 represents the parameters: none overflows, no variance underflows."""
     arrays = [array for name in node.input[1:5] if (array := values.array(name)) is not None]
     largest = max((float(np.abs(array).max(initial=0)) for array in arrays), default=0.0)
     variance = arrays[3] if len(arrays) == 4 else np.ones(1)
@@ -164,7 +165,7 @@ def _as_arithmetic(
     types: Mapping[str, TypeProto],
     names: Names,
 ) -> list[NodeProto]:
-    """Return the node as a multiplication and an addition; nothing where the rank is not known."""
+    """Return a multiplication and an addition for the node; [] if the rank is unknown."""
     tensor = types[node.input[0]].tensor_type if node.input[0] in types else None
     if tensor is None or not tensor.HasField("shape") or len(tensor.shape.dim) < 2:
         return []
@@ -172,7 +173,7 @@ def _as_arithmetic(
     shape = [factor.size] + [1] * (len(tensor.shape.dim) - 2)
     prefix = node.name or node.output[0]
     inner = names.fresh(f"{prefix}/scaled")
-    made = []
+    nodes = []
     for kind, array, source, output in (
         ("Mul", factor, node.input[0], inner),
         ("Add", shift, inner, node.output[0]),
@@ -180,5 +181,5 @@ def _as_arithmetic(
         name = names.fresh(f"{prefix}/{kind}")
         value = names.fresh(f"{name}_value")
         scope.add_weight(numpy_helper.from_array(array.astype(dtype).reshape(shape), value))
-        made.append(helper.make_node(kind, [source, value], [output], name=name))
-    return made
+        nodes.append(helper.make_node(kind, [source, value], [output], name=name))
+    return nodes

@@ -1,8 +1,8 @@
-"""Makes numbers of biases that are stored as 32-bit integers behind a DequantizeLinear.
+"""Dequantises biases that are stored as 32-bit integers before a DequantizeLinear.
 
-ONNX Runtime's quantiser writes them so, and TensorRT takes no 32-bit integers there
-(docs/operators.md of onnx-tensorrt, DequantizeLinear): every layer with a bias would be cut in two.
-The numbers are those that the node gives. Reads weights: for child processes.
+ONNX Runtime's quantiser writes them so, and TensorRT accepts no 32-bit integers there
+(docs/operators.md of onnx-tensorrt, DequantizeLinear): every layer with a bias would be split. The
+values are those that the node computes. Reads weights: for child processes.
 """
 
 from pathlib import Path
@@ -18,9 +18,9 @@ from enginewright_runtime.graph.scoped.scopes import Scope
 
 
 def fold_biases(model: ModelProto, folder: Path) -> list[str]:
-    """Replace, in place, every such node of the main graph by what it gives; return their labels.
+    """Replace, in place, every such node of the main graph by its output; return their labels.
 
-    The model is parsed without external data, which lies in `folder`.
+    The model is parsed without external data, which is in `folder`.
     """
     graph = model.graph
     constants = Constants(graph, folder)
@@ -51,6 +51,6 @@ def _bias(
         return None
     values, scale, *zero_point = found
     if values.ndim > 1 or scale.dtype not in (np.float32, np.float16):
-        return None  # no bias
+        return None  # not a bias
     shifted = values - zero_point[0] if zero_point else values
     return (shifted.astype(scale.dtype) * scale).astype(scale.dtype)

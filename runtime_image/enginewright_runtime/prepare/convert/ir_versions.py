@@ -1,7 +1,7 @@
-"""What each IR version of ONNX brought, and whether a model uses it.
+"""What each IR version of ONNX introduced, and whether a model uses it.
 
-From the comments at `enum Version` in onnx.proto and docs/IR.md of onnx 1.23. A model that uses
-nothing of its newer versions is, byte by byte, one of an older version but for the number.
+From the comments at `enum Version` in onnx.proto and docs/IR.md of onnx 1.23. A model that uses no
+feature of newer versions is identical to one of an older version except for the version number.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,18 +20,18 @@ _TYPES: Final[dict[int, tuple[str, ...]]] = {
     13: ("UINT2", "INT2"),
     14: ("FLOAT6E2M3", "FLOAT6E3M2"),
 }
-_NAMING: Final = frozenset({"to", "dtype", "output_dtype"})  # attributes that name an element type
-_SPEAKS_OF_TYPES: Final = frozenset(
+_TYPE_ATTRIBUTES: Final = frozenset({"to", "dtype", "output_dtype"})
+_TYPED_OPERATORS: Final = frozenset(
     {"Cast", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "EyeLike"}
     | {"Multinomial", "Bernoulli", "QuantizeLinear", "DequantizeLinear", "SequenceEmpty"}
 )
 
 
 def newer_than(model: ModelProto, version: int) -> list[str]:
-    """Return what the model uses of IR versions above `version`, oldest first.
+    """Return the features of IR versions above `version` that the model uses, oldest first.
 
     Annotations that change no value (metadata, device configurations, training information) are
-    not among them: `forget_annotations` takes them away.
+    excluded: `remove_annotations` removes them.
     """
     used = _element_types(model)
     found = [
@@ -49,8 +49,8 @@ def newer_than(model: ModelProto, version: int) -> list[str]:
     return [feature for _, feature in sorted(found)]
 
 
-def forget_annotations(model: ModelProto, version: int) -> None:
-    """Take away, in place, annotations of newer IR versions, which no runtime computes with."""
+def remove_annotations(model: ModelProto, version: int) -> None:
+    """Remove, in place, annotations of newer IR versions, which affect no computation."""
     if version < 11:
         del model.configuration[:]
         for node in graphs.walk_nodes(model):
@@ -75,8 +75,8 @@ def _element_types(model: ModelProto) -> set[int]:
     for kind in _types(model):
         used |= {tensor.elem_type for tensor in _tensors_in(kind)}
     for node in graphs.walk_nodes(model):
-        if node.op_type in _SPEAKS_OF_TYPES:
-            used |= {entry.i for entry in node.attribute if entry.name in _NAMING}
+        if node.op_type in _TYPED_OPERATORS:
+            used |= {entry.i for entry in node.attribute if entry.name in _TYPE_ATTRIBUTES}
     return used
 
 
@@ -122,7 +122,7 @@ def _has_sparse(model: ModelProto) -> bool:
 
 
 _FEATURES: Final[dict[int, tuple[str, Callable[[ModelProto], bool]]]] = {
-    4: ("initializers that are no inputs", _has_free_initializers),
+    4: ("initializers that are not inputs", _has_free_initializers),
     6: ("sparse tensors", _has_sparse),
     8: (
         "model-local functions or optional values",

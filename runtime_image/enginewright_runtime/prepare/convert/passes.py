@@ -1,4 +1,4 @@
-"""The passes of conversion, and what runs one in a child process: a model's file in, a changed one's out."""
+"""The passes of conversion, and `run_pass`, which runs one on a model's file in a child process."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ from enginewright_runtime.graph.scoped.scopes import Scope
 from enginewright_runtime.graph.scoped.shape_nodes import shape_nodes
 from enginewright_runtime.prepare.convert import batch_norms, simplifying, translating
 from enginewright_runtime.prepare.convert.biases import fold_biases
-from enginewright_runtime.prepare.convert.ir_versions import forget_annotations
+from enginewright_runtime.prepare.convert.ir_versions import remove_annotations
 from enginewright_runtime.prepare.convert.planning import Action, operators_with_bodies, plan
 
 _HALVES: Final = frozenset({"FP16", "BF16"})
@@ -42,7 +42,7 @@ _QUANTIZED: Final = frozenset({"INT8", "FP8"})
 
 
 class ChangeVersions(Pass):
-    """Does what `plan` says: what the runtime needs, or the owner asked for."""
+    """Carries out `plan`: version changes that the runtime needs, or that the spec requests."""
 
     doing = "converting the model"
     order = 10
@@ -72,17 +72,17 @@ class ChangeVersions(Pass):
         for step in steps:
             if step.action is Action.IR_VERSION and step.ir_version is not None:
                 version = model.ir_version
-                forget_annotations(model, step.ir_version)
+                remove_annotations(model, step.ir_version)
                 model.ir_version = step.ir_version
                 lower = step.ir_version < version
-                why = "it uses nothing newer" if lower else f"opset {target} needs it"
+                why = "it uses no newer feature" if lower else f"opset {target} needs it"
                 message = f"IR version {version} set to {step.ir_version}: {why}"
                 changes.append(change("ir-version", message))
         return PassResult(tuple(changes))
 
 
 class PreparePrecision(Pass):
-    """Folds batch normalisations, and makes initializers of weights, ahead of a lower precision."""
+    """Folds batch normalisations, and turns constants into initializers, for a lower precision."""
 
     doing = "folding batch normalisations"
     order = 20
@@ -108,23 +108,23 @@ class PreparePrecision(Pass):
             changes.append(change("fold-batch-norm", message, nodes))
         if nodes := folded.into_arithmetic:
             message = (
-                f"wrote {counted(len(nodes), 'batch normalisation')} as a multiplication and an"
-                f" addition, since a half does not hold the parameters: {name_nodes(nodes)}"
+                f"replaced {counted(len(nodes), 'batch normalisation')} by a multiplication and an"
+                f" addition, since float16 cannot represent the parameters: {name_nodes(nodes)}"
             )
             changes.append(change("fold-batch-norm", message, nodes))
         if self.quantized and (moved := batch_norms.constants_to_initializers(model)):
             message = (
-                f"made initializers of {counted(moved, 'Constant node')}, where quantisers look for"
-                " weights"
+                f"turned {counted(moved, 'Constant node')} into initializers, where quantisers look"
+                " for weights"
             )
             changes.append(change("simplify", message))
         return PassResult(tuple(changes))
 
 
 class TakeBranches(Pass):
-    """Takes the branches of Ifs whose condition is constant."""
+    """Inlines the branches of Ifs whose condition is constant."""
 
-    doing = "taking constant branches"
+    doing = "inlining constant branches"
     order = 30
     needs = Needs(operators=frozenset({"If"}))
     keep = Keep.BETTER
@@ -139,21 +139,20 @@ class TakeBranches(Pass):
     @override
     @classmethod
     def keep_on(cls, backend: str) -> Keep:
-        # that the parser takes an If does not mean that it can be built: see docs/conversion.md
+        # the parser also accepts Ifs that the builder refuses: see docs/conversion.md
         return Keep.EQUAL if backend in COMPILED_BACKENDS else cls.keep
 
     @override
     def change(self, model: ModelProto, source: Path, out: Path) -> PassResult:
         taken = take_constant_branches(model, self.sizes)
         message = (
-            f"took the branch that is always taken of {counted(len(taken), 'If node')}:"
-            f" {name_nodes(taken)}"
+            f"inlined the constant branch of {counted(len(taken), 'If node')}: {name_nodes(taken)}"
         )
         return PassResult((change("simplify", message, taken),) if taken else ())
 
 
 class DequantizeBiases(Pass):
-    """Makes numbers of biases that are quantised to 32-bit integers."""
+    """Dequantises biases that are stored as 32-bit integers."""
 
     doing = "dequantising biases"
     order = 40
@@ -165,14 +164,14 @@ class DequantizeBiases(Pass):
     def change(self, model: ModelProto, source: Path, out: Path) -> PassResult:
         folded = fold_biases(model, source.parent)
         message = (
-            f"made numbers of {counted(len(folded), 'bias node')} in 32-bit integers, which TensorRT"
-            f" does not take: {name_nodes(folded)}"
+            f"dequantised {counted(len(folded), 'bias node')} in 32-bit integers, which TensorRT does"
+            f" not support: {name_nodes(folded)}"
         )
         return PassResult((change("simplify", message, folded),) if folded else ())
 
 
 class Expand(Pass):
-    """Replaces the nodes of some operators by their operators' bodies, if all can be."""
+    """Replaces all nodes of some operators by their operators' function bodies, if all have one."""
 
     doing = "expanding operators"
     order = 50
@@ -183,10 +182,10 @@ class Expand(Pass):
     @override
     @classmethod
     def to_try(cls, about: Situation) -> Iterable[Self]:
-        """First those that are refused; then the others one by one.
+        """Try first the refused operators together; then the others one by one.
 
-        For ONNX Runtime itself puts the body in the place of a node that nobody takes, and then says
-        what became of the body.
+        ONNX Runtime itself inlines the body of an unsupported operator, and then reports the nodes of
+        the body, so an operator that needs expansion may not be among the refused ones.
         """
         bodied = operators_with_bodies(about.model)
         if named := sorted(bodied & about.refused):
@@ -204,9 +203,9 @@ class Expand(Pass):
 
 
 class Simplify(Pass):
-    """Folds what is constant, if that leaves fewer nodes, and none of a domain that was not there."""
+    """Folds constants, if that leaves fewer nodes, and none of a new domain."""
 
-    doing = "folding what is constant"
+    doing = "folding constants"
     order = 60
     needs = Needs(most_bytes=1 << 30)  # ONNX Runtime writes all weights again
     keep = Keep.BETTER
@@ -222,17 +221,17 @@ class Simplify(Pass):
         """
         changed = simplifying.simplify(source, out)
         before, after = (sum(1 for _ in graphs.walk_nodes(each)) for each in (model, changed))
-        strangers = _domains(changed) - _domains(model) - STANDARD
-        if after >= before or strangers:
+        new_domains = _domains(changed) - _domains(model) - STANDARD
+        if after >= before or new_domains:
             return PassResult()
-        # what is declared stays, where ONNX Runtime knows better
+        # keep the declared interface, even if ONNX Runtime inferred more
         for field in ("input", "output"):
             ours = getattr(changed.graph, field)
             del ours[:]
             ours.extend(getattr(model.graph, field))
         model.CopyFrom(changed)
         Scope(model.graph).remove_unused()
-        message = f"folded what is constant: {before} nodes became {after}"
+        message = f"folded constants: {before} nodes became {after}"
         return PassResult((change("simplify", message),))
 
 
@@ -245,10 +244,10 @@ PASSES: Final[tuple[type[AnyPass], ...]] = get_args(AnyPass)
 def run_pass(
     wanted: Annotated[AnyPass, Field(discriminator="kind")], source: Path, out: Path
 ) -> PassResult:
-    """Run a pass on a model's file and write another, beside its weights, if anything was changed.
+    """Run a pass on a model's file; write another, beside its weights, if the pass changed it.
 
     Raises:
-        StageFailure, SessionError: as the pass does.
+        StageFailure, SessionError: as by the pass.
     """
     model = graphs.parse(source)
     done = wanted.change(model, source, out)
@@ -276,18 +275,18 @@ def _translate(model: ModelProto, target: int, recipe: Recipe) -> list[Change]:
     changes = _expansion(done, target)
     if done.rewritten:
         message = (
-            f"wrote {counted(len(done.rewritten), 'node')} in the words of opset {target}:"
+            f"rewrote {counted(len(done.rewritten), 'node')} for opset {target}:"
             f" {name_nodes(done.rewritten)}"
         )
         changes.append(change("opset", message, done.rewritten))
     if done.converted:
         message = (
             f"converted opset {opset} to {target}: {counted(len(done.converted), 'node')} whose"
-            " operator has another version there"
+            " operator has a different version there"
         )
         changes.append(change("opset", message, done.converted))
     elif opset != target:
-        same = "" if changes else ", under which every node means the same"
+        same = "" if changes else ", in which every node has the same semantics"
         changes.append(change("opset", f"opset {opset} set to {target}{same}"))
     return changes
 

@@ -1,6 +1,6 @@
-"""What has to change in a model so that a runtime loads it: pure, quick, and without weights.
+"""Which version changes a model needs so that a runtime loads it: pure, fast, without weights.
 
-`validate` needs to know whether there is a way at all; `convert` carries it out and proves every step.
+`validate` checks that a plan exists; `convert` carries it out and proves every step.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,8 +27,8 @@ from enginewright_runtime.graph.scoped.element_types import types_of
 from enginewright_runtime.graph.scoped.scopes import apart
 from enginewright_runtime.prepare.convert.ir_versions import newer_than
 
-_MOST_NODES: Final = 100  # kept in a step and in a finding
-# The oldest opset that a runtime says it runs. ONNX Runtime: 7 (docs/Versioning.md and
+_MAX_NODES: Final = 100  # kept in a step and in a finding
+# The oldest opset that a runtime supports. ONNX Runtime: 7 (docs/Versioning.md and
 # docs/OperatorKernels.md of onnxruntime). TensorRT's parser: 9 (docs/operators.md of onnx-tensorrt).
 _OLDEST: Final[Mapping[str, int]] = {"tensorrt": 9, "tensorrt-rtx": 9}
 _OLDEST_OF_ORT: Final = 7
@@ -38,41 +38,41 @@ class Action(StrEnum):
     """What a step does."""
 
     EXPAND = "expand"  # nodes replaced by the function bodies of their operators
-    REWRITE = "rewrite"  # nodes written as the older version of their operators
-    RELABEL = "relabel"  # the opset's number alone: no node means anything else under it
+    REWRITE = "rewrite"  # nodes rewritten for the older version of their operators
+    RELABEL = "relabel"  # only the opset's number: every node keeps its semantics
     CONVERT = "convert"  # ONNX's version converter, upwards
     IR_VERSION = "ir-version"  # the IR version's number, and annotations of newer ones
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing to do."""
+    """One change."""
 
     action: Action
-    opset: int | None = None  # that the model has after the step, if that changes
+    opset: int | None = None  # of the model after the step, if it changes
     ir_version: int | None = None  # likewise
-    operators: tuple[str, ...] = ()  # to be expanded, every node of them
+    operators: tuple[str, ...] = ()  # to expand, in all their nodes
     nodes: tuple[str, ...] = ()  # labels of the nodes concerned, at most 100
 
 
 @dataclass(frozen=True)
 class ConversionPlan:
-    """What to do, or why nothing can be done."""
+    """The steps, or why the model cannot be converted."""
 
-    steps: tuple[Step, ...] = ()  # (): the runtime takes the model's versions as they are
+    steps: tuple[Step, ...] = ()  # (): the runtime loads the model's versions unchanged
     refusal: Finding | None = None
 
 
 def plan(model: ModelProto, recipe: Recipe) -> ConversionPlan:
-    """Return what has to be done so that the model's opset and IR version suit the recipe.
+    """Return the steps that bring the model's opset and IR version to what the recipe needs.
 
     Args:
         model: parsed without external data; left unchanged.
-        recipe: `target_opset`, if set, is what the model must have; else nothing changes that is
-            within the runtime's limits.
+        recipe: `target_opset`, if set, is the opset to reach; else versions within the runtime's
+            limits stay.
 
-    An expansion is planned by what operators' schemas say; whether the operators in the bodies suit
-    as well is seen when they are there, so a plan may fail where it is carried out.
+    An expansion is planned from operators' schemas; whether the target opset has the operators of
+    their bodies is found on expansion, so a plan may fail when it is carried out.
     """
     opset = graphs.default_opset(model)
     steps: list[Step] = []
@@ -116,7 +116,7 @@ def changed_nodes(model: ModelProto, opset: int, target: int) -> list[NodeProto]
 
 
 def standard_nodes(model: ModelProto) -> list[NodeProto]:
-    """Return the nodes of ai.onnx, in subgraphs and functions too, that no function replaces."""
+    """Return the nodes of ai.onnx, in subgraphs and functions too, that no local function defines."""
     return _standard(model, graphs.walk_nodes(model))
 
 
@@ -130,7 +130,7 @@ def _standard(model: ModelProto, nodes: Iterable[NodeProto]) -> list[NodeProto]:
 
 
 def _typed(model: ModelProto) -> Iterator[tuple[NodeProto, Mapping[str, str]]]:
-    """Yield the standard nodes with the types of values by name; inside a function names stand for other values."""
+    """Yield the standard nodes with the types of values by name; none inside functions."""
     types = types_of(model)
     for node in _standard(model, graphs.nodes_in(model.graph.node)):
         yield node, types
@@ -146,13 +146,13 @@ def _out_of_range(opset: int, target: int, recipe: Recipe) -> Finding | None:
             Reason.OPSET_UNSUPPORTED,
             f"spec.targetOpset is {target} and ONNX Runtime {recipe.ort_version} loads at most opset"
             f" {recipe.max_opset}",
-            remedy=f"set spec.targetOpset to {recipe.max_opset} or less, or leave it out",
+            remedy=f"set spec.targetOpset to {recipe.max_opset} or less, or omit it",
         )
     if opset > newest and opset != target:
         return _finding(
             Reason.OPSET_UNSUPPORTED,
             f"the model has opset {opset} and ONNX Runtime {recipe.ort_version} loads at most"
-            f" {recipe.max_opset}; no released onnx knows opset {opset}, so it cannot be converted",
+            f" {recipe.max_opset}; no released onnx supports opset {opset}, so it cannot be converted",
             remedy=f"export with opset {recipe.max_opset}",
         )
     return None
@@ -194,7 +194,7 @@ def _lower(
 
 
 def operators_with_bodies(model: ModelProto) -> set[str]:
-    """Return the operators of the model's nodes that ONNX defines by others."""
+    """Return the operators of the model's nodes that have a function body in ONNX."""
     opset = graphs.default_opset(model) or 1
     return {node.op_type for node in standard_nodes(model) if is_function(node.op_type, "", opset)}
 
@@ -203,7 +203,7 @@ def _stuck(nodes: Sequence[NodeProto], opset: int, target: int, recipe: Recipe) 
     labels = name_nodes([graphs.label(node) for node in nodes])
     if recipe.target_opset is not None:
         limit = f"spec.targetOpset is {target}"
-        remedy = "raise spec.targetOpset or leave it out"
+        remedy = "raise spec.targetOpset or omit it"
     else:
         limit = f"ONNX Runtime {recipe.ort_version} loads at most {target}"
         remedy = f"export with opset {target}"
@@ -218,7 +218,7 @@ def _stuck(nodes: Sequence[NodeProto], opset: int, target: int, recipe: Recipe) 
 def _ir_version(
     model: ModelProto, opset: int | None, target: int | None, recipe: Recipe
 ) -> tuple[int, Finding | None]:
-    """Return the IR version to have: raised only where the opset was, lowered only where it must."""
+    """Return the target IR version: raised only with the opset, lowered only if it must be."""
     version = int(model.ir_version)
     if target is not None and opset is not None and target > opset:
         needed = helper.find_min_ir_version_for([helper.make_opsetid("", target)])
@@ -229,14 +229,14 @@ def _ir_version(
         return version, _finding(
             Reason.IR_VERSION_UNSUPPORTED,
             f"the model has IR version {version}, the runtime image loads at most"
-            f" {recipe.max_ir_version}, and the model uses what came later: {', '.join(used)}",
-            remedy=f"export it without, or use a runtime image that loads IR version {version}",
+            f" {recipe.max_ir_version}, and the model uses newer features: {', '.join(used)}",
+            remedy=f"export without them, or use a runtime image that loads IR version {version}",
         )
     return recipe.max_ir_version, None
 
 
 def _labels(nodes: Iterable[NodeProto]) -> tuple[str, ...]:
-    return tuple(graphs.label(node) for node in nodes)[:_MOST_NODES]
+    return tuple(graphs.label(node) for node in nodes)[:_MAX_NODES]
 
 
 def _finding(

@@ -1,4 +1,4 @@
-"""Writes a node as an older version of its operator, where that can say the same. Pure."""
+"""Rewrites a node for an older version of its operator, if that can express it. Pure."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -20,7 +20,7 @@ _VARIADIC: Final = onnx.defs.OpSchema.FormalParameterOption.Variadic
 
 
 class InexpressibleError(ValueError):
-    """The older operator cannot say what the node does; the text says what, for people."""
+    """The older operator cannot express the node; the text says why."""
 
 
 def older_form(
@@ -30,12 +30,12 @@ def older_form(
     constants: Mapping[str, TensorProto],
     types: Mapping[str, TypeProto],
 ) -> NodeProto:
-    """Return the node of `opset` as one of the lower opset `target`.
+    """Return the node of `opset` rewritten for the lower opset `target`.
 
-    `node`, which is left unchanged, is one for which `schemas.fit` gives REWRITE.
+    `node` is left unchanged; `schemas.fit` returns REWRITE for it.
 
     Raises:
-        InexpressibleError: what it says depends on a value that is no constant, or on unknown sizes.
+        InexpressibleError: it depends on a value that is not constant, or on unknown sizes.
     """
     newer, older = schema_of(node, opset), schema_of(node, target)
     if newer is None or older is None:
@@ -58,7 +58,7 @@ def older_form(
             inputs.pop()
         found.input[:] = inputs
     if not is_valid(found, newer, older):
-        raise InexpressibleError(f"{node.op_type} of opset {target} does not have all that it uses")
+        raise InexpressibleError(f"{node.op_type} of opset {target} lacks features that it uses")
     return found
 
 
@@ -74,7 +74,7 @@ def _attributes(
             helper.make_attribute("axis", -1),
         ]
     names = {entry.name for entry in kept}
-    # a default that differs is written out
+    # defaults that differ become explicit
     kept += [
         newer.attributes[name].default_value
         for name in older.attributes
@@ -94,7 +94,7 @@ def _move(
     constants: Mapping[str, TensorProto],
 ) -> None:
     if value not in constants:
-        raise InexpressibleError(f"its input {name!r} is no constant")
+        raise InexpressibleError(f"its input {name!r} is not constant")
     array = numpy_helper.to_array(constants[value])
     kind = older.attributes[name].type
     if not array.size and name == "axes":
@@ -111,7 +111,7 @@ def _move(
         case onnx.defs.OpSchema.AttrType.FLOATS:
             node.attribute.append(helper.make_attribute(name, [float(each) for each in array.flat]))
         case _:
-            raise InexpressibleError(f"its input {name!r} fits no attribute")
+            raise InexpressibleError(f"its input {name!r} cannot become an attribute")
 
 
 def _refuse_unequal_parts(node: NodeProto, types: Mapping[str, TypeProto]) -> None:
@@ -122,6 +122,6 @@ def _refuse_unequal_parts(node: NodeProto, types: Mapping[str, TypeProto]) -> No
     except IndexError:
         size = 0
     if not size:
-        raise InexpressibleError("the size of what it splits is not known")
+        raise InexpressibleError("the size of the axis that it splits is unknown")
     if size % len(node.output):
         raise InexpressibleError(f"it splits {size} elements into {len(node.output)} unequal parts")

@@ -1,4 +1,4 @@
-"""Folds what is constant, with ONNX Runtime's own optimiser: see docs/measurements.md for why that one.
+"""Folds constants with ONNX Runtime's own optimiser: docs/measurements.md says why.
 
 Native code: to be called in a child process.
 """
@@ -19,10 +19,10 @@ _WEIGHTS: Final = "weights.bin"
 
 
 def simplify(source: Path, out: Path) -> ModelProto:
-    """Return the model as ONNX Runtime has it after its basic optimisations.
+    """Return the model after ONNX Runtime's basic graph optimisations.
 
-    Those are the ones that it does for every provider: constants folded, nothing fused into operators
-    of its own domain.
+    Those apply to every provider: they fold constants, and fuse nothing into operators of ONNX
+    Runtime's own domain.
 
     `out` is a file for ONNX Runtime to write to, in an empty folder.
 
@@ -36,12 +36,12 @@ def simplify(source: Path, out: Path) -> ModelProto:
         options.add_session_config_entry(_EXTERNAL, _WEIGHTS)
     load_reference(source, "BASIC", options)
     model = graphs.parse(out)
-    _forget_domains(model)
+    _remove_unused_imports(model)
     return model
 
 
-def _forget_domains(model: ModelProto) -> None:
-    """Take away the imports of domains that no node is of: ONNX Runtime writes all that it knows."""
+def _remove_unused_imports(model: ModelProto) -> None:
+    """Remove imports of unused domains: ONNX Runtime writes all domains that it knows."""
     used = {node.domain for node in graphs.walk_nodes(model)} | STANDARD
     used |= {function.domain for function in model.functions}
     kept = [each for each in model.opset_import if each.domain in used]

@@ -1,8 +1,8 @@
-"""Brings the model into the form that the runtime takes; what works is left as it is.
+"""Converts the model to a form that the runtime supports; what works is left unchanged.
 
-Three things change a model here: versions that the runtime does not load or that the owner asked for,
-a lower precision that is to come, and nodes that the backend does not take. The first must succeed or
-the stage fails; the others are kept where they are proven to help and to change no output.
+A model is changed here for three reasons: versions that the runtime does not load or that the spec
+requests, a lower precision that follows, and nodes that the backend does not support. The first must
+succeed or the stage fails; the others are kept if they are proven to help and to change no output.
 """
 
 import logging
@@ -35,7 +35,7 @@ from enginewright_runtime.graph.raw.storage import loadable, settle, size_bytes
 from enginewright_runtime.graph.scoped.passes import Keep, PassResult, Situation
 from enginewright_runtime.graph.shapes import resolve
 from enginewright_runtime.prepare.convert.passes import PASSES, AnyPass, run_pass
-from enginewright_runtime.prepare.convert.support import Support, ask
+from enginewright_runtime.prepare.convert.support import Support, query_support
 from enginewright_runtime.prepare.convert.verification import (
     SourceRun,
     check,
@@ -51,21 +51,21 @@ from enginewright_runtime.rules import table
 from enginewright_runtime.session.arrays import write_arrays
 
 _log: Final = logging.getLogger(__name__)
-_PREFIX: Final = "convert-"  # of the names of what is tried
+_PREFIX: Final = "convert-"  # of the names of candidates
 _LIMITS: Final = Limits(seconds=900.0)  # of one child process
 _DEFINITION_SECONDS: Final = 60.0  # of ONNX's reference implementation, which is plain Python
-_SAMPLES: Final = 2  # that are compared
+_SAMPLES: Final = 2  # number of samples compared
 _LARGEST: Final = 64 << 20  # bytes of inputs
 _LARGEST_BY_DEFINITION: Final = 512 << 20  # bytes of weights
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:
-    """Convert what `validate` found; leaves `Converted`.
+    """Convert the validated model; leaves `Converted`.
 
     Raises:
-        StageFailure: OpsetUnsupported, IRVersionUnsupported or ConversionFailed, when the runtime
-            cannot be given a model that it loads, with the nodes at fault; ModelTooLarge;
-            UnsupportedOperator, OutOfMemory or BackendCrashed, when the backend refuses the model.
+        StageFailure: OpsetUnsupported, IRVersionUnsupported or ConversionFailed, if the model cannot
+            be converted to one that the runtime loads, with the nodes at fault; ModelTooLarge;
+            UnsupportedOperator, OutOfMemory or BackendCrashed, if the backend refuses the model.
     """
     validated = Validated.pick_up(paths.work)
     with scratch(paths.work, _PREFIX):
@@ -82,7 +82,7 @@ class _Candidate:
 
 @dataclass(frozen=True)
 class _Outputs:
-    """What the source gives for the samples in `folder`."""
+    """The source's outputs for the samples in `folder`."""
 
     folder: Path
     run: SourceRun | None  # None: the source could not be run here
@@ -102,7 +102,7 @@ class _Conversion:
         self._changes = PassResult().changes
         self._warnings: list[Finding] = []
         self._expected: _Outputs | None = None
-        self._asked: dict[Path, Support | None] = {}
+        self._queried: dict[Path, Support | None] = {}
         self._count = 0
 
     def run(self) -> StageReport:
@@ -113,7 +113,7 @@ class _Conversion:
         return self._leave()
 
     def _run_passes(self, kind: type[AnyPass]) -> None:
-        """Run the passes of a kind that can be of use; keep what is proven to be."""
+        """Run the passes of a kind that may apply; keep those that are proven."""
         keep = kind.keep_on(self._recipe.backend)
         if keep is Keep.BETTER and not self._is_improvable():
             return
@@ -121,7 +121,7 @@ class _Conversion:
         if not kind.needs.are_met(about):
             return
         passes = [*kind.to_try(about)]
-        del about  # a whole model, which must not lie here while a child has another
+        del about  # a complete model, whose memory the child process may need
         for each in passes:
             match keep:
                 case Keep.MUST:
@@ -129,7 +129,7 @@ class _Conversion:
                 case Keep.EQUAL:
                     self._improve(each)
                 case Keep.BETTER if self._is_improvable():
-                    self._better(each)
+                    self._improve_support(each)
                 case _:
                     return
 
@@ -163,7 +163,7 @@ class _Conversion:
             warnings=tuple(self._warnings),
         ).leave(self._work)
         summary = "; ".join(change.message for change in self._changes)
-        message = summary or "the model is served as it is"
+        message = summary or "the model is served unchanged"
         if self._warnings:
             message += f"; {self._warnings[0].cause}"
         return StageReport(
@@ -180,7 +180,7 @@ class _Conversion:
         )
 
     def _change(self, wanted: AnyPass) -> None:
-        """Make a change without which nothing serves."""
+        """Make a change that serving requires."""
         candidate = self._make(wanted)
         if candidate is None:
             raise StageFailure(Reason.INTERNAL_ERROR, "a planned conversion changed nothing")
@@ -189,12 +189,12 @@ class _Conversion:
         if differs := self._differs(candidate):
             raise StageFailure(
                 Reason.CONVERSION_FAILED,
-                f"the model converted from opset {self._validated.opset} is not the same: {differs}",
+                f"the model converted from opset {self._validated.opset} is not equivalent: {differs}",
             )
         self._keep(candidate)
 
     def _find_sizes(self, path: Path) -> None:
-        """Find sizes of what is open: the first model that the runtime loads is this one."""
+        """Find sizes of dynamic dimensions: this is the first model that the runtime loads."""
         inputs = self._validated.inputs
         unranked = [each.name for each in inputs if not graphs.has_rank(self._model, each.name)]
         known = resolve(inputs, self._recipe.shapes, frozenset(unranked))
@@ -209,7 +209,7 @@ class _Conversion:
             self._validated.leave(self._work)
 
     def _fit(self, path: Path) -> None:
-        """Fit the default batch sizes: the first model that the runtime loads is this one."""
+        """Fit the default batch sizes: this is the first model that the runtime loads."""
         known = self._validated
         fitted = fit(path, self._recipe, known.inputs, known.profiles)
         self._warnings += fitted.findings
@@ -218,7 +218,7 @@ class _Conversion:
             self._validated.leave(self._work)
 
     def _improve(self, wanted: AnyPass) -> None:
-        """Make a change, and keep it if nothing is against it; else warn."""
+        """Make a change, and keep it if the model stays equivalent; else warn."""
         candidate = self._try(wanted)
         if candidate is None:
             return
@@ -227,34 +227,34 @@ class _Conversion:
         else:
             self._keep(candidate)
 
-    def _better(self, wanted: AnyPass) -> None:
-        """Make a change, and keep it if the backend then takes more."""
+    def _improve_support(self, wanted: AnyPass) -> None:
+        """Make a change, and keep it if the backend then supports more of the model."""
         now, candidate = self._support(), self._try(wanted)
         if candidate is None or now is None:
             return
-        then = ask(
+        then = query_support(
             self._recipe.backend, candidate.path, candidate.done.shape_nodes, self._log_file()
         )
         if then is not None and then.better_than(now) and not self._differs(candidate):
             self._keep(candidate)
-            self._asked = {candidate.path: then}
+            self._queried = {candidate.path: then}
 
-    # nodes that the backend does not take
+    # nodes that the backend does not support
 
     def _support(self) -> Support | None:
-        """Return what the backend makes of the model as it is now; None where it cannot be asked here."""
-        if self._current not in self._asked:
+        """Return the backend's support of the current model; None if it cannot be queried here."""
+        if self._current not in self._queried:
             backend = self._recipe.backend
-            answer = ask(backend, self._current, self._shape_nodes, self._log_file())
-            self._asked = {self._current: answer}
-        return self._asked[self._current]
+            answer = query_support(backend, self._current, self._shape_nodes, self._log_file())
+            self._queried = {self._current: answer}
+        return self._queried[self._current]
 
     def _is_improvable(self) -> bool:
         support = self._support()
-        return support is not None and not support.whole
+        return support is not None and not support.complete
 
     def _settle(self, support: Support) -> None:
-        """Refuse what the backend refuses after all, and warn of nodes that it leaves."""
+        """Fail if the backend still refuses the model; warn of nodes that it leaves to the CPU."""
         backend = self._recipe.backend
         if support.refused is not None and support.reason is not None:
             cause = support.refused
@@ -270,7 +270,7 @@ class _Conversion:
             self._warnings.append(table.finding(table.NODES_ELSEWHERE, message, left))
 
     def _named(self, message: str) -> tuple[str, ...]:
-        """Return the nodes that the library names."""
+        """Return the nodes that the library's message names."""
         return tuple(
             graphs.label(node)
             for node in graphs.walk_nodes(graphs.parse(self._current))
@@ -278,7 +278,7 @@ class _Conversion:
         )
 
     def _sizes(self) -> dict[str, list[int | None]]:
-        """Return the dimensions that are the same for all requests: others the server refuses."""
+        """Return the dimensions that are fixed for all requests: the server refuses other sizes."""
         declared = {each.input: each for each in self._recipe.shapes}
         return {
             spec.name: [
@@ -293,14 +293,14 @@ class _Conversion:
     # candidates
 
     def _try(self, wanted: AnyPass) -> _Candidate | None:
-        """Make an optional change; None, with a warning if it failed, where there is nothing."""
+        """Make an optional change; None if it changes nothing, or, with a warning, if it fails."""
         try:
             return self._make(wanted)
         except (StageFailure, SessionError) as error:
             if isinstance(error, StageFailure) and error.reason is Reason.STORAGE_FULL:
-                raise  # which says nothing about the model, and may pass
+                raise  # unrelated to the model, and may be transient
             cause = error.cause if isinstance(error, StageFailure) else plain(str(error))
-            self._warn(f"{wanted.doing} failed, so the model stays as it is: {cause}")
+            self._warn(f"{wanted.doing} failed, so the model stays unchanged: {cause}")
             return None
 
     def _make(self, wanted: AnyPass) -> _Candidate | None:
@@ -331,7 +331,7 @@ class _Conversion:
     # proof
 
     def _differs(self, candidate: _Candidate) -> str | None:
-        """Return what tells a candidate from the source; None: nothing."""
+        """Return how a candidate differs from the source; None if it does not."""
         changed = graphs.parse(candidate.path)
         if differs := form_differs(self._model, changed, self._recipe):
             return differs
@@ -349,7 +349,7 @@ class _Conversion:
             return f"ONNX Runtime refuses it: {plain(str(error))}"
         except StageFailure as failure:
             if failure.reason in (Reason.OUT_OF_MEMORY, Reason.STORAGE_FULL):
-                raise  # which says nothing about the model, and may pass
+                raise  # unrelated to the model, and may be transient
             return failure.cause
         return found.differs
 
@@ -368,8 +368,8 @@ class _Conversion:
             self._expected = _Outputs(folder, ran)
             if ran is None:
                 self._warn(
-                    "the source takes no inputs that could be drawn, or cannot be run here: the"
-                    " converted model is checked and loaded, its outputs are not compared"
+                    "the source refuses all generated inputs, or cannot be run here: the converted"
+                    " model is checked and loaded, but its outputs are not compared"
                 )
         return self._expected
 
@@ -379,7 +379,7 @@ class _Conversion:
         return loadable(self._source, path, self._recipe.max_ir_version)
 
     def _run_source(self, folder: Path, samples: Sequence[Sample]) -> SourceRun | None:
-        """Write inputs, and what the source makes of them; None: it cannot be run at all."""
+        """Write inputs and the source's outputs; None if the source cannot be run."""
         write_arrays(folder / INPUTS, {each.name: each.inputs for each in samples})
         doing = "running the source"
         _log.info("%s", doing)
@@ -405,7 +405,7 @@ class _Conversion:
         return SourceRun(defined.samples, defined.varying)
 
     def _samples(self) -> Iterator[list[Sample]]:
-        """Yield the user's samples, or drawn ones until the source takes some."""
+        """Yield the user's samples, or generated ones until the source accepts some."""
         inputs, outputs = self._validated.inputs, self._validated.outputs
         if self._recipe.samples_uri is not None:
             yield read_samples(self._work / SAMPLES_FILE, inputs, outputs)[:_SAMPLES]

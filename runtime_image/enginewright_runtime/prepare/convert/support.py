@@ -1,6 +1,6 @@
-"""What the backend that is to serve makes of a model: what it refuses, and what it leaves elsewhere.
+"""Which nodes of a model the backend that is to serve supports, and whether it loads the model.
 
-Only the real library is asked; where it is not in the image, or needs a device, nothing is known.
+Only the library itself answers; if it is not in the image, or needs a device, nothing is known.
 """
 
 import logging
@@ -25,38 +25,42 @@ from enginewright_runtime.tensorrt.tensors import types
 
 _log: Final = logging.getLogger(__name__)
 _LIMITS: Final = Limits(seconds=600.0)
-_PLACED: Final = frozenset({"openvino"})  # backends that need no device and may leave nodes
+_PLACED: Final = frozenset(
+    {"openvino"}
+)  # backends without a device that may leave nodes to the CPU
 
 
 @dataclass(frozen=True)
 class Support:
-    """What a backend makes of a model."""
+    """How far a backend supports a model."""
 
     refused: str | None  # the library's message; None: it loads
-    elsewhere: tuple[str, ...] = ()  # labels of the nodes that it does not take
+    elsewhere: tuple[str, ...] = ()  # labels of the nodes that it does not support
     reason: Reason | None = None  # with `refused`
-    nodes: int | None = None  # that were placed; None: not known
+    nodes: int | None = None  # number of placed nodes; None: not known
 
     @property
-    def whole(self) -> bool:
-        """Tell whether there is nothing to improve."""
+    def complete(self) -> bool:
+        """Tell whether the backend runs every node."""
         return self.refused is None and not self.elsewhere
 
     @property
     def operators(self) -> frozenset[str]:
-        """Return the operators that are elsewhere."""
+        """Return the operators that it does not support."""
         return frozenset(name.rpartition(" (")[2].removesuffix(")") for name in self.elsewhere)
 
     def better_than(self, other: "Support") -> bool:
-        """Tell whether more of the model runs."""
+        """Tell whether the backend runs more of the model."""
         mine, its = ((each.refused is not None, len(each.elsewhere)) for each in (self, other))
         return mine < its
 
 
-def ask(backend: str, model: Path, shape_nodes: Iterable[str], log: Path) -> Support | None:
-    """Ask the backend; None when it cannot be asked here.
+def query_support(
+    backend: str, model: Path, shape_nodes: Iterable[str], log: Path
+) -> Support | None:
+    """Query the backend; None if that is not possible here.
 
-    Nodes labelled in `shape_nodes` may run anywhere; what the library says goes to `log`.
+    Nodes labelled in `shape_nodes` may run anywhere; the library's messages go to `log`.
     """
     if backend in FLAVORS:
         elsewhere = _parser(backend, model, log)
@@ -78,7 +82,7 @@ def ask(backend: str, model: Path, shape_nodes: Iterable[str], log: Path) -> Sup
 
 
 def placement(backend: str, model: Path) -> Support:
-    """Return what the backend makes of the model, no reason given. Called in a child process."""
+    """Return the backend's support, without a reason. Called in a child process."""
     try:
         placement = loading.create(backend, model).placement
     except SessionError as error:
@@ -87,11 +91,11 @@ def placement(backend: str, model: Path) -> Support:
 
 
 def _parser(backend: str, model: Path, log: Path) -> list[str] | None:
-    """Return the labels of the nodes that TensorRT's parser does not take, None without a parser."""
+    """Return the labels of nodes that TensorRT's parser does not support; None without a parser."""
     try:
         version = loading.find(backend).version()
         known = Call(types, "reading the types of the model's tensors", _LIMITS).run(model)
-        doing = f"asking {FLAVORS[backend].title} which nodes it takes"
+        doing = f"asking {FLAVORS[backend].title} which nodes it supports"
         answer = Call(partition, doing, _LIMITS).run(
             backend=backend,
             version=version,
@@ -101,7 +105,7 @@ def _parser(backend: str, model: Path, log: Path) -> list[str] | None:
             plugins=of_model(model).plugins,
         )
     except (StageFailure, SessionError) as error:
-        _log.info("what backend %s takes cannot be asked here: %s", backend, plain(str(error)))
+        _log.info("backend %s cannot be queried here: %s", backend, plain(str(error)))
         return None
     proto = graphs.parse(model)
     taken = {index for part in answer.parts for index in part}

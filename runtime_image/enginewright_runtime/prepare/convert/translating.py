@@ -1,8 +1,8 @@
-"""Brings the nodes of a model from one opset to another, or expands operators into others.
+"""Converts the nodes of a model from one opset to another, or expands operators into others.
 
-Downwards every node is kept as it is, written as the older version of its operator, or replaced by
-the body that ONNX defines its operator by, until nothing newer is left. Upwards the nodes whose
-operator has changed go through ONNX's version converter. Native code: for child processes.
+Downwards every node is kept, rewritten for the older version of its operator, or replaced by its
+operator's function body, until no newer operator is left. Upwards the nodes whose operator has
+changed are converted by ONNX's version converter. Native code: for child processes.
 """
 
 from collections.abc import Collection, Mapping
@@ -45,11 +45,11 @@ from enginewright_runtime.graph.scoped.scopes import Names, Scope, rename_apart
 from enginewright_runtime.graph.scoped.splicing import ReplacementError, alone, replacement
 from enginewright_runtime.prepare.convert.rewriting import InexpressibleError, older_form
 
-_DEEPEST: Final = 8  # bodies inside bodies: ONNX's own go three deep
+_MAX_DEPTH: Final = 8  # of nested function bodies: ONNX's own have three levels
 
 
 class TranslationError(ValueError):
-    """Nodes that could not be brought over: label to reason."""
+    """Nodes that could not be converted: label to reason."""
 
     def __init__(self, refused: Mapping[str, str]) -> None:
         self.refused = dict(refused)
@@ -58,7 +58,7 @@ class TranslationError(ValueError):
 
 @dataclass
 class Done:
-    """What was done, by the labels of the source's nodes."""
+    """The changes, by the labels of the source's nodes."""
 
     expanded: dict[str, str] = field(default_factory=dict)  # to the operator's name
     rewritten: list[str] = field(default_factory=list)
@@ -66,14 +66,14 @@ class Done:
 
 
 def translate(model: ModelProto, target: int) -> Done:
-    """Bring a model to the opset `target`, in place.
+    """Convert a model to the opset `target`, in place.
 
     Raises:
-        TranslationError: naming every node that cannot be.
+        TranslationError: naming every node that cannot be converted.
     """
     opset = graphs.default_opset(model) or target
     if target < opset and any(_newest(function) > target for function in model.functions):
-        # what is inside a function has no types, and older ones are lawful
+        # values inside a function have no types, and functions of older opsets are valid
         model.CopyFrom(inliner.inline_local_functions(model))
     return _Translator(model, opset, target, frozenset()).run()
 
@@ -82,7 +82,7 @@ def expand(model: ModelProto, operators: Collection[str]) -> Done:
     """Replace every node of these operators by its operator's body, in place; the opset stays.
 
     Raises:
-        TranslationError: naming every node that cannot be.
+        TranslationError: naming every node that cannot be expanded.
     """
     opset = graphs.default_opset(model) or 1
     return _Translator(model, opset, opset, frozenset(operators)).run()
@@ -138,12 +138,12 @@ class _Translator:
             return [node]
         try:
             if node.op_type in self._operators:
-                found = self._body(node, self._opset, known, _DEEPEST)
+                found = self._body(node, self._opset, known, _MAX_DEPTH)
                 self._done.expanded[graphs.label(node)] = node.op_type
                 return found
             if self._target > self._opset:
                 return self._newer(node, known)
-            return self._older(node, self._opset, known, _DEEPEST, source=node)
+            return self._older(node, self._opset, known, _MAX_DEPTH, source=node)
         except (InexpressibleError, ReplacementError) as error:
             self._refused[graphs.label(node)] = str(error)
             return [node]
@@ -170,7 +170,7 @@ class _Translator:
         *,
         source: NodeProto,
     ) -> list[NodeProto]:
-        """Return a node of `opset` in the target's form; `source` is what it came from."""
+        """Return a node of `opset` converted to the target; `source` is the node it replaces."""
         match fit(node, opset, self._target, self._kinds):
             case Fit.SAME:
                 return [node]
@@ -183,7 +183,7 @@ class _Translator:
                 if not is_function(node.op_type, "", opset):
                     body = "" if node is source else "its operator's body has "
                     raise InexpressibleError(
-                        f"{body}{node.op_type}, which opset {self._target} has no equivalent of"
+                        f"{body}{node.op_type}, which has no equivalent in opset {self._target}"
                     )
                 nodes = self._body(node, opset, known, depth)
                 self._done.expanded[graphs.label(source)] = source.op_type
@@ -192,14 +192,14 @@ class _Translator:
     def _body(
         self, node: NodeProto, opset: int, known: Mapping[str, TensorProto], depth: int
     ) -> list[NodeProto]:
-        """Return the body of a node's operator, each node of it in the target's form."""
+        """Return the body of a node's operator, with each of its nodes converted to the target."""
         schema = schema_of(node, opset)
         if depth == 0 or schema is None:
-            raise InexpressibleError(f"{node.op_type} has no end of bodies")
+            raise InexpressibleError(f"the bodies of {node.op_type} are nested too deeply")
         # the oldest form of the body, which is the closest to an older target
         version = schema.since_version if self._target < opset else opset
         explicit = _with_defaults(node, schema)
-        # for the inliner without constants: it needs the types of inputs, not for values
+        # without constants: the inliner needs only the types of inputs
         small = alone(explicit, {"": version}, self._types, {})
         nodes = replacement(explicit, small, lambda model: _inlined(model, version), self._names)
         small = alone(node, {"": version}, self._types, _needed(node, known))
@@ -228,17 +228,15 @@ def _inlined(model: ModelProto, version: int) -> ModelProto:
     )
     for node in inlined.graph.node:
         if node.op_type == operator:
-            raise ReplacementError(f"ONNX gives no body of {operator} for inputs of these types")
+            raise ReplacementError(f"ONNX has no body of {operator} for inputs of these types")
         schema = schema_of(node, version)
         if schema is not None and not has_required(node, schema):
-            raise ReplacementError(
-                f"ONNX's body of {operator} needs an input that the node leaves out"
-            )
+            raise ReplacementError(f"ONNX's body of {operator} needs an input that the node omits")
     return inlined
 
 
 def _with_defaults(node: NodeProto, schema: Schema) -> NodeProto:
-    """Return a copy that says its defaults: the inliner leaves bodies without them (onnx 1.23)."""
+    """Return a copy with explicit defaults: the inliner omits them in bodies (onnx 1.23)."""
     copy = graphs.copy_of(node)
     given = {entry.name for entry in node.attribute}
     copy.attribute.extend(
@@ -250,7 +248,7 @@ def _with_defaults(node: NodeProto, schema: Schema) -> NodeProto:
 
 
 def _fold(scope: Scope, known: Mapping[str, Array], outputs: set[str]) -> None:
-    """Make constants of what is known in a body: backends refuse axes that are computed."""
+    """Turn known values in a body into constants: backends refuse computed axes."""
     for node in scope.nodes:
         made = node.proto.output[0]
         if len(node.proto.output) == 1 and made in known and made not in outputs:

@@ -1,4 +1,4 @@
-"""Whether a changed model still is the model: same interface, same kinds of weights, same outputs.
+"""Whether a changed model is equivalent: same interface, same kinds of weights, same outputs.
 
 The parts that run models are called in child processes.
 """
@@ -32,8 +32,8 @@ from enginewright_runtime.session.reference import allow_unreleased
 Array = NDArray[Any]
 # loaded as the model is written: optimisations fold some of what is compared here
 _REFERENCE: Final = "cpu"
-# What another order of the same sums costs, by the type that sums are made in; a change of meaning costs
-# orders of magnitude more. Tighter than what artefacts are allowed, for here nothing is approximated.
+# The error of another order of summation, by the type of the sums; a change of meaning is orders of
+# magnitude larger. Tighter than the tolerances of artefacts, since nothing is approximated here.
 _TOLERANCES: Final[dict[int, Tolerance]] = {
     kind: Tolerance(
         rtol=share, atol=1e-6, scale=share, outliers=0.0, outlier_size=0.0, unequal=0.001
@@ -45,8 +45,8 @@ _TOLERANCES: Final[dict[int, Tolerance]] = {
     )
 }
 _LARGEST_GROWTH: Final = 2.0  # of the weights, by folding constants
-_FEW: Final = 1024  # elements of sizes and zero points, which may be folded
-_SMALL: Final = 16 << 20  # bytes that weights may grow by in any case
+_FOLDABLE_ELEMENTS: Final = 1024  # of shapes and zero points, which may be folded
+_ALLOWED_GROWTH: Final = 16 << 20  # bytes that weights may always grow by
 _QUANTIZED: Final = frozenset(
     {
         *(TensorProto.INT8, TensorProto.UINT8, TensorProto.INT4, TensorProto.UINT4),
@@ -58,7 +58,7 @@ _QUANTIZED: Final = frozenset(
 
 
 def form_differs(source: ModelProto, changed: ModelProto, recipe: Recipe) -> str | None:
-    """Return what of a changed model's form is not as it must be; None: nothing. Pure."""
+    """Return how a changed model's interface, versions or weights are wrong; None if not. Pure."""
     if graphs.inputs_of(source) != graphs.inputs_of(changed):
         return "its inputs differ"
     if graphs.outputs_of(source) != graphs.outputs_of(changed):
@@ -72,14 +72,14 @@ def form_differs(source: ModelProto, changed: ModelProto, recipe: Recipe) -> str
 
 
 def _weights_differ(source: ModelProto, changed: ModelProto) -> str | None:
-    """Tell whether quantised weights were undone, which simplifiers do without a word."""
+    """Return how weights differ: simplifiers may silently dequantise them; None if they do not."""
     before, after = _weights(source), _weights(changed)
     for kind in _QUANTIZED & before.keys():
-        if before[kind] - after[kind] > _FEW:
+        if before[kind] - after[kind] > _FOLDABLE_ELEMENTS:
             name = TensorProto.DataType.Name(kind)
-            return f"of {before[kind]} {name} weights {after[kind]} are left: it is dequantised"
+            return f"it is dequantised: {after[kind]} of {before[kind]} {name} weights remain"
     sizes = [_bytes(weights) for weights in (before, after)]
-    if sizes[1] > sizes[0] * _LARGEST_GROWTH + _SMALL:
+    if sizes[1] > sizes[0] * _LARGEST_GROWTH + _ALLOWED_GROWTH:
         return f"its weights grow from {sizes[0]} to {sizes[1]} bytes"
     return None
 
@@ -92,7 +92,7 @@ def _weights(model: ModelProto) -> Counter[int]:
 
 
 def _bytes(weights: Counter[int]) -> int:
-    # strings have no size of their own
+    # strings have no fixed size
     known = {kind: count for kind, count in weights.items() if kind != TensorProto.STRING}
     return sum(
         count * int(onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize)
@@ -102,17 +102,17 @@ def _bytes(weights: Counter[int]) -> int:
 
 @dataclass(frozen=True)
 class Compared:
-    """What came of a comparison with the source."""
+    """The result of a comparison with the source."""
 
     differs: str | None
-    outputs: int = 0  # that were compared, over all samples
+    outputs: int = 0  # compared, over all samples
 
 
 @dataclass(frozen=True)
 class SourceRun:
-    """What came of running the source on inputs.npz; outputs.npz has the outputs."""
+    """The result of running the source on inputs.npz; outputs.npz has the outputs."""
 
-    outputs: int  # samples that it takes
+    outputs: int  # number of samples that it accepts
     varying: tuple[VaryingOutput, ...] = ()  # outputs that differ from run to run
 
 
@@ -129,7 +129,7 @@ def run_source(model: Path, folder: Path) -> SourceRun:
     outputs: dict[str, Arrays] = {}
     inputs = read_arrays(folder / INPUTS)
     for name, feeds in inputs.items():
-        # of ONNX Runtime, whose exceptions share no base class but Exception
+        # ONNX Runtime's exceptions share no base class but Exception
         with suppress(Exception):
             outputs[name] = run_sample(runner, signature, feeds)
     run = partial(run_sample, runner, signature)
@@ -145,7 +145,7 @@ def compare(
     """Run a changed model on inputs.npz and compare with outputs.npz.
 
     Raises:
-        SessionError: the model does not load, or fails on a sample that the source takes.
+        SessionError: the model does not load, or fails on a sample that the source accepts.
     """
     if differs := _complaint(model, source):
         return Compared(differs)
@@ -197,7 +197,7 @@ class _Judge:
 
 
 def check(model: Path, source: Path) -> Compared:
-    """Do what can be done where nothing can be compared: check a changed model's form, and load it.
+    """Check a changed model with onnx.checker and load it, where outputs cannot be compared.
 
     Raises:
         SessionError: it does not load.
@@ -209,9 +209,9 @@ def check(model: Path, source: Path) -> Compared:
 
 
 def _complaint(model: Path, source: Path) -> str | None:
-    """Return what onnx.checker has against a model that it has nothing against the source for."""
+    """Return onnx.checker's complaint about a model; None if it also has one about the source."""
     found = [complaint(path) for path in (model, source)]
-    return f"onnx.checker says: {found[0]}" if found[0] and not found[1] else None
+    return f"onnx.checker reports: {found[0]}" if found[0] and not found[1] else None
 
 
 def _allowed(model: Path) -> Tolerance:

@@ -1,1 +1,1 @@
-"""Expected outputs of the source model on the reference, which every later proof compares with."""
+"""Golden outputs of the source model, with which every later proof compares."""

@@ -1,8 +1,8 @@
-"""Golden inputs that the model takes, and golden outputs: the source's, by the first way that works.
+"""Golden inputs that the model accepts, and golden outputs: the source's, by the first way that works.
 
-Outputs are the source's own, also where `convert` changed the model: what it changed has to keep them.
-They come from ONNX Runtime's CPU provider, or, where that cannot run the source, from the samples, or
-from ONNX's reference implementation, or, with a warning, from the converted model itself.
+Outputs are the source's, even if `convert` changed the model, which must preserve them. They come
+from ONNX Runtime's CPU provider, or, if it cannot run the source, from the samples, or from ONNX's
+reference implementation, or, with a warning, from the converted model itself.
 """
 
 import logging
@@ -52,13 +52,13 @@ from enginewright_runtime.proof.parity.observing import merged
 from enginewright_runtime.session.arrays import read_arrays, write_arrays
 
 _log: Final = logging.getLogger(__name__)
-PREFIX: Final = "golden-"  # of what is made beside the models and goes at the end
+PREFIX: Final = "golden-"  # of temporary files beside the models, removed at the end
 _DEFINITION_SECONDS: Final = 60.0  # of ONNX's reference implementation, which is plain Python
 _LARGEST_BY_DEFINITION: Final = 512 << 20  # bytes of the model
-# of a recipe: what decides what the reference is asked, and how outputs are compared
-_DECIDING: Final = {"max_ir_version", "rtol", "atol", "outputs"}
+# fields of a recipe that affect the reference run and the comparison of outputs
+_KEY_FIELDS: Final = {"max_ir_version", "rtol", "atol", "outputs"}
 
-# What the golden outputs are. "itself": of the converted model, so that nothing proves it.
+# Where the golden outputs come from. "itself": the converted model, which nothing then proves.
 Origin = Literal["source", "definition", "emulation", "expected", "itself"]
 ORIGIN_NAMES: Final[Mapping[Origin, str]] = {
     "source": "the source",
@@ -71,12 +71,12 @@ ORIGIN_NAMES: Final[Mapping[Origin, str]] = {
 
 @dataclass
 class Reference:
-    """What the golden files hold, and what making them showed."""
+    """What the golden files hold, and what was found while they were generated."""
 
     origin: Origin = "source"
     findings: list[Finding] = field(default_factory=list)
     parity: list[OutputParity] = field(default_factory=list)  # of a model that is its own source
-    level: str | None = None  # of graph optimisations, at which that one's outputs are right
+    level: str | None = None  # of graph optimisations, at which such a model's outputs are correct
     varying: tuple[VaryingOutput, ...] = ()  # outputs that differ from run to run of the source
 
     def warn(self, cause: str, reason: Reason = Reason.PARITY_FAILED) -> None:
@@ -88,20 +88,20 @@ def make(recipe: Recipe, work: Path) -> Reference:
     """Write inputs.npz, outputs.npz and, where the samples have outputs, expected.npz.
 
     Raises:
-        StageFailure: ParityFailed: no inputs are accepted, or the source gives other outputs than
-            those that are expected; ShapeProfileInvalid; UnsupportedOperator: nothing gives outputs;
+        StageFailure: ParityFailed: no inputs are accepted, or the source's outputs differ from the
+            expected ones; ShapeProfileInvalid; UnsupportedOperator: there is no way to get outputs;
             as `Call.run`.
     """
     return _GoldenFiles(recipe, work).run()
 
 
 def runnable(source: Path, recipe: Recipe) -> Path:
-    """Return the source as ONNX Runtime loads it; a copy, where that is one, has `PREFIX`."""
+    """Return a path at which ONNX Runtime can load the source; a copy is named with `PREFIX`."""
     return loadable(source, source.with_name(f"{PREFIX}{MODEL_NAME}"), recipe.max_ir_version)
 
 
 class _GoldenFiles:
-    """The way to golden files."""
+    """Generates the golden files."""
 
     def __init__(self, recipe: Recipe, work: Path) -> None:
         self._recipe = recipe
@@ -114,12 +114,12 @@ class _GoldenFiles:
 
     def run(self) -> Reference:
         if self._recipe.samples_uri is not None:
-            self._given()
+            self._read_samples()
         else:
             self._generate()
         return self._made
 
-    def _given(self) -> None:
+    def _read_samples(self) -> None:
         path = self._work / SAMPLES_FILE
         samples = read_samples(path, self._validated.inputs, self._validated.outputs)
         refused = self._make(samples)
@@ -132,7 +132,7 @@ class _GoldenFiles:
             )
 
     def _generate(self) -> None:
-        """Generate inputs; where the model refuses integers, try others, more often indices."""
+        """Generate inputs; if the model refuses the integers, try fillings more likely to be indices."""
         fillings = tuple(Filling) if self._has_free_integers() else (Filling.DIGITS,)
         refused: dict[str, str] = {}
         for filling in fillings:
@@ -140,7 +140,7 @@ class _GoldenFiles:
             kept, too_large = _affordable(samples)
             before = len(self._made.findings)
             refused = self._make(kept)
-            # in the end what is left of the smallest shapes has to do
+            # with the last filling, the smallest shapes suffice
             if not refused or (filling == fillings[-1] and kept[0].name not in refused):
                 for warning in too_large:
                     self._made.warn(warning)
@@ -153,13 +153,13 @@ class _GoldenFiles:
             "no golden inputs could be generated; ONNX Runtime refuses values from"
             f" {', '.join(fillings)}: {next(iter(refused.values()))}",
             remedy=(
-                'give the inputs a range in spec.shapes (range: {low: "0", high: "1"}), or inputs of'
-                " your own in spec.parity.samples"
+                'set a range for the inputs in spec.shapes (range: {low: "0", high: "1"}), or provide'
+                " inputs in spec.parity.samples"
             ),
         )
 
     def _refuse_or_warn(self, samples: list[Sample], refused: dict[str, str]) -> None:
-        """Sizes that were declared must work; the default batch sizes are only our guess."""
+        """Refuse declared sizes that fail; warn of default batch sizes, which are only assumed."""
         corner, cause = next(iter(refused.items()))
         inputs = next(sample.inputs for sample in samples if sample.name == corner)
         shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
@@ -178,7 +178,7 @@ class _GoldenFiles:
         )
 
     def _make(self, samples: list[Sample]) -> dict[str, str]:
-        """Write the golden files; return what the model says of samples that it refuses."""
+        """Write the golden files; return the error messages of refused samples, by name."""
         self._write(samples)
         changed = self._converted != self._source
         try:
@@ -186,7 +186,7 @@ class _GoldenFiles:
         except SessionError as error:
             cause = plain(str(error))
         except StageFailure as failure:
-            # in native code that serves nothing any more
+            # a crash in native code that is not used for serving
             if not changed or failure.reason is not Reason.BACKEND_CRASHED:
                 raise
             cause = failure.cause
@@ -228,7 +228,7 @@ class _GoldenFiles:
                 {
                     "inputs": file_sha256(inputs).sha256,
                     "expected": file_sha256(expected).sha256 if expected.exists() else None,
-                    "recipe": self._recipe.model_dump(mode="json", include=_DECIDING),
+                    "recipe": self._recipe.model_dump(mode="json", include=_KEY_FIELDS),
                 },
                 files=(inputs, self._folder / OUTPUTS),
             ),
@@ -250,7 +250,7 @@ class _GoldenFiles:
         return dict(outcome.refused)
 
     def _take_expected(self, samples: list[Sample]) -> bool:
-        """Take the expected outputs as golden ones, if every sample has them all."""
+        """Use the expected outputs as golden ones, if every sample has all of them."""
         outputs = {spec.name for spec in self._validated.outputs}
         if not all(outputs <= set(sample.expected) for sample in samples):
             return False
@@ -258,13 +258,13 @@ class _GoldenFiles:
         return True
 
     def _need_definition(self, samples: list[Sample], refusal: str) -> dict[str, str]:
-        """Take what ONNX's reference implementation makes of the first sample, or an emulation of all.
+        """Use the reference implementation's outputs of the first sample, or an emulation's of all.
 
         Returns:
-            What the emulated model says of samples that it refuses.
+            The emulated model's error messages of refused samples, by name.
 
         Raises:
-            StageFailure: UnsupportedOperator: neither can, so there is nothing to compare with.
+            StageFailure: UnsupportedOperator: neither runs, so there is nothing to compare with.
         """
         cause = self._run_definition(samples[:1], self._folder)
         if cause is None:
@@ -278,7 +278,7 @@ class _GoldenFiles:
             raise StageFailure(
                 Reason.UNSUPPORTED_OPERATOR,
                 f"{refusal}; so there is nothing to compare backend {self._recipe.backend} with",
-                remedy="give inputs with the expected values of every output in spec.parity.samples",
+                remedy="provide inputs and the expected values of every output in spec.parity.samples",
             )
         self._made.origin = "emulation"
         self._made.warn(
@@ -288,7 +288,7 @@ class _GoldenFiles:
         return refused
 
     def _emulate(self, samples: list[Sample]) -> dict[str, str] | None:
-        """Run a source of BF16 on the CPU provider; None: it is none, or does not run so either."""
+        """Run an emulated BF16 source on the CPU provider; None: it is not BF16, or does not run."""
         self._write(samples)
         try:
             model = emulated(runnable(self._source, self._recipe), f"{PREFIX}emulated.onnx")
@@ -298,7 +298,7 @@ class _GoldenFiles:
             return None
 
     def _run_converted(self, samples: list[Sample], refusal: str) -> dict[str, str]:
-        """Take the converted model's outputs, but of the first sample the source's by definition."""
+        """Use the converted model's outputs, and for the first sample the reference implementation's."""
         refused = self._run_reference(self._converted)
         kept = [sample for sample in samples if sample.name not in refused]
         if not kept:
@@ -316,13 +316,13 @@ class _GoldenFiles:
         self._made.origin = "itself"
         self._made.warn(
             f"{refusal}, nor can ONNX's reference implementation ({cause}): golden outputs are those of"
-            " the converted model, and nothing proves that it still is the source; give inputs with"
-            " the expected values of every output in spec.parity.samples"
+            " the converted model, so nothing proves that it is equivalent to the source; provide"
+            " inputs and the expected values of every output in spec.parity.samples"
         )
         return refused
 
     def _run_definition(self, samples: list[Sample], folder: Path) -> str | None:
-        """Run the source by its operators' definitions; return why it cannot be."""
+        """Run the source with ONNX's reference implementation; return why not; None: it ran."""
         if size_bytes(graphs.parse(self._source)) > _LARGEST_BY_DEFINITION:
             return f"it is larger than {format_bytes(_LARGEST_BY_DEFINITION)}"
         write_arrays(folder / INPUTS, {each.name: each.inputs for each in samples})
@@ -342,7 +342,7 @@ class _GoldenFiles:
 
 
 def _affordable(samples: list[Sample]) -> tuple[list[Sample], list[str]]:
-    """Leave out samples too large to store, but never the first; return warnings of them too."""
+    """Return samples small enough to store, always the first, and warnings on the others."""
     kept, left_out = samples[:1], []
     for sample in samples[1:]:
         size = sum(array.nbytes for array in sample.inputs.values())

@@ -1,8 +1,8 @@
-"""Makes the golden inputs and outputs that every later artefact and serving pod is compared with.
+"""Generates the golden inputs and outputs with which every artefact and serving pod is compared.
 
 The outputs are the source's. The converted model is compared with them, and with the outputs of the
-exporting framework where the samples have them; and the backend that is to serve is run on the same
-inputs, in a process that may crash, unless it needs a device: none is lent to a prepare Job.
+exporting framework if the samples have them; and the backend that is to serve runs on the same
+inputs, in a process that may crash, unless it needs a device, which a prepare Job lacks.
 """
 
 import logging
@@ -43,7 +43,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:
-    """Make golden inputs and outputs; leaves `Golden`.
+    """Generate golden inputs and outputs; leaves `Golden`.
 
     Raises:
         StageFailure: ParityFailed, BackendCrashed, OutOfMemory or ShapeProfileInvalid.
@@ -111,10 +111,10 @@ class _Golden:
         return summary + (f"; {findings[0].cause}" if findings else "")
 
     def _judge_converted(self) -> None:
-        """Compare the converted model with the golden outputs, and with those that are expected."""
+        """Compare the converted model with the golden outputs, and with the expected ones."""
         _log.info("comparing the converted model with %s", ORIGIN_NAMES[self._made.origin])
         compared_with: ComparedWith = "expected" if self._made.origin == "expected" else "source"
-        # integers inside make steps of differences in rounding; the framework has other algorithms
+        # quantised models amplify rounding differences to whole steps; frameworks use other kernels
         full = own_precision(graphs.parse(self._source)) in {"FP32", None}
         outcome = self._run_judged(
             "cpu", compared_with, rounding=full and compared_with == "source"
@@ -181,12 +181,12 @@ class _Golden:
         )
 
     def _keeps_precision(self) -> bool:
-        """Tell whether the backend runs the model in the precision that it has now."""
+        """Tell whether the backend runs the model in its current precision."""
         wanted = self._recipe.precision
         return wanted is None or wanted == own_precision(graphs.parse(self._converted))
 
     def _profile(self) -> tuple[NodeCost, ...]:
-        """Return what the nodes cost; nothing, with a warning, where that cannot be found out."""
+        """Return the nodes' costs; (), with a warning, if they cannot be measured."""
         _log.info("profiling the model on backend cpu")
         try:
             return costs.measure(self._converted, self._folder / INPUTS, self._recipe)
@@ -194,6 +194,6 @@ class _Golden:
             reason, detail = failure.reason, failure.cause
         except SessionError as error:
             reason, detail = Reason.UNSUPPORTED_OPERATOR, plain(str(error))
-        cause = f"what each node costs is not known, so no maxComputeShare can be kept: {detail}"
+        cause = f"the cost of nodes is unknown, so maxComputeShare cannot be enforced: {detail}"
         self._made.warn(cause, reason)
         return ()
