@@ -23,7 +23,7 @@ from hack.tables.markdown import code, table
 ROOT: Final = Path(__file__).resolve().parents[2]
 VALUES: Final = ROOT / "charts/enginewright/values.schema.json"
 ACTION: Final = ROOT / ".github/actions/preflight/action.yml"
-_REFUSED: Final = re.compile(r"This version refuses it\.|This version takes only \w+\.")
+_REFUSED: Final = re.compile(r"This version does not support it\.|This version supports only \w+\.")
 
 Schema = dict[str, Any]
 

@@ -1,7 +1,7 @@
-"""The operator's entry point: kopf as informer, everything else ours.
+"""The operator's entry point, with kopf as informer only.
 
-kopf lists, watches and reconnects; each event goes straight to the router and out of kopf's hands.
-No kopf handler does IO, keeps state in objects or adds finalizers.
+kopf lists, watches and reconnects, and passes each event to the router. No kopf handler does IO,
+stores state in objects or adds finalizers.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ KOPF_GRACE: Final = 0.3  # seconds
 
 
 def main() -> None:
-    """Run until SIGTERM or SIGINT; exit 78 with one sentence where the settings are of no use."""
+    """Run until SIGTERM or SIGINT; exit 78 with one sentence if the settings are invalid."""
     try:
         settings = load_settings()
         configure_logging(settings.log_level)
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 async def _run(settings: OperatorSettings) -> None:
-    await load_connection()  # says at once what is wrong with it
+    await load_connection()  # fails early if it is not configured
     stop = asyncio.Event()
     app = OperatorApplication(settings, _lost)
     starting = asyncio.create_task(app.start())
@@ -62,7 +62,7 @@ async def _run(settings: OperatorSettings) -> None:
 
 
 def _lost(why: str) -> None:
-    """End at once: whatever is under way must not reach the API server after another one has begun."""
+    """Exit at once: no pending request may reach the API server after another replica has become leader."""
     logging.getLogger(__name__).error("lost leadership, exiting: %s", why)
     logging.shutdown()
     os._exit(EX_TEMPFAIL)
@@ -76,8 +76,8 @@ async def _watch(
 ) -> None:
     """Run kopf until `stop`, or until it fails.
 
-    At its end kopf waits 5 s for every task that began after it: for an open scrape of our
-    metrics, so the HTTP server is closed first, and for its own where it was still listing.
+    At its end kopf waits 5 s for every task that was started after it: also for an open scrape of our
+    metrics, so the HTTP server is closed first, and for its own tasks if they were still listing.
     """
     unwatch = asyncio.Event()
     known = asyncio.all_tasks()
@@ -86,17 +86,20 @@ async def _watch(
         settings=_settings(app.watches),
         clusterwide=settings.namespaces is None,
         namespaces=settings.namespaces or (),
-        # Not for peering, which is off: else kopf asks for the user's name, and a pod's has none.
+        # Peering is off, but without an identity kopf asks for the user's name, which a pod lacks.
         identity=cast("Any", "enginewright"),  # kopf does not export the type
         stop_flag=unwatch,
     )
-    _on_signals(stop)  # kopf has put its own in their place
+    _on_signals(stop)  # kopf has replaced the handlers
     watching = asyncio.create_task(kopf.run_tasks(tasks, ignored=known))
     await asyncio.wait((watching, stopping), return_when=asyncio.FIRST_COMPLETED)
     if stopping.done():
-        for name in ("kopf", "asyncio"):  # what kopf leaves open when stopped early is no news
+        for name in (
+            "kopf",
+            "asyncio",
+        ):  # they complain about tasks that kopf leaves open when stopped
             logging.getLogger(name).setLevel(logging.CRITICAL)
-    await app.stop_acting()  # before all else: another replica waits to begin
+    await app.stop_acting()  # first of all: another replica waits to become leader
     await app.stop_serving()
     unwatch.set()
     await asyncio.wait((watching,), timeout=KOPF_GRACE)
@@ -112,10 +115,10 @@ def _on_signals(stop: asyncio.Event) -> None:
 
 
 def _registry(app: OperatorApplication) -> kopf.OperatorRegistry:
-    """One handler for all kinds: hand the event to the router."""
+    """Register one handler for all kinds, which passes events to the router."""
 
     async def handle(event: Any, param: Any = None, **_kwargs: Any) -> None:  # noqa: ANN401 - kopf's
-        if event["type"] is None:  # of a listing, with which each watch begins
+        if event["type"] is None:  # from a list, with which each watch begins
             app.informer.watch_restarted()
         app.router.event(param, event["object"], deleted=event["type"] == "DELETED")
 
@@ -128,7 +131,7 @@ def _registry(app: OperatorApplication) -> kopf.OperatorRegistry:
 
 
 async def _login(**_kwargs: Any) -> kopf.ConnectionInfo:  # noqa: ANN401 - kopf's
-    """Give kopf the connection that our client has, read again at every 401."""
+    """Give kopf the same connection as our client; called again at every 401."""
     configuration = await load_connection()
     scheme, _, token = (await authorization_of(configuration) or "").partition(" ")
     return kopf.ConnectionInfo(

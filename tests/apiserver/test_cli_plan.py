@@ -289,5 +289,5 @@ def test_preflight_takes_what_an_image_of_the_cluster_holds(world: World, tmp_pa
     nowhere = {"KUBECONFIG": "/nonexistent"}
     alone = desk.run(newer, "--target", "cpu", "--image", digest, environment=nowhere)
     assert (alone.returncode, alone.stdout) == (2, "")
-    assert "there is no kubeconfig /nonexistent" in alone.stderr
+    assert "kubeconfig /nonexistent does not exist" in alone.stderr
     assert "without a cluster, give --runtime-version instead" in alone.stderr

@@ -51,7 +51,7 @@ def mounted(path: str) -> Spec:
 
 
 NOT_YET = "not supported by this version"
-TAKEN = "this path is the operator's or the image's own: choose another one, such as /data"
+TAKEN = "this path is reserved for the operator or the image: choose another one, such as /data"
 BAD_POD_FIELDS: list[tuple[str, Spec, str, str]] = [
     *(
         (
@@ -115,7 +115,7 @@ BAD_POD_FIELDS: list[tuple[str, Spec, str, str]] = [
             f"mounted at {path}",
             mounted(path),
             "spec.podTemplate.volumeMounts[0].mountPath",
-            "write an absolute path without ':', '.', '..' and empty parts",
+            "write an absolute path without ':', '.', '..' and empty components",
         )
         for path in ("data", "/data/../store", "//store", "/./store", "/a:b")
     ),
@@ -133,7 +133,7 @@ BAD_POD_FIELDS: list[tuple[str, Spec, str, str]] = [
             ]
         ),
         "spec.podTemplate.topologySpreadConstraints[0]",
-        "minDomains goes with whenUnsatisfiable: DoNotSchedule",
+        "minDomains requires whenUnsatisfiable: DoNotSchedule",
     ),
     (
         "root",
@@ -264,13 +264,13 @@ BAD_MODELS: list[tuple[str, Spec, str, str]] = [
         "quantization with another precision",
         {"precision": "FP16", "quantization": {"perChannel": True}},
         "spec.quantization",
-        "quantization goes with precision INT8 or FP8, or with none; change precision",
+        "quantization requires precision INT8 or FP8, or no precision; change precision",
     ),
     (
         "nothing to calibrate with",
         {"precision": "FP8"},
         "spec.precision",
-        "precision FP8 needs data to calibrate with: write quantization.calibration.uri",
+        "precision FP8 needs calibration data: write quantization.calibration.uri",
     ),
     (
         "min above opt",
@@ -398,7 +398,7 @@ BAD_MODELS: list[tuple[str, Spec, str, str]] = [
         "share without a budget",
         {"fallback": {"policy": "Forbid", "maxNodeShare": "5%"}},
         "spec.fallback",
-        "maxComputeShare and maxNodeShare go with policy: Budget; remove them or set that policy",
+        "maxComputeShare and maxNodeShare require policy: Budget; remove them or set that policy",
     ),
     (
         "share above the whole",

@@ -106,14 +106,14 @@ def test_what_the_operator_writes_is_what_it_reads(namespace: Namespace) -> None
     [
         ("ieng", "A prepared model compiled for one class of accelerator."),
         ("ieng.spec", "Which engine, and how it is built."),
-        ("ieng.spec.build", "How the Job runs; it decides nothing of the engine's content."),
+        ("ieng.spec.build", "How the Job runs; it does not affect the engine's content."),
         ("ieng.spec.build.timeoutSeconds", "waiting for a free device does not count."),
-        ("ieng.status.failedBuilds", "so that none is retried."),
+        ("ieng.status.failedBuilds", "and is not retried."),
         (
             "ieng.status.engine.computeBillionthsElsewhere",
             "outside the engine; absent: not profiled.",
         ),
-        ("ieng.status.engine.computePermilleElsewhere", "Of engines built by earlier versions"),
+        ("ieng.status.engine.computePermilleElsewhere", "Written by earlier versions"),
     ],
 )
 def test_explain_teaches_every_field(namespace: Namespace, field: str, sentence: str) -> None:
@@ -136,7 +136,7 @@ def test_what_an_engine_is_cannot_change(
     namespace.apply(engine())
     reported = refusal(namespace, engine(**change))
     assert f"spec.{field}: Invalid value" in reported
-    assert "an engine is what its key says: make another InferenceEngine instead" in reported
+    assert "its key identifies an engine: create another InferenceEngine instead" in reported
 
 
 def test_how_it_is_built_may_change(namespace: Namespace) -> None:
@@ -176,4 +176,4 @@ def test_a_typo_is_refused_by_kubectl(namespace: Namespace) -> None:
 
 def test_a_name_that_is_no_label_is_refused(namespace: Namespace) -> None:
     long = {**engine(), "metadata": {"name": "e" * 64}}
-    assert "an engine is named in labels of its Jobs" in refusal(namespace, long)
+    assert "an engine's name is a label of its Jobs" in refusal(namespace, long)

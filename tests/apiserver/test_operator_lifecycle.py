@@ -533,7 +533,7 @@ def test_missing_definitions_are_waited_for(
     [
         ("ENGINEWRIGHT_CONFIG", '{"images":{}}', "ENGINEWRIGHT_CONFIG cannot be used"),
         ("POD_NAMESPACE", "", "POD_NAMESPACE is not set"),
-        ("KUBECONFIG", "/nowhere/config", "there is no kubeconfig /nowhere/config"),
+        ("KUBECONFIG", "/nowhere/config", "kubeconfig /nowhere/config does not exist"),
     ],
 )
 def test_bad_settings_are_one_sentence(

@@ -502,7 +502,7 @@ def test_resources_that_do_not_load(arguments: tuple[str, ...], code: int, repor
 
 def test_without_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "gone"))
-    assert "set KUBECONFIG to a working file" in run("built", code=2)[1]
+    assert "set KUBECONFIG to a valid file" in run("built", code=2)[1]
     (tmp_path / "bad").write_text(": [")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "bad"))
     assert "bad cannot be used" in run("built", code=2)[1]

@@ -180,7 +180,7 @@ async def test_a_long_wait_is_left_to_the_queue(setup: Setup) -> None:
 
 async def test_a_refused_connection_is_transient_and_counted(setup: Setup) -> None:
     setup.port = 1  # nothing listens there
-    with pytest.raises(Transient, match="no answer from the API server"):
+    with pytest.raises(Transient, match="no response from the API server"):
         await setup.client.get(NODES, None, "n")
     labels = {"method": "GET", "code": "<error>"}
     assert setup.registry.get_sample_value("rest_client_requests_total", labels) == 4
@@ -188,7 +188,7 @@ async def test_a_refused_connection_is_transient_and_counted(setup: Setup) -> No
 
 async def test_an_answer_that_is_no_json_is_transient(setup: Setup) -> None:
     setup.server.answers = [lambda: web.Response(text="<html>") for _ in range(4)]
-    with pytest.raises(Transient, match="no JSON"):
+    with pytest.raises(Transient, match="not JSON"):
         await setup.client.get(NODES, None, "n")
 
 

@@ -106,7 +106,7 @@ async def test_only_200_is_an_answer(status: int, error: type[Exception]) -> Non
         return web.Response(status=status, headers={"Location": "/elsewhere"})
 
     async with serving(answer) as port, direct() as http:
-        with pytest.raises(error, match=f"it answered {status}"):
+        with pytest.raises(error, match=f"the status is {status}"):
             await http.get(pod(port), "/verdict")
     assert asked == 1  # a redirect is not followed
 

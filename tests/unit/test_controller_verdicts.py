@@ -327,7 +327,7 @@ async def test_silent_pods_are_asked_less_and_less_and_keep_no_others_waiting(
 ) -> None:
     for number in range(200):
         world.add_pod(f"dead{number}", ready=False)
-        world.fail(f"dead{number}", NoAnswer("no answer within 2 s"), after=2)
+        world.fail(f"dead{number}", NoAnswer("no response within 2 s"), after=2)
     world.add_pod("alive", ready=False)
     world.say("alive", verdict(ready=False))
     await asyncio.sleep(120)
@@ -529,7 +529,7 @@ async def test_silence_is_logged_once_and_only_of_ready_pods(
     world.add_pod("starts", ready=False)
     world.add_pod("serves")
     world.add_pod("refuses", ready=False)
-    world.fail("refuses", BadAnswer("it answered 404 instead of 200"))
+    world.fail("refuses", BadAnswer("the status is 404 instead of 200"))
     await asyncio.sleep(300)
     assert world.count("no-answer") > 10
     named = [re.findall(r"pod (\S+):", line) for line in caplog.messages]

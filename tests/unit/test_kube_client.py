@@ -58,9 +58,9 @@ def test_a_namespace_that_is_being_deleted_is_known_by_its_cause() -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"", "the API server answered 400"),
+        (b"", "the API server responded with 400"),
         (b"upstream died\n", "upstream died"),
-        (b"[]", "the API server answered 400"),
+        (b"[]", "the API server responded with 400"),
         (b"\xff\xfe", "\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}"),
     ],
 )

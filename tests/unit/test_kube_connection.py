@@ -48,7 +48,7 @@ async def test_an_unusable_kubeconfig_is_one_sentence(
     if content is not None:
         path.write_text(content)
     monkeypatch.setenv("KUBECONFIG", str(path))
-    with pytest.raises(ConnectionNotConfigured, match="set KUBECONFIG to a working file"):
+    with pytest.raises(ConnectionNotConfigured, match="set KUBECONFIG to a valid file"):
         await load_connection()
 
 

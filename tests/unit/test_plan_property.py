@@ -156,7 +156,7 @@ class Cluster(RuleBasedStateMachine):
             self.pool["l40s"] = other.model_copy(update={"metadata": metadata})
         self.images = 1
         self.content: dict[str, int] = {}  # versions of what addresses hold
-        self.last_good = self._last_good() if world.model else ""
+        self.last_complete = self._last_complete() if world.model else ""
         self.patches = pytest.MonkeyPatch()
 
     @override
@@ -395,7 +395,7 @@ class Cluster(RuleBasedStateMachine):
     def memory_is_lost(self, status: bool) -> None:
         if status and self.world.model:
             self.world.status = {}
-            self.last_good = ""
+            self.last_complete = ""
         self.world.operator_restarts()
 
     # promises
@@ -431,10 +431,10 @@ class Cluster(RuleBasedStateMachine):
     @precondition(of_a_model)
     @invariant()
     def the_last_good_revision_is_known_until_another_one_has_served(self) -> None:
-        before, self.last_good = self.last_good, self._last_good()
-        if self.last_good:
-            assert self.world.find("ControllerRevision", f"resnet-{self.last_good}")
-        assert self.last_good == before or self.last_good in self.world.ready_revisions()
+        before, self.last_complete = self.last_complete, self._last_complete()
+        if self.last_complete:
+            assert self.world.find("ControllerRevision", f"resnet-{self.last_complete}")
+        assert self.last_complete == before or self.last_complete in self.world.ready_revisions()
 
     @precondition(of_a_model)
     @invariant()
@@ -534,7 +534,7 @@ class Cluster(RuleBasedStateMachine):
             for each in self.world.serving_deployments()
         }
 
-    def _last_good(self) -> str:
+    def _last_complete(self) -> str:
         """Return the last revision that rolled out with all its pods; empty: none has."""
         serving = self.world.status.get("serving", {})
         return str(serving.get("lastRolledOut") or serving.get("revision", ""))

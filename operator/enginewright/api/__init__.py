@@ -1,1 +1,1 @@
-"""The custom resources as frozen models. `crds/` is generated from them, so they are the one truth."""
+"""The custom resources as frozen models, from which `crds/` is generated."""

@@ -106,7 +106,7 @@ class AcceleratorClassSpec(ApiModel):
         ATOMIC,
         ValidationRule("self.all(x, self.exists_one(y, x == y))", "name each instruction set once"),
     ] = None
-    """Instruction sets that every node of a class of CPUs has, such as AVX512 and VNNI; absent: those that nodeSelector requires by labels of Node Feature Discovery, and no others are relied on."""
+    """Instruction sets that every node of a class of CPUs has, such as AVX512 and VNNI; absent: only those that nodeSelector requires by labels of Node Feature Discovery are assumed."""
 
     backends: Backends
     """Backends that may run on the class, the preferred one first."""
@@ -119,7 +119,7 @@ class AcceleratorClassStatus(ApiModel):
     """Observed state of the class; written by the operator."""
 
     observed_generation: Annotated[int, INT64] = 0
-    """metadata.generation that this status is about; older: not yet reconciled."""
+    """metadata.generation that this status reflects; older: not yet reconciled."""
 
     nodes: Annotated[int, INT32] = 0
     """How many nodes match the selector."""
@@ -132,7 +132,7 @@ class AcceleratorClass(ApiModel):
     """A kind of device that one engine fits: a GPU product, a MIG profile, or plain CPUs."""
 
     model_config = ConfigDict(
-        json_schema_extra=short_name("a class is named in other objects' names")
+        json_schema_extra=short_name("a class's name is part of other objects' names")
     )
 
     kind: ClassVar[str] = "AcceleratorClass"

@@ -14,10 +14,10 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 
 
 class ApiModel(BaseModel):
-    """Immutable; reads and writes the API's camelCase and is snake_case in Python.
+    """Immutable; camelCase in the API and snake_case in Python.
 
-    Unknown fields are ignored: the API server has pruned what its schema does not know, and an
-    operator must read objects that a newer schema has let through.
+    Unknown fields are ignored: the API server prunes fields that its schema does not have, and an
+    operator must read objects that were accepted by a newer schema.
     """
 
     model_config = ConfigDict(
@@ -29,7 +29,7 @@ class ApiModel(BaseModel):
     )
 
     def manifest(self) -> dict[str, Any]:
-        """Return it as JSON, as its owner wrote it: without what is not set or as by default."""
+        """Return it as JSON as its owner wrote it: without unset fields and defaults."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
 
     @override
@@ -39,7 +39,7 @@ class ApiModel(BaseModel):
 
 
 class ObjectMeta(ApiModel):
-    """The parts of `metadata` that decisions are made from; schemas leave it to the API server."""
+    """The parts of `metadata` that the operator uses; its schema is the API server's own."""
 
     name: str
     namespace: str = ""  # empty for cluster-scoped objects

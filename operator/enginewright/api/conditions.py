@@ -1,8 +1,8 @@
 """Conditions: what a resource's owner reads first, and what tools wait for.
 
-Types follow kstatus (Ready, Reconciling, Stalled) plus our own. A condition's time moves only when
-its status flips, and messages hold nothing that changes by itself (no times, uids, pod names), so
-that a status which means the same is the same.
+Types follow kstatus (Ready, Reconciling, Stalled) plus our own. lastTransitionTime changes only with
+the status, and messages contain nothing volatile (no times, uids, pod names), so that an unchanged
+state gives an identical status.
 """
 
 from collections.abc import Iterable
@@ -23,24 +23,24 @@ class ConditionType(StrEnum):
 
     READY = "Ready"  # the current spec serves, with all its pods
     RECONCILING = "Reconciling"  # the operator is working, or waits to retry
-    STALLED = "Stalled"  # nothing happens until somebody changes something; the message says what
+    STALLED = "Stalled"  # no progress until somebody changes something; the message says what
     AVAILABLE = "Available"  # at least one pod is ready, perhaps of an older revision
     VALIDATED = "Validated"  # the current spec's model is valid, supported by the runtime image, and in the store
-    ENGINES_READY = "EnginesReady"  # every engine that the current spec needs is built; also when its backend needs none
+    ENGINES_READY = "EnginesReady"  # every engine that the current spec needs is built, or its backend needs none
     PARITY_VERIFIED = (
-        "ParityVerified"  # what serves gives the golden outputs, over the path that requests take
+        "ParityVerified"  # serving pods return the golden outputs, over the same path as requests
     )
-    PLACEMENT_VERIFIED = "PlacementVerified"  # nodes run where `spec.fallback` promises, as ONNX Runtime reports it of the live session
+    PLACEMENT_VERIFIED = "PlacementVerified"  # nodes run where `spec.fallback` promises, as ONNX Runtime reports for the live session
     FALLBACK_ACTIVE = "FallbackActive"  # nodes run elsewhere than on the chosen backend, beyond the budget; normally False
 
 
 class StatusReason(StrEnum):
-    """Reasons of the operator's own; failures found by a stage have `contract.reasons.Reason`.
+    """Reasons set by the operator; failures found by a stage have `contract.reasons.Reason`.
 
     docs/reasons.md shows the comments.
     """
 
-    PROGRESSING = "Progressing"  # the current revision lacks pods; it waits for them
+    PROGRESSING = "Progressing"  # the current revision waits for further pods
     PROBING_IMAGE = "ProbingImage"  # the runtime image's versions and backends are being determined
     IMAGE_PROBE_FAILED = "ImageProbeFailed"  # the runtime image cannot be probed: see the message
     PREPARING = "Preparing"  # a prepare Job runs, or is about to
@@ -48,24 +48,24 @@ class StatusReason(StrEnum):
     CLAIM_NOT_FOUND = "ClaimNotFound"  # a PersistentVolumeClaim that pods mount does not exist
     CLAIM_NOT_BOUND = "ClaimNotBound"  # a PersistentVolumeClaim that pods mount has no volume yet
     ROLLING_OUT = "RollingOut"  # pods of a new revision start
-    FAILED_CREATE = "FailedCreate"  # the API server refuses the pods of a Deployment
+    FAILED_CREATE = "FailedCreate"  # the API server rejects the pods of a Deployment
     ROLLOUT_FAILED = (
         "RolloutFailed"  # the new pods did not become ready within rollout.progressTimeout
     )
     TRYING_BACKEND = (
-        "TryingBackend"  # an Event: a rejected backend is tried again beside what serves
+        "TryingBackend"  # an Event: a rejected backend is tried again beside the serving pods
     )
     SERVING = "Serving"  # the current spec serves with all its pods, or at least one pod is ready
     NOTHING_SERVES = "NothingServes"  # no pod is ready
     SUSPENDED = "Suspended"  # the rollout is paused
     REFRESHED = "Refreshed"  # an Event: the source was fetched again
-    EDIT_UNDONE = "EditUndone"  # an Event: somebody's edit of an object was undone
-    SCALED_TO_ZERO = "ScaledToZero"  # the spec asks for no pods
+    EDIT_UNDONE = "EditUndone"  # an Event: somebody's edit of an object was reverted
+    SCALED_TO_ZERO = "ScaledToZero"  # the spec requests no pods
     UNSUPPORTED_FIELD = (
         "UnsupportedField"  # the spec has a field that this version does not support
     )
-    INVALID_SPEC = "InvalidSpec"  # unreadable, or an engine's key is not that of its recipe
-    APPLY_FAILED = "ApplyFailed"  # the API server refuses an object
+    INVALID_SPEC = "InvalidSpec"  # unreadable, or an engine's key does not match its recipe
+    APPLY_FAILED = "ApplyFailed"  # the API server rejects an object
     NO_ACCELERATOR_CLASS = "NoAcceleratorClass"  # the cluster has no AcceleratorClass
     AMBIGUOUS_ACCELERATOR_CLASS = (
         "AmbiguousAcceleratorClass"  # there are several classes and the model names none
@@ -77,15 +77,15 @@ class StatusReason(StrEnum):
         "BackendNotAllowed"  # a class, its devices or the runtime images lack the backend
     )
     STORE_NOT_SHARED = "StoreNotShared"  # several nodes need a store that is ReadWriteMany
-    NOT_YET_VERIFIED = "NotYetVerified"  # nothing is known yet
+    NOT_YET_VERIFIED = "NotYetVerified"  # no result yet
     BUILDING = "Building"  # an engine is built
     LOOKING_UP = "LookingUp"  # an engine is looked for in the store
     QUEUED = "Queued"  # a Job's pod has no node yet
     BUILT = "Built"  # the engines are built
     NOT_REQUESTED = "NotRequested"  # no model's spec needs the engine; it is built once one does
-    NO_ENGINE_NEEDED = "NoEngineNeeded"  # the backend runs no engines
+    NO_ENGINE_NEEDED = "NoEngineNeeded"  # the backend uses no engines
     VERIFYING = "Verifying"  # the sidecars have not finished their checks
-    SIDECAR_UNREACHABLE = "SidecarUnreachable"  # a sidecar has not answered for five minutes
+    SIDECAR_UNREACHABLE = "SidecarUnreachable"  # a sidecar has not responded for five minutes
     GOLDEN_MATCHES = "GoldenMatches"  # all golden outputs are right
     PROMISE_KEPT = "PromiseKept"  # nodes run where spec.fallback promises
     PROMISE_BROKEN = "PromiseBroken"  # they do not, and no other reason is known
@@ -101,7 +101,7 @@ class StatusReason(StrEnum):
 
 
 class WantedCondition(ApiModel):
-    """A condition as decided now, before it is compared with the one reported before."""
+    """A condition as decided now, before it is compared with the previously reported one."""
 
     type: Annotated[str, Field(max_length=316)]
     """What the condition is about, such as Ready or Stalled."""
@@ -120,13 +120,13 @@ class WantedCondition(ApiModel):
 
 
 class Condition(WantedCondition):
-    """One statement about the resource, in the form that all Kubernetes tools read."""
+    """One condition of the resource, in the standard form of Kubernetes."""
 
     observed_generation: Annotated[int, INT64] = 0
     """metadata.generation of the resource when this was decided."""
 
     last_transition_time: datetime
-    """When `status` last flipped."""
+    """When `status` last changed."""
 
 
 def merge_conditions(
@@ -136,9 +136,9 @@ def merge_conditions(
     generation: int,
     now: datetime,
 ) -> tuple[Condition, ...]:
-    """Return `wanted` in its order, with times that move only where a status flipped.
+    """Return `wanted` in its order; a transition time changes only where the status has changed.
 
-    Conditions of `old` that are wanted no more are left out. `now` is timezone-aware and is cut to
+    Conditions that are only in `old` are dropped. `now` is timezone-aware and is truncated to
     seconds, the resolution of the API.
     """
     before = {condition.type: condition for condition in old}

@@ -1,7 +1,7 @@
-"""Custom resource definitions, made from the models.
+"""Custom resource definitions, generated from the models.
 
-pydantic writes JSON Schema; the API server takes structural schemas: no references, no unions, no
-null. A keyword that is not known to be taken is an error here rather than a refusal there.
+pydantic writes JSON Schema; the API server accepts structural schemas: no references, no unions, no
+null. An unknown keyword is an error here, before the API server rejects it.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from enginewright.api.markers import (
 Schema = dict[str, Any]
 Kind: TypeAlias = type[InferenceModel | InferenceEngine | AcceleratorClass]
 
-_KEYWORDS: Final = (  # all that structural schemas may have here, in the order they are written
+_KEYWORDS: Final = (  # those allowed in our structural schemas, in the order they are written
     "description",
     "type",
     "format",
@@ -76,11 +76,11 @@ _READY: Final = '.status.conditions[?(@.type=="Ready")]'
 _AGE: Final = Column("AGE", ".metadata.creationTimestamp", "When it was created.", type="date")
 
 MODEL_COLUMNS: Final = (
-    Column("READY", f"{_READY}.status", "Whether what the spec asks for serves."),
+    Column("READY", f"{_READY}.status", "Whether the current spec serves."),
     Column("REASON", f"{_READY}.reason", "Why, in one word."),
     Column("BACKEND", ".status.summary.backend", "Backends that serve."),
     Column("PLACEMENT", ".status.summary.placement", "Share that runs on the chosen backend."),
-    Column("CLASSES", ".status.summary.classes", "Ready and wanted pods of each class."),
+    Column("CLASSES", ".status.summary.classes", "Ready and desired pods of each class."),
     Column("P99", ".status.summary.p99", "99th percentile of the baseline latency."),
     Column("REVISION", ".status.summary.revision", "Revision that serves."),
     _AGE,
@@ -89,14 +89,14 @@ MODEL_COLUMNS: Final = (
 )
 
 ENGINE_COLUMNS: Final = (
-    Column("READY", f"{_READY}.status", "Whether the engine is there."),
+    Column("READY", f"{_READY}.status", "Whether the engine is available."),
     Column("REASON", f"{_READY}.reason", "Why, in one word."),
     Column("CLASS", ".spec.class", "AcceleratorClass that it is built for."),
     Column("BACKEND", ".spec.backend", "Backend that runs it."),
     Column("CAPABILITY", ".status.summary.capability", "Compute capability that it is built for."),
     Column("SIZE", ".status.summary.size", "Size of the engine file."),
     Column("BUILD", ".status.summary.build", "Time that the builder took."),
-    Column("NODES", ".status.summary.nodes", "Nodes inside the engine, of all that compute."),
+    Column("NODES", ".status.summary.nodes", "Nodes inside the engine, of all compute nodes."),
     _AGE,
     Column("KEY", ".spec.key", "Key of the engine in the store.", wide=True),
     Column("SHA256", ".status.engine.sha256", "sha256 of the engine file.", wide=True),
@@ -107,7 +107,7 @@ CLASS_COLUMNS: Final = (
     Column("REASON", f"{_READY}.reason", "Why, in one word."),
     Column("NODES", ".status.nodes", "Nodes that match the selector.", type="integer"),
     Column("BACKENDS", ".spec.backends", "Allowed backends, the preferred one first."),
-    Column("RESOURCE", ".spec.resourceName", "Extended resource of which a pod asks for one."),
+    Column("RESOURCE", ".spec.resourceName", "Extended resource of which a pod requests one."),
     _AGE,
 )
 
@@ -213,7 +213,7 @@ def _root(model: Kind) -> Schema:
 def structural(schema: Mapping[str, Any], parts: Mapping[str, Schema]) -> Schema:
     """Return pydantic's `schema` as a structural one; `parts` are its `$defs`.
 
-    Raises ValueError for a keyword that a structural schema has no place for.
+    Raises ValueError for a keyword that structural schemas do not support.
     """
     own = dict(schema)
     own.pop("title", None)
@@ -231,21 +231,21 @@ def structural(schema: Mapping[str, Any], parts: Mapping[str, Schema]) -> Schema
         own["properties"] = {
             name: structural(entry, parts) for name, entry in own["properties"].items()
         }
-    whole = {**inherited, **own}
+    merged = {**inherited, **own}
     if both := [*inherited.get(RULES_KEYWORD, ()), *own.get(RULES_KEYWORD, ())]:
-        whole[RULES_KEYWORD] = both
-    _set_default(whole)
-    if "description" in whole:
-        whole["description"] = " ".join(
-            [*whole["description"].split(), *((not_yet,) if not_yet else ())]
+        merged[RULES_KEYWORD] = both
+    _set_default(merged)
+    if "description" in merged:
+        merged["description"] = " ".join(
+            [*merged["description"].split(), *((not_yet,) if not_yet else ())]
         )
-    if unknown := whole.keys() - set(_KEYWORDS):
-        raise ValueError(f"a structural schema has no place for {', '.join(sorted(unknown))}")
-    return {name: whole[name] for name in _KEYWORDS if name in whole}
+    if unknown := merged.keys() - set(_KEYWORDS):
+        raise ValueError(f"structural schemas do not support {', '.join(sorted(unknown))}")
+    return {name: merged[name] for name in _KEYWORDS if name in merged}
 
 
 def _set_default(schema: Schema) -> None:
-    """Keep a default that says something: an object's is `{}` where that lets its fields' fill in."""
+    """Drop empty defaults; an object's becomes `{}` where its fields have defaults to fill in."""
     default = schema.pop("default", None)
     if "properties" in schema and isinstance(default, dict):
         if any("default" in entry for entry in schema["properties"].values()):
@@ -255,7 +255,7 @@ def _set_default(schema: Schema) -> None:
 
 
 def without_defaults(schema: Schema) -> Schema:
-    """Return `schema` with no default anywhere: the operator says what a status holds."""
+    """Return `schema` without any defaults: only the operator decides the content of a status."""
     return {
         name: (
             {key: without_defaults(entry) for key, entry in value.items()}

@@ -1,8 +1,8 @@
-"""InferenceEngine: a prepared model compiled for one class of accelerator, and the memory of it.
+"""InferenceEngine: a prepared model compiled for one class of accelerator.
 
-No model owns it: two models with the same key share it, it outlives them as cache, and it remembers
-failures by key, so that a Job that has been cleaned away starts no loop of builds. A model's pass
-makes it and reads it; its own controller runs the Job and writes the status.
+No model owns it: two models with the same key share it, it outlives them as a cache, and it records
+failures by key, so that a build that failed permanently is not repeated after its Job was deleted.
+The model's reconciliation creates and reads it; its own controller runs the Job and writes the status.
 """
 
 from typing import Annotated, ClassVar, TypeAlias
@@ -29,11 +29,11 @@ from enginewright.contract.base import LIST_LENGTH, Digest, Text
 Count: TypeAlias = Annotated[int, INT32]
 Size: TypeAlias = Annotated[int, INT64]
 
-_WHAT = ("key", "preparedKey", "class", "backend", "recipe")
+_IMMUTABLE = ("key", "preparedKey", "class", "backend", "recipe")
 
 
 class EngineRecipeSpec(ApiModel):
-    """What decides the engine beside the prepared model, the class and the backend."""
+    """What decides the engine besides the prepared model, the class and the backend."""
 
     backend_version: Text
     """Version of the backend's library in the runtime image that builds."""
@@ -45,7 +45,7 @@ class EngineRecipeSpec(ApiModel):
     """Major version of CUDA that the image's libraries are built for."""
 
     device: Text = ""
-    """What the devices of the class are: product and resource; empty: the class's selector names no product."""
+    """Product and resource of the class's devices; empty: the class's nodeSelector names no product."""
 
     compute_capability: Text | None = None
     """Compute capability that it is built for, such as 8.9; absent: that of the device it is built on."""
@@ -58,10 +58,10 @@ class EngineRecipeSpec(ApiModel):
 
 
 class EngineBuild(ApiModel):
-    """How the Job runs; it may change while there is no engine, and decides nothing of its content."""
+    """How the Job runs; it does not affect the engine's content and may change until it is built."""
 
     image: Annotated[str, Field(max_length=1024)]
-    """Runtime image that builds."""
+    """Runtime image that builds it."""
 
     timeout_seconds: Annotated[int, Field(ge=1), INT64]
     """How long its pod may run on a node; waiting for a free device does not count."""
@@ -95,19 +95,19 @@ class InferenceEngineSpec(ApiModel):
             *(
                 ValidationRule(
                     f"self.{name} == oldSelf.{name}",
-                    "an engine is what its key says: make another InferenceEngine instead",
+                    "its key identifies an engine: create another InferenceEngine instead",
                     field_path=f".{name}",
                 )
-                for name in _WHAT
+                for name in _IMMUTABLE
             )
         )
     )
 
     key: Sha256
-    """Key of the engine in the store, engines/KEY/: a sha256 over all that decides its content."""
+    """Key of the engine in the store, engines/KEY/: a sha256 over everything that decides its content."""
 
     prepared_key: Sha256
-    """Key of the prepared model that it is made from, prepared/KEY/."""
+    """Key of the prepared model that it is built from, prepared/KEY/."""
 
     class_name: Annotated[DnsLabel, Field(alias="class")]
     """AcceleratorClass that it is built for."""
@@ -122,16 +122,16 @@ class InferenceEngineSpec(ApiModel):
     """Backend that runs it: tensorrt or tensorrt-rtx."""
 
     recipe: EngineRecipeSpec
-    """What decides the engine beside the prepared model, the class and the backend."""
+    """What decides the engine besides the prepared model, the class and the backend."""
 
     build: EngineBuild
-    """How the Job runs; it decides nothing of the engine's content."""
+    """How the Job runs; it does not affect the engine's content."""
 
     pod_template: JobTemplate = JobTemplate()
-    """Where its Jobs run and what is added to them; it may change while there is no engine."""
+    """Where its Jobs run and what is added to them; it may change until the engine is built."""
 
     architecture: Text = ""
-    """Processor architecture of the nodes for Jobs that need none of the class, such as amd64: that of the image; empty: any."""
+    """Processor architecture of nodes for Jobs that do not need a node of the class, such as amd64: that of the image; empty: any."""
 
 
 class EngineFacts(ApiModel):
@@ -154,7 +154,7 @@ class EngineFacts(ApiModel):
     """Compute capabilities that it runs on."""
 
     nodes_total: Size
-    """Nodes of the prepared model that compute, shape arithmetic left out."""
+    """Compute nodes of the prepared model, shape arithmetic excluded."""
 
     nodes_accelerated: Size
     """How many of them are inside the engine."""
@@ -163,7 +163,7 @@ class EngineFacts(ApiModel):
     """Billionths of the profiled compute time outside the engine; absent: not profiled."""
 
     compute_permille_elsewhere: Count | None = None
-    """Of engines built by earlier versions, in place of computeBillionthsElsewhere: thousandths, rounded up."""
+    """Written by earlier versions instead of computeBillionthsElsewhere: thousandths, rounded up."""
 
     elsewhere: Annotated[
         tuple[Annotated[Text, Field(description="A node: name (OpType).")], ...],
@@ -176,7 +176,7 @@ class EngineFacts(ApiModel):
     """Device memory limit of the build that succeeded."""
 
     p99_microseconds: Size | None = None
-    """99th percentile of its latency on a device of the class; absent: built without one."""
+    """99th percentile of its latency on a device of the class; absent: built without a device."""
 
     cached: bool = False
     """Whether it was found in the store, so that no build was needed."""
@@ -195,23 +195,23 @@ class EngineSummary(ApiModel):
     """Time that the builder took, such as 12s."""
 
     nodes: Text = ""
-    """Nodes inside the engine, of all that compute, such as 412/415."""
+    """Nodes inside the engine, of all compute nodes, such as 412/415."""
 
 
 class InferenceEngineStatus(ApiModel):
     """Observed state; written by the operator."""
 
     observed_generation: Size = 0
-    """metadata.generation that this status is about; older: not yet reconciled."""
+    """metadata.generation that this status reflects; older: not yet reconciled."""
 
     conditions: Annotated[tuple[Condition, ...], Field(max_length=32), map_list("type")] = ()
     """Statements about the engine: Ready, Reconciling, Stalled."""
 
     job: Annotated[str, Field(max_length=253)] = ""
-    """Name of the Job that builds it or built it last."""
+    """Name of the current or last Job that builds it."""
 
     stage: Text = ""
-    """Stage that runs or ran last: lookup, build, verify, benchmark, publish-engine."""
+    """Current or last stage: lookup, build, verify, benchmark, publish-engine."""
 
     percent: Count | None = None
     """How far the stage is, in percent, rounded down to tens; absent: not reported."""
@@ -223,7 +223,7 @@ class InferenceEngineStatus(ApiModel):
     """Number of the Job for this build, from 1."""
 
     build_hash: Digest = ""
-    """Hash of spec.build that attempt and failure are about."""
+    """Hash of the spec.build that attempt and failure refer to."""
 
     failure: JobFailure | None = None
     """The last failure of this build; absent: none."""
@@ -233,10 +233,10 @@ class InferenceEngineStatus(ApiModel):
         Field(max_length=LIST_LENGTH),
         ATOMIC,
     ] = ()
-    """Hashes of spec.build with which the build failed permanently, so that none is retried."""
+    """Hashes of every spec.build that failed permanently and is not retried."""
 
     engine: EngineFacts | None = None
-    """The engine; absent: not there yet."""
+    """The engine; absent: not built yet."""
 
     summary: EngineSummary = EngineSummary()
     """One-string fields for `kubectl get`."""
@@ -246,7 +246,7 @@ class InferenceEngine(ApiModel):
     """A prepared model compiled for one class of accelerator."""
 
     model_config = ConfigDict(
-        json_schema_extra=short_name("an engine is named in labels of its Jobs")
+        json_schema_extra=short_name("an engine's name is a label of its Jobs")
     )
 
     kind: ClassVar[str] = "InferenceEngine"

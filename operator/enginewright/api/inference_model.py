@@ -1,4 +1,4 @@
-"""InferenceModel: what its owner wants served, and what the operator has made of it."""
+"""InferenceModel: the model to serve, as its owner specifies it."""
 
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal, TypeAlias
@@ -34,8 +34,8 @@ from enginewright.contract.precisions import RUNS
 MAX_REPLICAS = 1000
 
 _RUNS = " && ".join(  # in CEL
-    f"(self.backends[0] != '{backend}' || self.precision in {sorted(able)})"
-    for backend, able in RUNS.items()
+    f"(self.backends[0] != '{backend}' || self.precision in {sorted(precisions)})"
+    for backend, precisions in RUNS.items()
 )
 
 ChannelNumbers: TypeAlias = Annotated[
@@ -48,7 +48,7 @@ TensorName: TypeAlias = Annotated[str, Field(min_length=1, max_length=TEXT_LENGT
 
 
 class Precision(StrEnum):
-    """Numeric precision of the weights and activations that serve."""
+    """Numeric precision of the served weights and activations."""
 
     FP32 = "FP32"
     FP16 = "FP16"
@@ -213,7 +213,7 @@ class ShapeProfileSpec(ApiModel):
     )
 
     input: TensorName
-    """Name of the input, as the model has it."""
+    """Name of the input in the model."""
 
     min: LeastShape
     """Smallest size of every dimension, such as [1, 3, 224, 224]; 0 where it may be empty, as the past of a decoder; [] for a scalar."""
@@ -229,7 +229,7 @@ class ShapeProfileSpec(ApiModel):
 
 
 class Samples(ApiModel):
-    """Golden inputs of the user's own, perhaps with the outputs that are expected."""
+    """Golden inputs provided by the user, optionally with the expected outputs."""
 
     uri: Uri
     """Address of a .npz file with arrays named SAMPLE/INPUT and, for expected outputs, SAMPLE/OUTPUT: at most 64 samples. Bare names are one sample."""
@@ -242,7 +242,7 @@ class OutputToleranceSpec(ApiModel):
     """Tolerances for one output."""
 
     name: TensorName
-    """Name of the output, as the model has it."""
+    """Name of the output in the model."""
 
     rtol: Tolerance | None = None
     """Relative tolerance, as a number in quotes."""
@@ -299,7 +299,7 @@ class Build(ApiModel):
 
 
 class Fallback(ApiModel):
-    """What happens when nodes fall back from the chosen backend."""
+    """Whether nodes may fall back from the chosen backend."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -309,13 +309,13 @@ class Fallback(ApiModel):
             ),
             ValidationRule(
                 "(has(self.policy) && self.policy == 'Budget') || (!has(self.maxComputeShare) && !has(self.maxNodeShare))",
-                "maxComputeShare and maxNodeShare go with policy: Budget; remove them or set that policy",
+                "maxComputeShare and maxNodeShare require policy: Budget; remove them or set that policy",
             ),
         )
     )
 
     policy: Literal["Forbid", "Budget", "Allow"] = "Forbid"
-    """Forbid: no fallback. Budget: up to the shares. Allow: serves, also on the next backend of spec.backends, and FallbackActive reports it."""
+    """Forbid: no fallback. Budget: up to the shares. Allow: any, also to the next backend of spec.backends; FallbackActive reports it."""
 
     max_compute_share: Percent | None = None
     """Share of the compute time that may fall back, such as "2%"."""
@@ -325,23 +325,23 @@ class Fallback(ApiModel):
 
 
 class Canary(ApiModel):
-    """A few pods with the new revision, tried before it takes over."""
+    """Pods of the new revision that are tested before it is rolled out."""
 
     replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS), INT32] | None = None
-    """How many pods try the new revision."""
+    """How many pods run the new revision."""
 
     hold: Duration | None = None
-    """How long the new revision is watched before it is promoted, such as 5m."""
+    """How long the new revision is observed before it is promoted, such as 5m."""
 
     min_samples: Annotated[int, Field(ge=0, le=10_000_000), INT32] | None = None
-    """How many requests must have been seen before a verdict counts."""
+    """Minimum number of requests for a comparison."""
 
     probe_traffic: bool | None = None
-    """Whether the operator sends requests of its own where users send too few."""
+    """Whether the operator sends requests itself if users send too few."""
 
 
 class Analysis(ApiModel):
-    """Limits by which a canary is compared with what serves."""
+    """Limits for a canary compared with the serving revision."""
 
     max_latency_ratio: Tolerance | None = None
     """Latency of the new revision divided by that of the old one, such as "1.2"."""
@@ -351,32 +351,32 @@ class Analysis(ApiModel):
 
 
 class Rollout(ApiModel):
-    """How a new revision takes over."""
+    """How a new revision is rolled out."""
 
     strategy: Literal["Surge", "Recreate"] = "Surge"
-    """Surge: new pods start before old ones stop. Recreate: old pods stop first, with downtime, where no device is spare. Changing it restarts no pods."""
+    """Surge: new pods start before old ones stop. Recreate: old pods stop first, with downtime, for clusters without a spare device. Changing it restarts no pods."""
 
     canary: Annotated[Canary | None, NotYet()] = None
-    """A few pods with the new revision, tried before it takes over."""
+    """Pods of the new revision that are tested before it is rolled out."""
 
     analysis: Annotated[Analysis | None, NotYet()] = None
-    """Limits by which a canary is compared with what serves."""
+    """Limits for a canary compared with the serving revision."""
 
     on_failure: Annotated[Literal["Rollback", "Pause"] | None, NotYet()] = None
     """What happens when a new revision fails: Rollback or Pause."""
 
     progress_timeout: Annotated[Duration | None, between("a progressTimeout", "10s", "168h")] = None
-    """How long a rollout may go without a new pod that is available before it counts as failed, such as 10m; absent: 10m, or serving.startupTimeout where that is longer."""
+    """How long a rollout may go without a new available pod before it counts as failed, such as 10m; absent: 10m, or serving.startupTimeout if that is longer."""
 
     paused: bool = False
-    """Pauses rollouts: changes of the spec are prepared, not rolled out."""
+    """Pauses rollouts: changes of the spec are prepared but not rolled out."""
 
 
 class Batching(ApiModel):
     """How requests are combined into batches."""
 
     max_size: Annotated[int, Field(ge=1, le=4096), INT32] | None = None
-    """How many requests one batch holds at most."""
+    """Maximum number of requests per batch."""
 
     max_delay: Duration | None = None
     """How long a request may wait for others, such as 1s; 0s: not at all."""
@@ -395,10 +395,10 @@ class Autoscaling(ApiModel):
     )
 
     min_replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS), INT32] | None = None
-    """Fewest pods a class."""
+    """Minimum number of pods per class."""
 
     max_replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS), INT32]
-    """Most pods a class."""
+    """Maximum number of pods per class."""
 
     metrics: Annotated[
         tuple[
@@ -415,14 +415,14 @@ class Autoscaling(ApiModel):
         Field(max_length=16),
         ATOMIC,
     ] = None
-    """What the number of pods follows; absent: the share of time that the devices are busy."""
+    """Metrics that the number of pods follows; absent: utilization of the devices."""
 
 
 class Sidecar(ApiModel):
-    """The sidecar container, which keeps verifying the server."""
+    """The sidecar container, which continuously verifies the server."""
 
     resources: Resources = Resources()
-    """Its compute resources; absent: 10m CPU, a memory limit of 256Mi or more for large golden outputs, no CPU limit. A change is a new revision."""
+    """Its compute resources; absent: a request of 10m CPU without a limit, a memory limit of 256Mi, or more for large golden outputs. Changing them creates a new revision."""
 
     env: Environment = ()
     """Its environment."""
@@ -446,10 +446,10 @@ class Serving(ApiModel):
     termination_grace_period: Annotated[
         Duration | None, between("a terminationGracePeriod", "20s", "1h")
     ] = None
-    """How long a pod may take to end, such as 5m, from 20s to 1h: requests in progress are aborted 15s before; absent: 40s."""
+    """How long a pod may take to terminate, such as 5m, from 20s to 1h: requests still in progress are aborted 15s before the end; absent: 40s."""
 
     sidecar: Sidecar = Sidecar()
-    """Settings of the sidecar of every pod."""
+    """Settings of the sidecar in every pod."""
 
 
 class InferenceModelSpec(ApiModel):
@@ -460,13 +460,13 @@ class InferenceModelSpec(ApiModel):
             ValidationRule(
                 "!has(self.quantization) || !has(self.precision)"
                 " || self.precision in ['INT8', 'FP8']",
-                "quantization goes with precision INT8 or FP8, or with none; change precision or remove quantization",
+                "quantization requires precision INT8 or FP8, or no precision; change precision or remove quantization",
                 field_path=".quantization",
             ),
             ValidationRule(
                 "!has(self.precision) || self.precision != 'FP8'"
                 " || (has(self.quantization) && has(self.quantization.calibration))",
-                "precision FP8 needs data to calibrate with: write quantization.calibration.uri",
+                "precision FP8 needs calibration data: write quantization.calibration.uri",
                 field_path=".precision",
             ),
             ValidationRule(
@@ -500,7 +500,7 @@ class InferenceModelSpec(ApiModel):
     """Opset of ai.onnx to which the model is converted; absent: converted only if the runtime needs it."""
 
     precision: Precision | None = None
-    """Precision that serves: FP32, FP16, BF16, FP8 or INT8. Absent: the fastest measured one that keeps the outputs within tolerance, else the model's own."""
+    """Precision of the served model: FP32, FP16, BF16, FP8 or INT8. Absent: the fastest measured one that keeps the outputs within tolerance, else the model's own."""
 
     quantization: QuantizationSpec | None = None
     """How the model is quantized, with precision INT8 or FP8, or where the automatic choice finds that faster."""
@@ -512,22 +512,22 @@ class InferenceModelSpec(ApiModel):
     """Tolerances within which the served outputs must agree with those of the source model."""
 
     backends: Backends | None = None
-    """Candidates in order of preference: tensorrt, tensorrt-rtx, cuda, openvino, cpu; absent: what the accelerator class allows. The first one serves or the model is rejected; with fallback.policy Allow the next one is tried. cpu is never implied."""
+    """Candidates in order of preference: tensorrt, tensorrt-rtx, cuda, openvino, cpu; absent: those that the accelerator class allows. If the first one cannot serve, the model is rejected; with fallback.policy Allow the next one is tried. cpu is never implied."""
 
     replicas: Replicas = 1
-    """How many pods serve on all classes of accelerator that have no count of their own: they share it evenly, each has one at least. 0: none; what was prepared is kept."""
+    """How many pods serve on all classes of accelerator without replicas of their own, which share it evenly and get at least one each. 0: none; prepared models and engines are kept."""
 
     accelerators: Annotated[tuple[Accelerator, ...], Field(max_length=16), map_list("class")] = ()
-    """Classes of accelerator that serve, at most 16. Absent: the one class there is, proposed ones not counted; where there are several, name them."""
+    """Classes of accelerator that serve, at most 16. Absent: the only class in the cluster, proposed ones not counted; required if there are several."""
 
     build: Build = Build()
     """How the Jobs run that prepare the model and build its engines."""
 
     fallback: Fallback = Fallback()
-    """What happens when nodes fall back from the chosen backend; absent: policy Forbid."""
+    """Whether nodes may fall back from the chosen backend; absent: policy Forbid."""
 
     rollout: Rollout = Rollout()
-    """How a new revision takes over."""
+    """How a new revision is rolled out."""
 
     serving: Serving = Serving()
     """How the pods serve."""

@@ -1,7 +1,7 @@
 """What the operator reports about an InferenceModel.
 
-What serves now and what is being brought up are separate, so that a failed update never hides that
-the old revision serves on. Nothing here changes by itself: live figures are metrics.
+What serves now and what is being rolled out are separate, so that a failed update never hides that
+the old revision still serves. No live measurements: those are metrics.
 """
 
 from datetime import datetime
@@ -28,7 +28,7 @@ class Preparation(ApiModel):
     """Name of the Job that prepares it."""
 
     stage: Text = ""
-    """Stage that runs or ran last: fetch, validate, convert, golden, quantize or publish."""
+    """Current or last stage: fetch, validate, convert, golden, quantize or publish."""
 
     attempt: Count = 0
     """Number of the Job for these inputs, from 1."""
@@ -50,19 +50,19 @@ class Prepared(ApiModel):
     """sha256 over the model file and its external data."""
 
     opset: Count
-    """Opset of ai.onnx that the prepared model has."""
+    """Opset of ai.onnx of the prepared model."""
 
     ir_version: Count
-    """IR version that the prepared model has."""
+    """IR version of the prepared model."""
 
     nodes: Annotated[int, INT64]
-    """How many nodes the prepared model has, those of subgraphs included."""
+    """How many nodes the prepared model has, including those in subgraphs."""
 
     size_bytes: Annotated[int, INT64]
     """Size of the artefact in bytes."""
 
     precision: Text | None = None
-    """Precision that the model was given; absent: its own."""
+    """Precision that the model was converted to; absent: the source's own."""
 
     changes: Text | None = None
     """Summary of the changes to the source model; absent: none."""
@@ -81,7 +81,7 @@ class Pin(ApiModel):
     """The address."""
 
     sha256: Digest = ""
-    """Digest that the spec gives; empty: none."""
+    """Digest in the spec; empty: none."""
 
     digest: Digest
     """sha256 over what was fetched; of a model, over the model file and its external data."""
@@ -94,14 +94,14 @@ class FetchedSource(ApiModel):
     """The content that the addresses of the spec are pinned to."""
 
     refresh: Text = ""
-    """Refresh that fetched it; empty: it was the first fetch."""
+    """Refresh that fetched it; empty: the first fetch."""
 
 
 class SourceState(FetchedSource):
-    """What was fetched from where. The same content is prepared until a refresh is requested."""
+    """Fetched content and its addresses. The same content is prepared until a refresh is requested."""
 
     refreshes: Count = 0
-    """How many refreshes have ended."""
+    """How many refreshes have finished."""
 
     earlier: Annotated[tuple[FetchedSource, ...], Field(max_length=8), ATOMIC] = ()
     """The same of the spec's previous addresses, the latest first."""
@@ -120,13 +120,13 @@ class SourceState(FetchedSource):
 
 
 class RejectedBackend(ApiModel):
-    """A candidate that was tried and does not serve, so that policy Allow goes on to the next one."""
+    """A candidate that was tried and does not serve, so that policy Allow proceeds to the next one."""
 
     backend: Text
     """Backend that was tried."""
 
     inputs_hash: Digest = ""
-    """Hash of what it was tried with: it is a candidate again when that changes. Empty: it is one again."""
+    """Hash of everything it was tried with: when that changes, it is a candidate again. Empty: it is one."""
 
     reason: Annotated[str, Field(max_length=1024)]
     """Why it does not serve, as one word for programs, such as DriverMissing."""
@@ -138,16 +138,16 @@ class RejectedBackend(ApiModel):
     """Short hash of the revision whose pods failed; empty: it failed before it had any."""
 
     failures: Count = 0
-    """How many times in a row its pods failed, trials included; 0: trying again on nodes would change nothing."""
+    """How many consecutive times its pods failed, trials included; 0: the failure does not depend on nodes."""
 
     retry_at: datetime | None = None
-    """When it is tried again, in pods of its own beside what serves, or earlier when a node joins; absent: when its inputs change."""
+    """When it is tried again, in separate pods beside the serving ones, or earlier when a node joins; absent: when its inputs change."""
 
     tried_since: datetime | None = None
-    """When the trial that is under way began; absent: none is."""
+    """When the current trial began; absent: none."""
 
     prepared: Prepared | None = None
-    """The prepared model that is in the store for this backend; absent: none."""
+    """The prepared model in the store for this backend; absent: none."""
 
 
 class EngineReference(ApiModel):
@@ -160,20 +160,20 @@ class EngineReference(ApiModel):
     """Name of the InferenceEngine: `kubectl describe ieng NAME`."""
 
     freed_at: datetime | None = None
-    """When the class's pods yielded their device to the build, as rollout.strategy Recreate allows; absent: they are there."""
+    """When the class's pods yielded their device to the build, as rollout.strategy Recreate allows; absent: they have not."""
 
     freed_for_job: Annotated[str, Field(max_length=253)] = ""
-    """Job of the build to which they yield or, without freedAt, did in vain: they do so once for each."""
+    """Job of the build that they yield to or, without freedAt, yielded to without effect: they yield once per Job."""
 
     freed_on: Annotated[
         tuple[Annotated[str, Field(max_length=253, description="Name of a node.")], ...],
         Field(max_length=LIST_LENGTH),
         ATOMIC,
     ] = ()
-    """Nodes on which they had a device: a build elsewhere keeps none of them away."""
+    """Nodes on which they had a device: a build on another node does not keep them stopped."""
 
     device_used: bool = False
-    """Whether the build has begun since, on one of these nodes."""
+    """Whether the build has since started on one of these nodes."""
 
 
 class ServingClass(ApiModel):
@@ -186,14 +186,14 @@ class ServingClass(ApiModel):
     """Backend that serves on it."""
 
     replicas: Count = 0
-    """How many pods are wanted."""
+    """How many pods are desired."""
 
     ready_replicas: Count = 0
     """How many pods are ready."""
 
 
 class ServingState(ApiModel):
-    """What serves now; it may be an older revision than the one wanted."""
+    """The revision that serves now; it may be older than the desired one."""
 
     revision: Text
     """Short hash of the revision that serves."""
@@ -202,37 +202,37 @@ class ServingState(ApiModel):
     """Key of the prepared model that serves."""
 
     prepared: Prepared | None = None
-    """The prepared model of the last revision that rolled out; absent: it is `status.prepared`."""
+    """The prepared model of the last revision that was rolled out; absent: `status.prepared`."""
 
     model_digest: Digest
     """sha256 over the model file and its external data."""
 
     backend: Text
-    """Backend that serves; of the first class, where classes differ."""
+    """Backend that serves; that of the first class if they differ."""
 
     last_rolled_out: Text = ""
-    """Short hash of the last revision that rolled out with all its pods, which is gone back to; empty: the one that serves."""
+    """Short hash of the last revision that was rolled out with all its pods, to which a failed rollout returns; empty: the one that serves."""
 
     unproven: bool = False
-    """Of a status that an earlier version wrote: it was rolled out at 0 replicas, and has never served."""
+    """Written by earlier versions: the revision was rolled out at 0 replicas and has never served."""
 
     classes: Annotated[tuple[ServingClass, ...], Field(max_length=16), map_list("class")] = ()
     """The classes of accelerator that serve."""
 
     @property
-    def last_good(self) -> str:
-        """Return the last revision that rolled out with all its pods."""
+    def last_complete(self) -> str:
+        """Return the last revision that was rolled out with all its pods."""
         return self.last_rolled_out or self.revision
 
 
 class AppliedState(ApiModel):
-    """The revision that the Deployments are to run, whether or not they do yet."""
+    """The revision that the Deployments specify, whether or not it runs yet."""
 
     revision: Text
     """Short hash of the revision."""
 
     spec_hash: Digest = ""
-    """Hash of the spec that requested it, replica counts excluded; empty: it is kept because the requested one is not available."""
+    """Hash of the spec that requested it, replica counts excluded; empty: it is kept while the requested one is not available."""
 
 
 class ModelSummary(ApiModel):
@@ -245,20 +245,20 @@ class ModelSummary(ApiModel):
     """Share of the compute time that runs on the chosen backend, such as "97% TensorRT"."""
 
     classes: Text = ""
-    """Ready and wanted pods of each class, such as "a100-80gb 2/2, l4 3/4"."""
+    """Ready and desired pods of each class, such as "a100-80gb 2/2, l4 3/4"."""
 
     p99: Text = ""
     """99th percentile of the baseline latency, such as 12ms."""
 
     revision: Text = ""
-    """Revision that serves and, during an update, the one that is to replace it."""
+    """Revision that serves and, during an update, the one that replaces it."""
 
 
 class InferenceModelStatus(ApiModel):
     """Observed state; written by the operator."""
 
     observed_generation: Annotated[int, INT64] = 0
-    """metadata.generation that this status is about; older: not yet reconciled."""
+    """metadata.generation that this status reflects; older: not yet reconciled."""
 
     replicas: Count = 0
     """How many pods there are on the classes that share spec.replicas."""
@@ -267,10 +267,10 @@ class InferenceModelStatus(ApiModel):
     """Label selector of those pods, for autoscalers."""
 
     accelerator_class: Annotated[str, Field(max_length=63)] = ""
-    """Class that was chosen because the spec names none; it is kept while it exists."""
+    """Class that was chosen because the spec names none; kept as long as it exists."""
 
     revision: Text = ""
-    """Short hash of the revision that is wanted: model, runtime image and serving options."""
+    """Short hash of the desired revision: model, runtime image and serving options."""
 
     conditions: Annotated[tuple[Condition, ...], Field(max_length=32), map_list("type")] = ()
     """Statements about the resource: Ready, Reconciling, Stalled, Available and more."""
@@ -279,10 +279,10 @@ class InferenceModelStatus(ApiModel):
     """The preparation in progress; absent: none."""
 
     prepared: Prepared | None = None
-    """The prepared model for the current spec; absent: not there yet."""
+    """The prepared model for the current spec; absent: not available yet."""
 
     source: SourceState | None = None
-    """What was fetched from where; absent: nothing yet."""
+    """Fetched content and its addresses; absent: nothing was fetched yet."""
 
     engines: Annotated[tuple[EngineReference, ...], Field(max_length=16), map_list("class")] = ()
     """The engines that the current spec needs; empty: its backend needs none, or they are not known yet."""
@@ -290,13 +290,13 @@ class InferenceModelStatus(ApiModel):
     rejected_backends: Annotated[
         tuple[RejectedBackend, ...], Field(max_length=5), map_list("backend")
     ] = ()
-    """Candidates that were tried and do not serve, with policy Allow: after failures on two nodes, or three of one pod. They are tried again when the spec, the image or the class changes and, where nodes were at fault, when a node joins and after 1 h, 2 h and so on up to 24 h."""
+    """Candidates that were tried and do not serve, with policy Allow: after failures on two nodes, or three of one pod. They are tried again when the spec, the image or the class changes and, if the failure may depend on nodes, when a node joins and after 1 h, 2 h and so on up to 24 h."""
 
     serving: ServingState | None = None
-    """What serves now; absent: nothing."""
+    """The revision that serves now; absent: none."""
 
     applied: AppliedState | None = None
-    """What is rolling out or has been; absent: nothing yet."""
+    """The revision that is being or was rolled out; absent: none yet."""
 
     summary: ModelSummary = ModelSummary()
     """One-string fields for `kubectl get`."""

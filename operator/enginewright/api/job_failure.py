@@ -1,4 +1,4 @@
-"""What a status remembers of Jobs that failed."""
+"""Failed Jobs as a status records them."""
 
 from datetime import datetime
 from typing import Annotated
@@ -12,7 +12,7 @@ from enginewright.contract.report import render
 
 
 class JobFailure(ApiModel):
-    """Why a Job failed, remembered after it is deleted, so that no Job repeats what cannot succeed."""
+    """Why a Job failed, kept after the Job is deleted, so that a permanent failure is not repeated."""
 
     stage: Text = ""
     """Stage that failed; empty when the Job failed before one began."""
@@ -37,5 +37,5 @@ class JobFailure(ApiModel):
 
     @property
     def sentence(self) -> str:
-        """Return why and what to do about it, as conditions say it."""
+        """Return cause and remedy as one sentence, as in conditions."""
         return render(self.message, self.remedy)

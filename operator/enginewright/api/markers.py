@@ -1,8 +1,8 @@
-"""What a Kubernetes schema can say and Python's type hints cannot.
+"""Markers for what a Kubernetes schema can express and Python's type hints cannot.
 
-Markers sit in `Annotated[...]` beside a field's type and add their keyword to the JSON schema from
-which the custom resource definitions are made. They change nothing about parsing: the API server
-has validated what the operator reads.
+Markers are placed in `Annotated[...]` beside a field's type and add their keyword to the JSON schema
+from which the custom resource definitions are generated. They do not affect parsing: the API server
+has validated the objects that the operator reads.
 """
 
 from dataclasses import dataclass
@@ -17,19 +17,19 @@ LIST_TYPE_KEYWORD = "x-kubernetes-list-type"
 LIST_KEYS_KEYWORD = "x-kubernetes-list-map-keys"
 INT_OR_STRING_KEYWORD = "x-kubernetes-int-or-string"
 PRESERVE_KEYWORD = "x-kubernetes-preserve-unknown-fields"
-NOT_YET_KEYWORD = "x-not-yet"  # between our models and the generator, which removes it
+NOT_YET_KEYWORD = "x-not-yet"  # for the generator, which removes it
 
-NOT_YET_SENTENCE = "This version refuses it."
+NOT_YET_SENTENCE = "This version does not support it."
 
 
 @dataclass(frozen=True)
 class ValidationRule:
-    """A CEL rule and the sentence that tells a user what to write instead."""
+    """A CEL rule and a sentence that says what to write instead."""
 
     rule: str
     message: str
     message_expression: str | None = None  # CEL that gives a better message; `message` if it fails
-    field_path: str | None = None  # where the error is shown, below the rule's own place
+    field_path: str | None = None  # field that the error is reported for, relative to the rule's
     reason: str | None = None  # None: FieldValueInvalid
 
     def keyword(self) -> dict[str, str]:
@@ -52,7 +52,7 @@ class ValidationRule:
 
 
 def rules(*entries: ValidationRule) -> dict[str, Any]:
-    """Return `json_schema_extra` for rules about a whole object."""
+    """Return `json_schema_extra` for rules about an object."""
     return {RULES_KEYWORD: [entry.keyword() for entry in entries]}
 
 
@@ -87,11 +87,11 @@ class _Keywords:
 
 
 ATOMIC = _Keywords(((LIST_TYPE_KEYWORD, "atomic"),))
-"""A list that one writer owns whole: its order means something."""
+"""A list with one owner, whose order is significant."""
 
 INT_OR_STRING = _Keywords(((INT_OR_STRING_KEYWORD, True),), replace=True)
 FREE_FORM = _Keywords((("type", "object"), (PRESERVE_KEYWORD, True)), replace=True)
-"""An object of Kubernetes' own, checked where Kubernetes reads it."""
+"""An object of a built-in Kubernetes type, validated where Kubernetes reads it."""
 
 INT32 = _Keywords((("format", "int32"),))
 INT64 = _Keywords((("format", "int64"),))
@@ -104,10 +104,10 @@ def map_list(*keys: str) -> _Keywords:
 
 @dataclass(frozen=True)
 class NotYet:
-    """A field that this version refuses when it is set, openly, instead of ignoring it.
+    """A field that this version rejects if it is set, instead of ignoring it silently.
 
     Such a field has no default, so that a user's value can be distinguished from none. Values that fully
-    match the regular expression `accepts` pass; `accepted` names them in messages.
+    match the regular expression `accepts` are allowed; `accepted` names them in messages.
     """
 
     accepts: str | None = None
@@ -116,9 +116,9 @@ class NotYet:
     def __get_pydantic_json_schema__(
         self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """Refuse the field, and leave a sentence for its description."""
+        """Add a rule that rejects the field, and a sentence for its description."""
         sentence = (
-            f"This version takes only {self.accepted}." if self.accepted else NOT_YET_SENTENCE
+            f"This version supports only {self.accepted}." if self.accepted else NOT_YET_SENTENCE
         )
         remedy = f"write {self.accepted} or remove it" if self.accepted else "remove it"
         refusal = ValidationRule(

@@ -1,4 +1,4 @@
-"""The usual subset of a pod's fields, in Kubernetes' own shapes."""
+"""The common subset of a pod's fields, with the names and structure of Kubernetes."""
 
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal, TypeAlias
@@ -20,7 +20,7 @@ VOLUME_KINDS: Final = (
     "projected",
     "secret",
 )
-# Nothing can be mounted below these either: they are read-only, or the kernel's.
+# Nothing can be mounted below these: they are read-only, or belong to the kernel.
 _OUR_FOLDERS: Final = ("artifact", "dev", "podinfo", "proc", "store", "sys")
 _SYSTEM_FOLDERS: Final = ("bin", "etc", "lib", "lib64", "opt", "sbin", "tmp", "usr", "var")
 
@@ -36,7 +36,7 @@ Quantities: TypeAlias = Annotated[Mapping[str, ResourceQuantity], Field(max_leng
 
 
 def _within_limit(name: str) -> str:
-    """Return CEL: the request of `name` is at most its limit, or one of them is no quantity."""
+    """Return CEL: the request of `name` is at most its limit, or one of them is not a quantity."""
     request, limit = (f"string(self.{side}['{name}'])" for side in ("requests", "limits"))
     return (
         f"!('{name}' in self.requests && '{name}' in self.limits)"
@@ -83,7 +83,7 @@ class Toleration(ApiModel):
     """Effect of the taint; absent: every effect."""
 
     toleration_seconds: Annotated[int, INT64] | None = None
-    """With effect NoExecute: for how many seconds the taint is tolerated; absent: for ever."""
+    """With effect NoExecute: for how many seconds the taint is tolerated; absent: forever."""
 
 
 Tolerations: TypeAlias = Annotated[tuple[Toleration, ...], Field(max_length=32), ATOMIC]
@@ -112,10 +112,10 @@ class SecurityContext(ApiModel):
     """Identity of the processes. They never run as root."""
 
     run_as_user: Annotated[int, Field(ge=1), INT64] | None = None
-    """Number of the user; absent: 65532, or what the cluster assigns where the chart has openshift: true."""
+    """UID of the processes; absent: 65532, or the one that the cluster assigns if the chart has openshift: true."""
 
     run_as_group: Annotated[int, Field(ge=1), INT64] | None = None
-    """Number of the group; absent: likewise."""
+    """GID of the processes; absent: likewise."""
 
     se_linux_options: FreeForm | None = None
     """As in `kubectl explain pod.spec.securityContext.seLinuxOptions`."""
@@ -131,24 +131,24 @@ class PodSecurityContext(SecurityContext):
     """Identity of a pod's processes and group of its volumes."""
 
     fs_group: Annotated[int, Field(ge=1), INT64] | None = None
-    """Number of the group that volumes belong to; absent: as the group."""
+    """GID that owns the volumes; absent: likewise."""
 
     fs_group_change_policy: Literal["OnRootMismatch", "Always"] | None = None
-    """When files of volumes are given to that group: OnRootMismatch (when absent) or Always."""
+    """When ownership of a volume's files is changed to that group: OnRootMismatch (when absent) or Always."""
 
     supplemental_groups: Annotated[
-        tuple[Annotated[int, INT64, Field(description="Number of a group.")], ...],
+        tuple[Annotated[int, INT64, Field(description="A GID.")], ...],
         Field(max_length=32),
         ATOMIC,
     ] = ()
-    """Numbers of further groups, such as that of a shared file system."""
+    """GIDs of further groups, such as that of a shared file system."""
 
 
 class ContainerSecurityContext(SecurityContext):
-    """Overrides for the containers of a pod; none of them grants privileges."""
+    """Overrides for the containers of a pod; they cannot grant privileges."""
 
     read_only_root_filesystem: bool | None = None
-    """Whether the image's own files are read-only; absent: they are."""
+    """Whether the root filesystem is read-only; absent: it is."""
 
 
 class EnvironmentVariable(ApiModel):
@@ -168,7 +168,7 @@ class EnvironmentVariable(ApiModel):
         Field(min_length=1, max_length=253),
         ValidationRule(
             "self.matches('^[-._a-zA-Z][-._a-zA-Z0-9]*$')",
-            "write the name of a variable: letters, digits, '_', '-' and '.', no digit first",
+            "write the name of a variable: letters, digits, '_', '-' and '.', not beginning with a digit",
         ),
         ValidationRule(
             "!self.startsWith('ENGINEWRIGHT_')",
@@ -178,7 +178,7 @@ class EnvironmentVariable(ApiModel):
     """Name of the variable."""
 
     value: Annotated[str, Field(max_length=8192)] | None = None
-    """Its value; $(NAME) stands for a variable before it."""
+    """Its value; $(NAME) refers to a variable defined before it."""
 
     value_from: FreeForm | None = None
     """Where its value comes from, as in `kubectl explain pod.spec.containers.env.valueFrom`."""
@@ -196,7 +196,7 @@ class TopologySpread(ApiModel):
         json_schema_extra=rules(
             ValidationRule(
                 "!has(self.minDomains) || self.whenUnsatisfiable == 'DoNotSchedule'",
-                "minDomains goes with whenUnsatisfiable: DoNotSchedule",
+                "minDomains requires whenUnsatisfiable: DoNotSchedule",
             )
         )
     )
@@ -214,10 +214,10 @@ class TopologySpread(ApiModel):
     """Minimum number of topology domains, also where fewer have nodes."""
 
     node_affinity_policy: Literal["Honor", "Ignore"] | None = None
-    """Whether nodes count that the pod's selector and affinity leave out: Honor (when absent: they do not) or Ignore."""
+    """Whether nodes that do not match the pod's nodeSelector and affinity are excluded: Honor (when absent) or, to include them, Ignore."""
 
     node_taints_policy: Literal["Honor", "Ignore"] | None = None
-    """Whether nodes count whose taints the pod does not tolerate: Ignore (when absent: they do) or Honor."""
+    """Whether nodes with taints that the pod does not tolerate are excluded: Honor or, to include them, Ignore (when absent)."""
 
 
 class Volume(ApiModel):
@@ -267,7 +267,7 @@ class Volume(ApiModel):
 
 
 class VolumeMount(ApiModel):
-    """Where the server finds a volume."""
+    """Where a volume is mounted in the serving container."""
 
     name: DnsLabel
     """Name of one of the volumes."""
@@ -277,12 +277,12 @@ class VolumeMount(ApiModel):
         Field(min_length=1, max_length=1024),
         ValidationRule(
             "self.matches('^/[^:]*$') && !self.matches('/[.]{1,2}(/|$)') && !self.matches('//')",
-            "write an absolute path without ':', '.', '..' and empty parts",
+            "write an absolute path without ':', '.', '..' and empty components",
         ),
         ValidationRule(
             f"!self.matches('^/({'|'.join((*_OUR_FOLDERS, *_SYSTEM_FOLDERS))})?/?$')"
             f" && !self.matches('^/({'|'.join(_OUR_FOLDERS)})/')",
-            "this path is the operator's or the image's own: choose another one, such as /data",
+            "this path is reserved for the operator or the image: choose another one, such as /data",
         ),
     ]
     """Path in the container, such as /data."""
@@ -298,16 +298,16 @@ class JobTemplate(ApiModel):
     """Where the Jobs run and what is added to them; it does not affect what they produce."""
 
     labels: Annotated[Labels, _OURS] = Field(default_factory=dict)
-    """Labels added to the Jobs and their pods, such as kueue.x-k8s.io/queue-name; Kueue's stand on the Jobs alone."""
+    """Labels added to the Jobs and their pods, such as kueue.x-k8s.io/queue-name; those of Kueue are added only to the Jobs."""
 
     annotations: _Annotations = Field(default_factory=dict)
     """Annotations added to the Jobs and their pods."""
 
     node_selector: Labels = Field(default_factory=dict)
-    """Labels that a node must have, besides those that the accelerator class requires where a Job needs its nodes."""
+    """Labels that a node must have, besides those of the accelerator class for Jobs that need its nodes."""
 
     tolerations: Tolerations = ()
-    """Taints that the pods tolerate, besides those of the accelerator class where a Job needs its nodes."""
+    """Taints that the pods tolerate, besides those of the accelerator class for Jobs that need its nodes."""
 
     affinity: FreeForm | None = None
     """Affinity of the pods, as in `kubectl explain pod.spec.affinity`."""
@@ -316,13 +316,13 @@ class JobTemplate(ApiModel):
     """Secrets of this namespace with which the runtime image is pulled, besides spec.podTemplate.imagePullSecrets."""
 
     runtime_class_name: ObjectName | None = None
-    """RuntimeClass of the pods; absent: for builds on a device that of spec.podTemplate, else none."""
+    """RuntimeClass of the pods; absent: that of spec.podTemplate for builds on a device, else none."""
 
     priority_class_name: ObjectName | None = None
     """PriorityClass of the pods."""
 
     security_context: PodSecurityContext = PodSecurityContext()
-    """Under which identity the pods run; what the Jobs write the serving pods must be able to read."""
+    """Identity of the pods' processes; the serving pods must be able to read the files that they write."""
 
 
 DEFAULT_JOB_TEMPLATE: Final = JobTemplate()
@@ -380,18 +380,18 @@ class PodTemplate(ApiModel):
         Field(max_length=8),
         map_list("topologyKey", "whenUnsatisfiable"),
     ] = ()
-    """How the pods of one class and revision spread, which need no labelSelector; absent: over nodes, where that is possible."""
+    """How the pods of one class and revision spread, without labelSelector; absent: over nodes, if possible."""
 
     volumes: Annotated[tuple[Volume, ...], Field(max_length=16), map_list("name")] = ()
-    """Further volumes of the pods, of the kinds that Pod Security restricted allows. The names artifact, podinfo, store and tmp are reserved."""
+    """Further volumes of the pods, of the types that Pod Security restricted allows. The names artifact, podinfo, store and tmp are reserved."""
 
     volume_mounts: Annotated[
         tuple[VolumeMount, ...], Field(max_length=16), map_list("mountPath")
     ] = ()
-    """Where the serving container mounts them. Below /artifact, /store, /podinfo, /dev, /proc, /sys and folders of the image they are rejected."""
+    """Where the serving container mounts them. Paths below /artifact, /store, /podinfo, /dev, /proc, /sys and folders of the image are rejected."""
 
     security_context: PodSecurityContext = PodSecurityContext()
-    """Under which identity the pods run."""
+    """Identity of the pods' processes."""
 
     container_security_context: ContainerSecurityContext = ContainerSecurityContext()
     """Overrides for the containers of the pods."""

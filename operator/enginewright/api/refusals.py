@@ -1,8 +1,8 @@
 """Which fields a user has set that this version does not support.
 
-A field that is silently ignored is a promise broken in secret, so the operator refuses it by name.
-The models themselves say which fields those are (`markers.NotYet`), so that the schema's
-descriptions, the documentation and the refusal cannot disagree.
+A field must not be ignored silently, so the operator rejects it by name. The models themselves mark
+these fields (`markers.NotYet`), so that the schema's descriptions, the documentation and the
+rejection cannot disagree.
 """
 
 import re
@@ -20,15 +20,15 @@ from enginewright.api.markers import NotYet
 def refused_fields(spec: InferenceModelSpec) -> tuple[str, ...]:
     """Return the paths of refused fields, with the value where only some values are refused.
 
-    For example `("spec.precision", "spec.build.interim: CUDA (only None)")`; empty when all can be
-    honoured.
+    For example `("spec.precision", "spec.build.interim: CUDA (only None)")`; empty when all fields are
+    supported.
     """
     return tuple(_refused(spec, "spec"))
 
 
-@cache  # every pass over a model asks
+@cache  # called in every reconciliation
 def _fields(model: type[BaseModel]) -> tuple[tuple[str, str, NotYet | None], ...]:
-    """Return name, name in the API and marker of the fields that are marked or hold such fields."""
+    """Return name, name in the API and marker of fields that are marked or contain marked fields."""
     found = []
     for name, field in model.model_fields.items():
         marker = next((entry for entry in field.metadata if isinstance(entry, NotYet)), None)
@@ -38,7 +38,7 @@ def _fields(model: type[BaseModel]) -> tuple[tuple[str, str, NotYet | None], ...
 
 
 def _models(annotation: object) -> Iterator[type[BaseModel]]:
-    """Yield the models of which a value of that type can be one."""
+    """Yield the models that a value of that type can be an instance of."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif isinstance(annotation, UnionType):

@@ -1,7 +1,7 @@
 """Strings with a grammar: durations, shares, numbers, quantities, digests, addresses.
 
-Numbers travel as strings where Kubernetes forbids floats. Each grammar is a CEL rule rather than a
-`pattern`, because a rule can say what to write and a pattern only shows itself.
+Numbers are strings, since Kubernetes APIs do not use floats. Each grammar is a CEL rule rather than a
+`pattern`, because a rule's message can say what to write.
 """
 
 import math
@@ -28,7 +28,7 @@ Duration: TypeAlias = Annotated[str, Field(max_length=20), DURATION_RULE]
 
 
 def between(what: str, least: str, most: str) -> ValidationRule:
-    """Return the rule that bounds a `Duration`, which must be one for that."""
+    """Return the rule that bounds a `Duration`; it accepts what is not a duration, which has its own rule."""
     return ValidationRule(
         f"!self.matches('^[0-9hms]+$') || (duration(self) >= duration('{least}')"
         f" && duration(self) <= duration('{most}'))",
@@ -82,12 +82,12 @@ _SUFFIXES: Final = {
 
 
 def share(percent: str | None) -> float | None:
-    """Return a percentage as a share of 1."""
+    """Return a percentage as a fraction of 1."""
     return None if percent is None else float(percent.removesuffix("%")) / 100
 
 
 def exact_quantity(value: int | str) -> Decimal:
-    """Return what a Kubernetes quantity stands for; ValueError when it is none.
+    """Return the value of a Kubernetes quantity; ValueError if it is not one.
 
     Source: k8s.io/apimachinery, pkg/api/resource: digits, then an exponent or a suffix.
     """
@@ -96,13 +96,13 @@ def exact_quantity(value: int | str) -> Decimal:
         if found and (found[3] or "") in _SUFFIXES:
             number = Decimal(found[1] + (found[2] or ""))
             return _EXACT.multiply(number, _SUFFIXES[found[3]]) if found[3] else number
-    except ArithmeticError:  # no number, or one beyond all that exists
+    except ArithmeticError:  # not a number, or out of range
         pass
     raise ValueError(f"{value!r} is not a quantity")
 
 
 def quantity(value: int | str) -> int:
-    """Return a Kubernetes quantity in whole units, rounded up; ValueError when it is none."""
+    """Return a Kubernetes quantity as an integer, rounded up; ValueError if it is not one."""
     return math.ceil(exact_quantity(value))
 
 
@@ -140,8 +140,8 @@ Uri: TypeAlias = Annotated[
     ),
     ValidationRule(
         "!self.matches('^https?://[^/]*@')",
-        "keep credentials out of the URI, which everybody can read: put them into a Secret and name"
-        " it in secretRef",
+        "keep credentials out of the URI, which is not secret: put them into a Secret and name it in"
+        " secretRef",
     ),
 ]
 
@@ -183,13 +183,13 @@ FreeForm: TypeAlias = Annotated[Mapping[str, object], FREE_FORM]
 
 
 def duration(text: str) -> timedelta:
-    """Return the length of a `Duration`; ValueError for what its grammar does not know."""
+    """Return a `Duration` as a timedelta; ValueError if it does not match the grammar."""
     if not text or not re.fullmatch(_DURATION, text):
-        raise ValueError(f"{text!r} is no duration: {DURATION_RULE.message}")
+        raise ValueError(f"{text!r} is not a duration: {DURATION_RULE.message}")
     parts = re.findall("([0-9]+)([hms])", text)
     return timedelta(seconds=sum(int(count) * _UNITS[unit] for count, unit in parts))
 
 
 def whole_second(moment: datetime) -> datetime:
-    """Return a moment as a status holds it: in UTC, without fractions of a second."""
+    """Return a time as in a status: in UTC, without fractions of a second."""
     return moment.astimezone(UTC).replace(microsecond=0)

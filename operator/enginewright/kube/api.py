@@ -1,6 +1,6 @@
-"""What the controllers need of the API server.
+"""What the controllers need from the API server.
 
-A Protocol, because it has two sides: the client, and the in-memory fake of the unit tests.
+A Protocol, because it has two implementations: the client, and the in-memory fake of the unit tests.
 """
 
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ from enginewright.kube.resources import Resource
 
 JsonObject: TypeAlias = dict[str, Any]
 
-FIELD_MANAGER: Final = "enginewright"  # as which the operator applies
+FIELD_MANAGER: Final = "enginewright"  # of the operator's server-side apply
 
 
 @dataclass(frozen=True)
 class Listing:
-    """A list as of one moment, `resource_version`."""
+    """A list at one `resource_version`."""
 
-    items: tuple[JsonObject, ...]  # with apiVersion and kind, which the API server leaves out
+    items: tuple[JsonObject, ...]  # with apiVersion and kind, which items of a list do not have
     resource_version: str
 
 
@@ -38,14 +38,14 @@ class Lists(Protocol):
 
 
 class KubeApi(Lists, Protocol):
-    """Verbs in the API server's sense. All of them raise `KubeError`."""
+    """The verbs that the operator uses. All of them raise `KubeError`."""
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> JsonObject:
-        """Return one object; NotFound when there is none."""
+        """Return one object; NotFound if it does not exist."""
         ...
 
     async def apply(self, obj: Mapping[str, Any], *, force: bool = True) -> JsonObject:
-        """Server-side apply `obj` whole; without `force`, Conflict where another writer owns."""
+        """Server-side apply all of `obj`; without `force`, Conflict if another manager owns a field."""
         ...
 
     async def apply_status(self, obj: Mapping[str, Any]) -> JsonObject:
@@ -55,9 +55,9 @@ class KubeApi(Lists, Protocol):
     async def delete(
         self, resource: Resource, namespace: str | None, name: str, *, uid: str
     ) -> JsonObject | None:
-        """Delete the object with this uid, and what it owns in the background.
+        """Delete the object with this uid, and its dependents in the background.
 
-        Returns the object where it stays for a while (finalizers, grace period), else None; an
-        object that is gone already is a success, one with another uid a Conflict.
+        Returns the object if it still exists (finalizers, grace period), else None. An object that
+        is already gone is a success, one with another uid a Conflict.
         """
         ...

@@ -1,7 +1,7 @@
 """The client: `kubernetes.aio`'s transport and credentials, plain dicts, retries, metrics.
 
-The generated models of the library are left aside: they refuse fields that they do not know and
-cost a conversion each way, and our resources have no model there.
+The generated models of the library are not used: they reject unknown fields, cost a conversion each
+way, and do not include our resources.
 """
 
 import asyncio
@@ -40,8 +40,8 @@ _logger = logging.getLogger(__name__)
 class KubeClient:
     """`KubeApi` over one connection pool to one API server.
 
-    `load` is asked for the connection at first use and again after a 401, `may_write` right before each
-    writing request is sent.
+    `load` returns the connection, at first use and again after a 401; `may_write` is called immediately
+    before each writing request.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class KubeClient:
         self._warnings: set[str] = set()
 
     async def close(self) -> None:
-        """Close the connections; requests under way fail."""
+        """Close the connections; requests in progress fail."""
         if self._transport is not None:
             await self._transport.close()
             self._transport = None
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> JsonObject:
-        """Return one object; NotFound when there is none."""
+        """Return one object; NotFound if it does not exist."""
         return await self._request("GET", resource.path(namespace, name))
 
     async def list(
@@ -79,7 +79,7 @@ class KubeClient:
         labels: str | None = None,
         fields: str | None = None,
     ) -> Listing:
-        """Return all objects that match, read in pages; as of the last page's version."""
+        """Return all matching objects, read in pages; the resource version is the last page's."""
         query = {"limit": str(_PAGE)}
         if labels:
             query["labelSelector"] = labels
@@ -90,8 +90,8 @@ class KubeClient:
         try:
             page = await self._request("GET", path, query=query)
             items += page.get("items") or ()
-            while proceed := page["metadata"].get("continue"):
-                page = await self._request("GET", path, query={**query, "continue": proceed})
+            while token := page["metadata"].get("continue"):
+                page = await self._request("GET", path, query={**query, "continue": token})
                 items += page.get("items") or ()
         except Expired:
             del query["limit"]
@@ -103,7 +103,7 @@ class KubeClient:
         return Listing(tuple(items), page["metadata"]["resourceVersion"])
 
     async def apply(self, obj: Mapping[str, Any], *, force: bool = True) -> JsonObject:
-        """Server-side apply `obj` whole; without `force`, Conflict where another writer owns."""
+        """Server-side apply all of `obj`; without `force`, Conflict if another manager owns a field."""
         return await self._apply(obj, None, force=force)
 
     async def apply_status(self, obj: Mapping[str, Any]) -> JsonObject:
@@ -111,13 +111,13 @@ class KubeClient:
         return await self._apply(obj, "status", force=True)
 
     async def create(self, obj: Mapping[str, Any]) -> JsonObject:
-        """Make `obj`; Conflict where there is one of its name."""
+        """Create `obj`; Conflict if its name is taken."""
         resource = resource_of(obj["apiVersion"], obj["kind"])
         path = resource.path(obj["metadata"].get("namespace"))
         return await self._request("POST", path, body=obj)
 
     async def replace(self, obj: Mapping[str, Any]) -> JsonObject:
-        """Write `obj` whole; Conflict where it is not of its resource version any more."""
+        """Replace `obj`; Conflict if its resource version is no longer the current one."""
         resource = resource_of(obj["apiVersion"], obj["kind"])
         metadata = obj["metadata"]
         path = resource.path(metadata.get("namespace"), metadata["name"])
@@ -126,7 +126,7 @@ class KubeClient:
     async def delete(
         self, resource: Resource, namespace: str | None, name: str, *, uid: str
     ) -> JsonObject | None:
-        """Delete in the background; the object where it stays for a while, else None."""
+        """Delete in the background; return the object if it still exists, else None."""
         options = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -134,10 +134,10 @@ class KubeClient:
             "preconditions": {"uid": uid},
         }
         try:
-            answer = await self._request("DELETE", resource.path(namespace, name), body=options)
+            response = await self._request("DELETE", resource.path(namespace, name), body=options)
         except NotFound:
             return None
-        return None if answer.get("kind") == "Status" else answer
+        return None if response.get("kind") == "Status" else response
 
     async def _apply(
         self, obj: Mapping[str, Any], subresource: str | None, *, force: bool
@@ -161,7 +161,7 @@ class KubeClient:
         body: Mapping[str, Any] | None = None,
         content_type: str = _JSON,
     ) -> JsonObject:
-        """Send until it succeeds, fails for good or `_ATTEMPTS` are spent; raises `KubeError`."""
+        """Send until it succeeds, fails permanently or `_ATTEMPTS` are used up; raises `KubeError`."""
         target = f"{path}?{urlencode(query)}" if query else path
         reloaded = False
         attempt = 0
@@ -184,10 +184,10 @@ class KubeClient:
 
     @staticmethod
     def _wait_before_next(attempt: int, error: Transient) -> float | None:
-        """Return seconds to wait, or None to give up: attempts spent, or too long for a worker."""
+        """Return seconds to wait, or None to give up: no attempts left, or too long for a worker."""
         if attempt >= _ATTEMPTS:
             return None
-        # Jitter: whoever was refused together must not come back together.
+        # Jitter: requests rejected at the same time must not be repeated at the same time.
         backoff = _FIRST_BACKOFF * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
         wait = max(backoff, error.retry_after or 0.0)
         return wait if wait <= _LONGEST_WAIT else None
@@ -204,7 +204,7 @@ class KubeClient:
         if authorization := await authorization_of(self._configuration):
             headers["Authorization"] = authorization
         if method != "GET" and not self._may_write():
-            raise KubeError("not sent: this process does not lead")
+            raise KubeError("not sent: this process is not the leader")
         started = time.monotonic()
         code = FAILED
         try:
@@ -219,23 +219,23 @@ class KubeClient:
             code = str(response.status)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             detail = str(error) or type(error).__name__
-            raise Transient(f"no answer from the API server: {detail}") from error
+            raise Transient(f"no response from the API server: {detail}") from error
         finally:
             self._metrics.requests.labels(method, code).inc()
             self._metrics.duration.labels(method).observe(time.monotonic() - started)
         if not 200 <= response.status < 300:
             raise error_from(response.status, content, response.headers)
-        self._tell_warnings(response.headers.getall("Warning", ()))
+        self._log_warnings(response.headers.getall("Warning", ()))
         try:
-            answer: JsonObject = json.loads(content)
+            parsed: JsonObject = json.loads(content)
         except ValueError as error:
             raise Transient(
-                "the API server's answer is no JSON: something is in between"
+                "the response is not JSON: a proxy may have sent it instead of the API server"
             ) from error
-        return answer
+        return parsed
 
-    def _tell_warnings(self, warnings: tuple[str, ...]) -> None:
-        """Log what the API server warns of, once: an old CRD drops fields with no other sign."""
+    def _log_warnings(self, warnings: tuple[str, ...]) -> None:
+        """Log each warning of the API server once: the only sign that an old CRD drops fields."""
         for warning in warnings:
             if warning not in self._warnings and len(self._warnings) < _WARNINGS_REMEMBERED:
                 self._warnings.add(warning)
@@ -249,7 +249,7 @@ class KubeClient:
         return self._transport
 
     async def _reload(self, stale: RESTClientObject | None) -> None:
-        """Load the connection again, once for all requests that found it stale."""
+        """Load the connection again, once for all requests that got a 401."""
         async with self._reloading:
             if self._transport is not stale:
                 return

@@ -1,7 +1,7 @@
-"""Where the API server is and who we are there: one answer for our client and for kopf's watches.
+"""Address of the API server and credentials for it, shared by our client and kopf's watches.
 
 Loaded again whenever the server no longer accepts a token, because projected tokens, exec plugins
-and kubeconfig files change under a running process.
+and kubeconfig files change while the process runs.
 """
 
 import os
@@ -12,23 +12,23 @@ from kubernetes.aio import config as kubernetes_config
 from kubernetes.aio.client.configuration import Configuration
 
 _IN_CLUSTER_VARIABLE: Final = "KUBERNETES_SERVICE_HOST"
-_USUAL_PATH: Final = os.path.expanduser("~/.kube/config")
+_DEFAULT_PATH: Final = os.path.expanduser("~/.kube/config")
 
 
 class ConnectionNotConfigured(Exception):  # noqa: N818 - read as a sentence where it is raised
-    """Neither a service account nor a usable kubeconfig; the message says which was tried."""
+    """Neither a service account nor a valid kubeconfig; the message says which was tried."""
 
 
 def inside_cluster() -> bool:
-    """Tell whether the connection is the pod's own, so that other pods can be reached directly."""
+    """Return whether this process uses its pod's service account, so can reach other pods directly."""
     return not os.environ.get("KUBECONFIG") and bool(os.environ.get(_IN_CLUSTER_VARIABLE))
 
 
 async def load_connection() -> Configuration:
     """Return host, TLS files and credentials.
 
-    `KUBECONFIG` wins where it is set, since somebody set it; else the pod's service account; else
-    `~/.kube/config`. Raises ConnectionNotConfigured.
+    From `KUBECONFIG` if it is set, else from the pod's service account, else from `~/.kube/config`.
+    Raises ConnectionNotConfigured.
     """
     configuration = Configuration()
     if inside_cluster():
@@ -40,10 +40,10 @@ async def load_connection() -> Configuration:
                 " set automountServiceAccountToken: true on the pod"
             ) from error
         return configuration
-    path = os.environ.get("KUBECONFIG") or _USUAL_PATH
+    path = os.environ.get("KUBECONFIG") or _DEFAULT_PATH
     if not _exists(path):
         raise ConnectionNotConfigured(
-            f"there is no kubeconfig {path}; set KUBECONFIG to a working file or run inside a cluster"
+            f"kubeconfig {path} does not exist; set KUBECONFIG to a valid file or run inside a cluster"
         )
     try:
         await kubernetes_config.load_kube_config(
@@ -58,18 +58,18 @@ async def load_connection() -> Configuration:
     ) as error:
         raise ConnectionNotConfigured(
             f"kubeconfig {path} cannot be used: {error};"
-            " set KUBECONFIG to a working file or run inside a cluster"
+            " set KUBECONFIG to a valid file or run inside a cluster"
         ) from error
     return configuration
 
 
 def _exists(path: str) -> bool:
-    """Return whether a file of the list, which is separated as PATH is, exists."""
+    """Return whether any file of a list separated like PATH exists."""
     return any(os.path.isfile(part) for part in path.split(os.pathsep) if part)
 
 
 async def authorization_of(configuration: Configuration) -> str | None:
-    """Return the Authorization header's value, read again from a projected token's file."""
+    """Return the value of the Authorization header; a projected token's file is read every time."""
     value: str | None = await configuration.get_api_key_with_prefix(
         "BearerToken", alias="authorization"
     )

@@ -1,7 +1,7 @@
-"""What can go wrong between us and the API server, mapped from HTTP codes in this one place.
+"""Errors of requests to the API server, mapped from HTTP codes.
 
-The classes say what a caller can do about an error, not what the server called it: only
-`Transient` is worth an early retry, and the client has retried it already.
+The classes say what a caller can do about an error: only `Transient` is worth a retry, and the client
+has already retried it.
 """
 
 import json
@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 _TERMINATING: Final = "NamespaceTerminating"  # k8s.io/api core/v1, NamespaceTerminatingCause
-_MAX_RETRY_AFTER: Final = 300.0  # seconds; a longer wish is cut, since we look again anyway
+_MAX_RETRY_AFTER: Final = 300.0  # seconds; longer ones are reduced, since every object is resynced
 
 
 class KubeError(Exception):
-    """An answer of the API server that is not a success.
+    """A request that the API server did not complete successfully.
 
-    `message` is the server's own sentence, made for people.
+    `message` is the server's own, for people.
     """
 
     def __init__(self, message: str, *, code: int = 0, reason: str = "") -> None:
@@ -26,19 +26,19 @@ class KubeError(Exception):
 
 
 class NotFound(KubeError):  # noqa: N818 - named as the API names it
-    """404: the object, or the whole kind when its CRD is missing."""
+    """404: the object does not exist, or its kind, if the CRD is missing."""
 
 
 class Conflict(KubeError):  # noqa: N818 - named as the API names it
-    """409: another writer owns a field, the uid is another one, or the name is taken."""
+    """409: another manager owns a field, the uid or version differs, or the name is taken."""
 
 
 class Forbidden(KubeError):  # noqa: N818 - named as the API names it
-    """401 and 403: our role or a quota does not allow it."""
+    """401 and 403: credentials, RBAC or a quota do not allow it."""
 
 
 class Terminating(Forbidden):
-    """403: the namespace is being deleted, so nothing can be made in it any more."""
+    """403: the namespace is being deleted, so nothing can be created in it."""
 
 
 class Invalid(KubeError):  # noqa: N818 - named as the API names it
@@ -46,23 +46,23 @@ class Invalid(KubeError):  # noqa: N818 - named as the API names it
 
 
 class Expired(KubeError):  # noqa: N818 - named as the API names it
-    """410: a list's continuation is too old; start it again."""
+    """410: the list's continue token has expired; list from the beginning."""
 
 
 class Transient(KubeError):  # noqa: N818 - says what to do: try again
-    """429, 5xx, a broken connection, a time-out: the same request may succeed later."""
+    """429, 5xx, a broken connection, a timeout: the same request may succeed later."""
 
     def __init__(
         self, message: str, *, code: int = 0, reason: str = "", retry_after: float | None = None
     ) -> None:
         super().__init__(message, code=code, reason=reason)
-        self.retry_after = retry_after  # seconds, as the server asked; None: it did not
+        self.retry_after = retry_after  # seconds, from the Retry-After header; None: without it
 
 
 def error_from(code: int, body: bytes, headers: Mapping[str, str]) -> KubeError:
-    """Return the error for an HTTP answer; `body` is a `Status` object or any text."""
+    """Return the error for an HTTP response; `body` is a `Status` object or any text."""
     status = _status_of(body)
-    message = str(status.get("message") or f"the API server answered {code}")
+    message = str(status.get("message") or f"the API server responded with {code}")
     reason = str(status.get("reason") or "")
     if code == 429 or code >= 500:
         return Transient(
@@ -82,7 +82,7 @@ _CLASSES: Final[dict[int, type[KubeError]]] = {
 
 
 def _status_of(body: bytes) -> Mapping[str, Any]:
-    """Return a `Status` body; the start of the text as its message when it is none."""
+    """Return a `Status` body; for other text, its beginning as the message."""
     try:
         status = json.loads(body)
     except ValueError:
@@ -99,10 +99,10 @@ def _is_terminating(status: Mapping[str, Any]) -> bool:
 
 
 def _retry_after(value: str | None) -> float | None:
-    """Return the seconds of a Retry-After header (RFC 9110, 10.2.3), cut to what is sensible.
+    """Return the seconds of a Retry-After header (RFC 9110, 10.2.3), at most `_MAX_RETRY_AFTER`.
 
-    An HTTP date is answered with None: it needs a clock in step with the server's, and the API
-    server sends seconds.
+    None for an HTTP date: it needs a clock that agrees with the server's, and the API server sends
+    seconds.
     """
     if value is None:
         return None

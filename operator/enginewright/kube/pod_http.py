@@ -1,8 +1,8 @@
-"""Asking a pod something over HTTP: by its address, or through the API server where we run outside.
+"""HTTP requests to pods: to their addresses or, outside the cluster, through the API server.
 
-Pods belong to users. What they answer may be slow, endless, a redirect or no answer at all, so
-every request is short, reads a bounded number of bytes, follows nothing and carries no credentials
-to the pod.
+Pods belong to users. A response may be slow, endless or a redirect, or never come, so every request
+has a timeout, reads a bounded number of bytes, follows no redirect and sends no credentials to the
+pod.
 """
 
 import asyncio
@@ -34,12 +34,12 @@ _FORBIDDEN: Final = 403
 _SERVER_ERROR: Final = 500
 
 
-class NoAnswer(Exception):  # noqa: N818 - says what is the matter
-    """Nobody answered in time: the pod starts, stops, or cannot be reached."""
+class NoAnswer(Exception):  # noqa: N818 - says what is wrong
+    """No response in time: the pod starts, stops, or cannot be reached."""
 
 
-class BadAnswer(Exception):  # noqa: N818 - says what is the matter
-    """Somebody answered, but not as one of our pods does; the same is to be expected again."""
+class BadAnswer(Exception):  # noqa: N818 - says what is wrong
+    """A response that is not one of our pods'; another request would get the same."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class PodAddress:
 
 
 class PodHttp(Protocol):
-    """GET, in one of two ways."""
+    """GET requests to pods."""
 
     async def get(self, pod: PodAddress, path: str) -> bytes:
         """Return the body of a 200, at most `MAX_BODY` bytes. Raises NoAnswer and BadAnswer."""
@@ -65,12 +65,12 @@ class PodHttp(Protocol):
 
 
 def pod_http() -> PodHttp:
-    """Return the way that fits where this process runs; decided as `load_connection` decides."""
+    """Return direct access inside the cluster, else access through the API server."""
     return DirectPodHttp() if inside_cluster() else ProxiedPodHttp(load_connection)
 
 
 class DirectPodHttp:
-    """By the pod's own address; no connection is kept between two requests."""
+    """Requests to the pod's address; connections are not reused."""
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
@@ -84,7 +84,7 @@ class DirectPodHttp:
         return _checked(status, body)
 
     async def close(self) -> None:
-        """Close the connections; requests under way fail."""
+        """Close the connections; requests in progress fail."""
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -97,9 +97,9 @@ class _Connection:
 
 
 class ProxiedPodHttp:
-    """Through the API server, which wants the right `get` on `pods/proxy`.
+    """Requests through the API server, which require the verb `get` on `pods/proxy`.
 
-    A 401 ends the connection; the next request loads it again.
+    A 401 closes the connection; the next request loads it again.
     """
 
     def __init__(self, load: Callable[[], Awaitable[Configuration]]) -> None:
@@ -128,13 +128,13 @@ class ProxiedPodHttp:
             await self.close()
         if status in (_UNAUTHORIZED, _FORBIDDEN):
             raise BadAnswer(
-                f"the API server answered {status}: outside the cluster, the operator asks pods"
+                f"the API server responded with {status}: outside the cluster, the operator reaches pods"
                 " through it and needs the verb get on pods/proxy"
             )
         return _checked(status, body)
 
     async def close(self) -> None:
-        """Close the connections; requests under way fail."""
+        """Close the connections; requests in progress fail."""
         if self._connection is not None:
             session = self._connection.session
             self._connection = None
@@ -147,7 +147,7 @@ class ProxiedPodHttp:
                     configuration = await self._load()
                 except ConnectionNotConfigured as error:
                     raise NoAnswer(str(error)) from error
-                # For its reading of the TLS settings; its requests would follow redirects.
+                # Only for the TLS context: its requests would follow redirects.
                 tls = RESTClientObject(configuration).ssl_context
                 session = _session(aiohttp.TCPConnector(ssl=tls, limit=0), trust_env=True)
                 self._connection = _Connection(configuration, session)
@@ -160,7 +160,7 @@ def _session(connector: aiohttp.TCPConnector, *, trust_env: bool = False) -> aio
         trust_env=trust_env,
         timeout=aiohttp.ClientTimeout(total=TIMEOUT),
         cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,  # a small body must not grow
+        auto_decompress=False,  # a small body could expand beyond the limit
         headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
     )
 
@@ -173,7 +173,7 @@ async def _get(
     proxy: str | None = None,
     server_hostname: str | None = None,
 ) -> tuple[int, bytes]:
-    """Return status and body; raises NoAnswer and, for a body without end, BadAnswer."""
+    """Return status and body; raises NoAnswer and, for a body that is too long, BadAnswer."""
     body = bytearray()
     try:
         async with session.get(
@@ -186,10 +186,10 @@ async def _get(
             async for chunk in response.content.iter_chunked(_CHUNK):
                 body += chunk
                 if len(body) > MAX_BODY:
-                    raise BadAnswer(f"the answer is longer than {MAX_BODY} bytes")
+                    raise BadAnswer(f"the response is longer than {MAX_BODY} bytes")
             return response.status, bytes(body)
     except TimeoutError as error:
-        raise NoAnswer(f"no answer within {TIMEOUT:.0f} s") from error
+        raise NoAnswer(f"no response within {TIMEOUT:.0f} s") from error
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise NoAnswer(str(error) or type(error).__name__) from error
 
@@ -198,5 +198,7 @@ def _checked(status: int, body: bytes) -> bytes:
     if status == _OK:
         return body
     if status >= _SERVER_ERROR:
-        raise NoAnswer(f"it answered {status}")  # so does the API server for a pod that is silent
-    raise BadAnswer(f"it answered {status} instead of 200")
+        raise NoAnswer(
+            f"the status is {status}"
+        )  # the API server's for a pod that does not respond
+    raise BadAnswer(f"the status is {status} instead of 200")

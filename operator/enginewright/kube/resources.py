@@ -1,7 +1,7 @@
-"""The kinds that the operator reads and writes, and where the API server keeps them.
+"""The kinds that the operator reads and writes, and their paths in the API.
 
-A table instead of discovery: every kind is known when the operator is built, so a start costs no
-discovery request and a typo is found by a test instead of at run time.
+A table instead of discovery: all kinds are known in advance, so a start needs no discovery request
+and a typo is found by a test instead of at run time.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """Return `apiVersion` as objects carry it."""
+        """Return `apiVersion` as in objects."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(

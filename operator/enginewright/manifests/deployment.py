@@ -43,10 +43,10 @@ _OVER_NODES: Final = {
     "whenUnsatisfiable": "ScheduleAnyway",
 }
 _MIB: Final = 1 << 20
-_SIDECAR_LEAST: Final = 256 * _MIB  # of its limit of memory
-_SIDECAR_OWN: Final = 128 * _MIB  # of it: the process, and what a comparison takes piece by piece
+_SIDECAR_MIN: Final = 256 * _MIB  # minimum of its memory limit
+_SIDECAR_OWN: Final = 128 * _MIB  # for the process, and for comparing outputs in chunks
 _SIDECAR_STEP: Final = 64 * _MIB
-_SIDECAR_UNUSED: Final = 192 * _MIB  # of the limit, which the scheduler need not set aside
+_SIDECAR_UNUSED: Final = 192 * _MIB  # of the limit, rarely used and therefore not requested
 _RELEASE: Final = {
     "path": RELEASE_FILE,
     "fieldRef": {"fieldPath": f"metadata.annotations['{RELEASE_ANNOTATION}']"},
@@ -54,12 +54,12 @@ _RELEASE: Final = {
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What the chart says of all pods; it decides nothing of what they run."""
+class PodDefaults:
+    """The chart's settings for all pods; they do not affect what the pods run."""
 
     pull_policy: str
     pull_secrets: tuple[str, ...]
-    assigned_ids: bool = False  # by the cluster: user and groups
+    assigned_ids: bool = False  # whether the cluster assigns user and groups
 
 
 def serving_deployment(
@@ -88,18 +88,18 @@ def trial_deployment(model: InferenceModel, revision: Revision, accelerator: str
     """Return a Deployment of one pod of `revision` for one of its classes, which no Service selects."""
     served = model.metadata.name
     name = trial_name(served, accelerator, revision.name)
-    whole = serving_deployment(model, revision, accelerator, name=name, replicas=1)
+    serving = serving_deployment(model, revision, accelerator, name=name, replicas=1)
     template = revision.templates[accelerator]
     metadata = template["metadata"]
     labels = {**metadata["labels"], COMPONENT: TRIAL}
     selector = {**serving_selector(served, accelerator), COMPONENT: TRIAL}
-    whole["metadata"]["labels"][COMPONENT] = TRIAL
-    # what serves nobody preempts nobody
+    serving["metadata"]["labels"][COMPONENT] = TRIAL
+    # a pod without requests must not preempt others
     spec = {name: each for name, each in template["spec"].items() if name != "priorityClassName"}
     return {
-        **whole,
+        **serving,
         "spec": {
-            **whole["spec"],
+            **serving["spec"],
             "strategy": {"type": "Recreate"},
             "selector": {"matchLabels": selector},
             "template": {"metadata": {**metadata, "labels": labels}, "spec": spec},
@@ -108,11 +108,11 @@ def trial_deployment(model: InferenceModel, revision: Revision, accelerator: str
 
 
 def pod_templates(
-    model: str, revision: str, snapshot: Snapshot, surroundings: Surroundings
+    model: str, revision: str, snapshot: Snapshot, defaults: PodDefaults
 ) -> dict[str, dict[str, Any]]:
     """Return the pod template of each class of a revision."""
     return {
-        each.name: _pod_template(model, revision, snapshot, each, surroundings)
+        each.name: _pod_template(model, revision, snapshot, each, defaults)
         for each in snapshot.classes
     }
 
@@ -122,7 +122,7 @@ def _pod_template(
     revision: str,
     snapshot: Snapshot,
     accelerator: ClassSnapshot,
-    surroundings: Surroundings,
+    defaults: PodDefaults,
 ) -> dict[str, Any]:
     selector = serving_selector(model, accelerator.name)
     labels = {**of_model(model, SERVE), CLASS: accelerator.name}
@@ -145,7 +145,7 @@ def _pod_template(
         FETCH_ARTIFACT,
         accelerator.image,
         ("enginewright-runtime", FETCH_ARTIFACT),
-        pull_policy=surroundings.pull_policy,
+        pull_policy=defaults.pull_policy,
         task=task,
         mounts=[
             {"name": "store", "mountPath": STORE_PATH, "readOnly": True},
@@ -157,7 +157,7 @@ def _pod_template(
         "server",
         accelerator.image,
         ("enginewright-runtime", "serve"),
-        pull_policy=surroundings.pull_policy,
+        pull_policy=defaults.pull_policy,
         task=task,
         mounts=[
             {"name": "artifact", "mountPath": ARTIFACT_PATH, "readOnly": True},
@@ -174,18 +174,18 @@ def _pod_template(
     )
     server["readinessProbe"] = _probe(READY_PATH, period=2, failures=2)
     server["livenessProbe"] = _probe(LIVE_PATH, period=10, failures=6)
-    sidecar = _sidecar(snapshot, accelerator, task, surroundings)
+    sidecar = _sidecar(snapshot, accelerator, task, defaults)
     account = template.get("serviceAccountName")
     spec: dict[str, Any] = {
         "automountServiceAccountToken": account is not None,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": snapshot.termination_seconds or GRACE_SECONDS,
         "securityContext": pod_security(
-            template.get("securityContext") or {}, assigned_ids=surroundings.assigned_ids
+            template.get("securityContext") or {}, assigned_ids=defaults.assigned_ids
         ),
         "imagePullSecrets": pull_secrets(
             [
-                *surroundings.pull_secrets,
+                *defaults.pull_secrets,
                 *(each["name"] for each in template.get("imagePullSecrets") or ()),
             ]
         ),
@@ -229,17 +229,17 @@ def _pod_template(
 
 
 def _sidecar(
-    snapshot: Snapshot, accelerator: ClassSnapshot, task: str, surroundings: Surroundings
+    snapshot: Snapshot, accelerator: ClassSnapshot, task: str, defaults: PodDefaults
 ) -> dict[str, Any]:
     """Return the native sidecar: it starts before the server and ends after it.
 
-    Its readiness gates the pod's, so that nothing unproven gets traffic.
+    The pod is ready only if it is, so that an unverified server gets no requests.
     """
     built = container(
         SIDECAR,
         accelerator.image,
         ("enginewright-runtime", "sidecar"),
-        pull_policy=surroundings.pull_policy,
+        pull_policy=defaults.pull_policy,
         task=task,
         mounts=[
             {"name": "artifact", "mountPath": ARTIFACT_PATH, "readOnly": True},
@@ -256,14 +256,14 @@ def _sidecar(
 
 
 def sidecar_memory(output_bytes: int | None) -> int:
-    """Return the sidecar's limit of memory in bytes.
+    """Return the sidecar's memory limit in bytes.
 
     Args:
-        output_bytes: of the largest golden sample; None: not known. The sidecar holds one answer,
-            and a second one of a model whose outputs vary; all else it reads from the file.
+        output_bytes: of the largest golden sample; None: not known. The sidecar holds one response,
+            and a second one if the model's outputs vary; the golden outputs it reads from the file.
     """
     needed = _SIDECAR_OWN + 2 * (output_bytes or 0)
-    return max(_SIDECAR_LEAST, -(-needed // _SIDECAR_STEP) * _SIDECAR_STEP)
+    return max(_SIDECAR_MIN, -(-needed // _SIDECAR_STEP) * _SIDECAR_STEP)
 
 
 def _sidecar_resources(snapshot: Snapshot) -> dict[str, Any]:
@@ -276,16 +276,16 @@ def _sidecar_resources(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def progress_seconds(model: InferenceModel) -> int:
-    """Return how long Kubernetes waits for a pod before it gives up: never less than one may take."""
-    asked, startup = model.spec.rollout.progress_timeout, model.spec.serving.startup_timeout
-    least = int(duration(startup).total_seconds()) if startup else STARTUP_SECONDS
-    if asked:
-        return max(int(duration(asked).total_seconds()), least)
-    return max(STARTUP_SECONDS, least)
+    """Return progressDeadlineSeconds: at least as long as a pod may take to start."""
+    requested, startup = model.spec.rollout.progress_timeout, model.spec.serving.startup_timeout
+    minimum = int(duration(startup).total_seconds()) if startup else STARTUP_SECONDS
+    if requested:
+        return max(int(duration(requested).total_seconds()), minimum)
+    return max(STARTUP_SECONDS, minimum)
 
 
 def _without_devices(wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the resources that every container has."""
+    """Return the resources without extended ones, which have a domain in their names."""
     sides = {
         side: {name: each for name, each in (wanted.get(side) or {}).items() if "/" not in name}
         for side in ("requests", "limits")
@@ -294,7 +294,7 @@ def _without_devices(wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _resources(wanted: Mapping[str, Any], accelerator: ClassSnapshot) -> dict[str, Any]:
-    """Add one device of the class: extended resources take a limit."""
+    """Add one device of the class: extended resources are set as limits."""
     if accelerator.resource_name is None:
         return dict(wanted)
     limits = {**(wanted.get("limits") or {}), accelerator.resource_name: "1"}

@@ -1,4 +1,4 @@
-"""The InferenceEngine that a model asks for."""
+"""The InferenceEngine that a model requests."""
 
 from typing import Any
 
@@ -11,14 +11,15 @@ _KEY_SHOWN = 12
 
 
 def engine_name(spec: InferenceEngineSpec) -> str:
-    """Return the name: backend, class and the beginning of the key, at most a label value long."""
+    """Return the name: backend, class and the beginning of the key; a valid label value."""
     return child_name(str(spec.backend), spec.class_name, spec.key[:_KEY_SHOWN])
 
 
 def inference_engine(namespace: str, spec: InferenceEngineSpec, model: str) -> dict[str, Any]:
     """Return the InferenceEngine; no model owns it, since several may share it.
 
-    `model` asks for it, and alone decides where its Jobs run: two that differ would undo each other.
+    Only the requesting `model` decides where its Jobs run: otherwise two models would overwrite each
+    other's settings.
     """
     return {
         "apiVersion": API_VERSION,

@@ -1,7 +1,7 @@
 """The Jobs of an engine: one that looks for it in the store, and one that builds it.
 
-The first runs on any node, so that no device is taken for what is there already. They belong to the
-InferenceEngine, and to no model.
+The first runs on any node, so that no device is occupied if the engine already exists. Both belong to
+the InferenceEngine, and to no model.
 """
 
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ def lookup_job(engine: InferenceEngine, wanted: EngineJob) -> dict[str, Any]:
 
 
 def engine_job(engine: InferenceEngine, wanted: EngineJob) -> dict[str, Any]:
-    """Return the Job that builds the engine, with one device of the class where it needs one."""
+    """Return the Job that builds the engine, with one device of the class if it needs one."""
     build = engine.spec.build
     resources = build.resources.manifest() or _DEFAULT_RESOURCES
     on_device = resources
@@ -59,7 +59,7 @@ def engine_job(engine: InferenceEngine, wanted: EngineJob) -> dict[str, Any]:
         _stage(engine, wanted, stage, on_device if stage in _ON_DEVICE else resources)
         for stage in ENGINE_STAGES
     ]
-    # Anybody who may reach the pod may ask how far the build is; the operator does.
+    # The operator polls the build's progress here; the endpoint needs no authorization.
     stages[0]["ports"] = [{"name": "progress", "containerPort": SIDECAR_PORT, "protocol": "TCP"}]
     pod: dict[str, Any] = {"activeDeadlineSeconds": build.timeout_seconds}
     if build.node_selector:
@@ -78,7 +78,7 @@ def _job(
     stages: list[dict[str, Any]],
     pod: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return a Job whose time is the pod's: a Job's own would run while it waits for a device."""
+    """Return a Job with a deadline on its pod: the Job's own would include waiting for a device."""
     labels = of_engine(engine.metadata.name, engine.spec.class_name, component)
     volumes = [
         TMP_VOLUME,

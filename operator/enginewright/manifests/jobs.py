@@ -1,4 +1,4 @@
-"""What all Jobs of ours have in common: stages as init containers, and what their exit codes mean."""
+"""What all our Jobs have in common: stages as init containers, and the handling of exit codes."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -9,8 +9,8 @@ from enginewright.manifests.labels import PLACEMENT
 from enginewright.manifests.placement import placement_hash, pod_metadata, pod_placement
 from enginewright.manifests.pods import pod_security, pull_secrets
 
-RETRIES: Final = 2  # of the pod, by the Job controller, for what can pass
-KEPT_SECONDS: Final = 24 * 3600  # for people to look at; the outcome is in a status
+RETRIES: Final = 2  # of the pod, by the Job controller, after transient failures
+KEPT_SECONDS: Final = 24 * 3600  # for people to inspect; the outcome is recorded in a status
 
 
 def stages_job(
@@ -27,14 +27,14 @@ def stages_job(
     """Return a Job whose pod runs `stages` (containers) in order.
 
     Args:
-        metadata: of the Job; its labels are the pod's too.
+        metadata: of the Job; its labels are added to the pod too.
         stages: the containers.
         volumes: of the pod.
-        secrets: with which images are pulled.
+        secrets: names of image pull secrets.
         template: where it runs.
-        assigned_ids: whether the cluster chooses user and groups.
-        architecture: that the nodes must have, where nothing else decides it.
-        pod: what is added to the pod's spec; its placement goes before the template's.
+        assigned_ids: whether the cluster assigns user and groups.
+        architecture: that the nodes must have, unless other fields decide it.
+        pod: fields added to the pod's spec; its placement takes precedence over the template's.
     """
     placement = placement_hash(template)
     annotations = {**template.annotations, **({PLACEMENT: placement} if placement else {})}
@@ -53,7 +53,7 @@ def stages_job(
             "podFailurePolicy": {
                 "rules": [
                     {
-                        "action": "Ignore",  # the node's trouble, not the model's
+                        "action": "Ignore",  # a disruption of the node, not a failure of the stage
                         "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
                     },
                     {
@@ -66,7 +66,7 @@ def stages_job(
                 "metadata": pod_metadata(template, metadata["labels"]),
                 "spec": {
                     "restartPolicy": "Never",
-                    "automountServiceAccountToken": False,  # `pod` may know better
+                    "automountServiceAccountToken": False,  # `pod` may override it
                     "enableServiceLinks": False,
                     "securityContext": pod_security(
                         template.security_context.manifest(), assigned_ids=assigned_ids

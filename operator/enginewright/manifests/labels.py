@@ -14,11 +14,11 @@ IMAGE: Final = "enginewright.dev/image"
 QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"  # Kueue's, on Jobs
 PLACEMENT: Final = "enginewright.dev/placement"  # annotation of a Job: hash of its JobTemplate
 REQUESTED_BY: Final = "enginewright.dev/requested-by"  # annotation of an engine: the first model
-REFRESH: Final = "enginewright.dev/refresh"  # annotation of a model: another value fetches again
+REFRESH: Final = "enginewright.dev/refresh"  # annotation of a model: a changed value fetches again
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 OPERATOR: Final = "enginewright"
 SERVE: Final = "serve"  # component of pods that serve
-TRIAL: Final = "trial"  # component of pods that serve nobody: of a backend that is tried again
+TRIAL: Final = "trial"  # component of pods that try a rejected backend again, without requests
 
 
 def model_value(model: str) -> str:
@@ -43,6 +43,6 @@ def of_engine(engine: str, accelerator_class: str, component: str) -> dict[str, 
 
 
 def serving_selector(model: str, accelerator_class: str | None = None) -> dict[str, str]:
-    """Return what selects a model's serving pods, of all classes or of one; never changes."""
+    """Return the labels that select a model's serving pods, of all classes or of one; immutable."""
     selector = {MODEL: model_value(model), COMPONENT: SERVE}
     return {**selector, CLASS: accelerator_class} if accelerator_class else selector

@@ -1,4 +1,4 @@
-"""Names of what belongs to a model: readable, deterministic, within Kubernetes' limits."""
+"""Names of the objects of a model: readable, deterministic, within Kubernetes' limits."""
 
 import hashlib
 from typing import Final
@@ -9,19 +9,19 @@ _HASH_LENGTH: Final = 8
 
 
 def child_name(*parts: str) -> str:
-    """Join `parts` with dashes; too long a name is cut and made unique by a hash of the whole.
+    """Join `parts` with dashes; a name that is too long is truncated and gets a hash of all parts.
 
-    The last part stays whole: it tells children of one model apart.
+    The last part is never truncated: it distinguishes the children of one model.
     """
-    whole = "-".join(parts)
-    if len(whole) <= MAX_LABEL:
-        return whole
-    digest = hashlib.sha256(whole.encode()).hexdigest()[:_HASH_LENGTH]
+    full = "-".join(parts)
+    if len(full) <= MAX_LABEL:
+        return full
+    digest = hashlib.sha256(full.encode()).hexdigest()[:_HASH_LENGTH]
     last = parts[-1]
     available = MAX_LABEL - len(last) - len(digest) - 2
     if available < 1:
-        return f"{whole[: MAX_LABEL - len(digest) - 1].rstrip('-.')}-{digest}"
-    return f"{whole[:available].rstrip('-.')}-{digest}-{last}"
+        return f"{full[: MAX_LABEL - len(digest) - 1].rstrip('-.')}-{digest}"
+    return f"{full[:available].rstrip('-.')}-{digest}-{last}"
 
 
 def prepare_job_name(model: str, inputs_hash: str, attempt: int) -> str:
@@ -40,27 +40,27 @@ def lookup_job_name(engine: str, build_hash: str, attempt: int) -> str:
 
 
 def deployment_name(model: str, accelerator_class: str) -> str:
-    """Return the name of a model's new Deployment for one accelerator class; no two pairs share one.
+    """Return the name of a model's new Deployment for one accelerator class; unique for each pair.
 
-    One dash before a class that has none, else two: a-b on c is a-b-c, a on b-c is a--b-c. Three
-    precede a hash, where that would be too long, or a name has two in a row itself.
-    46 characters leave room for the 17 that a pod's name adds, so that it is a host name, whole.
+    The separator is one dash before a class without dashes, else two: a-b on c is a-b-c, a on b-c is
+    a--b-c. A name that would be too long, or has two consecutive dashes in model or class, ends with
+    three dashes and a hash. A pod's name adds 17 characters to the 46, so that it is a valid host name.
     """
-    whole = f"{model}{'--' if '-' in accelerator_class else '-'}{accelerator_class}"
-    if len(whole) <= _DEPLOYMENT and "--" not in model and "--" not in accelerator_class:
-        return whole
-    return _hashed(whole, f"{model}/{accelerator_class}")
+    full = f"{model}{'--' if '-' in accelerator_class else '-'}{accelerator_class}"
+    if len(full) <= _DEPLOYMENT and "--" not in model and "--" not in accelerator_class:
+        return full
+    return _hashed(full, f"{model}/{accelerator_class}")
 
 
 def trial_name(model: str, accelerator_class: str, revision: str) -> str:
-    """Return the name of the Deployment that tries a revision again beside what serves."""
+    """Return the name of the Deployment that tries a revision again beside the serving one."""
     return _hashed(f"{model}-{accelerator_class}", f"{model}/{accelerator_class}/{revision}")
 
 
-def _hashed(whole: str, unique: str) -> str:
-    """Return `whole` cut to the length of a Deployment's name, with a hash of `unique`."""
+def _hashed(full: str, unique: str) -> str:
+    """Return `full` truncated to the length of a Deployment's name, with a hash of `unique`."""
     digest = hashlib.sha256(unique.encode()).hexdigest()[:_HASH_LENGTH]
-    return f"{whole[: _DEPLOYMENT - _HASH_LENGTH - 3].rstrip('-.')}---{digest}"
+    return f"{full[: _DEPLOYMENT - _HASH_LENGTH - 3].rstrip('-.')}---{digest}"
 
 
 def revision_name(model: str, revision: str) -> str:

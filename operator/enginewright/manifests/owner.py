@@ -1,4 +1,4 @@
-"""Ownership: what belongs to a model or an engine goes with it, by Kubernetes' own garbage collection."""
+"""Ownership: objects of a model or an engine are deleted with it, by Kubernetes' garbage collection."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from enginewright.api.inference_model import InferenceModel
 def owned_metadata(
     owner: InferenceModel | InferenceEngine, name: str, labels: dict[str, str]
 ) -> dict[str, Any]:
-    """Return the metadata of an object that the owner has made."""
+    """Return the metadata of an object with a controller owner reference."""
     return {
         "name": name,
         "namespace": owner.metadata.namespace,

@@ -1,7 +1,7 @@
-"""Where Jobs run: what the chart and a model ask for, as one template, and how it is put into a Job.
+"""Where Jobs run: the chart's and the model's settings as one template, and its fields in a Job.
 
-It decides nothing of what a Job makes, so it enters no key and no name; the Job's annotation tells
-which template it was made with.
+It does not affect a Job's result, so it enters no key and no name; an annotation of the Job records
+the template that it was created with.
 """
 
 import json
@@ -12,13 +12,15 @@ from enginewright.api.pods import JobTemplate, PodSecurityContext
 from enginewright.contract.keys import content, content_hash
 
 ARCHITECTURE: Final = "kubernetes.io/arch"  # label of every node, written by its kubelet
-_KUEUE: Final = "kueue.x-k8s.io/"  # on pods it would have them queued a second time, each by itself
+_KUEUE: Final = (
+    "kueue.x-k8s.io/"  # on pods its labels would queue each pod separately, besides the Job
+)
 _NAMES: Final = {"x86_64": "amd64", "aarch64": "arm64"}  # Linux' and Kubernetes' (Go's)
 _HASH_LENGTH: Final = 16
 
 
 def merged(defaults: JobTemplate, own: JobTemplate) -> JobTemplate:
-    """Return one template: what is single or has a name is the own one's where it has it."""
+    """Return one template: `own` overrides single values and named entries; lists are concatenated."""
     return JobTemplate(
         labels={**defaults.labels, **own.labels},
         annotations={**defaults.annotations, **own.annotations},
@@ -35,17 +37,17 @@ def merged(defaults: JobTemplate, own: JobTemplate) -> JobTemplate:
 
 
 def placement_hash(template: JobTemplate) -> str:
-    """Return what a Job says of its template; empty: there is none."""
-    made = content(template)
-    return content_hash(made)[:_HASH_LENGTH] if made else ""
+    """Return the value of the Job's annotation for its template; empty for the default template."""
+    fields = content(template)
+    return content_hash(fields)[:_HASH_LENGTH] if fields else ""
 
 
 def architecture(reported: str, nodes: Iterable[str]) -> str:
-    """Return the nodes' label for the architecture that an image has; empty: none is known.
+    """Return the value of the nodes' label for an image's architecture; empty: not known.
 
     Args:
-        reported: by the image, as uname has it.
-        nodes: label of each node; where none has it the image runs under emulation.
+        reported: by the image, as uname names it.
+        nodes: label of each node; if none has the image's, it runs under emulation.
     """
     name = _NAMES.get(reported, reported)
     return name if name in set(nodes) else ""
@@ -61,9 +63,9 @@ def pod_metadata(template: JobTemplate, ours: Mapping[str, str]) -> dict[str, An
 def pod_placement(
     template: JobTemplate, wanted: Mapping[str, Any], image_architecture: str
 ) -> dict[str, Any]:
-    """Return the fields of a pod's spec that place it; `wanted` are those that the Job itself needs."""
+    """Return the placement fields of a pod's spec; `wanted` are those that the Job itself requires."""
     selector = {**template.node_selector, **(wanted.get("nodeSelector") or {})}
-    # Nodes of a class are known to run the image; elsewhere the user's word on the matter counts.
+    # Nodes of a class are known to run the image; for others, a user's choice takes precedence.
     chosen = ARCHITECTURE in selector or ARCHITECTURE in json.dumps(template.affinity)
     if image_architecture and not wanted.get("nodeSelector") and not chosen:
         selector[ARCHITECTURE] = image_architecture

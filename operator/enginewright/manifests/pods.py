@@ -1,4 +1,4 @@
-"""What every pod of ours has in common: the restricted Pod Security Standard, and no surprises."""
+"""What all our pods have in common: the restricted Pod Security Standard and fixed defaults."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -29,8 +29,8 @@ def pod_security(own: Mapping[str, Any], *, assigned_ids: bool) -> dict[str, Any
     """Return the securityContext of a pod.
 
     Args:
-        own: what the user asks for, as in the spec.
-        assigned_ids: whether the cluster chooses user and groups, and refuses pods that name them.
+        own: the user's fields, as in the spec.
+        assigned_ids: whether the cluster assigns user and groups, and rejects pods that set them.
     """
     left_out = _IDS if assigned_ids else ()
     return {

@@ -21,15 +21,15 @@ from enginewright.manifests.labels import of_model
 from enginewright.manifests.owner import owned_metadata
 from enginewright.manifests.pods import TMP_VOLUME, container
 
-# Azure's webhook gives its identity to pods that have its label; the owner's other labels stay away,
-# so that no Service takes a Job's pod for one that serves.
+# Azure's webhook gives its identity to pods with its label. The owner's other labels are not added to
+# Jobs, so that no Service selects their pods.
 _AZURE_IDENTITY: Final = "azure.workload.identity/"
 _DEFAULT_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "256Mi"}}
 
 
 @dataclass(frozen=True)
 class Input:
-    """A claim or a Secret that stage `fetch` reads from, and where it finds it."""
+    """A claim or a Secret that stage `fetch` reads from, and its mount path."""
 
     name: str  # of the volume
     path: str
@@ -50,11 +50,11 @@ class PrepareJob:
     deadline_seconds: int
     resources: dict[str, Any]
     inputs: tuple[Input, ...] = ()
-    nodes: Mapping[str, Any] = field(default_factory=dict)  # of the pod's spec: which ones take it
+    nodes: Mapping[str, Any] = field(default_factory=dict)  # placement fields of the pod's spec
     template: JobTemplate = DEFAULT_JOB_TEMPLATE
     assigned_ids: bool = False
-    architecture: str = ""  # of the nodes, where nothing else decides it
-    account: str | None = None  # whose identity `fetch` may show to an object store
+    architecture: str = ""  # of the nodes, unless other fields decide it
+    account: str | None = None  # service account whose identity `fetch` may use for object stores
 
 
 def prepare_job(model: InferenceModel, wanted: PrepareJob) -> dict[str, Any]:
@@ -115,5 +115,5 @@ def _volume(wanted: Input) -> dict[str, Any]:
     if wanted.claim is not None:
         claim = {"claimName": wanted.claim, "readOnly": True}
         return {"name": wanted.name, "persistentVolumeClaim": claim}
-    # Optional, so that the stage can tell what a pod that waits for ever cannot.
+    # Optional, so that the stage reports a missing Secret instead of a pod that never starts.
     return {"name": wanted.name, "secret": {"secretName": wanted.secret, "optional": True}}

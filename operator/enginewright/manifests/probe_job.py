@@ -1,4 +1,4 @@
-"""The Job that asks a runtime image what it holds."""
+"""The Job that probes what a runtime image contains."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -10,16 +10,16 @@ from enginewright.manifests.labels import COMPONENT, IMAGE, MANAGED_BY, OPERATOR
 from enginewright.manifests.pods import TMP_VOLUME, container
 
 PROBE: Final = "probe"
-PROBE_SECONDS: Final = 600  # that a probe may run
+PROBE_SECONDS: Final = 600  # deadline
 
 
 def image_hash(image: str) -> str:
-    """Return the label value by which a probe is found again."""
+    """Return the label value that identifies the probes of an image."""
     return sha256_text(image)[:16]
 
 
 def probe_job_name(digest: str, attempt: int) -> str:
-    """Return the name of the Job that asks an image for the `attempt`-th time (from 1)."""
+    """Return the name of the Job that probes an image for the `attempt`-th time (from 1)."""
     return f"{PROBE}-{digest}-{attempt}"
 
 

@@ -1,4 +1,4 @@
-"""How a model is reached, and how many of its pods an eviction may take."""
+"""A model's Service and its PodDisruptionBudgets."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def service(model: InferenceModel) -> dict[str, Any]:
 def disruption_budget(
     model: InferenceModel, accelerator_class: str, *, name: str
 ) -> dict[str, Any]:
-    """Return the budget of one class: one pod at a time, and a broken pod blocks no drain.
+    """Return the budget of one class: one eviction at a time; an unready pod does not block a drain.
 
     `name` is that of the class's Deployment.
     """

@@ -1,7 +1,7 @@
-"""A revision whole: all that is needed to serve it again when the spec has moved on.
+"""A complete revision: everything needed to serve it again after the spec has changed.
 
-Kept in a ControllerRevision, so that a refused update leaves the old revision serving, scalable
-and, if its pods are lost, rebuilt. The pod templates are kept as they were rendered: a later version
+Stored in a ControllerRevision, so that after a rejected update the old revision keeps serving, can be
+scaled and, if its pods are lost, recreated. The pod templates are stored as rendered: a later version
 of the operator, or another setting of the chart, restarts none of its pods.
 """
 
@@ -20,11 +20,11 @@ from enginewright.manifests.names import revision_name
 from enginewright.manifests.owner import owned_metadata
 
 _REVISION_LENGTH: Final = 10
-_VERSION: Final = 1  # of what the hash means; another one makes every model roll out again
+_VERSION: Final = 1  # of the hash's meaning; another one rolls out every model again
 
 
 class ClassSnapshot(BaseModel):
-    """One accelerator class as it was when the revision was made."""
+    """One accelerator class as it was when the revision was created."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -39,7 +39,7 @@ class ClassSnapshot(BaseModel):
 
 
 class Snapshot(BaseModel):
-    """What is rolled out as one: what would restart pods, and nothing else."""
+    """What is rolled out together: everything whose change restarts pods, and nothing else."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -50,22 +50,24 @@ class Snapshot(BaseModel):
     promise: Promise = Promise()
     pod_template: Mapping[str, Any] = {}  # as in the spec, camelCase
     store_claim: str
-    golden_output_bytes: int | None = None  # where the sidecar needs more memory than usual for it
+    golden_output_bytes: int | None = (
+        None  # if the sidecar needs more than its default memory for it
+    )
     sidecar_resources: Mapping[str, Any] = {}  # as in the spec
     sidecar_env: tuple[Mapping[str, Any], ...] = ()  # likewise
-    startup_seconds: int | None = None  # None: the usual time, as of all that follow
+    startup_seconds: int | None = None  # None: the default; likewise below
     termination_seconds: int | None = None
 
     def revision(self) -> str:
-        """Return a short hash: equal content gives the same revision, also when it comes back later.
+        """Return a short hash: equal content gives the same revision, also after other revisions.
 
-        Defaults are left out, so that a field that a later version adds restarts no pods.
+        Defaults are left out, so that a field added by a later version restarts no pods.
         """
         return content_hash(_VERSION, content(self))[:_REVISION_LENGTH]
 
 
 class KeptSource(BaseModel):
-    """What the addresses stood for when the revision was made."""
+    """The content that the addresses were pinned to when the revision was created."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -74,17 +76,17 @@ class KeptSource(BaseModel):
 
 
 class Revision(BaseModel):
-    """A snapshot, the name that it was given, and the pod templates that were made from it."""
+    """A snapshot, its name, and the pod templates rendered from it."""
 
     model_config = ConfigDict(frozen=True)
 
     name: str
     snapshot: Snapshot
-    templates: Mapping[str, Mapping[str, Any]] = {}  # by class; empty: kept by an earlier version
-    source: KeptSource | None = None  # None: kept by an earlier version
+    templates: Mapping[str, Mapping[str, Any]] = {}  # by class; empty: stored by an earlier version
+    source: KeptSource | None = None  # None: stored by an earlier version
 
     def data(self) -> dict[str, Any]:
-        """Return what a ControllerRevision keeps."""
+        """Return the data of the ControllerRevision."""
         source = {"source": self.source.model_dump(mode="json")} if self.source else {}
         return {
             **self.snapshot.model_dump(mode="json"),
@@ -94,15 +96,15 @@ class Revision(BaseModel):
 
     @classmethod
     def read(cls, controller_revision: Mapping[str, Any]) -> Self:
-        """Read a revision back from its ControllerRevision; ValueError when it is none."""
+        """Read a revision from its ControllerRevision; ValueError if it is not one."""
         data = controller_revision.get("data")
         if not isinstance(data, Mapping):
-            raise ValueError("its data is no object")  # noqa: TRY004 - callers expect one error
+            raise ValueError("its data is not an object")  # noqa: TRY004 - callers expect one error
         labels = controller_revision["metadata"].get("labels") or {}
         snapshot = Snapshot.model_validate(data)
         templates = data.get("templates")
         names = {each.name for each in snapshot.classes}
-        whole = (
+        complete = (
             isinstance(templates, Mapping)
             and templates.keys() == names
             and all(isinstance(each, Mapping) and each.get("spec") for each in templates.values())
@@ -110,7 +112,7 @@ class Revision(BaseModel):
         return cls(
             name=str(labels.get(REVISION) or ""),
             snapshot=snapshot,
-            templates=templates if whole and templates else {},
+            templates=templates if complete and templates else {},
             source=KeptSource.model_validate(data["source"]) if data.get("source") else None,
         )
 
@@ -118,7 +120,7 @@ class Revision(BaseModel):
 def class_snapshot(
     accelerator: AcceleratorClass, backend: str, image: str, engine_key: str | None
 ) -> ClassSnapshot:
-    """Return what a revision remembers of a class."""
+    """Return the fields of a class that belong to a revision."""
     spec = accelerator.spec
     tolerations = [one.manifest() for one in spec.tolerations]
     return ClassSnapshot(
@@ -134,7 +136,7 @@ def class_snapshot(
 
 
 def controller_revision(model: InferenceModel, revision: Revision, number: int) -> dict[str, Any]:
-    """Return the ControllerRevision that keeps `revision`; `number` orders revisions."""
+    """Return the ControllerRevision that stores `revision`; `number` orders revisions."""
     labels = {**of_model(model.metadata.name), REVISION: revision.name}
     return {
         "apiVersion": "apps/v1",

@@ -1,6 +1,6 @@
-"""The claim that holds a namespace's artefacts.
+"""The claim that stores a namespace's artefacts.
 
-No model owns it: artefacts are cache, shared by all models of the namespace, and outlive them.
+No model owns it: artefacts are a cache shared by all models of the namespace, and outlive them.
 """
 
 from typing import Any

@@ -1,1 +1,1 @@
-"""Typed, frozen views of Kubernetes objects, so that only this package knows their JSON."""
+"""Typed, frozen views of Kubernetes objects, so that only this package reads their JSON."""

@@ -1,4 +1,4 @@
-"""What all views have in common: which object it is, and which objects own it."""
+"""What all views have in common: the identity of the object, and its owners."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ class ObservedObject:
     labels: Mapping[str, str]
     owners: Mapping[str, str]  # kind -> uid
     created: str  # RFC 3339
-    deleted_at: str  # RFC 3339: when its deletion was asked for; empty: it was not
+    deleted_at: str  # RFC 3339: when its deletion was requested; empty: it was not
 
     @property
     def deleting(self) -> bool:
-        """Whether its deletion was asked for."""
+        """Whether its deletion was requested."""
         return self.deleted_at != ""
 
     def label(self, name: str) -> str:
-        """Return a label's value; empty where the object does not have it."""
+        """Return a label's value; empty if the object does not have it."""
         return self.labels.get(name, "")
 
 

@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets: which class of a model they are for."""
+"""PodDisruptionBudgets: only their identity."""
 
 from dataclasses import dataclass
 

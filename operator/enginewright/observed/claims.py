@@ -1,4 +1,4 @@
-"""PersistentVolumeClaims: which nodes can mount them together."""
+"""PersistentVolumeClaims: whether several nodes can mount them."""
 
 from dataclasses import dataclass
 

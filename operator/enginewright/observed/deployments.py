@@ -1,4 +1,4 @@
-"""Deployments: which revision of which class they carry, and how far its pods are."""
+"""Deployments: their class and revision, and the progress of their pods."""
 
 from dataclasses import dataclass
 
@@ -20,32 +20,32 @@ class DeploymentView(ObservedObject):
 
     accelerator_class: str
     revision: str
-    is_current: bool  # whether its controller has seen the latest spec
+    is_current: bool  # whether its controller has observed the latest spec
     desired: int  # spec.replicas
-    pods: int  # of all revisions, those that are being deleted left out
+    pods: int  # of all revisions, except those that are being deleted
     updated: int  # pods of the latest template
     ready_pods: int
     available: int
-    is_stuck: bool  # its controller has given up, as after progressDeadlineSeconds
-    refused: ObservedCondition | None  # ReplicaFailure: the API server takes no pods of it
+    is_stuck: bool  # Progressing is False, as after progressDeadlineSeconds
+    refused: ObservedCondition | None  # ReplicaFailure: the API server rejects its pods
 
     @property
     def is_trial(self) -> bool:
-        """Whether its pods only try a backend: they serve nobody."""
+        """Whether its pods only try a backend and receive no requests."""
         return self.label(COMPONENT) == TRIAL
 
     def available_updated(self) -> int:
-        """Return how many pods of the latest template are surely available."""
+        """Return how many pods of the latest template are available, at least."""
         return max(0, self.available - max(0, self.pods - self.updated))
 
     @property
     def is_rolling_out(self) -> bool:
-        """Whether it replaces its pods, or is about to, and has not given up."""
+        """Whether it replaces its pods, or is about to, and is not stuck."""
         settled = self.is_current and self.pods == self.updated == self.desired
         return not self.is_stuck and not settled
 
     def is_complete(self, replicas: int) -> bool:
-        """Return whether exactly `replicas` pods are there, all of the latest template and available."""
+        """Return whether it has exactly `replicas` pods, all of the latest template and available."""
         return self.is_current and all(
             count == replicas for count in (self.desired, self.pods, self.updated, self.available)
         )

@@ -1,4 +1,4 @@
-"""Jobs: whether they have ended, how, and how many of their pods have."""
+"""Jobs: whether and how they have finished, and how many of their pods have."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -19,18 +19,18 @@ from enginewright.observed.base import (
 class JobView(ObservedObject):
     """A Job."""
 
-    outcome: Literal["", "Complete", "Failed"]  # empty: the Job controller is not done with it
-    reason: str  # of a Job that failed, such as DeadlineExceeded
+    outcome: Literal["", "Complete", "Failed"]  # empty: not finished
+    reason: str  # of a failed Job, such as DeadlineExceeded
     message: str
     ended_at: str  # RFC 3339; empty: it runs
-    placement: str  # hash of the template that it was made with; empty: of none
-    suspended: bool  # none of its pods runs until somebody lifts that
-    queue: str  # Kueue's, that admits it; empty: none
-    ended_pods: int  # that the Job controller has counted
+    placement: str  # hash of the JobTemplate that it was created with; empty: without one
+    suspended: bool  # spec.suspend: it has no pods until it is resumed
+    queue: str  # name of the Kueue queue that admits it; empty: none
+    ended_pods: int  # succeeded and failed pods that the Job controller has counted
 
     @property
     def ended(self) -> bool:
-        """Whether no pod of it will start any more."""
+        """Whether it has finished: no further pod will start."""
         return self.outcome != ""
 
 
@@ -52,7 +52,7 @@ def job_view(obj: Json) -> JobView:
 
 
 def _last(obj: Json) -> ObservedCondition | None:
-    """Return the condition that ended the Job."""
+    """Return the condition Complete or Failed if it is true."""
     return next(
         (
             each

@@ -1,4 +1,4 @@
-"""Nodes: their labels, and which pods they take."""
+"""Nodes: their labels and taints."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from enginewright.observed.base import Json, ObservedObject, identity, spec
 
 @dataclass(frozen=True)
 class Taint:
-    """Keeps pods away that do not tolerate it."""
+    """A taint of a node."""
 
     key: str
     value: str
     effect: str
 
     def tolerated_by(self, toleration: Toleration) -> bool:
-        """Match as the scheduler does (k8s.io/api core/v1, Toleration.ToleratesTaint)."""
+        """Return whether a toleration matches it (k8s.io/api core/v1, Toleration.ToleratesTaint)."""
         if toleration.effect and toleration.effect != self.effect:
             return False
         if toleration.key and toleration.key != self.key:
@@ -34,7 +34,7 @@ class NodeView(ObservedObject):
     taints: tuple[Taint, ...]
 
     def takes_pods(self, tolerations: Iterable[Toleration]) -> bool:
-        """Return whether pods with these tolerations may be scheduled onto it."""
+        """Return whether pods with these tolerations can be scheduled on it."""
         known = tuple(tolerations)
         return not self.unschedulable and all(
             any(map(taint.tolerated_by, known))

@@ -1,4 +1,4 @@
-"""Pods: where they were placed, what each container does, and what it ended with."""
+"""Pods: their nodes, and the states of their containers."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ JOB_NAME: Final = "batch.kubernetes.io/job-name"
 
 @dataclass(frozen=True)
 class Termination:
-    """How a container's process ended."""
+    """How a container terminated."""
 
     exit_code: int
-    reason: str  # Kubernetes' own, such as OOMKilled
+    reason: str  # set by Kubernetes, such as OOMKilled
     message: str  # the termination message
     finished_at: str  # RFC 3339
 
@@ -27,9 +27,9 @@ class Container:
     image: str
     memory_limit: str  # as in the spec; empty: none
     running: bool
-    ended: Termination | None  # None: it runs, or waits
-    last: Termination | None  # its previous run's; None: it was never restarted
-    waiting_reason: str  # empty: it does not wait
+    ended: Termination | None  # None: running or waiting
+    last: Termination | None  # of its previous run; None: never restarted
+    waiting_reason: str  # empty: not waiting
     waiting_message: str
     restarts: int
 
@@ -39,11 +39,11 @@ class PodView(ObservedObject):
     """A pod."""
 
     phase: str  # Pending | Running | Succeeded | Failed | Unknown
-    reason: str  # why the pod as a whole failed, such as DeadlineExceeded
+    reason: str  # why the pod failed, such as DeadlineExceeded
     message: str
     node: str  # empty: not scheduled
     scheduled_at: str  # RFC 3339; empty: not scheduled
-    unschedulable: str  # the scheduler's message; empty: scheduled, or not looked at
+    unschedulable: str  # the scheduler's message; empty: scheduled, or not yet tried
     ready: bool
     ip: str
     annotations: Json
@@ -51,7 +51,7 @@ class PodView(ObservedObject):
 
     @property
     def job(self) -> str:
-        """Name of the Job that made it; empty: none."""
+        """Name of the Job that created it; empty: none."""
         return self.label(JOB_NAME)
 
     @property

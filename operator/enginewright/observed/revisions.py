@@ -1,4 +1,4 @@
-"""ControllerRevisions: the revisions that they keep."""
+"""ControllerRevisions: the revisions stored in them."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,10 @@ from enginewright.observed.base import Json, ObservedObject, identity
 class RevisionView(ObservedObject):
     """A revision of a model."""
 
-    number: int  # orders revisions
-    kept: Revision | None  # None: another version's, which cannot be served any more
+    number: int  # increases with every revision
+    kept: (
+        Revision | None
+    )  # None: written by another version and not readable, so it cannot be served
 
     @property
     def revision(self) -> str:

@@ -139,7 +139,7 @@ def _rolling_out(state: ModelState, progress: RolloutProgress, serves: str) -> R
         reason, message = progress.failure.reason, progress.failure.finding.message + serves
         return ReadyState("False", reason, message, stalled=_is_hopeless(progress, reason))
     serving = rollout.serving
-    steady = serving is not None and serving.last_good == rollout.applied
+    steady = serving is not None and serving.last_complete == rollout.applied
     # proofs are of what serves, else of what is applied
     proofs = state.proofs if serving is None or serving.revision == rollout.applied else None
     if not steady and proofs and (broken := proofs.broken):

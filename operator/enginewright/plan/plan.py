@@ -192,8 +192,8 @@ def _serving(
     # what is wanted and known, and not there, was lost
     lost = target.artifact_hash if target and prepared is None else ""
     snapshots = {each.revision: each.kept.snapshot for each in facts.revisions if each.kept}
-    last_good = snapshots.get(serving.last_good)
-    key = last_good.prepared_key if last_good else serving.prepared_key
+    last_complete = snapshots.get(serving.last_complete)
+    key = last_complete.prepared_key if last_complete else serving.prepared_key
     known = next(
         (
             each

@@ -89,7 +89,7 @@ def _without(rejected: RejectedBackend, artifact_hash: str) -> RejectedBackend:
 
 def _serves(rollout: RolloutPlan) -> bool:
     serving = rollout.serving
-    return serving is not None and serving.last_good == rollout.wanted
+    return serving is not None and serving.last_complete == rollout.wanted
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from enginewright.contract.keys import content, content_hash
 from enginewright.manifests.deployment import (
     GRACE_SECONDS,
     STARTUP_SECONDS,
-    Surroundings,
+    PodDefaults,
     pod_templates,
     serving_deployment,
     sidecar_memory,
@@ -183,7 +183,7 @@ def with_templates(facts: Facts, revision: Revision) -> Revision:
     if revision.templates:
         return revision
     config = facts.config
-    around = Surroundings(config.image_pull_policy, config.image_pull_secrets, config.openshift)
+    around = PodDefaults(config.image_pull_policy, config.image_pull_secrets, config.openshift)
     made = pod_templates(facts.model.metadata.name, revision.name, revision.snapshot, around)
     return revision.model_copy(update={"templates": made})
 
@@ -224,7 +224,7 @@ def _kept(
     by_number = sorted(facts.revisions, key=lambda each: each.number, reverse=True)
     names = [each.revision for each in by_number if each.revision in carried]
     before = _served_before(facts)
-    if before and (good := known.get(before.last_good)):
+    if before and (good := known.get(before.last_complete)):
         # nothing is gone back to for pods that it would not have
         has_pods = any(_counts(facts, good, deployments).values())
         names.insert(0 if has_pods else len(names), good.name)
@@ -320,7 +320,7 @@ def _old_revisions(facts: Facts, keep: str) -> Iterable[ObjectRef]:
     model = facts.model
     serving = model.status.serving
     rejected = model.status.rejected_backends
-    served = {serving.revision, serving.last_good} if serving else set()
+    served = {serving.revision, serving.last_complete} if serving else set()
     pinned = {keep, *served, *(each.revision for each in rejected)}
     loose = [each for each in facts.revisions if each.revision not in pinned]
     loose.sort(key=lambda each: each.number, reverse=True)
@@ -388,7 +388,7 @@ def _served(facts: Facts, revision: Revision, mine: Iterable[PodView]) -> bool:
     """Return whether anything of the revision serves, or all of it did."""
     before = _served_before(facts)
     return any(pod.ready for pod in mine) or (
-        before is not None and before.last_good == revision.name
+        before is not None and before.last_complete == revision.name
     )
 
 
@@ -410,11 +410,11 @@ def _serving(
     rolled_out = progress.complete and any(counts.values())
     if before is None and not rolled_out:
         return None
-    last_good = applied.name if rolled_out or before is None else before.last_good
-    name = last_good
+    last_complete = applied.name if rolled_out or before is None else before.last_complete
+    name = last_complete
     if before and not rolled_out:
         ready = _ready_revisions(facts)
-        candidates = (last_good, before.revision, applied.name)
+        candidates = (last_complete, before.revision, applied.name)
         name = next((each for each in candidates if each in ready), before.revision)
     revision = applied if name == applied.name else known.get(name)
     if revision is None:
@@ -425,7 +425,7 @@ def _serving(
         prepared_key=snapshot.prepared_key,
         model_digest=snapshot.model_digest,
         backend=snapshot.classes[0].backend,
-        last_rolled_out="" if name == last_good else last_good,
+        last_rolled_out="" if name == last_complete else last_complete,
         classes=tuple(
             _serving_class(each, deployments.get(each.name), counts) for each in snapshot.classes
         ),
