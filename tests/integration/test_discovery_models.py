@@ -20,8 +20,12 @@ from enginewright_runtime.graph import shapes
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.scoped.parts import TensorProfile
 from enginewright_runtime.prepare.sizes import trial_build
-from enginewright_runtime.prepare.sizes.discovery.discover import Discovered, Open, discover
-from enginewright_runtime.prepare.sizes.trial_build import Tried, buildable
+from enginewright_runtime.prepare.sizes.discovery.discover import (
+    Discovered,
+    DiscoveryRequest,
+    discover,
+)
+from enginewright_runtime.prepare.sizes.trial_build import BuildableSizes, buildable
 from enginewright_runtime.prepare.sizes.trial_run import ended_after
 from enginewright_runtime.proof.golden_inputs import Filling, generate
 from enginewright_runtime.tensorrt import native
@@ -61,14 +65,14 @@ def found(
     unranked = [each.name for each in inputs if not graphs.has_rank(model, each.name)]
     known = shapes.resolve(inputs, (), frozenset(unranked)).profiles
     guessed = shapes.defaulted(inputs, known, ())
-    asked = Open(
+    request = DiscoveryRequest(
         backend in COMPILED_BACKENDS,
         tuple(inputs),
         tuple(each for each in known if each.input not in guessed),
         tuple(unranked),
         samples or {},
     )
-    return discover(path, asked, path.with_suffix(".jsonl"))
+    return discover(path, request, path.with_suffix(".jsonl"))
 
 
 def profiles_of(answer: Discovered) -> tuple[ShapeProfile, ...]:
@@ -205,8 +209,10 @@ def test_what_only_runs_is_not_proposed_for_an_engine(tmp_path: Path) -> None:
     )
     decoder = OPEN["decoder"]()
     profiles = profiles_of(found(tmp_path / "n.onnx", decoder))
-    assert buildable(tmp_path / "n.onnx", "tensorrt-rtx", profiles) == Tried(profiles)
-    assert buildable(tmp_path / "n.onnx", "tensorrt", profiles) == Tried(profiles), "needs a device"
+    assert buildable(tmp_path / "n.onnx", "tensorrt-rtx", profiles) == BuildableSizes(profiles)
+    assert buildable(tmp_path / "n.onnx", "tensorrt", profiles) == BuildableSizes(profiles), (
+        "needs a device"
+    )
 
 
 @functools.wraps(native.build, assigned=("__annotations__",))

@@ -10,7 +10,7 @@ from enginewright_runtime.engine import builder
 from enginewright_runtime.graph import shapes
 from enginewright_runtime.graph.shapes import DEFAULT_BATCH
 from enginewright_runtime.prepare.sizes import batch
-from enginewright_runtime.prepare.sizes.batch import RunCost, most
+from enginewright_runtime.prepare.sizes.batch import RunCost, largest_batch
 from enginewright_runtime.rules import table
 from hypothesis import given
 from hypothesis import strategies as st
@@ -111,7 +111,7 @@ def test_what_an_engine_is_built_for_is_reported_and_kept(tmp_path: Path) -> Non
         each for each in validated.full["findings"] if each["rule"] == table.SMALLER_BATCH.name
     )
     assert finding["severity"] == "warning"
-    assert ", not 32, as far as spec.shapes says nothing" in finding["cause"]
+    assert ", not 32, unless spec.shapes declares others" in finding["cause"]
     assert "spec.shapes" in finding["remedy"]
 
 
@@ -143,11 +143,11 @@ costs = st.builds(RunCost, st.floats(0, 1e4), st.integers(0, 1 << 40))
 
 @given(costs, st.none() | st.integers(1 << 20, 1 << 40))
 def test_the_largest_power_of_two_that_fits(cost: RunCost, memory: int | None) -> None:
-    found = most(cost, memory)
-    room = min(batch.MOST_BYTES, batch.MOST_BYTES if memory is None else memory // 3)
+    found = largest_batch(cost, memory)
+    limit = min(batch.MAX_BYTES, batch.MAX_BYTES if memory is None else memory // 3)
 
     def fits(size: int) -> bool:
-        return size * cost.seconds <= batch.MOST_PROCESSOR_SECONDS and size * cost.bytes <= room
+        return size * cost.seconds <= batch.MAX_PROCESSOR_SECONDS and size * cost.bytes <= limit
 
     assert found in {1, 2, 4, 8, 16, 32}
     assert found == 1 or fits(found)

@@ -1,1 +1,1 @@
-"""Which sizes a model's open dimensions may have, found by running it."""
+"""Sizes of a model's dynamic dimensions, found by running it."""

@@ -1,10 +1,10 @@
-"""The default batch sizes, as far as a run of them fits: found out by running the smallest batch.
+"""The default batch sizes, limited to what a run can afford: measured by running the smallest batch.
 
-Nobody has asked for batches of 32, so a model whose runs are long or large gets a smaller default:
-what a run of the smallest batch costs is measured, and extrapolated in proportion. Costs are processor
-time and memory, not elapsed time, so that neither the number of cores nor other load decides; sizes
-are powers of two, so that small differences seldom do. Keys hold what was asked for, the manifest
-what came of it.
+No user has asked for batches of 32, so a model whose runs are slow or large gets a smaller default:
+the cost of a run of the smallest batch is measured and extrapolated linearly. Costs are processor
+time and memory, not elapsed time, so that neither the number of cores nor other load matters; sizes
+are powers of two, so that small differences rarely matter. Keys contain the requested sizes, the
+manifest the resulting ones.
 """
 
 import logging
@@ -35,20 +35,20 @@ from enginewright_runtime.session.signature import Signature
 
 _log: Final = logging.getLogger(__name__)
 _REFERENCE: Final = "cpu"
-_SECONDS: Final = 300.0  # of loading and two runs: beyond that nothing is known
+_SECONDS: Final = 300.0  # of loading and two runs: beyond that the cost is unknown
 # What a run of the largest default batch may cost. A proof runs each size a few times, a benchmark more.
-MOST_PROCESSOR_SECONDS: Final = 3.0
-MOST_BYTES: Final = 1 << 30
-MOST_INPUT_BYTES: Final = LARGEST_INPUTS  # larger samples are not proven
-_SHARE: Final = 3  # of a container's memory, where a third of it is less
+MAX_PROCESSOR_SECONDS: Final = 3.0
+MAX_BYTES: Final = 1 << 30
+MAX_INPUT_BYTES: Final = LARGEST_INPUTS  # larger samples are not proven
+_SHARE: Final = 3  # one third of a container's memory, if that is less than `MAX_BYTES`
 
 
 @dataclass(frozen=True)
 class RunCost:
-    """What one run of the smallest batch costs."""
+    """The cost of one run of the smallest batch."""
 
     seconds: float  # of processor time
-    bytes: int  # of memory beside the loaded model and the inputs
+    bytes: int  # of memory, without the loaded model and the inputs
     input_bytes: int = 0
 
 
@@ -58,15 +58,15 @@ class Fitted:
 
     profiles: tuple[ShapeProfile, ...]
     findings: tuple[Finding, ...] = ()
-    cost: RunCost | None = None  # None: no size was in question, or the model did not run
+    cost: RunCost | None = None  # None: no batch size is a default, or the model did not run
 
 
 def fit(
     model: Path, recipe: Recipe, inputs: Sequence[TensorSpec], profiles: tuple[ShapeProfile, ...]
 ) -> Fitted:
-    """Return the profiles, with smaller batches where those of the default cost too much.
+    """Return the profiles, with smaller batches if the default ones cost too much.
 
-    `model` is one that the reference loads; the user's shapes, in the recipe, stay.
+    The reference loads `model`; the user's shapes, in the recipe, are kept.
     """
     names = defaulted(inputs, profiles, recipe.shapes)
     if not names or len(profiles) < len(inputs):
@@ -82,12 +82,12 @@ def fit(
             profiles,
         )
     except (StageFailure, SessionError) as error:
-        # what is wrong with it `golden` finds out, which tries harder
+        # `golden`, which tries more inputs, reports what is wrong with the model
         _log.info("not measured: %s", error)
         return Fitted(profiles)
     if cost is None:
         return Fitted(profiles)
-    largest = most(cost, memory_of_child())
+    largest = largest_batch(cost, memory_of_child())
     if largest == DEFAULT_BATCH.max:
         return Fitted(profiles, cost=cost)
     finding = _finding(cost, largest) if recipe.backend in COMPILED_BACKENDS else None
@@ -95,19 +95,19 @@ def fit(
     return Fitted(with_batch(profiles, names, largest), (finding,) if finding else (), cost)
 
 
-def most(cost: RunCost, memory: int | None) -> int:
-    """Return the largest batch, a power of two, a run of which fits.
+def largest_batch(cost: RunCost, memory: int | None) -> int:
+    """Return the largest batch, a power of two, that a run can afford.
 
     Args:
         cost: of a run of batch 1.
-        memory: that a process here may have; None: there is no limit.
+        memory: limit of a process, in bytes; None: no limit.
     """
-    limit = MOST_BYTES if memory is None else min(MOST_BYTES, memory // _SHARE)
+    limit = MAX_BYTES if memory is None else min(MAX_BYTES, memory // _SHARE)
     batch = DEFAULT_BATCH.max
     while batch > 1 and (
-        batch * cost.seconds > MOST_PROCESSOR_SECONDS
+        batch * cost.seconds > MAX_PROCESSOR_SECONDS
         or batch * (cost.bytes + cost.input_bytes) > limit
-        or batch * cost.input_bytes > MOST_INPUT_BYTES
+        or batch * cost.input_bytes > MAX_INPUT_BYTES
     ):
         batch //= 2
     return batch
@@ -117,9 +117,9 @@ def _finding(cost: RunCost, largest: int) -> Finding:
     default, size = DEFAULT_BATCH.max, cost.bytes + cost.input_bytes
     return table.finding(
         table.SMALLER_BATCH,
-        f"engines are built for batches of 1 to {largest}, not {default}, as far as spec.shapes says"
-        f" nothing: on the CPU one of batch 1 takes {cost.seconds:.2g} s of processor time and"
-        f" {format_bytes(size)}, so one of {default} about {default * cost.seconds:.2g} s and"
+        f"engines are built for batches of 1 to {largest}, not {default}, unless spec.shapes declares"
+        f" others: on the CPU a run of batch 1 takes {cost.seconds:.2g} s of processor time and"
+        f" {format_bytes(size)}, so one of batch {default} about {default * cost.seconds:.2g} s and"
         f" {format_bytes(default * size)}",
     )
 
@@ -130,10 +130,10 @@ def measure(
     """Measure runs of the smallest shapes. Called in a child process.
 
     Returns:
-        None: it did not run.
+        The cost; None: the model did not run.
 
     Raises:
-        StageFailure, SessionError: as `loading.create`.
+        StageFailure, SessionError: as by `loading.create`.
     """
     runner, signature, _ = load_runner(_REFERENCE, model)
     smallest = [each.model_copy(update={"opt": each.min, "max": each.min}) for each in profiles]
@@ -143,9 +143,9 @@ def measure(
         try:
             with peak_since() as peak:
                 seconds = _timed(runner, signature, feeds)
-        except Exception:  # noqa: BLE001, S112 - of ONNX Runtime, which has no class of its own
+        except Exception:  # noqa: BLE001, S112 - ONNX Runtime's errors share no other base class
             continue
-        if seconds * DEFAULT_BATCH.max > MOST_PROCESSOR_SECONDS:  # a first run allocates too
+        if seconds * DEFAULT_BATCH.max > MAX_PROCESSOR_SECONDS:  # a first run allocates too
             seconds = min(seconds, _timed(runner, signature, feeds))
         size = sum(array.nbytes for array in feeds.values())
         return RunCost(seconds, max(0, peak() - before), size)

@@ -1,4 +1,4 @@
-"""Has sizes found for what a model leaves open, in a child process that may crash and be slow."""
+"""Finds sizes of a model's dynamic dimensions, in a child process that may crash or be slow."""
 
 import logging
 import tempfile
@@ -22,7 +22,7 @@ from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.graph.shapes import defaulted, missing
 from enginewright_runtime.prepare.sizes.discovery.discover import (
     Discovered,
-    Open,
+    DiscoveryRequest,
     discover,
     sample_shapes,
 )
@@ -34,9 +34,9 @@ from enginewright_runtime.rules.text import printable
 _log: Final = logging.getLogger(__name__)
 _SECONDS: Final = 900.0  # of loading and all runs, which have their own limit
 _GIVE_SIZES: Final = (
-    "add the inputs to spec.shapes with min, opt and max, or give inputs in spec.parity.samples"
+    "add the inputs to spec.shapes with min, opt and max, or provide inputs in spec.parity.samples"
 )
-_CRASHES: Final = 3  # that are begun again after
+_MAX_RESTARTS: Final = 3  # after crashes
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class Sized:
     """What was found by running the model."""
 
     profiles: tuple[ShapeProfile, ...] = ()  # of every input; (): none was found
-    fixed: tuple[str, ...] = ()  # dimensions that are open and run at one size alone
-    observed: ObservedRun | None = None  # of a run at the least sizes
+    fixed: tuple[str, ...] = ()  # dynamic dimensions that run at one size only
+    observed: ObservedRun | None = None  # of a run at the smallest sizes
     cause: str = ""  # why nothing was found
-    refused: str = ""  # why no engine is built for what was found; "": one is, or none was tried
+    refused: str = ""  # why no engine can be built for the sizes; "": one can, or none was tried
 
 
 def find_sizes(
@@ -58,19 +58,19 @@ def find_sizes(
     unranked: Sequence[str],
     samples: Path,
 ) -> Sized:
-    """Run the model at `path` on the reference until sizes are found that it takes.
+    """Run the model at `path` on the reference until sizes are found with which it runs.
 
-    `known` are profiles of the inputs whose sizes are known; sizes of `samples`, the user's, are
-    tried first, and the file need not exist.
+    `known` are profiles of the inputs whose sizes are known; sizes of the user's `samples` are tried
+    first, and the file need not exist.
     """
-    _log.info("running the model to find sizes that it takes")
+    _log.info("running the model to find sizes that it accepts")
     backend = recipe.backend
     open_sizes = len(known) < len(inputs)
-    if open_sizes:  # a default batch is a guess as well: it has to go with what is found
+    if open_sizes:  # a default batch is an assumption as well: it must match the sizes found
         guessed = defaulted(inputs, known, recipe.shapes)
         known = [each for each in known if each.input not in guessed]
     found: Discovered | None = None
-    asked = Open(
+    request = DiscoveryRequest(
         backend in COMPILED_BACKENDS,
         tuple(inputs),
         tuple(known),
@@ -78,26 +78,26 @@ def find_sizes(
         sample_shapes(samples),
     )
     limits = Limits(seconds=_SECONDS, memory_bytes=memory_of_child())
-    call = Call(discover, "running the model to find sizes that it takes", limits)
+    call = Call(discover, "running the model to find sizes that it accepts", limits)
     with tempfile.TemporaryDirectory() as folder:
-        for attempt in range(_CRASHES + 1):
+        for attempt in range(_MAX_RESTARTS + 1):
             try:
-                key = shared_results.ResultKey(path, recipe, asked)
+                key = shared_results.ResultKey(path, recipe, request)
                 found = shared_results.run_shared(
-                    call, key, path, asked, Path(folder) / "runs.jsonl"
+                    call, key, path, request, Path(folder) / "runs.jsonl"
                 )
             except SessionError as error:
                 return Sized(cause=plain(str(error)))
             except StageFailure as failure:
                 ended = {Reason.BACKEND_CRASHED, Reason.OUT_OF_MEMORY}
-                if failure.reason not in ended or attempt == _CRASHES:
+                if failure.reason not in ended or attempt == _MAX_RESTARTS:
                     return Sized(cause=failure.cause)
-                _log.info("%s; going on without what was run then", failure.cause)
+                _log.info("%s; restarting without the run that failed", failure.cause)
                 continue
             break
     if found is None:
         return Sized()
-    _log.info("%s made", counted(found.runs, "run"))
+    _log.info("finished %s", counted(found.runs, "run"))
     profiles = found.profiles
     refused = ""
     if profiles and open_sizes and backend in COMPILED_BACKENDS:
@@ -119,12 +119,12 @@ def unsized(
     recipe: Recipe,
     sized: Sized,
 ) -> list[Finding]:
-    """Return what is wrong with open dimensions, by the backend that is to serve.
+    """Return the findings on dynamic dimensions, by the backend that is to serve.
 
-    Engines are built for sizes that their owner has chosen. Elsewhere every size is served, and
-    sizes are needed for golden inputs alone, which the user's samples have.
+    Engines are built for sizes that the owner declares. Other backends serve every size, and need
+    sizes only for golden inputs, which the user's samples may provide.
 
-    `names` are the inputs with open dimensions; `sized` is what running the model has shown.
+    `names` are the inputs with dynamic dimensions; `sized` was found by running the model.
     """
     if not names:
         return []
@@ -135,7 +135,7 @@ def unsized(
     else:
         found = Finding(
             reason=Reason.SHAPE_PROFILE_MISSING,
-            cause="no sizes were found with which the model runs, so there are no golden inputs:"
+            cause="no sizes were found with which the model runs, so golden inputs are missing:"
             f" {sized.cause}",
             remedy=_GIVE_SIZES,
         )

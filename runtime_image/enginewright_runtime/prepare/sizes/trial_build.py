@@ -1,7 +1,7 @@
-"""Builds an engine for sizes before they are proposed, where the library is there and needs no device.
+"""Builds a trial engine for sizes before they are proposed, if the library can do so without a device.
 
-That a model runs at some sizes does not say that an engine can be built for the range between them:
-TensorRT-RTX refuses some models unless every size is fixed. What is proposed then is what it builds.
+A model that runs at some sizes may have no engine for the range between them: TensorRT-RTX refuses
+some models unless every size is fixed. Only sizes that it builds are proposed.
 """
 
 import logging
@@ -29,37 +29,35 @@ from enginewright_runtime.tensorrt.flavor import FLAVORS
 from enginewright_runtime.tensorrt.results import BuildResult
 
 _log: Final = logging.getLogger(__name__)
-_LARGEST: Final = 256 << 20  # bytes of a model that is built only to find sizes
+_LARGEST: Final = 256 << 20  # bytes of a model for which trial engines are built
 _SECONDS: Final = 60.0  # of `TimeLimit`, for one build
-_LONGEST: Final = 600.0  # seconds, after which a build hangs
-_CAPABILITY: Final = "8.9"  # no class is known yet; what sizes are taken does not depend on it
+_HANG_SECONDS: Final = 600.0  # after which a build is taken to hang
+_CAPABILITY: Final = "8.9"  # no class is known yet; the accepted sizes do not depend on it
 _NAME: Final = "trial"
 
 
 @dataclass(frozen=True)
-class Tried:
-    """What a build has shown about sizes that the model runs with."""
+class BuildableSizes:
+    """The sizes, of those with which the model runs, for which an engine can be built."""
 
-    profiles: tuple[
-        ShapeProfile, ...
-    ]  # to be proposed; (): nothing is built for any that were tried
-    refused: str = ""  # why, by the library; "": something is built, or it could not be tried
+    profiles: tuple[ShapeProfile, ...]  # to be proposed; (): no engine could be built
+    refused: str = ""  # the library's reason; "": an engine was built, or it could not be tried
 
 
-def buildable(model: Path, backend: str, profiles: tuple[ShapeProfile, ...]) -> Tried:
-    """Return profiles that an engine can be built for, of those found by running the model.
+def buildable(model: Path, backend: str, profiles: tuple[ShapeProfile, ...]) -> BuildableSizes:
+    """Return profiles for which an engine can be built, from those found by running the model.
 
     `profiles` are of every input; all their corners have run.
 
     Returns:
-        The profiles; or, where only that is built, without empty sizes, or fixed at the opt ones;
-        the profiles as well where the library is not here, or cannot read the model as it is.
+        The profiles; if no engine is built for them, without empty sizes, or fixed at the opt sizes.
+        The profiles unchanged if the library is missing, or cannot parse the model unconverted.
     """
     refused = ""
     flavor = FLAVORS.get(backend)
     proto = graphs.parse(model)
     if flavor is None or not flavor.targets or size_bytes(proto) > _LARGEST:
-        return Tried(profiles)
+        return BuildableSizes(profiles)
     try:
         version = loading.find(backend).version()
         with tempfile.TemporaryDirectory() as name:
@@ -82,7 +80,7 @@ def buildable(model: Path, backend: str, profiles: tuple[ShapeProfile, ...]) -> 
                 progress=folder / "progress.json",
                 timing_cache=folder / "timing.cache",
                 plugins=of_model(model).plugins,
-                limits=Limits(_LONGEST, memory_of_child(), work_seconds=_SECONDS),
+                limits=Limits(_HANG_SECONDS, memory_of_child(), work_seconds=_SECONDS),
             )
             for candidate in _narrower(profiles):
                 sizes = [
@@ -90,14 +88,14 @@ def buildable(model: Path, backend: str, profiles: tuple[ShapeProfile, ...]) -> 
                 ]
                 answer = attempts.build(proto, _NAME, sizes, (0, 100))
                 if answer.built:
-                    return Tried(candidate)
-                if not answer.parsed:  # conversion may mend that; it says nothing of sizes
-                    return Tried(profiles)
+                    return BuildableSizes(candidate)
+                if not answer.parsed:  # conversion may fix that, and it is unrelated to sizes
+                    return BuildableSizes(profiles)
                 refused = _why(answer, flavor.title, candidate)
     except (StageFailure, SessionError) as error:
-        _log.info("what engines are built for cannot be tried here: %s", error)
-        return Tried(profiles)
-    return Tried((), refused)
+        _log.info("trial engines cannot be built here: %s", error)
+        return BuildableSizes(profiles)
+    return BuildableSizes((), refused)
 
 
 def _why(answer: BuildResult, title: str, profiles: Sequence[ShapeProfile]) -> str:
@@ -111,7 +109,7 @@ def _why(answer: BuildResult, title: str, profiles: Sequence[ShapeProfile]) -> s
 
 
 def _narrower(profiles: Sequence[ShapeProfile]) -> Iterator[tuple[ShapeProfile, ...]]:
-    """Yield the profiles, then the same without empty sizes, then with the opt sizes alone."""
+    """Yield the profiles, then the same without empty sizes, then with the opt sizes only."""
     yield tuple(profiles)
     if any(0 in each.min for each in profiles):
         yield tuple(

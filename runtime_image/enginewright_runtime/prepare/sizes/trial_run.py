@@ -1,7 +1,7 @@
-"""Runs a model once, at the smallest of its shapes, to see what it gives: `validate`'s child does.
+"""Runs a model once, at its smallest shapes, to observe its outputs, in a child of `validate`.
 
-What the model says of the inputs is `golden`'s business, which tries harder: here a model that does
-not run, or takes long, has simply not been seen.
+Errors are left to `golden`, which tries more inputs: a model that fails here, or is slow, is simply
+not observed.
 """
 
 import math
@@ -22,10 +22,10 @@ from enginewright_runtime.rules.behaviour import ObservedRun
 
 _LARGEST: Final = 64 << 20  # bytes of inputs
 _SECONDS: Final = 5.0  # of `TimeLimit`, for all attempts
-_LOOK_SECONDS: Final = 0.05  # between two looks at the clocks
+_CHECK_SECONDS: Final = 0.05  # between two checks of the time limit
 _FLOATS: Final = "fc"
 _FATAL_ONLY: Final = 4
-_ELEMENT_BYTES: Final = {"string": 64, "bfloat16": 2}  # about: strings come as Python objects
+_ELEMENT_BYTES: Final = {"string": 64, "bfloat16": 2}  # approximate: strings are Python objects
 
 
 def observe(
@@ -33,7 +33,7 @@ def observe(
     inputs: Sequence[TensorSpec],
     profiles: Sequence[ShapeProfile],
 ) -> ObservedRun | None:
-    """Run a session on the reference on generated inputs of the profiles' least sizes.
+    """Run a session on generated inputs of the profiles' min sizes.
 
     None: the model did not run, or one of its inputs has no profile.
     """
@@ -46,9 +46,10 @@ def takes_batches(
     profiles: Sequence[ShapeProfile],
     batched: Sequence[str],
 ) -> bool:
-    """Tell whether a session that runs at the least sizes also runs with one more in a batch.
+    """Tell whether a session that runs at the min sizes also runs with a batch larger by one.
 
-    `batched` are the inputs whose first dimension is the batch. False: it failed, within its time.
+    `batched` are the inputs whose first dimension is the batch. False: it failed, within the time
+    limit.
     """
     larger = [
         each.model_copy(update={"min": (each.min[0] + 1, *each.min[1:])})
@@ -63,12 +64,12 @@ def takes_batches(
 def _observe(
     session: ort.InferenceSession, inputs: Sequence[TensorSpec], profiles: Sequence[ShapeProfile]
 ) -> tuple[ObservedRun | None, bool]:
-    """Return what one run gave, and whether it ended by itself."""
+    """Return the observed run, and whether it ended within the time limit."""
     smallest = [
         profile.model_copy(update={"opt": profile.min, "max": profile.min}) for profile in profiles
     ]
     names = {profile.input for profile in profiles}
-    # NumPy has no bfloat16, and ONNX Runtime takes none from it
+    # NumPy lacks bfloat16, so ONNX Runtime cannot be fed with it
     dtypes = {spec.name: spec.dtype for spec in inputs}
     kinds = {*dtypes.values(), *(arg.type for arg in session.get_outputs())}
     if names != dtypes.keys() or kinds & {"bfloat16", "tensor(bfloat16)"}:
@@ -85,17 +86,17 @@ def _observe(
 
 @contextmanager
 def ended_after(seconds: float) -> Iterator[ort.RunOptions]:
-    """Yield options with which ONNX Runtime ends a run past its `TimeLimit`, and logs nothing.
+    """Yield options with which ONNX Runtime ends a run beyond its `TimeLimit`, and logs nothing.
 
-    Runs that wait for ever, without using the processor, end with their process (`Limits`).
+    Runs that block forever, without using the processor, end with their process (`Limits`).
     """
     options = ort.RunOptions()
-    options.log_severity_level = _FATAL_ONLY  # what fails is a finding
+    options.log_severity_level = _FATAL_ONLY  # failures become findings
     limit = TimeLimit(seconds)
     over = threading.Event()
 
     def watch() -> None:
-        while not over.wait(_LOOK_SECONDS):
+        while not over.wait(_CHECK_SECONDS):
             if limit.over():
                 options.terminate = True
                 return
@@ -110,14 +111,14 @@ def ended_after(seconds: float) -> Iterator[ort.RunOptions]:
 
 
 def bytes_of(dtype: str, shape: Sequence[int]) -> int:
-    """Return the bytes of an input."""
+    """Return the size of an input, in bytes."""
     if dtype in _ELEMENT_BYTES:
         return math.prod(shape) * _ELEMENT_BYTES[dtype]
     return math.prod(shape) * int(np.dtype(dtype).itemsize)
 
 
 def feeds_of(sample: Sample) -> dict[str, NDArray[Any]]:
-    """Return a sample as a session takes it: strings as objects."""
+    """Return a sample as a session accepts it: strings as objects."""
     return {
         name: array.astype(object) if array.dtype.kind == "U" else array
         for name, array in sample.inputs.items()
@@ -130,7 +131,7 @@ def _run(
     names = [arg.name for arg in session.get_outputs()]
     try:
         arrays = session.run(names, feeds_of(sample), options)
-    except Exception:  # noqa: BLE001 - of ONNX Runtime, which has no class of its own
+    except Exception:  # noqa: BLE001 - ONNX Runtime's errors share no other base class
         return None
     found = {
         name: array for name, array in zip(names, arrays, strict=True) if hasattr(array, "shape")

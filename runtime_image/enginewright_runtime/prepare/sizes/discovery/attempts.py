@@ -1,7 +1,7 @@
-"""Runs one session at many points, within bounds; the only part of discovery that runs anything.
+"""Runs one session at many points, within limits; the only part of discovery that runs anything.
 
-What becomes of every run is written to a journal before the next begins: native code may end the
-process in the midst of one, and who begins again knows which point not to run, and runs none twice.
+The outcome of every run is written to a journal before the next starts: native code may crash the
+process during a run, and a restarted process then skips that point, and repeats no run.
 """
 
 import json
@@ -27,7 +27,7 @@ RUNS: Final = 400
 SECONDS: Final = 60.0  # of `TimeLimit`, for all runs
 _RUN_SECONDS: Final = 10.0  # likewise, for one
 _INPUT_BYTES: Final = 256 << 20
-_GROWTH_BYTES: Final = 1 << 30  # of resident memory by one run: larger points are not run
+_GROWTH_BYTES: Final = 1 << 30  # of resident memory in one run: larger points are then skipped
 _CRASHED: Final = "the process ended"
 _TOO_LONG: Final = "it would take too long"
 
@@ -42,10 +42,10 @@ class TrialRuns:
         order: Mapping[str, int],
         journal: Path,
     ) -> None:
-        """Take up what the journal holds.
+        """Load the outcomes in the journal.
 
-        `order` is that of the graph's nodes, by name; what an earlier process has written to
-        `journal` is not run again.
+        `order` is the position of the graph's nodes, by name; points that an earlier process has
+        written to `journal` are not run again.
         """
         self._session = session
         self._problem = problem
@@ -60,7 +60,7 @@ class TrialRuns:
         self._outcomes = _read(journal)
         self._journal = journal.open("a")
         self._limit = TimeLimit(SECONDS)
-        self._too_large: int | None = None  # bytes of inputs, of a run that took too much memory
+        self._too_large: int | None = None  # bytes of inputs, of a run that used too much memory
         self._too_slow: int | None = None  # likewise, of one that took too long
         self.runs = len(self._outcomes)
 
@@ -96,16 +96,16 @@ class TrialRuns:
         limit = TimeLimit(_RUN_SECONDS)
         try:
             arrays = self._outputs_of(sample)
-        except Exception as error:  # noqa: BLE001 - of ONNX Runtime, which has no class of its own
+        except Exception as error:  # noqa: BLE001 - ONNX Runtime's errors share no other base class
             error_text = str(error)
             progress = self._order.get(failed_node(error_text) or "", -1)
             message = _TOO_LONG if limit.over() else plain(error_text)
             outcome = Outcome(ran=False, message=message, progress=progress)
         else:
             outcome = Outcome(ran=True)
-            # an empty past is one thing, outputs of nothing another
-            nothing = any(point[each.name] == 0 for each in self._problem.unknowns)
-            if nothing and any(map(_is_empty, arrays)):
+            # an empty past is valid only if the outputs are not empty
+            is_empty = any(point[each.name] == 0 for each in self._problem.unknowns)
+            if is_empty and any(map(_is_empty, arrays)):
                 outcome = Outcome(ran=False, message="its outputs are empty, or not finite")
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
         if grown > _GROWTH_BYTES:
@@ -139,7 +139,7 @@ class TrialRuns:
 
 
 def _read(journal: Path) -> dict[str, Outcome]:
-    """Return outcomes by key; of a run that ended the process, its failure."""
+    """Return outcomes by key; a run without one has crashed the process."""
     found: dict[str, Outcome] = {}
     if journal.exists():
         for line in journal.read_text().splitlines():

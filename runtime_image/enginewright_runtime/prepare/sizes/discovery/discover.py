@@ -1,4 +1,4 @@
-"""Finds sizes and values with which a model runs: what a child process of a stage does."""
+"""Finds sizes and values with which a model runs, in a child process of a stage."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,16 +20,16 @@ from enginewright_runtime.prepare.sizes.trial_run import observe
 from enginewright_runtime.rules.behaviour import ObservedRun
 from enginewright_runtime.session import loading
 
-_ENGINE: Final = Caps(batch=8, pixels=640, length=128)  # an engine takes no other sizes
-_PROVEN: Final = Caps(batch=2, pixels=320, length=128)  # what golden samples are made of
+_ENGINE: Final = Caps(batch=8, pixels=640, length=128)  # an engine accepts no other sizes
+_PROVEN: Final = Caps(batch=2, pixels=320, length=128)  # for golden samples only
 _REFERENCE: Final = "cpu"
 
 
 @dataclass(frozen=True)
-class Open:
-    """What is known of a model whose sizes are to be found."""
+class DiscoveryRequest:
+    """A model whose sizes are to be found, and what is known of them."""
 
-    engines: bool  # whether it is for engines, which take no other sizes: larger ones are tried
+    engines: bool  # whether engines are built, which accept no other sizes: larger ones are tried
     inputs: tuple[TensorSpec, ...]
     known: tuple[ShapeProfile, ...]  # of inputs whose sizes are given
     unranked: tuple[str, ...]  # names of inputs that declare no rank
@@ -40,36 +40,35 @@ class Open:
 class Discovered:
     """What was found by running a model."""
 
-    runs: int  # that were made
+    runs: int  # how many were made
     profiles: tuple[
         ShapeProfile, ...
     ] = ()  # of every input; all corners have run, alone and together
-    fixed: tuple[str, ...] = ()  # dimensions that are open and run at one size alone: "input[axis]"
+    fixed: tuple[str, ...] = ()  # dynamic dimensions that run at one size only: "input[axis]"
     integers: str | None = None  # the filling with which it ran
-    observed: ObservedRun | None = None  # of a run at the least sizes
-    cause: str = ""  # of the run that came furthest; "": one succeeded
+    observed: ObservedRun | None = None  # of a run at the smallest sizes
+    cause: str = ""  # of the run that executed the most nodes; "": one succeeded
 
 
-def discover(path: Path, asked: Open, journal: Path) -> Discovered:
+def discover(path: Path, request: DiscoveryRequest, journal: Path) -> Discovered:
     """Find sizes with which the model runs on the reference. Called in a child process.
 
-    `journal` is a file in which runs are written down; who calls again after a crash gives it
-    again.
+    `journal` is a file in which runs are recorded; pass it again to resume after a crash.
 
     Raises:
-        StageFailure: as `loading.create`.
+        StageFailure: as by `loading.create`.
         SessionError: the model does not load.
     """
     model = graphs.parse(path)
-    clues = graph.read(model, [spec.name for spec in asked.inputs])
-    problem = pose(asked.inputs, asked.known, frozenset(asked.unranked), clues)
+    clues = graph.read(model, [spec.name for spec in request.inputs])
+    problem = pose(request.inputs, request.known, frozenset(request.unranked), clues)
     del model
     session = loading.create(_REFERENCE, path).session
     attempts = TrialRuns(session, problem, clues.order, journal)
-    found = search(problem, attempts, _begin(problem, asked.samples))
+    found = search(problem, attempts, _start(problem, request.samples))
     if found.point is None:
         return Discovered(attempts.runs, cause=found.message)
-    caps = _ENGINE if asked.engines else _PROVEN
+    caps = _ENGINE if request.engines else _PROVEN
     ranges = explore(problem, found.point, attempts, caps)
     profiles = problem.profiles(ranges.corners)
     return Discovered(
@@ -77,12 +76,12 @@ def discover(path: Path, asked: Open, journal: Path) -> Discovered:
         profiles=tuple(profiles),
         fixed=_places(problem, ranges),
         integers=problem.filling(found.point).value,
-        observed=observe(session, asked.inputs, profiles),
+        observed=observe(session, request.inputs, profiles),
     )
 
 
-def _begin(problem: Problem, samples: Mapping[str, Sequence[int]]) -> dict[str, int] | None:
-    """Return the point of the user's samples, where they have sizes for what is unknown."""
+def _start(problem: Problem, samples: Mapping[str, Sequence[int]]) -> dict[str, int] | None:
+    """Return the point of the user's samples; None without samples."""
     if not samples:
         return None
     point = problem.start

@@ -1,4 +1,4 @@
-"""What a graph says of its inputs: constants that they are compared with, sizes of what they meet."""
+"""Clues in a graph about its inputs: constants that they are compared with, and sizes of weights."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from enginewright_runtime.graph.raw.graphs import elements, graphs_in
 from enginewright_runtime.graph.scoped.scopes import Node, Scope, Value
 
 _COMPARISONS: Final = frozenset({"Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual"})
-# what hands a single number on as it is
+# operators that pass a single number on unchanged
 _COPIES: Final = frozenset(
     {"Cast", "Identity", "Squeeze", "Unsqueeze", "Reshape", "Flatten", "Gather"}
 )
@@ -24,14 +24,14 @@ _NUMBERS: Final = frozenset(
         *("FLOAT16", "FLOAT", "DOUBLE"),
     )
 )
-_NEAR: Final = 12  # nodes from an input to a weight that may say something of its sizes
-_MOST: Final = 12  # sizes or constants
+_MAX_DISTANCE: Final = 12  # nodes between an input and a weight whose sizes may be the input's
+_MAX_CLUES: Final = 12  # sizes or constants
 _LARGEST: Final = 65536  # as a size
 
 
 @dataclass(frozen=True)
 class Clues:
-    """What is known without running; likeliest first."""
+    """What is known without running; the most likely first."""
 
     compared: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # by input
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # likewise
@@ -39,12 +39,14 @@ class Clues:
 
 
 def read(model: ModelProto, inputs: Sequence[str]) -> Clues:
-    """Return what the graph of `model`, whose external data need not be loaded, says of `inputs`."""
+    """Return the clues about `inputs` in the graph of `model`, whose external data is not needed."""
     known = dict(_constants(model.graph))
     weights = {name: tuple(tensor.dims) for name, tensor in _tensors(model.graph)}
     main = Scope(model.graph)
     everywhere, outside = _Readers(main.all_nodes()), _Readers(main.nodes)
-    values = {name: main.values[name] for name in inputs if name}  # a broken model has one without
+    values = {
+        name: main.values[name] for name in inputs if name
+    }  # invalid models have unnamed ones
     names = enumerate(node.proto.name for node in everywhere.nodes)
     return Clues(
         compared={
@@ -62,7 +64,7 @@ def read(model: ModelProto, inputs: Sequence[str]) -> Clues:
 
 
 class _Readers:
-    """The nodes that read each value: of thousands of nodes an input meets few."""
+    """The nodes that read each value: an input reaches few of thousands of nodes."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self.nodes = list(nodes)
@@ -88,12 +90,12 @@ class _Readers:
 
 
 def _constants(graph: GraphProto) -> Iterator[tuple[str, float]]:
-    """Yield single numbers by name, those of bodies too: exporters give them names of their own."""
+    """Yield single numbers by name, including those in bodies: exporters give them unique names."""
     for name, tensor in chain.from_iterable(map(_tensors, graphs_in(graph))):
         if elements(tensor) == 1 and tensor.data_type in _NUMBERS and not tensor.external_data:
             try:
                 array = numpy_helper.to_array(tensor)
-            except ValueError:  # damaged: rule tensor-data reports it
+            except ValueError:  # invalid: rule tensor-data reports it
                 continue
             yield name, float(array.reshape(-1)[0])
 
@@ -118,20 +120,20 @@ def _compared(readers: _Readers, value: Value, known: Mapping[str, float]) -> tu
         return ()
 
     readers.follow(value, visit)
-    return tuple(dict.fromkeys(found))[:_MOST]
+    return tuple(dict.fromkeys(found))[:_MAX_CLUES]
 
 
 def _sizes(
     readers: _Readers, value: Value, weights: Mapping[str, tuple[int, ...]]
 ) -> tuple[int, ...]:
-    """Return sizes of the weights that an input meets first, nearest first."""
+    """Return sizes of the weights that an input reaches first, nearest first."""
     distance = {value: 0}
     met: list[tuple[int, int]] = []
 
     def visit(node: Node) -> Iterable[Value]:
         inputs = node.inputs()
-        near = min((distance[each] for each in inputs if each in distance), default=_NEAR)
-        if near >= _NEAR:
+        near = min((distance[each] for each in inputs if each in distance), default=_MAX_DISTANCE)
+        if near >= _MAX_DISTANCE:
             return ()
         for output in node.makes():
             distance.setdefault(output, near + 1)
@@ -140,4 +142,6 @@ def _sizes(
         return node.makes()
 
     readers.follow(value, visit)
-    return tuple(dict.fromkeys(size for _, size in sorted(met, key=lambda one: one[0])))[:_MOST]
+    return tuple(dict.fromkeys(size for _, size in sorted(met, key=lambda one: one[0])))[
+        :_MAX_CLUES
+    ]

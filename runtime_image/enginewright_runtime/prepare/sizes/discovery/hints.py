@@ -1,7 +1,7 @@
-"""What ONNX Runtime's messages say of the sizes that it wants instead. Pure.
+"""Sizes that ONNX Runtime's error messages suggest. Pure.
 
-Its messages have no common form (`Got: 2 Expected: 3`, `3 by 4`, `must have shape {1,3,8}.
-Actual:{1,2,8}`), but the size that it has and the one that it wants are among their numbers.
+The messages have no common form (`Got: 2 Expected: 3`, `3 by 4`, `must have shape {1,3,8}.
+Actual:{1,2,8}`), but the actual size and the expected one are among their numbers.
 """
 
 import math
@@ -17,15 +17,15 @@ Change = dict[str, int]
 _RANK: Final = re.compile(r"Invalid rank for input: (?P<name>.+?) Got: \d+ Expected: (?P<rank>\d+)")
 _DIMENSIONS: Final = re.compile(r"invalid dimensions for input: (?P<name>.+?) for the following")
 _WANTED: Final = re.compile(r"index: (?P<axis>\d+) Got: \d+ Expected: (?P<size>\d+)")
-# numbers that are no sizes: source lines, names, axes, status codes
+# numbers that are not sizes: source lines, names, axes, status codes
 _NOISE: Final = re.compile(
     r"\S+\.(?:h|cc|cpp):\d+|Name: ?'[^']*'|(?:[Aa]xis|index:|input|operand|dimension)[ =]\d+"
     r"|\[ONNXRuntimeError\] : \d+ :|axis == 1|other than 1"
 )
 _NODE: Final = re.compile(r"while running \w+ node\. Name: ?'(?P<name>[^']*)'")
 _NUMBER: Final = re.compile(r"(?<![\w.])\d+(?![\w.]*[A-Za-z_])")
-_MOST_NUMBERS: Final = 16
-_MOST: Final = 24  # changes
+_MAX_NUMBERS: Final = 16
+_MAX_CHANGES: Final = 24
 _LARGEST: Final = 1 << 20
 _LARGEST_PRODUCT: Final = 1 << 28
 _STRIDE: Final = 16
@@ -34,13 +34,13 @@ _LEAST_SIDE: Final = 8
 
 
 def failed_node(message: str) -> str | None:
-    """Return the name of the node that failed, the innermost where it is in a body."""
+    """Return the name of the node that failed, the innermost one if it is in a body."""
     names = [found["name"] for found in _NODE.finditer(message) if found["name"]]
     return names[-1] if names else None
 
 
 def changes(message: str, point: Point, problem: Problem) -> list[Change]:
-    """Return changes of `point` that the message of a failed run makes plausible, the likeliest first."""
+    """Return changes of `point` that a failed run's message suggests, the most likely first."""
     found = [*_named(message, problem), *_by_numbers(_numbers(message), point, problem)]
     kept: list[Change] = []
     for change in found:
@@ -48,13 +48,13 @@ def changes(message: str, point: Point, problem: Problem) -> list[Change]:
             kept.append(change)
     batches = [each.name for each in problem.unknowns if each.role is Role.BATCH]
     present = {point[name] for name in batches}
-    # what a layer wants is seldom mended by more samples, unless another input has as many
+    # another batch size rarely fixes a layer's error, unless another input has that batch size
     kept.sort(key=lambda change: any(change.get(name, 1) not in {1, *present} for name in batches))
-    return kept[:_MOST]
+    return kept[:_MAX_CHANGES]
 
 
 def _named(message: str, problem: Problem) -> Iterator[Change]:
-    """Yield what a message about an input says outright."""
+    """Yield changes that a message about an input states explicitly."""
     if (match := _RANK.search(message)) and (name := rank_of(match["name"])) in problem.choices:
         options = problem.choices[name]
         if int(match["rank"]) in options:
@@ -72,11 +72,11 @@ def _named(message: str, problem: Problem) -> Iterator[Change]:
 def _numbers(message: str) -> list[int]:
     text = _NOISE.sub(" ", message)
     numbers = (int(each) for each in _NUMBER.findall(text))
-    return list(dict.fromkeys(each for each in numbers if each <= _LARGEST_PRODUCT))[:_MOST_NUMBERS]
+    return list(dict.fromkeys(each for each in numbers if each <= _LARGEST_PRODUCT))[:_MAX_NUMBERS]
 
 
 def _by_numbers(numbers: Sequence[int], point: Point, problem: Problem) -> Iterator[Change]:
-    """Yield what becomes of the unknowns if one of the numbers is what another should be."""
+    """Yield changes of the unknowns if one of the numbers is actual and another one expected."""
     sizes = {each.name: point[each.name] for each in problem.unknowns}
     for got in numbers:
         same = [name for name, size in sizes.items() if size == got]
@@ -92,7 +92,7 @@ def _by_numbers(numbers: Sequence[int], point: Point, problem: Problem) -> Itera
 
 
 def _areas(numbers: Sequence[int], point: Point, problem: Problem) -> Iterator[Change]:
-    """Yield images of which as much is left as is wanted, where the numbers are of areas."""
+    """Yield image sizes whose area after the layers is the expected one, if the numbers are areas."""
     pixels = [each.name for each in problem.unknowns if each.role is Role.PIXELS]
     if len(pixels) < _SIDES:
         return
@@ -104,9 +104,9 @@ def _areas(numbers: Sequence[int], point: Point, problem: Problem) -> Iterator[C
 
 
 def _derived(numbers: Sequence[int], sizes: Point) -> Iterator[Change]:
-    """Yield changes where the numbers are what layers made of the sizes."""
+    """Yield changes if layers have derived the numbers from the sizes."""
     pairs = [*pairwise(numbers)]
-    # which is had and which is wanted no message says; smaller sizes are tried sooner
+    # no message says which number is actual and which expected; smaller sizes are tried first
     for got, wanted in sorted([*pairs, *(pair[::-1] for pair in pairs)], key=lambda pair: -pair[0]):
         for name, size in sizes.items():
             for change in (wanted - got, got - wanted):

@@ -1,4 +1,4 @@
-"""What is not known of a model's inputs: open sizes and values that it branches on. Pure."""
+"""The unknowns of a model's inputs: dynamic sizes, and values on which it branches. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,12 +17,12 @@ from enginewright_runtime.prepare.sizes.discovery.roles import LEAST_PIXELS, SIZ
 from enginewright_runtime.proof.golden_inputs import Filling
 
 Point = Mapping[str, int]  # a size of every unknown, and an index of every choice
-# of a choice: ranks, ranges of values, or names of fillings; "drawn" is no range at all
+# of a choice: ranks, ranges of values, or names of fillings; "drawn" is no range
 Options: TypeAlias = tuple[str | tuple[float, float] | int, ...]
 
 
 _SUM: Final = re.compile(r"\s*[A-Za-z_][\w.]*(?:\s*\+\s*(?:[A-Za-z_][\w.]*|\d+))+\s*")
-_RANKS: Final = (2, 1, 3, 4, 0)  # of an input that declares none
+_RANKS: Final = (2, 1, 3, 4, 0)  # to try for an input without a declared rank
 _NUMBERED: Final = re.compile(r"\d+")
 DRAWN: Final = "drawn"
 INTEGERS: Final = "integers"  # the choice of a filling
@@ -42,45 +42,45 @@ class Size:
 
 @dataclass(frozen=True)
 class Unknown:
-    """An open size."""
+    """A size to be found."""
 
     name: str
     role: Role
-    sizes: tuple[int, ...]  # to be tried, the likeliest first
+    sizes: tuple[int, ...]  # to be tried, the most likely first
 
     @property
     def least(self) -> int:
-        """Return the least size that is worth trying, where an empty one is not."""
+        """Return the smallest non-empty size that is worth trying."""
         return LEAST_PIXELS if self.role is Role.PIXELS else 1
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A model's inputs, and what of them is unknown."""
+    """A model's inputs and their unknowns."""
 
     inputs: tuple[TensorSpec, ...]
     known: tuple[ShapeProfile, ...]  # of inputs whose sizes are given
-    shapes: Mapping[str, tuple[Size, ...]]  # of the others; as many as the highest rank
+    shapes: Mapping[str, tuple[Size, ...]]  # of the others; with the highest rank to try
     unknowns: tuple[Unknown, ...]
     choices: Mapping[str, Options] = field(default_factory=dict)
-    # by corner, sizes of the dimensions that known profiles name
+    # by corner, sizes of the named dimensions in known profiles
     given: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def start(self) -> dict[str, int]:
-        """Return the likeliest point."""
+        """Return the most likely point."""
         return {each.name: each.sizes[0] for each in self.unknowns} | dict.fromkeys(self.choices, 0)
 
     def shapes_at(self, point: Point, corner: str) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of all inputs, those that are known at `corner`."""
+        """Return the shapes of all inputs; those of known ones are at `corner`."""
         known: dict[str, tuple[int, ...]] = {
             each.input: getattr(each, corner) for each in self.known
         }
-        whole = {**point, **self.given.get(corner, {})}
-        return known | {name: self.shape(name, whole) for name in self.shapes}
+        sizes = {**point, **self.given.get(corner, {})}
+        return known | {name: self.shape(name, sizes) for name in self.shapes}
 
     def shape(self, name: str, point: Point) -> tuple[int, ...]:
-        """Return the shape of an input of open size."""
+        """Return the shape of an input with unknown sizes."""
         dimensions = self.shapes[name]
         rank = self.choices.get(rank_of(name))
         if rank is not None:
@@ -107,18 +107,18 @@ class Problem:
         return tuple(found)
 
     def span(self, name: str, point: Point) -> tuple[float, float] | None:
-        """Return the range of an input's values; None: whatever the filling says."""
+        """Return the range of an input's values; None: the filling decides."""
         options = self.choices.get(values_of(name))
         picked = None if options is None else options[point[values_of(name)]]
         return picked if isinstance(picked, tuple) else None
 
     def filling(self, point: Point) -> Filling:
-        """Return what integers without a range are drawn from."""
+        """Return the filling for integers without a range."""
         options = self.choices.get(INTEGERS)
         return Filling.DIGITS if options is None else Filling(str(options[point[INTEGERS]]))
 
     def peers(self) -> dict[str, list[str]]:
-        """Return unknowns that most likely go together, by what they have in common."""
+        """Return unknowns that most likely change together, by their role."""
         found: dict[str, list[str]] = {}
         for each in self.unknowns:
             found.setdefault(each.role.value, []).append(each.name)
@@ -141,9 +141,9 @@ def pose(
     unranked: frozenset[str],
     clues: Clues,
 ) -> Problem:
-    """Return what is unknown of a model's inputs.
+    """Return the unknowns of a model's inputs.
 
-    `known` are profiles of inputs that are given, or have no open dimension; `unranked` inputs
+    `known` are profiles of inputs that are declared, or have no dynamic dimension; `unranked` inputs
     declare no rank.
     """
     sized = {each.input for each in known}
@@ -199,7 +199,7 @@ def _values(spec: TensorSpec, clues: Clues) -> Options:
         return (DRAWN, (0.0, 0.0), (1.0, 1.0))
     if not constants or len(spec.shape) > 1:
         return ()
-    # a number on its own is a switch; of several, one is padding more often than all are it
+    # a single number is a switch; among several, a compared constant is more often padding
     alone = all(size == 1 for size in spec.shape)
     return (*constants, DRAWN) if alone and _is_integer(spec) else (DRAWN, *constants)
 
@@ -207,7 +207,7 @@ def _values(spec: TensorSpec, clues: Clues) -> Options:
 def _named(
     inputs: Sequence[TensorSpec], known: Sequence[ShapeProfile], corner: str
 ) -> dict[str, int]:
-    """Return the sizes of dimensions that known profiles name."""
+    """Return the sizes of named dimensions in known profiles."""
     shapes = {spec.name: spec.shape for spec in inputs}
     found: dict[str, int] = {}
     for profile in known:
@@ -226,7 +226,7 @@ def _size(name: str, axis: int, dimension: int | str | None, symbols: frozenset[
     if isinstance(dimension, int):
         return Size(number=dimension)
     if dimension is None or dimension in PLACEHOLDER_DIMENSIONS:
-        # layers of one kind have states of one shape: past.0.key, past.1.key
+        # layers of one kind have states of equal shape: past.0.key, past.1.key
         return Size((f"{_NUMBERED.sub('#', name)}[{axis}]",))
     if _SUM.fullmatch(dimension):
         parts = [part.strip() for part in dimension.split("+")]

@@ -1,7 +1,7 @@
-"""How far sizes may go from a point that runs, and which must go together. Pure.
+"""How far sizes can be varied from a point that runs, and which must change together. Pure.
 
-Everything that is returned has run: each range from end to end of itself, and all of them at once at
-their least and at their greatest.
+Everything returned has run: both ends of each range alone, and all ranges together at their minimum
+and at their maximum.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,21 +15,21 @@ from enginewright_runtime.prepare.sizes.discovery.roles import Role
 from enginewright_runtime.prepare.sizes.discovery.search import Attempt, ExhaustedError
 
 _STEPS: Final = 8  # of a bisection
-_LARGER: Final = (2, 3)  # times the size: what a size is tried at first
-_MOST_PARTNERS: Final = 12
-_MOST_HINTS: Final = 8  # changes by the message of one failure
+_LARGER: Final = (2, 3)  # multiples of a size that are tried first
+_MAX_PARTNERS: Final = 12
+_MAX_HINTS: Final = 8  # changes suggested by the message of one failure
 
 
 @dataclass(frozen=True)
 class Caps:
-    """The largest sizes that are tried, by what they count; lengths at least twice what ran."""
+    """The largest sizes to try, by role; lengths are tried up to at least twice what ran."""
 
     batch: int
     pixels: int
     length: int
 
     def of(self, role: Role, size: int) -> int:
-        """Return the largest size that is tried where `size` runs."""
+        """Return the largest size to try if `size` runs."""
         match role:
             case Role.BATCH:
                 return self.batch
@@ -43,40 +43,40 @@ class Caps:
 
 @dataclass(frozen=True)
 class Direction:
-    """Sizes that go together: how far each goes for one step of the first."""
+    """Sizes that change together: the change of each for one step of the first."""
 
     driver: Unknown
     slopes: Mapping[str, Fraction]
 
     def at(self, point: Point, size: int) -> dict[str, int] | None:
-        """Return the point with the driver at `size`; None where another size were none."""
+        """Return the point with the driver at `size`; None if another size would be invalid."""
         step = size - point[self.driver.name]
         moved = dict(point)
         for name, slope in self.slopes.items():
-            gone = point[name] + slope * step
-            if gone.denominator != 1 or gone < 0:
+            reached = point[name] + slope * step
+            if reached.denominator != 1 or reached < 0:
                 return None
-            moved[name] = int(gone)
+            moved[name] = int(reached)
         return moved
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """Points by corner, and the unknowns that run at one size alone."""
+    """Points by corner, and the unknowns that run at one size only."""
 
     corners: Mapping[str, Point]
     fixed: tuple[str, ...] = ()
 
 
 def explore(problem: Problem, seed: Point, attempt: Attempt, caps: Caps) -> Ranges:
-    """Return how far sizes may go from `seed`, which runs.
+    """Return how far sizes can be varied from `seed`, which runs.
 
     Args:
-        problem: what is unknown.
+        problem: the unknowns.
         seed: the opt point.
-        attempt: runs a point; raises ExhaustedError when no more may be run: what is known then is
-            returned.
-        caps: how far sizes are tried.
+        attempt: runs a point; raises ExhaustedError when no more may be run: the ranges known by
+            then are returned.
+        caps: the largest sizes to try.
     """
     opt, fixed = dict(seed), []
     corners = {"min": opt, "opt": opt, "max": opt}
@@ -112,30 +112,30 @@ def _runs(point: dict[str, int] | None, attempt: Attempt, corner: str = "opt") -
 def _direction(
     unknown: Unknown, problem: Problem, seed: Point, attempt: Attempt
 ) -> Direction | None:
-    """Return in which company an unknown may have another size; None: in none that was tried."""
+    """Return the sizes with which an unknown can change; None if no tried combination runs."""
     size = seed[unknown.name]
     others = [size // 2, *(max(1, size) * times for times in _LARGER), size + 1]
     for other in dict.fromkeys(each for each in others if each > 0 and each != size):
         alone = {unknown.name: Fraction(1)}
-        for slopes in (alone, *_companies(unknown, other, problem, seed, attempt)):
+        for slopes in (alone, *_combinations(unknown, other, problem, seed, attempt)):
             direction = Direction(unknown, slopes)
             if _runs(direction.at(seed, other), attempt):
                 return direction
     return None
 
 
-def _companies(
+def _combinations(
     unknown: Unknown, other: int, problem: Problem, seed: Point, attempt: Attempt
 ) -> Iterator[dict[str, Fraction]]:
-    """Yield which sizes might have to follow an unknown's: what the message says, then the likeliest."""
+    """Yield sizes that may have to follow an unknown's: the message's first, then the likeliest."""
     name, size = unknown.name, seed[unknown.name]
     moved = dict(seed) | {name: other}
     step = other - size
-    for change in changes(attempt(moved, "opt").message, moved, problem)[:_MOST_HINTS]:
+    for change in changes(attempt(moved, "opt").message, moved, problem)[:_MAX_HINTS]:
         if name not in change and all(follower in seed for follower in change):
-            gone = {each: Fraction(to - seed[each], step) for each, to in change.items()}
-            if all(slope > 0 for slope in gone.values()):
-                yield {name: Fraction(1)} | gone
+            slopes = {each: Fraction(to - seed[each], step) for each, to in change.items()}
+            if all(slope > 0 for slope in slopes.values()):
+                yield {name: Fraction(1)} | slopes
     rest = [each for each in problem.unknowns if each.name != name]
     rest.sort(key=lambda each: (each.role is not unknown.role, seed[each.name] != size))
     equal = [each for each in rest if seed[each.name] == size]
@@ -144,16 +144,16 @@ def _companies(
         together = dict.fromkeys(company, Fraction(1))
         if len(together) > 1:
             yield together
-        for each in rest[:_MOST_PARTNERS]:
+        for each in rest[:_MAX_PARTNERS]:
             if each.name not in together:
                 yield together | {each.name: Fraction(1)}
-    for each in rest[:_MOST_PARTNERS]:
+    for each in rest[:_MAX_PARTNERS]:
         if size and seed[each.name] and seed[each.name] != size:
             yield {name: Fraction(1), each.name: Fraction(seed[each.name], size)}
 
 
 def _span(direction: Direction, seed: Point, attempt: Attempt, caps: Caps) -> tuple[int, int]:
-    """Return the least and the greatest size of the driver that run, of those that were tried."""
+    """Return the smallest and the largest size of the driver that ran."""
     unknown, size = direction.driver, seed[direction.driver.name]
 
     def runs(tried: int) -> bool:
@@ -170,23 +170,23 @@ def _span(direction: Direction, seed: Point, attempt: Attempt, caps: Caps) -> tu
     return low, max(low, cap) if cap == size or runs(max(low, cap)) else low
 
 
-def _bisect(bad: int, good: int, runs: Callable[[int], bool]) -> int:
-    """Return a size that runs, as far from `good` towards `bad` as a few tries bring it."""
+def _bisect(failing: int, running: int, runs: Callable[[int], bool]) -> int:
+    """Return a size that runs, as close to `failing` as a few steps of bisection find."""
     for _ in range(_STEPS):
-        middle = (bad + good) // 2
-        if middle in {bad, good}:
+        middle = (failing + running) // 2
+        if middle in {failing, running}:
             break
         if runs(middle):
-            good = middle
+            running = middle
         else:
-            bad = middle
-    return good
+            failing = middle
+    return running
 
 
 def _together(
     seed: Point, wanted: list[tuple[Direction, int]], corner: str, attempt: Attempt
 ) -> dict[str, int]:
-    """Return a point with all drivers at the sizes that each runs at, or as many of them as run."""
+    """Return a point with all drivers at the sizes at which each runs, or as many as run together."""
     reached = dict(seed)
     point: dict[str, int] | None = dict(seed)
     for direction, size in wanted:

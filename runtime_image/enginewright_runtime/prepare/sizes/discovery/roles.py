@@ -1,6 +1,6 @@
-"""What an open dimension most likely counts, by its place and name. Pure.
+"""What a dynamic dimension most likely counts, by its axis and name. Pure.
 
-A guess decides only in which order sizes are tried, and how far.
+The guess decides only the order in which sizes are tried, and the largest.
 """
 
 import re
@@ -12,7 +12,7 @@ from enginewright.contract.manifest import TensorSpec
 
 
 class Role(StrEnum):
-    """What a dimension most likely counts: decides which sizes are tried first."""
+    """What a dimension most likely counts."""
 
     BATCH = "batch"
     CHANNELS = "channels"
@@ -30,12 +30,12 @@ SIZES: Final[Mapping[Role, tuple[int, ...]]] = {
     Role.LENGTH: (64, 128, 16, 512, 256, 1024, 1, 2048, 4096, 8000, 16000, 32, 2, 4, 8, 80, 100, 160,
                   512, 576, 1536, 32000, 48000, 0),
 }  # fmt: skip
-LEAST_PIXELS: Final = 32  # smaller images are run by many models, and meant by none
+LEAST_PIXELS: Final = 32  # many models run on smaller images, but none is meant for them
 _PAST: Final = re.compile(r"past|cache|prev|mems|histor", re.IGNORECASE)
 _BATCH: Final = re.compile(r"batch", re.IGNORECASE)
-_MOST_CHANNELS: Final = 4
-_IMAGES: Final = frozenset({4, 5})  # dimensions of images, and of films
-_FILM: Final = 5
+_MAX_CHANNELS: Final = 4
+_IMAGES: Final = frozenset({4, 5})  # ranks of images, and of videos
+_VIDEO: Final = 5
 
 
 def role_of(name: str, spec: TensorSpec, axis: int, *, alone: bool) -> Role:
@@ -55,8 +55,8 @@ def role_of(name: str, spec: TensorSpec, axis: int, *, alone: bool) -> Role:
         return Role.PAST
     if rank in _IMAGES and spec.dtype not in {"int32", "int64"}:
         return _of_image(spec, axis)
-    whole = rank == 3 and spec.shape[0] == 3 and not isinstance(spec.shape[-1], int)
-    return Role.PIXELS if whole else Role.LENGTH
+    unbatched = rank == 3 and spec.shape[0] == 3 and not isinstance(spec.shape[-1], int)
+    return Role.PIXELS if unbatched else Role.LENGTH
 
 
 def _is_state(spec: TensorSpec, axis: int) -> bool:
@@ -68,11 +68,11 @@ def _is_state(spec: TensorSpec, axis: int) -> bool:
 def _of_image(spec: TensorSpec, axis: int) -> Role:
     shape, rank = spec.shape, len(spec.shape)
     last = shape[-1]
-    channels_last = isinstance(last, int) and last <= _MOST_CHANNELS
+    channels_last = isinstance(last, int) and last <= _MAX_CHANNELS
     if axis == (rank - 1 if channels_last else 1):
         return Role.CHANNELS
-    if rank == _FILM and axis == (1 if channels_last else 2):
+    if rank == _VIDEO and axis == (1 if channels_last else 2):
         return Role.LENGTH
-    # [batch, heads, length, features]: no image is open in one direction alone
+    # [batch, heads, length, features]: images are dynamic in both directions
     lone = sum(not isinstance(each, int) for each in shape[1:]) == 1 and isinstance(last, int)
     return Role.LENGTH if lone and not channels_last and shape[1] not in {1, 3} else Role.PIXELS

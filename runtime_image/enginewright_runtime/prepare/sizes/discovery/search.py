@@ -1,7 +1,7 @@
-"""Looks for one set of sizes with which the model runs: the best first. Pure.
+"""Searches one set of sizes with which the model runs, best first. Pure.
 
-Of the points that failed, the one whose run came furthest in the graph is varied first: by what the
-message says, then by default sizes.
+Of the points that failed, the one whose run got furthest in the graph is varied first: by the hints
+of its message, then by default sizes.
 """
 
 import heapq
@@ -15,8 +15,8 @@ from enginewright_runtime.prepare.sizes.discovery.hints import Change, changes
 from enginewright_runtime.prepare.sizes.discovery.problem import INTEGERS, Point, Problem
 from enginewright_runtime.prepare.sizes.discovery.roles import Role
 
-_MOST_PAIRS: Final = 15
-_HINTED_FIRST: Final = 10  # changes by the message, before default sizes
+_MAX_PAIRS: Final = 15
+_HINTED_FIRST: Final = 10  # changes hinted by the message, before default sizes
 _DEFAULTS_FIRST: Final = 6
 _BEFORE_VALUES: Final = 12  # default sizes that are tried before other values
 _OF_VALUES: Final = re.compile(r"out of (?:data )?bounds|out of range|[Ii]nvalid ind|index")
@@ -24,11 +24,11 @@ _OF_VALUES: Final = re.compile(r"out of (?:data )?bounds|out of range|[Ii]nvalid
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one run."""
+    """The outcome of one run."""
 
     ran: bool
-    message: str = ""  # of what failed
-    progress: int = -1  # how far in the graph it came; -1: not known
+    message: str = ""  # of the failure
+    progress: int = -1  # index of the node that failed; -1: not known
 
 
 class ExhaustedError(Exception):
@@ -43,30 +43,30 @@ class FoundPoint:
     """A point that runs, or why none was found."""
 
     point: dict[str, int] | None
-    message: str = ""  # of the run that came furthest
+    message: str = ""  # of the run that got furthest
 
 
-def search(problem: Problem, attempt: Attempt, begin: Point | None = None) -> FoundPoint:
+def search(problem: Problem, attempt: Attempt, start: Point | None = None) -> FoundPoint:
     """Return a point that runs.
 
-    `attempt` raises ExhaustedError when no more may be run; `begin` is the first point, None: the
-    likeliest.
+    `attempt` raises ExhaustedError when no more may be run; `start` is the first point, None: the
+    most likely one.
     """
-    first = dict(begin or problem.start)
+    first = dict(start or problem.start)
     order = count()
-    # of the run that it comes from, how far that came; the moves to it, each by its rank
+    # by the progress of the run that it derives from, then by the sum of the ranks of its changes
     queue = [(0, 0, next(order), first)]
     seen = {_key(first)}
     furthest = (-2, "")
     try:
         while queue:
-            came, cost, _, point = heapq.heappop(queue)
+            priority, cost, _, point = heapq.heappop(queue)
             outcome = attempt(point, "opt")
             if outcome.ran:
                 return FoundPoint(point)
             if outcome.progress > furthest[0]:
                 furthest = (outcome.progress, outcome.message)
-            cost = 0 if outcome.progress > -came else cost + 1
+            cost = 0 if outcome.progress > -priority else cost + 1
             for rank, change in enumerate(_moves(outcome.message, point, problem)):
                 moved = point | change
                 if _key(moved) not in seen:
@@ -82,7 +82,7 @@ def _key(point: Point) -> tuple[tuple[str, int], ...]:
 
 
 def _moves(message: str, point: Point, problem: Problem) -> Iterator[Change]:
-    """Yield changes of a point that failed, the likeliest first."""
+    """Yield changes of a point that failed, the most likely first."""
     if _OF_VALUES.search(message):
         yield from _values(problem, point)
     hinted = changes(message, point, problem)
@@ -91,7 +91,7 @@ def _moves(message: str, point: Point, problem: Problem) -> Iterator[Change]:
     yield from defaults[:_DEFAULTS_FIRST]
     yield from hinted[_HINTED_FIRST:]
     names = [each.name for each in problem.unknowns if each.role is not Role.BATCH]
-    for one, other in islice(combinations(names, 2), _MOST_PAIRS):
+    for one, other in islice(combinations(names, 2), _MAX_PAIRS):
         if point[one] != point[other]:
             yield {one: point[other]}
             yield {other: point[one]}
@@ -99,7 +99,7 @@ def _moves(message: str, point: Point, problem: Problem) -> Iterator[Change]:
 
 
 def _defaults(problem: Problem, point: Point) -> Iterator[Change]:
-    """Yield default sizes and values: the next likeliest of each, then those after them."""
+    """Yield default sizes and values: the most likely of each unknown, then the next ones."""
     by_name = {each.name: each for each in problem.unknowns}
     rows: dict[bool, list[list[Change]]] = {False: [], True: []}
     groups = [*problem.peers().values(), *([name] for name in by_name)]
@@ -116,7 +116,7 @@ def _defaults(problem: Problem, point: Point) -> Iterator[Change]:
 
 
 def _values(problem: Problem, point: Point) -> Iterator[Change]:
-    """Yield other values: those that the graph speaks of first, then other integers."""
+    """Yield other values: those that the graph compares with first, then other integers."""
     for name in sorted(problem.choices, key=lambda name: name == INTEGERS):
         options = problem.choices[name]
         yield from ({name: index} for index in range(len(options)) if index != point[name])
