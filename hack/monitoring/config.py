@@ -1,7 +1,6 @@
 """Configuration of a Prometheus and an Alertmanager that react within seconds, for tests and demo.
 
-Everything that decides what is watched and what alerts comes from the chart's objects; only
-addresses and intervals are ours.
+Scrape targets and alerts come from the chart's objects; only addresses and intervals are ours.
 """
 
 import os
@@ -25,7 +24,7 @@ Config = dict[str, Any]
 
 
 class RenderError(Exception):
-    """Helm could not render the chart; the message holds what it said."""
+    """Helm could not render the chart; the message contains its output."""
 
 
 def chart_objects() -> list[Config]:
@@ -41,7 +40,7 @@ def chart_objects() -> list[Config]:
         f"--set=monitoring.{each}.enabled=true"
         for each in ("podMonitor", "prometheusRule", "dashboards")
     ]
-    # the two images decide nothing here, but the chart asks for them
+    # required by the chart, but not used by its monitoring objects
     images = ["--set=images.operator=unused", "--set=images.runtime.cpu=unused"]
     command = [
         *helm, "template", RELEASE, f"{_REPOSITORY}/charts/enginewright",
@@ -78,7 +77,7 @@ def prometheus_config(
 
 
 def alertmanager_config(webhook: str) -> Config:
-    """Return alertmanager.yml, which sends every group of alerts to the URL `webhook` at once."""
+    """Return alertmanager.yml, which sends every group of alerts to the URL `webhook` after 1 s."""
     return {
         "route": {
             "receiver": "webhook",
@@ -96,7 +95,7 @@ def alertmanager_config(webhook: str) -> Config:
 def through_discovery(scrapes: Sequence[Config], url: str, seconds: float) -> list[Config]:
     """Return scrape configurations that get their pods from hack/monitoring/discovery.py at `url`.
 
-    Debian builds Prometheus without Kubernetes' service discovery; all else stays as it was.
+    Debian builds Prometheus without Kubernetes' service discovery; nothing else is changed.
     """
     return [
         {name: value for name, value in scrape.items() if name != _DISCOVERY}
@@ -125,11 +124,11 @@ def files(
     """Return the text of all configuration files by name, for a Prometheus that reads `folder`.
 
     Args:
-        objects: that the chart renders.
+        objects: rendered from the chart.
         alertmanager: host:port.
-        webhook: URL that gets the notifications.
-        discovery: URL that answers with pods.
-        folder: path of the files where they are read.
+        webhook: URL that receives the notifications.
+        discovery: URL of the HTTP service discovery.
+        folder: where Prometheus finds the files.
     """
     documents = {
         "prometheus.yml": prometheus_config(

@@ -1,9 +1,9 @@
 """Turns the Prometheus Operator's objects into Prometheus' own configuration.
 
-So that a Prometheus without that operator, ours in tests and demo or a user's, watches exactly what
-the chart's objects ask for. The result is what the Prometheus Operator itself makes of them
-(generatePodMonitorConfig in its pkg/prometheus/promcfg.go). A field that is not known here is refused
-by name rather than left out: half a configuration looks like a whole one.
+For a Prometheus without that operator, in tests and demo or a user's, that scrapes exactly what the
+chart's objects select. The result equals the Prometheus Operator's (generatePodMonitorConfig in its
+pkg/prometheus/promcfg.go). An unsupported field is an error rather than ignored, so that no incomplete
+configuration goes unnoticed.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from typing import Any, Final
 import yaml
 
 API_VERSION: Final = "monitoring.coreos.com/v1"
-_RENAMED: Final = {  # Prometheus' names of an endpoint's plain fields
+_RENAMED: Final = {  # fields of an endpoint -> Prometheus' names
     "interval": "scrape_interval",
     "scrapeTimeout": "scrape_timeout",
     "path": "metrics_path",
@@ -46,7 +46,7 @@ def scrape_configs(objects: Iterable[Object]) -> list[Config]:
     """Return Prometheus' `scrape_configs` for the PodMonitors among `objects`.
 
     Raises:
-        ConvertError: A PodMonitor has a field that is not known here, or lacks one.
+        ConvertError: A PodMonitor has an unsupported field, or lacks a required one.
     """
     return [
         _scrape_config(monitor, number)
@@ -60,7 +60,7 @@ def rule_file(objects: Iterable[Object]) -> Config:
     """Return one Prometheus rule file with the groups of the PrometheusRules among `objects`.
 
     Raises:
-        ConvertError: A PrometheusRule has a field that is not known here, or lacks one.
+        ConvertError: A PrometheusRule has an unsupported field, or lacks a required one.
     """
     return {
         "groups": [
@@ -145,7 +145,7 @@ def _selected(labels: Mapping[str, str]) -> list[Config]:
 
 
 def _sanitised(label: str) -> str:
-    """Return a Kubernetes label's name as service discovery writes it."""
+    """Return a Kubernetes label's name as Prometheus' service discovery sanitises it."""
     return re.sub(r"[^a-zA-Z0-9_]", "_", label)
 
 
@@ -171,13 +171,13 @@ def _groups(rule: Object) -> list[Config]:
 
 
 def _name(thing: Object) -> str:
-    """Return how messages call an object. Raises ConvertError for what is none of ours."""
+    """Return an object's name for messages. Raises ConvertError for one of another API."""
     kind, metadata = thing.get("kind"), thing.get("metadata", {})
     name = f"{kind} {metadata.get('name', 'without a name')}"
     if thing.get("apiVersion") != API_VERSION:
         raise ConvertError(f"{name}: apiVersion {thing.get('apiVersion')} is not {API_VERSION}")
     if not isinstance(thing.get("spec"), Mapping):
-        raise ConvertError(f"{name}: there is no spec")
+        raise ConvertError(f"{name}: spec is missing or not an object")
     if not metadata.get("namespace"):
         raise ConvertError(f"{name}: metadata.namespace is missing: render it with a namespace")
     return name
@@ -190,20 +190,20 @@ def _fields(
     needed: AbstractSet[str] = frozenset(),
     known: AbstractSet[str] = frozenset(),
 ) -> Object:
-    """Return `value` when it has the fields that it needs and no other than the known ones."""
+    """Return `value` if it is an object with all `needed` and no other than `known` fields."""
     if not isinstance(value, Mapping):
-        raise ConvertError(f"{place} is no object")
+        raise ConvertError(f"{place} is not an object")
     if unknown := sorted(value.keys() - needed - known):
         raise ConvertError(
-            f"{place}.{unknown[0]} is not known here: remove it, or teach it to hack/monitoring/convert.py"
+            f"{place}.{unknown[0]} is not supported: remove it, or add it to hack/monitoring/convert.py"
         )
     if missing := sorted(needed - value.keys()):
-        raise ConvertError(f"{place}.{missing[0]} is missing: write it")
+        raise ConvertError(f"{place}.{missing[0]} is missing: add it")
     return value
 
 
 def main() -> int:
-    """Convert what comes on stdin, as `helm template` prints it."""
+    """Convert objects on stdin, as printed by `helm template`."""
     parser = argparse.ArgumentParser(prog="hack/monitoring/convert.py", description=__doc__)
     parser.add_argument(
         "what",
@@ -217,7 +217,7 @@ def main() -> int:
             rule_file(objects) if what == "rules" else {"scrape_configs": scrape_configs(objects)}
         )
     except yaml.YAMLError as error:
-        print(f"convert: stdin is no YAML: {error}", file=sys.stderr)
+        print(f"convert: stdin is not valid YAML: {error}", file=sys.stderr)
         return 1
     except ConvertError as error:
         print(f"convert: {error}", file=sys.stderr)

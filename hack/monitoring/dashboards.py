@@ -27,7 +27,7 @@ def wanted() -> dict[str, str]:
 def _text(board: dashboard.Dashboard) -> str:
     built = board.build()
     for number, panel in enumerate(built.panels, start=1):
-        panel.id_val = number  # links to a panel name it
+        panel.id_val = number  # for links to a panel
     return json.dumps(built, cls=JSONEncoder, indent=1, sort_keys=True) + "\n"
 
 
@@ -86,7 +86,7 @@ def _variable(name: str, label: str, series: str) -> dashboard.QueryVariable:
 
 
 def _alerts(board: dashboard.Dashboard, matchers: str) -> None:
-    """Mark in every graph when an alert fired."""
+    """Annotate every graph with the times at which an alert fired."""
     board.annotation(
         dashboard.AnnotationQuery()
         .name("Alerts")

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Finds pods for a Prometheus that was built without Kubernetes' service discovery, as Debian's is.
 
-It answers GET /?namespace=NAME (any number of times; none: all namespaces) in the form of
-Prometheus' http_sd, with the labels that Prometheus' own discovery gives pods (buildPod in its
-discovery/kubernetes/pod.go), so that relabelings made for that one work. Standard library only: it
-runs beside Prometheus, with the account's token.
+It answers GET /?namespace=NAME (any number of times; none: all namespaces) in the format of
+Prometheus' HTTP service discovery, with the labels of Prometheus' own Kubernetes discovery (buildPod
+in its discovery/kubernetes/pod.go), so that the same relabelings work. Standard library only: it
+runs beside Prometheus, with the service account's token.
 """
 
 import argparse
@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 
 def targets(pods: list[Json]) -> list[Json]:
-    """Return http_sd's groups for pods as the API server lists them, one group a port."""
+    """Return target groups of HTTP service discovery for pods from the API server, one per port."""
     groups = []
     for pod in pods:
         address = pod.get("status", {}).get("podIP")
@@ -112,9 +112,9 @@ def _port_labels(port: Json) -> dict[str, str]:
 
 
 def list_pods(namespaces: list[str], server: str, account: Path) -> list[Json]:
-    """Return the pods of some namespaces, or of all. Raises OSError when they cannot be had."""
+    """Return the pods of some namespaces, or of all. Raises OSError if the API server fails."""
     context = ssl.create_default_context(cafile=str(account / "ca.crt"))
-    token = (account / "token").read_text()  # it changes, so it is read each time
+    token = (account / "token").read_text()  # read each time, as it is rotated
     paths = [f"/api/v1/namespaces/{name}/pods" for name in namespaces] or ["/api/v1/pods"]
     pods: list[Json] = []
     for path in paths:
@@ -127,7 +127,7 @@ def list_pods(namespaces: list[str], server: str, account: Path) -> list[Json]:
 
 
 def api_server() -> str:
-    """Return the API server's URL, as every pod's environment tells it."""
+    """Return the API server's URL from a pod's environment."""
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
     return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
@@ -136,7 +136,7 @@ class Handler(BaseHTTPRequestHandler):
     """Answers one request."""
 
     def do_GET(self) -> None:
-        """List the pods again: Prometheus asks rarely enough."""
+        """List the pods without a cache: Prometheus requests them rarely enough."""
         asked = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
         try:
             body: object = targets(list_pods(asked.get("namespace", []), api_server(), ACCOUNT))
@@ -153,7 +153,7 @@ class Handler(BaseHTTPRequestHandler):
 
     # the image has no typing_extensions for @override, and the argument has the base's name
     def log_message(self, format: str, *args: object) -> None:  # type: ignore[explicit-override]  # noqa: A002
-        """Say nothing of requests that went well."""
+        """Log no successful requests."""
 
 
 def main() -> int:
@@ -162,7 +162,7 @@ def main() -> int:
     parser.add_argument("--port", type=int, required=True)
     port = parser.parse_args().port
     if "KUBERNETES_SERVICE_HOST" not in os.environ:
-        print("discovery: this runs in a pod: KUBERNETES_SERVICE_HOST is not set", file=sys.stderr)
+        print("discovery: KUBERNETES_SERVICE_HOST is not set: run it in a pod", file=sys.stderr)
         return 1
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     server.daemon_threads = True

@@ -1,4 +1,4 @@
-"""The fleet's dashboard: which models are in trouble, and whether the operator is at work."""
+"""The fleet's dashboard: which models have problems, and whether the operator works."""
 
 from typing import Final
 
@@ -18,7 +18,7 @@ from hack.monitoring.panels import (
 )
 
 _ANY_IS_BAD: Final = ((None, GOOD), (1, BAD))
-_ANY_IS_ODD: Final = ((None, GOOD), (1, WARNING))
+_ANY_IS_WARNING: Final = ((None, GOOD), (1, WARNING))
 _ERRORS: Final = ((None, GOOD), (0.001, WARNING), (0.01, BAD))
 
 
@@ -31,43 +31,43 @@ def _models() -> Row:
     return "Models", [
         number(
             "Ready",
-            "Models with the condition Ready=True: what the spec asks for is what serves.",
+            "Models with the condition Ready=True: they serve as specified.",
             'sum(enginewright_models{condition="Ready", status="True"})',
             Look(span=4, height=4, steps=((None, NEUTRAL),)),
         ),
         number(
             "Not ready",
-            "Models with the condition Ready=False: something else serves than asked, or nothing.",
+            "Models with the condition Ready=False: they serve otherwise than specified, or not at all.",
             'sum(enginewright_models{condition="Ready", status="False"})',
-            Look(span=4, height=4, steps=_ANY_IS_ODD),
+            Look(span=4, height=4, steps=_ANY_IS_WARNING),
         ),
         number(
             "Stalled",
-            "Models with the condition Stalled=True: nothing happens until somebody changes something.",
+            "Models with the condition Stalled=True: they make no progress until something is changed.",
             'sum(enginewright_models{condition="Stalled", status="True"})',
             Look(span=4, height=4, steps=_ANY_IS_BAD),
         ),
         number(
-            "With fallback now",
-            "Models of which a pod runs nodes on another execution provider than promised.",
+            "With fallback",
+            "Models with a pod that runs nodes on another execution provider than promised.",
             "count(count by (namespace, model) (enginewright_fallback_active == 1)) or vector(0)",
             Look(span=4, height=4, steps=_ANY_IS_BAD),
         ),
         number(
             "Worst latency ratio",
-            "Time in the model on the slowest pod over its usual one; the check fails at 2.2.",
+            "Inference time divided by the usual one, on the slowest pod; the check fails above 2.2.",
             'max(enginewright_latency_ratio{check!="class-latency"})',
             Look(span=4, height=4, steps=SLOW),
         ),
         number(
             "Failed checks",
-            "Checks that fail now, added up over all pods.",
+            "Failing checks, summed over all pods.",
             'sum(enginewright_check{state="failed"})',
             Look(span=4, height=4, steps=_ANY_IS_BAD),
         ),
         rows(
-            "Fallback now",
-            "What does not run where it was promised to, and why. Value: pods.",
+            "Active fallbacks",
+            "Models on another execution provider than promised, the reason, and the number of pods.",
             "count by (namespace, model, revision, kind, reason) (enginewright_fallback_active == 1)",
             Look(span=12),
             (
@@ -80,8 +80,8 @@ def _models() -> Row:
             ),
         ),
         rows(
-            "Not ready now",
-            "Models that are not Ready, and the reason of the condition; stalled ones wait for somebody.",
+            "Models not ready",
+            "Models that are not Ready, and the condition's reason; stalled ones need a change.",
             "max by (model_namespace, model, reason, stalled) (enginewright_model_not_ready)",
             Look(span=12),
             (
@@ -93,10 +93,10 @@ def _models() -> Row:
         ),
         graph(
             "Models by condition",
-            "Models whose condition is True, and those not Ready beyond the ones that are named above.",
+            "Models by condition that is True, and models not Ready that the table above omits.",
             Look(span=24),
             Query('sum by (condition) (enginewright_models{status="True"})', "{{condition}}"),
-            Query("max(enginewright_model_not_ready_omitted)", "not Ready, not named"),
+            Query("max(enginewright_model_not_ready_omitted)", "not Ready, omitted above"),
         ),
     ]
 
@@ -105,7 +105,7 @@ def _traffic() -> Row:
     return "Traffic", [
         graph(
             "Requests per second",
-            "The ten busiest models; every answer counts, refusals too.",
+            "The ten models with the most answers, rejections included.",
             Look(span=8, unit="reqps"),
             Query(
                 "topk(10, sum by (namespace, model)"
@@ -115,7 +115,7 @@ def _traffic() -> Row:
         ),
         graph(
             "Share of server errors",
-            "Answers with a 5xx code among all answers, of the ten worst models.",
+            "Share of answers with a 5xx code, of the ten worst models.",
             Look(span=8, unit="percentunit", steps=_ERRORS),
             Query(
                 "topk(10, sum by (namespace, model)"
@@ -127,7 +127,7 @@ def _traffic() -> Row:
         ),
         graph(
             "Latency ratio",
-            "Time in the model over its usual one, of the ten worst models.",
+            "Inference time divided by the usual one, of the ten worst models.",
             Look(span=8, steps=SLOW),
             Query(
                 "topk(10, max by (namespace, model)"
@@ -150,8 +150,8 @@ def _engines() -> Row:
             ),
         ),
         graph(
-            "Time of a build",
-            "Half of the builds of the last hour took no longer than p50, nine of ten than p90.",
+            "Build time",
+            "Quantiles of the engine builds in the last hour.",
             Look(span=8, unit="s"),
             *quantiles(
                 "rate(enginewright_engine_build_duration_seconds_bucket[1h])",
@@ -160,7 +160,7 @@ def _engines() -> Row:
         ),
         graph(
             "Engine cache",
-            "Engines that were wanted in the last hour: found in the store, or to be built.",
+            "Engines required in the last hour: found in the store, or to be built.",
             Look(span=8),
             Query("sum by (result) (increase(enginewright_engine_cache_total[1h]))", "{{result}}"),
             stacked=True,
@@ -172,7 +172,7 @@ def _operator() -> Row:
     return "Operator", [
         number(
             "Operator",
-            "Whether Prometheus reaches it.",
+            "Whether Prometheus can scrape it.",
             'max(up{job="enginewright-operator"})',
             Look(span=4, steps=((None, BAD), (1, GOOD))),
             {0: "down", 1: "up"},
@@ -189,7 +189,7 @@ def _operator() -> Row:
         ),
         graph(
             "Failed reconciles per second",
-            "By controller; a failed one is tried again, later each time.",
+            "By controller; failed ones are retried with increasing delays.",
             Look(span=10, unit="ops", steps=((None, GOOD), (0.1, WARNING))),
             Query(
                 "sum by (controller)"
@@ -198,7 +198,7 @@ def _operator() -> Row:
             ),
         ),
         graph(
-            "Time of a reconcile, p99",
+            "Reconcile time, p99",
             "By controller.",
             Look(span=8, unit="s"),
             Query(
@@ -208,14 +208,14 @@ def _operator() -> Row:
             ),
         ),
         graph(
-            "Keys waiting",
-            "Length of each work queue.",
+            "Work queue depth",
+            "Keys that wait in each work queue.",
             Look(span=8),
             Query("sum by (name) (workqueue_depth)", "{{name}}"),
         ),
         graph(
             "Requests to the API server",
-            "Per second, by method and code; watches are left out.",
+            "Per second, by method and code; without watches.",
             Look(span=8, unit="reqps"),
             Query(
                 "sum by (method, code) (rate(rest_client_requests_total[$__rate_interval]))",

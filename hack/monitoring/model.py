@@ -1,4 +1,4 @@
-"""A model's dashboard: where it runs, what the checks say, how fast it answers and what it is."""
+"""A model's dashboard: placement, checks, requests, latency and revisions."""
 
 from typing import Final
 
@@ -37,26 +37,26 @@ def _now() -> Row:
             {0: "none", 1: "active"},
         ),
         number(
-            "Computing elsewhere",
+            "Compute on fallback",
             "Share of the compute time that belongs to nodes on another provider; worst pod.",
             f"max(enginewright_fallback_ratio{{{_OF}}})",
             Look(span=4, height=4, unit="percentunit", steps=((None, GOOD), (0.0001, BAD))),
         ),
         number(
             "Latency ratio",
-            "Time in the model on the slowest pod over its usual one; the check fails at 2.2.",
+            "Inference time divided by the usual one, on the slowest pod; the check fails above 2.2.",
             f'max(enginewright_latency_ratio{{{_OF}, check!="class-latency"}})',
             Look(span=4, height=4, steps=SLOW),
         ),
         number(
             "Golden error",
-            "Largest absolute error of the golden outputs now; the check `golden` judges it.",
+            "Largest absolute error of the current golden outputs, which the check `golden` evaluates.",
             f"max(enginewright_parity_max_abs_error{{{_OF}}})",
             Look(span=4, height=4, unit="sci"),
         ),
         number(
             "Failed checks",
-            "Checks that fail now, added up over the pods.",
+            "Failing checks, summed over the pods.",
             f'sum(enginewright_check{{{_OF}, state="failed"}})',
             Look(span=4, height=4, steps=((None, GOOD), (1, BAD))),
         ),
@@ -73,7 +73,7 @@ def _placement() -> Row:
     return "Placement and checks", [
         graph(
             "Nodes by execution provider",
-            "Where ONNX Runtime has put the model's nodes, counted in nodes of the original model.",
+            "Execution providers to which ONNX Runtime assigned the nodes of the original model.",
             Look(span=8),
             Query(
                 f"max by (revision, provider) (enginewright_placement_nodes{{{_OF}}})",
@@ -87,14 +87,14 @@ def _placement() -> Row:
             Query(f"max by (revision) (enginewright_fallback_ratio{{{_OF}}})", "{{revision}}"),
         ),
         graph(
-            "Nodes elsewhere",
-            "Nodes that are on another execution provider than promised; worst pod.",
+            "Nodes on fallback",
+            "Nodes on another execution provider than promised; worst pod.",
             Look(span=8),
             Query(f"max by (revision) (enginewright_fallback_nodes{{{_OF}}})", "{{revision}}"),
         ),
         states(
             "Checks",
-            "Worst state of each check over the pods. Unknown is not ok: the check was not possible.",
+            "Worst state of each check over the pods. Unknown: the check could not be run.",
             Look(span=12, height=10, steps=_STATE_STEPS),
             {0: "ok", 1: "unknown", 2: "failed"},
             Query(
@@ -106,7 +106,7 @@ def _placement() -> Row:
         ),
         states(
             "Provider and opset",
-            "Whether the execution provider can really be used, and ONNX Runtime knows the opset.",
+            "Whether the execution provider is usable, and ONNX Runtime supports the opset.",
             Look(span=6, height=10, steps=((None, BAD), (1, GOOD))),
             {0: "missing", 1: "available"},
             Query(f"min by (provider) (enginewright_provider_available{{{_OF}}})", "{{provider}}"),
@@ -114,7 +114,7 @@ def _placement() -> Row:
         ),
         rows(
             "Fallback: kind and reason",
-            "A row a kind of fallback; it has a reason while it lasts.",
+            "One row per kind of fallback, with a reason while it is active.",
             f"max by (revision, kind, reason) (enginewright_fallback_active{{{_OF}}})",
             Look(span=6, height=10),
             (
@@ -131,7 +131,7 @@ def _traffic() -> Row:
     return "Requests", [
         graph(
             "Requests per second",
-            "Answers by status code; 499: the client left before its answer.",
+            "Answers by status code; 499: the client disconnected before its answer.",
             Look(span=12, unit="reqps"),
             Query(
                 f"sum by (code) (rate(enginewright_requests_total{{{_OF}}}[$__rate_interval]))",
@@ -141,17 +141,17 @@ def _traffic() -> Row:
         ),
         graph(
             "Waiting requests",
-            "Requests in the queue, all pods together.",
+            "Requests in the queue, summed over all pods.",
             Look(span=6),
             Query(f"sum(enginewright_queue_depth{{{_OF}}})", "waiting"),
         ),
         graph(
-            "Refused for their shape",
+            "Rejected for their shape",
             "Requests per second outside the model's shape profiles.",
             Look(span=6, unit="reqps"),
             Query(
                 f"sum(rate(enginewright_out_of_profile_total{{{_OF}}}[$__rate_interval]))",
-                "refused",
+                "rejected",
             ),
         ),
     ]
@@ -162,7 +162,7 @@ def _latency() -> Row:
         *(
             graph(
                 title,
-                f"Quantiles of the stage `{stage}` of requests, all pods together.",
+                f"Quantiles of the stage `{stage}` of requests, over all pods.",
                 Look(span=6, unit="s"),
                 *quantiles(
                     f"rate(enginewright_request_duration_seconds_bucket{{{_OF},"
@@ -170,11 +170,11 @@ def _latency() -> Row:
                     {"p50": 0.5, "p90": 0.9, "p99": 0.99},
                 ),
             )
-            for stage, title in (("queue", "Time in the queue"), ("compute", "Time in the model"))
+            for stage, title in (("queue", "Time in the queue"), ("compute", "Inference time"))
         ),
         graph(
             "Golden inferences: baseline and now",
-            "Golden inferences now, over the path that requests take, and the time in the model of the usual shapes at the start.",
+            "Current golden inferences, through the server like requests, and inference time of the usual shapes at the pod's start.",
             Look(span=6, unit="s"),
             Query(
                 "max by (quantile)"
@@ -188,7 +188,7 @@ def _latency() -> Row:
         ),
         graph(
             "Latency ratio by pod",
-            "Time in the model over its usual one, which fails at 2.2, and over the class's benchmark, which fails at 2.",
+            "Inference time divided by the usual one, which fails above 2.2, and by the class's benchmark, which fails above 2.",
             Look(span=6, steps=SLOW),
             Query(
                 f"max by (pod, check) (enginewright_latency_ratio{{{_OF}}})",
@@ -206,7 +206,7 @@ def _identity() -> Row:
     return "Revisions", [
         graph(
             "Pods by revision",
-            "A rollout is seen here as one curve that gives way to another.",
+            "During a rollout, one curve replaces another.",
             Look(span=8),
             Query(f"count by (revision) (enginewright_info{{{_OF}}})", "{{revision}}"),
             stacked=True,
@@ -232,7 +232,7 @@ def _identity() -> Row:
         ),
         rows(
             "What the pods run",
-            "As each pod tells it of itself.",
+            "As reported by each pod.",
             f"enginewright_info{{{_OF}}}",
             Look(span=24),
             (

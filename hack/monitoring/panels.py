@@ -1,6 +1,6 @@
-"""The look that all panels share, so that a dashboard's module says only what it shows.
+"""Builders of panels in a common style, so that a dashboard's module has only its content.
 
-Grafana's own colour names follow the theme, and every state has a text as well as a colour.
+Grafana's named colours follow the theme, and every state has a text as well as a colour.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,9 +25,9 @@ GOOD: Final = "green"
 WARNING: Final = "orange"
 BAD: Final = "red"
 NEUTRAL: Final = "text"
-SLOW: Final = ((None, GOOD), (2.2, BAD))  # of a latency's ratio: where the sidecar's check fails
+SLOW: Final = ((None, GOOD), (2.2, BAD))  # of a latency ratio: the limit of the sidecar's check
 MODEL_BOARD: Final = "enginewright-model"  # uid of the model's dashboard
-_LETTERS: Final = "ABCDEFGH"  # Grafana's names of a panel's queries
+_LETTERS: Final = "ABCDEFGH"  # ref ids of a panel's queries
 
 _MODEL_LINK: Final = {
     "title": "This model",
@@ -61,7 +61,7 @@ class Look:
 def number(
     title: str, description: str, expr: str, look: Look, labels: Mapping[int, str] | None = None
 ) -> stat.Panel:
-    """Return one large value, or the text that `labels` has for it."""
+    """Return a panel with one large value, or its text in `labels`."""
     panel = (
         _common(stat.Panel(), title, description, look)
         .unit(look.unit)
@@ -78,7 +78,7 @@ def number(
 def graph(
     title: str, description: str, look: Look, *queries: Query, stacked: bool = False
 ) -> timeseries.Panel:
-    """Return curves over time, with the last value of each in the legend."""
+    """Return a panel with curves over time, and their last and highest values in the legend."""
     legend = (
         common_builder.VizLegendOptions()
         .display_mode(common.LegendDisplayMode.TABLE)
@@ -119,7 +119,7 @@ def graph(
 def states(
     title: str, description: str, look: Look, labels: Mapping[int, str], *queries: Query
 ) -> statetimeline.Panel:
-    """Return a band of states over time for each series; `labels` names each value."""
+    """Return a panel with a band of states over time for each series; `labels` maps its values."""
     panel = (
         _common(statetimeline.Panel(), title, description, look)
         .thresholds(_thresholds(look.steps))
@@ -140,15 +140,15 @@ def states(
 def rows(
     title: str, description: str, expr: str, look: Look, columns: Sequence[tuple[str, str]]
 ) -> table.Panel:
-    """Return a table of one instant query; `columns` gives labels and their headings, in order.
+    """Return a table of one instant query; `columns` are labels and their headings, in order.
 
-    A column headed Model leads to the model's dashboard.
+    A column with the heading Model links to the model's dashboard.
     """
     shown = [label for label, _ in columns]
     arrange = models.DataTransformerConfig(
         id_val="organize",
         options={
-            "indexByName": {label: place for place, label in enumerate(shown)},
+            "indexByName": {label: index for index, label in enumerate(shown)},
             "renameByName": dict(columns),
         },
     )
@@ -204,9 +204,9 @@ def _value_mapping(labels: Mapping[int, str], steps: Steps) -> models.ValueMap:
     return models.ValueMap(
         options={
             str(value): models.ValueMappingResult(
-                text=word, color=_color(value, steps), index=place
+                text=text, color=_color(value, steps), index=index
             )
-            for place, (value, word) in enumerate(labels.items())
+            for index, (value, text) in enumerate(labels.items())
         }
     )
 

@@ -1,8 +1,8 @@
 """Prints the objects of a small Prometheus and Alertmanager in a cluster, for tests and demo.
 
-Both are Debian's, and what they scrape and when they alert is converted from the chart's own
-PodMonitors and PrometheusRule, so that it is what users install. Intervals of seconds and storage
-that ends with the pod make it no monitoring for production.
+Both are Debian's. Their targets and alerts are converted from the chart's PodMonitors and
+PrometheusRule, so they are what users install. Not for production: intervals are a few seconds, and
+the storage is deleted with the pod.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _COMMANDS: Final = {
         "prometheus-alertmanager",
         "--config.file=/config/alertmanager.yml",
         "--storage.path=/data",
-        "--cluster.listen-address=",  # one of it, so no gossip
+        "--cluster.listen-address=",  # disables clustering: there is a single replica
     ),
     "webhook": ("webhook", f"--port={PORTS['webhook']}"),
 }
@@ -44,10 +44,10 @@ Object = dict[str, Any]
 
 
 def stack(namespace: str, image: str, chart: Sequence[Object]) -> list[Object]:
-    """Return all objects; `chart` is what the chart renders.
+    """Return all objects; `chart` are the rendered objects of the chart.
 
     Raises:
-        ConvertError: The chart's objects ask for what the converter does not know.
+        ConvertError: The chart's objects have a field that the converter does not support.
     """
     config = files(
         chart,
@@ -79,7 +79,7 @@ def _namespace(name: str) -> Object:
 
 
 def _account(namespace: str) -> list[Object]:
-    """Return Prometheus' account, which may find pods in all namespaces and nothing else."""
+    """Return Prometheus' service account, which may only list and watch pods in all namespaces."""
     group = "rbac.authorization.k8s.io"
     role = f"{namespace}-{_ACCOUNT}"  # cluster-scoped, so it must not clash
     return [
@@ -128,7 +128,7 @@ def _deployment(name: str, namespace: str, image: str, config_digest: str) -> Ob
             {"name": "data", "emptyDir": {}},
         ],
     }
-    annotations = {"enginewright.dev/config": config_digest}  # a new one starts a new pod
+    annotations = {"enginewright.dev/config": config_digest}  # a change replaces the pod
     return _named("apps/v1", "Deployment", name, namespace) | {
         "spec": {
             "replicas": 1,
@@ -167,7 +167,7 @@ def _service(name: str, namespace: str) -> Object:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes shared parts out: kubectl reads YAML's aliases, people do not."""
+    """Writes no YAML aliases, to keep the output readable."""
 
     @override
     def ignore_aliases(self, data: object) -> bool:
@@ -175,7 +175,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """Write a file's text as lines."""
+    """Represent a text of several lines as a literal block."""
     style = "|" if "\n" in text else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
@@ -191,8 +191,8 @@ def to_yaml(objects: Sequence[Mapping[str, Any]]) -> str:
 def main() -> int:
     """Print the objects."""
     parser = argparse.ArgumentParser(prog="hack/monitoring/stack", description=__doc__)
-    parser.add_argument("--namespace", required=True, help="to make them in")
-    parser.add_argument("--image", required=True, help="of hack/images, named monitoring")
+    parser.add_argument("--namespace", required=True, help="namespace of the objects")
+    parser.add_argument("--image", required=True, help="image `monitoring` of hack/images")
     arguments = parser.parse_args()
     try:
         print(to_yaml(stack(arguments.namespace, arguments.image, chart_objects())), end="")

@@ -1,4 +1,4 @@
-"""Finds prometheus, promtool and Alertmanager, installing Debian's packages where they are missing."""
+"""Finds Prometheus, promtool and Alertmanager, installing Debian's packages if they are missing."""
 
 import shutil
 import subprocess
@@ -10,14 +10,14 @@ _INSTALL: Final = Path(__file__).resolve().parents[1] / "packages"
 
 
 class ToolError(Exception):
-    """A program is neither here nor to be had; the message says what to install."""
+    """A program is missing and cannot be installed; the message names the packages to install."""
 
 
 def program(name: str) -> str:
     """Return the path of `prometheus`, `promtool` or `prometheus-alertmanager`.
 
     Raises:
-        ToolError: It is missing, and cannot be installed.
+        ToolError: It is missing and cannot be installed.
     """
     if not shutil.which(name):
         done = subprocess.run(
@@ -27,5 +27,5 @@ def program(name: str) -> str:
             raise ToolError((done.stdout + done.stderr).strip()[-2000:])
     found = shutil.which(name)
     if not found:
-        raise ToolError(f"{' and '.join(_PACKAGES)} bring no {name}: put it on PATH")
+        raise ToolError(f"{' and '.join(_PACKAGES)} do not contain {name}: add it to PATH")
     return found

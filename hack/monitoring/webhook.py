@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Receives Alertmanager's notifications, where tests and demo can read them.
+"""Receives Alertmanager's notifications and makes them available to tests and demo.
 
-Every POST is one line of JSON on stdout, and GET / answers the last of them as a JSON list, oldest
-first, each with the Unix time at which it came. Standard library only: it runs in the image beside
-Prometheus.
+Every POST is written to stdout as one line of JSON, and GET / returns the last ones as a JSON list,
+oldest first, each with the Unix time of its arrival. Standard library only: it runs in the image
+with Prometheus.
 """
 
 import argparse
@@ -24,19 +24,19 @@ class Handler(BaseHTTPRequestHandler):
     """Answers one request."""
 
     def do_GET(self) -> None:
-        """Answer all that was kept."""
+        """Return the kept notifications."""
         self._answer(200, list(_received))
 
     def do_POST(self) -> None:
         """Keep one notification."""
         length = int(self.headers.get("Content-Length") or 0)
         if not 0 < length <= LARGEST:
-            self._answer(413, {"error": f"a notification has 1 to {LARGEST} bytes"})
+            self._answer(413, {"error": f"the notification does not have 1 to {LARGEST} bytes"})
             return
         try:
             notification = json.loads(self.rfile.read(length))
         except ValueError as error:
-            self._answer(400, {"error": f"a notification is JSON: {error}"})
+            self._answer(400, {"error": f"the notification is not JSON: {error}"})
             return
         entry = {"time": time.time(), "notification": notification}
         _received.append(entry)
@@ -53,14 +53,14 @@ class Handler(BaseHTTPRequestHandler):
 
     # the image has no typing_extensions for @override, and the argument has the base's name
     def log_message(self, format: str, *args: object) -> None:  # type: ignore[explicit-override]  # noqa: A002
-        """Say nothing: stdout is for notifications."""
+        """Log nothing: stdout is for notifications."""
 
 
 def main() -> int:
     """Serve until killed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--address", default="0.0.0.0")  # noqa: S104 - a pod's only address
-    parser.add_argument("--port", type=int, required=True, help="0: a free one")
+    parser.add_argument("--port", type=int, required=True, help="0: any free port")
     arguments = parser.parse_args()
     server = ThreadingHTTPServer((arguments.address, arguments.port), Handler)
     server.daemon_threads = True

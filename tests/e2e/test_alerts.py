@@ -24,8 +24,8 @@ ALLOW = {"policy": "Allow"}
 # Queries of the fleet's dashboard about what need not have happened before this test.
 NOT_IN_THIS_SCENE = {
     "panel `Engine builds` A": "an engine may still be built, or lie in the store",
-    "panel `Time of a build` A": "likewise",
-    "panel `Time of a build` B": "likewise",
+    "panel `Build time` A": "likewise",
+    "panel `Build time` B": "likewise",
     "panel `Failed reconciles per second` A": "none failed",
 }
 

@@ -140,7 +140,7 @@ def test_the_discovery_says_when_it_cannot_list_pods(tmp_path: Path) -> None:
     assert "pods cannot be listed" in (tmp_path / "log").read_text()
     outside = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     assert outside.returncode == 1
-    assert "this runs in a pod" in outside.stderr
+    assert "run it in a pod" in outside.stderr
 
 
 MONITOR: Object = {
@@ -162,18 +162,18 @@ RULE: Object = {
 @pytest.mark.parametrize(
     ("thing", "path", "value", "message"),
     [
-        (MONITOR, "spec.sampleLimit", 1, "PodMonitor a: spec.sampleLimit is not known here"),
-        (MONITOR, "spec.selector.matchExpressions", [], "spec.selector.matchExpressions is not known"),
-        (MONITOR, "spec.namespaceSelector", {"all": True}, "spec.namespaceSelector.all is not known"),
+        (MONITOR, "spec.sampleLimit", 1, "PodMonitor a: spec.sampleLimit is not supported"),
+        (MONITOR, "spec.selector.matchExpressions", [], "spec.selector.matchExpressions is not supported"),
+        (MONITOR, "spec.namespaceSelector", {"all": True}, "spec.namespaceSelector.all is not supported"),
         (MONITOR, "spec.podMetricsEndpoints.0.bearerTokenSecret", {}, "spec.podMetricsEndpoints[0].bearerTokenSecret"),
-        (MONITOR, "spec.podMetricsEndpoints.0.relabelings.0.if", "x", "[0].relabelings[0].if is not known"),
-        (MONITOR, "spec.podMetricsEndpoints.0", {"path": "/"}, "spec.podMetricsEndpoints[0].port is missing: write it"),
-        (MONITOR, "spec.selector", [], "spec.selector is no object"),
-        (MONITOR, "spec", None, "PodMonitor a: there is no spec"),
+        (MONITOR, "spec.podMetricsEndpoints.0.relabelings.0.if", "x", "[0].relabelings[0].if is not supported"),
+        (MONITOR, "spec.podMetricsEndpoints.0", {"path": "/"}, "spec.podMetricsEndpoints[0].port is missing: add it"),
+        (MONITOR, "spec.selector", [], "spec.selector is not an object"),
+        (MONITOR, "spec", None, "PodMonitor a: spec is missing"),
         (MONITOR, "metadata.namespace", "", "metadata.namespace is missing"),
         (MONITOR, "apiVersion", "v1", "apiVersion v1 is not monitoring.coreos.com/v1"),
         (RULE, "spec.groups.0.partial_response_strategy", "warn", "PrometheusRule a: spec.groups[0].partial_response_strategy"),
-        (RULE, "spec.groups.0.rules.0", {"record": "x", "expr": "1"}, "spec.groups[0].rules[0].record is not known"),
+        (RULE, "spec.groups.0.rules.0", {"record": "x", "expr": "1"}, "spec.groups[0].rules[0].record is not supported"),
         (RULE, "spec", {}, "PrometheusRule a: spec.groups is missing"),
     ],
 )  # fmt: skip
@@ -206,7 +206,7 @@ def test_the_converters_command(objects: list[Object]) -> None:
     )
     for text, message in (
         (yaml.safe_dump({**MONITOR, "apiVersion": "v2"}), "convert: PodMonitor a: apiVersion v2"),
-        ("a: [", "convert: stdin is no YAML"),
+        ("a: [", "convert: stdin is not valid YAML"),
     ):
         refused = convert("scrape-configs", text)
         assert refused.returncode == 1

@@ -72,7 +72,7 @@ def split_tool(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 def _require_name(name: str) -> None:
     if not re.fullmatch(r"[a-z][a-z0-9]{0,19}", name):
         raise ClusterError(
-            f"--name {name!r} is not a lower-case letter and up to 19 more letters and digits; "
+            f"--name {name!r} is not 1 to 20 lower-case letters and digits that start with a letter; "
             "choose another"
         )
 
