@@ -1,8 +1,8 @@
 """The command `enginewright`, which kubectl also runs as `kubectl enginewright`.
 
-One module a command; none imports another. What is heavy (Kubernetes' client, the runtime package)
-is imported inside the functions that need it, so that `--help` answers at once and a machine
-without it gets a message that names what to install.
+One package per command. Heavy dependencies (Kubernetes' client, the runtime package) are imported
+inside the functions that need them, so that `--help` is fast and a machine that lacks one gets a
+message with what to install.
 """
 
 import sys
@@ -11,10 +11,10 @@ from enginewright_cli import installing
 
 
 def main() -> None:
-    """Run the command line; exits with the code of the command."""
+    """Run the command line and exit with the code of the command."""
     try:
         _run()
-    except KeyboardInterrupt:  # before a command, or after it
+    except KeyboardInterrupt:  # before or after a command, which handles its own
         sys.exit(2)
 
 

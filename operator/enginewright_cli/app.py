@@ -1,4 +1,4 @@
-"""All commands in one tree. A further one is a function in a module of its own, registered here."""
+"""The command tree. To add a command, write a function in its own package and register it here."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 _OPTIONS: Final[dict[str, Any]] = {
     "add_completion": False,
-    "pretty_exceptions_enable": False,  # errors are reported as sentences; a bug's traceback is Python's own
+    "pretty_exceptions_enable": False,  # expected errors are messages; a bug has Python's traceback
 }
 
 
 class _Lazy(TyperGroup):
-    """Imports a command when it is named: all together take as long as a preflight that is cached."""
+    """Imports a command only when it is invoked: to import all takes as long as a cached preflight."""
 
     functions: ClassVar[Mapping[str, str]] = {}  # "module:name" by command
 
@@ -31,9 +31,9 @@ class _Lazy(TyperGroup):
         if cmd_name not in self.functions:
             return super().get_command(ctx, cmd_name)
         module, _, name = self.functions[cmd_name].partition(":")
-        alone = typer.Typer(**_OPTIONS)
-        alone.command(cmd_name)(getattr(import_module(module), name))
-        return typer.main.get_command(alone)
+        single = typer.Typer(**_OPTIONS)
+        single.command(cmd_name)(getattr(import_module(module), name))
+        return typer.main.get_command(single)
 
 
 class _Commands(_Lazy):
@@ -50,7 +50,7 @@ class _EngineCommands(_Lazy):
 app: Final = typer.Typer(
     name="enginewright",
     cls=_Commands,
-    help="Looks into models and engines that Enginewright makes, and what a cluster would do with them.",
+    help="Check ONNX models, plan their deployment and inspect engines.",
     no_args_is_help=True,
     **_OPTIONS,
 )
@@ -60,11 +60,11 @@ app.add_typer(engine, name="engine")
 
 @engine.callback()
 def _engine() -> None:
-    """Engines: built for one class of accelerator."""
+    """Inspect engines, each built for one AcceleratorClass."""
 
 
-def _tell_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         from importlib import metadata  # noqa: PLC0415 - it takes 30 ms of every start
 
         print(f"enginewright {metadata.version('enginewright')}")
@@ -75,7 +75,10 @@ def _tell_version(wanted: bool) -> None:
 def root(
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Show it.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
-    """Look into models and engines that Enginewright makes, and what a cluster would do with them."""
+    """Check ONNX models, plan their deployment and inspect engines."""

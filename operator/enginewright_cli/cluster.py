@@ -1,4 +1,4 @@
-"""Reading from the cluster, for commands: one client, and a message for every failure."""
+"""Reads from the cluster for the commands: one client, and a message for every failure."""
 
 import asyncio
 import logging
@@ -20,23 +20,23 @@ Read = TypeVar("Read")
 
 
 class ClusterError(Exception):
-    """The cluster cannot be asked; says why and what to do."""
+    """The cluster cannot be read; the message states the cause and the remedy."""
 
 
-class NoCluster(ClusterError):  # noqa: N818 - nothing is wrong
-    """There is no kubeconfig, and this is no pod."""
+class NoCluster(ClusterError):  # noqa: N818 - not an error in itself
+    """There is no kubeconfig, and this process does not run in a pod."""
 
 
 def ask(read: Callable[[KubeClient], Awaitable[Read]]) -> Read:
-    """Run one conversation with the API server that KUBECONFIG, or the pod, names.
+    """Run `read` against the API server of KUBECONFIG, or of the cluster that this pod runs in.
 
     Raises:
-        NoCluster: none is named.
-        ClusterError: it does not answer, or not so that it is of use.
+        NoCluster: neither exists.
+        ClusterError: it does not respond, denies access or sends an invalid response.
     """
-    logging.getLogger("enginewright.kube").setLevel(logging.ERROR)  # retries are of no interest
+    logging.getLogger("enginewright.kube").setLevel(logging.ERROR)  # hide warnings about retries
 
-    async def talk() -> Read:
+    async def connect_and_read() -> Read:
         client = KubeClient(load_connection, RestMetrics(CollectorRegistry()))
         try:
             return await read(client)
@@ -44,25 +44,26 @@ def ask(read: Callable[[KubeClient], Awaitable[Read]]) -> Read:
             await client.close()
 
     try:
-        return asyncio.run(talk())
+        return asyncio.run(connect_and_read())
     except ConnectionNotConfigured as error:
         raise NoCluster(str(error)) from error
     except NotFound as error:
         raise ClusterError(
-            f"the cluster has no Enginewright: {error.message}; install its chart"
+            f"Enginewright is not installed in the cluster: {error.message}; install its chart"
         ) from error
     except Forbidden as error:
-        raise ClusterError(f"the cluster does not allow it: {error.message}") from error
+        raise ClusterError(f"the cluster denies access: {error.message}") from error
     except Transient as error:
         raise ClusterError(
-            f"the cluster does not answer: {error.message};"
-            " check that KUBECONFIG names the right one"
+            f"the API server does not respond: {error.message};"
+            " check that KUBECONFIG points to the right cluster"
         ) from error
     except KubeError as error:
-        raise ClusterError(f"the cluster refuses: {error.message}") from error
+        raise ClusterError(f"the API server rejects the request: {error.message}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ClusterError(
-            "what answers is no API server of Kubernetes; check that KUBECONFIG names the right one"
+            "the response is not from a Kubernetes API server;"
+            " check that KUBECONFIG points to the right cluster"
         ) from error
 
 
@@ -79,7 +80,7 @@ def current_namespace() -> str:
             _, active = list_kube_config_contexts(paths)
             return str(active["context"].get("namespace") or _DEFAULT)
         except (ConfigException, YAMLError, OSError, KeyError, TypeError, ValueError):
-            return _DEFAULT  # connecting will say what is wrong with it
+            return _DEFAULT  # connecting will report what is invalid
     try:
         with open(_SERVICE_ACCOUNT_NAMESPACE, encoding="utf-8") as file:
             return file.read().strip() or _DEFAULT

@@ -1,6 +1,6 @@
-"""What the runtime images of a cluster hold, as the cluster's operator has asked them.
+"""What the runtime images of a cluster contain, as its operator has probed them.
 
-No image is pulled: the operator keeps the answers in the ConfigMap `enginewright-images`.
+No image is pulled: the operator stores the results in the ConfigMap `enginewright-images`.
 """
 
 import json
@@ -14,19 +14,19 @@ from enginewright.kube.resources import CONFIG_MAPS
 from enginewright.manifests.labels import MANAGED_BY, OPERATOR
 from pydantic import ValidationError
 
-# Where the chart's documentation has it installed: for users who may not look everywhere.
-USUAL_NAMESPACE: Final = "enginewright-system"
+# Where the documentation installs the chart: for users who may not list all namespaces.
+CHART_NAMESPACE: Final = "enginewright-system"
 
 
 class ImageError(Exception):
-    """No image of the cluster is meant; says which there are."""
+    """Not exactly one image of the cluster matches; the message lists the known ones."""
 
 
 async def known(api: KubeApi) -> dict[str, ImageFacts]:
-    """Return what the images hold by reference, from every operator's ConfigMap that can be read.
+    """Return the images' facts by reference, from every operator's ConfigMap that can be read.
 
     Raises:
-        KubeError: the API server does not answer, or does not allow it.
+        KubeError: the API server does not respond, or denies access.
     """
     found: dict[str, ImageFacts] = {}
     for each in await _config_maps(api):
@@ -35,7 +35,7 @@ async def known(api: KubeApi) -> dict[str, ImageFacts]:
                 entry = json.loads(text)
                 found[str(entry["image"])] = ImageFacts.model_validate(entry["facts"])
             except (ValueError, TypeError, KeyError, ValidationError):
-                continue  # another version's: the operator asks the image again
+                continue  # of another version, whose operator will probe the image again
     return found
 
 
@@ -46,17 +46,17 @@ async def _config_maps(api: KubeApi) -> tuple[JsonObject, ...]:
         )
     except Forbidden as everywhere:
         try:
-            return (await api.get(CONFIG_MAPS, USUAL_NAMESPACE, CONFIG_MAP),)
+            return (await api.get(CONFIG_MAPS, CHART_NAMESPACE, CONFIG_MAP),)
         except (Forbidden, NotFound):
             raise everywhere from None
     return listing.items
 
 
 def chosen(text: str, images: dict[str, ImageFacts]) -> tuple[str, ImageFacts]:
-    """Return the image that is meant: its reference whole, its digest, or the beginning of that.
+    """Return the image with this reference, this digest or this prefix of a digest.
 
     Raises:
-        ImageError: none is, or several are.
+        ImageError: none matches, or several do.
     """
     wanted = text.removeprefix("sha256:")
     found = [
@@ -66,13 +66,13 @@ def chosen(text: str, images: dict[str, ImageFacts]) -> tuple[str, ImageFacts]:
     ]
     if len(found) == 1:
         return found[0], images[found[0]]
-    there = ", ".join(sorted(images)) or "none"
+    existing = ", ".join(sorted(images)) or "none"
     if not images:
         raise ImageError(
-            f"--image {text}: the cluster's operator has asked no image yet (no ConfigMap"
+            f"--image {text}: the cluster's operator has not probed any image yet (no ConfigMap"
             f" {CONFIG_MAP}); install the chart and wait until the operator is ready"
         )
     raise ImageError(
-        f"--image {text}: {len(found) or 'no'} images of the cluster have this digest or reference;"
-        f" it knows {there}"
+        f"--image {text}: {len(found) or 'no'} images of the cluster match this reference or digest;"
+        f" known images: {existing}"
     )

@@ -1,22 +1,22 @@
-"""What this installation lacks, and what adds it; no package index has a release of Enginewright.
+"""What this installation lacks, and how to add it: Enginewright is not on any package index.
 
-Stages need what only Linux has, as the pods do.
+Stages require Linux, as pods do.
 """
 
 import sys
 from typing import Final
 
 _NO_STAGES: Final = (
-    "it runs the stages of pods, which need Linux, and this is {system}: run it in a container, in WSL 2"
+    "it runs the stages of pods, which require Linux, not {system}: run it in a container, in WSL 2"
     " or in CI (docs/preflight.md)"
 )
 
 
 def remedy(extras: str) -> str:
-    """Return the command that installs with these extras, in a sentence."""
+    """Return a sentence with the command that installs these extras."""
     return f"run in a clone of Enginewright's repository: pip install '.[{extras}]'"
 
 
 def why_no_stages(system: str = sys.platform) -> str | None:
-    """Return why no stage can run here, with what to do; None: they can."""
+    """Return why stages cannot run here, with the remedy; None: they can."""
     return None if system == "linux" else _NO_STAGES.format(system=system)

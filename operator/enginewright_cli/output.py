@@ -1,4 +1,4 @@
-"""What goes to standard output: rendered first, then written at once to whoever still reads."""
+"""Standard output of the commands: rendered first, then written in one piece."""
 
 import os
 import sys
@@ -7,11 +7,11 @@ from typing import Final
 
 from rich.console import Console
 
-_PLAIN_WIDTH: Final = 160  # columns, where there is no terminal to have a width
+_PLAIN_WIDTH: Final = 160  # columns, where standard output is not a terminal
 
 
 def rendered(show: Callable[[Console], None]) -> str:
-    """Return what `show` prints, with colours where people see them, less its last line end."""
+    """Return what `show` prints, with colours on a terminal only, without the final newline."""
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     console = Console(width=None if is_terminal else _PLAIN_WIDTH)
     with console.capture() as captured:
@@ -20,12 +20,12 @@ def rendered(show: Callable[[Console], None]) -> str:
 
 
 def write(text: str) -> None:
-    """Write a text and a line end; nobody may listen, or may have had enough."""
+    """Write a text and a newline; does nothing where standard output or its reader is closed."""
     if sys.stdout is None:
         return
     try:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes once more at its end, and would complain
+        # Python flushes once more at exit, and would report the broken pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -231,13 +231,13 @@ def unusable(kubeconfig: Path) -> str:
 def test_without_permissions_the_reason_is_printed(world: World) -> None:
     kubeconfig = reader(world, "nobody", [])
     wording = unusable(kubeconfig)
-    assert "the cluster does not allow it: acceleratorclasses" in wording
+    assert "the cluster denies access: acceleratorclasses" in wording
     assert "without a cluster, give --offline" in wording
 
 
 def test_a_server_that_knows_nothing_of_ours(bare_kubeconfig: Path, tmp_path: Path) -> None:
     wording = unusable(bare_kubeconfig)
-    assert "the cluster has no Enginewright" in wording
+    assert "Enginewright is not installed in the cluster" in wording
 
 
 def test_preflight_takes_what_an_image_of_the_cluster_holds(world: World, tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_preflight_takes_what_an_image_of_the_cluster_holds(world: World, tmp_pa
         assert reported["targets"]["cpu"]["changes"], image
     none = desk.run(newer, "--target", "cpu", "--image", "ffff", environment=there)
     assert none.returncode == 2
-    assert "no images of the cluster have this digest or reference; it knows" in none.stderr
+    assert "no images of the cluster match this reference or digest; known images:" in none.stderr
     engine = desk.run(newer, "--target", "sm89", "--image", digest, environment=there)
     assert engine.returncode == 2
     assert f"needs backend {AHEAD_OF_TIME}, and image" in " ".join(engine.stderr.split())

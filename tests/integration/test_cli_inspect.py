@@ -486,13 +486,13 @@ def test_a_resource() -> None:
         (("failed",), 1, "there is no engine yet: BuildFailed: it cannot be built"),
         (("building",), 1, "there is no engine yet: stage build, 40%"),
         (("gone",), 2, "no InferenceEngine gone in namespace models: there are built, failed"),
-        (("built", "-n", "other"), 2, "the cluster has no Enginewright: "),
+        (("built", "-n", "other"), 2, "Enginewright is not installed in the cluster: "),
         (("built", "--class", "gone"), 2, "no AcceleratorClass gone: there is none"),
         (("odd",), 2, "the cluster's InferenceEngine cannot be read: spec.key: Field required"),
         (("web",), 2, "the cluster's InferenceEngine cannot be read: metadata: Field required"),
         (("built", "--class", "web"), 2, "the cluster's AcceleratorClass cannot be read"),
         (("built", "-n", "web"), 2, "the cluster's InferenceEngine cannot be read"),
-        (("secret",), 2, "the cluster does not allow it: you may not"),
+        (("secret",), 2, "the cluster denies access: you may not"),
     ],
 )
 def test_resources_that_do_not_load(arguments: tuple[str, ...], code: int, reported: str) -> None:
@@ -509,4 +509,4 @@ def test_without_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     server = WebServer()
     write_kubeconfig(tmp_path, server.server_address[1], monkeypatch)
     server.server_close()
-    assert "the cluster does not answer: " in run("built", code=2)[1]
+    assert "the API server does not respond: " in run("built", code=2)[1]

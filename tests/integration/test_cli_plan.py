@@ -103,8 +103,8 @@ def test_an_unquoted_date_is_a_string_as_for_kubectl(desk: Desk) -> None:
     [
         ("a: [", "manifest.yaml is not valid YAML: while parsing"),
         ("- 1", "manifest.yaml: document 1 is not a Kubernetes object: it has no kind"),
-        ("kind: Pod\nmetadata: {name: p}", "manifest.yaml holds no InferenceModel, but Pod"),
-        ("", "manifest.yaml holds no InferenceModel"),
+        ("kind: Pod\nmetadata: {name: p}", "manifest.yaml contains no InferenceModel, but Pod"),
+        ("", "manifest.yaml contains no InferenceModel"),
         ("kind: List\nitems: 5", "manifest.yaml: document 1: items of a List must be a list"),
         ("[" * 3000 + "]" * 3000, "manifest.yaml is nested too deeply"),
         ("kind: List\nitems: &i [{kind: List, items: *i}]", "manifest.yaml is nested too deeply"),
@@ -158,7 +158,7 @@ def test_a_cluster_that_does_not_answer_is_reported_with_the_way_around(desk: De
     name = write(desk, manifest({"source": SOURCE}))
     done = plan(desk, "-f", name, environment={"KUBECONFIG": str(desk.root / "config")})
     assert (done.returncode, done.stdout) == (2, "")
-    assert "the cluster does not answer" in done.stderr
+    assert "the API server does not respond" in done.stderr
     assert "without a cluster, give --offline" in done.stderr
 
 

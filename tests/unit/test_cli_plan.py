@@ -166,7 +166,7 @@ def test_a_paused_rollout_holds_what_serves() -> None:
     world = serving()
     found = forecast_of(world, {**world.spec, "targetOpset": 18, "rollout": {"paused": True}})
     assert actions(found) == ["make Job", "keep Deployment"]
-    assert "paused holds" in steps(found, "Deployment")[0].message
+    assert "paused keeps" in steps(found, "Deployment")[0].message
     new = World(source=PINNED, rollout={"paused": True})
     assert actions(forecast_of(new, exists=False))[-1] == "wait Deployment"
 
@@ -204,7 +204,7 @@ def test_an_engine_on_a_device_is_looked_for_first() -> None:
     (engine,) = steps(found, "InferenceEngine")
     _, lookup, build = steps(found, "Job")
     assert (lookup.stages, build.stages) == (("lookup",), ENGINE_STAGES)
-    assert build.message.endswith("takes one nvidia.com/gpu")
+    assert build.message.endswith("requests one nvidia.com/gpu")
     (prepare, *_) = steps(found, "Job")
     world.settle().job_succeeds(published(str(prepare.key)))
     made = world.the("InferenceEngine")
@@ -217,7 +217,7 @@ def test_an_engine_ahead_of_time_takes_no_device_and_is_made_once() -> None:
     world = World(source=PINNED).has_gpus()
     first = forecast_of(world, exists=False)
     job = steps(first, "Job")[-1]
-    assert (job.stages, job.message) == (ENGINE_STAGES, "takes no device")
+    assert (job.stages, job.message) == (ENGINE_STAGES, "requests no device")
     world.settle().job_succeeds(published(str(steps(first, "Job")[0].key)))
     assert [each.action for each in steps(forecast_of(world), "InferenceEngine")] == ["wait"]
     world.engine_built()
@@ -352,7 +352,7 @@ def test_an_engine_of_tensorrt_is_whole_or_none_and_the_plan_says_so() -> None:
     )
     (step,) = [each for each in forecast_of(world, exists=False).steps if each.kind == ENGINE]
     assert step.message.startswith(
-        "of the whole model or none, whatever spec.fallback allows: ONNX"
+        "must contain the whole model, whatever spec.fallback allows: ONNX"
     )
     rtx = World(source=PINNED, fallback=budget).has_gpus()
     (step,) = [each for each in forecast_of(rtx, exists=False).steps if each.kind == ENGINE]
@@ -373,6 +373,6 @@ def test_a_refresh_that_an_apply_would_begin_is_foreseen() -> None:
     found = forecast(after, live_model(known, NAMESPACE, MODEL), nodes_known=True)
     (job,) = steps(found, "Job")
     assert (found.verdict, job.action) == ("changes", "make")
-    assert job.message.startswith("fetches again while the old revision serves")
+    assert job.message.startswith("fetches the sources again while the old revision serves")
     world.annotate("enginewright.dev/refresh", "1")
     assert world.job()["metadata"]["name"] == job.name

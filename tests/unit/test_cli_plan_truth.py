@@ -119,7 +119,7 @@ def test_what_is_predicted_is_what_happens(
             assert same, step
         elif found.revision is None:
             assert step.action == "change"
-            assert not same or "unless the source has the same bytes" in step.message
+            assert not same or "unless the source is byte-identical" in step.message
         else:
             assert (step.action, same) == ("change", False)
     if found.revision is not None and not spec.get("rollout", {}).get("paused"):
@@ -139,7 +139,7 @@ def test_another_address_is_another_model_until_it_is_read() -> None:
     assert (job.action, job.key, found.revision) == ("make", None, None)
     assert deployment.action == "change"
     assert deployment.message == (
-        f"revision {found.serving} → a new one, unless the source has the same bytes as before"
+        f"revision {found.serving} → a new one, unless the source is byte-identical"
     )
     assert {each.field: each.after for each in found.rollout} == {
         "prepared model": "known once it is prepared",
@@ -150,10 +150,10 @@ def test_another_address_is_another_model_until_it_is_read() -> None:
 def test_what_is_assumed_of_the_source_is_printed() -> None:
     world = serving()
     (job,) = steps(forecast_of(world, {**world.spec, "targetOpset": 18}), "Job")
-    assert job.message == "the key: if the source still is what it was"
+    assert job.message == "key valid if the source is unchanged"
     new = {"uri": OTHER_URI, "sha256": OTHER}
     (job,) = steps(forecast_of(world, {**world.spec, "source": new}), "Job")
-    assert job.message == "the key: if the source is what its digest says, and one file"
+    assert job.message == "key valid if the source is one file and matches its digest"
 
 
 def test_a_status_of_an_earlier_spec_says_nothing_of_this_one() -> None:

@@ -230,7 +230,7 @@ def test_the_folder_follows_the_specification(
     monkeypatch: pytest.MonkeyPatch, reported: str, wanted: str
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", reported)
-    assert cached.usual_folder() == Path.home() / wanted / "enginewright/preflight"
+    assert cached.default_folder() == Path.home() / wanted / "enginewright/preflight"
 
 
 def test_what_is_installed_is_known_by_its_content(monkeypatch: pytest.MonkeyPatch) -> None:

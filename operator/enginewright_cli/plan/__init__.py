@@ -1,5 +1,5 @@
 """`enginewright plan`: what applying InferenceModels would do, before anything is applied.
 
-It decides with the operator's own pure functions, on facts of a cluster, of a file, or assumed, and
-writes nothing anywhere.
+It runs the operator's own pure functions on facts from a cluster, from a file, or assumed, and
+changes nothing in the cluster.
 """

@@ -1,8 +1,8 @@
-"""Kubernetes' dialect of CEL, so that the rules of our definitions hold without a cluster too.
+"""Kubernetes' dialect of CEL, to evaluate the rules of our CRDs without a cluster.
 
-The language is evaluated by its authors' library; here are the functions that the API server adds
-to it and that our rules use (k8s.io/apiserver, pkg/cel/library). A rule that uses others is refused
-when it is compiled, which a test sees.
+CEL itself is evaluated by its authors' library. This module adds those functions of the API server
+that our rules use (k8s.io/apiserver, pkg/cel/library). A rule that uses any other function fails to
+compile, which a test detects.
 """
 
 import re
@@ -18,7 +18,7 @@ Program: TypeAlias = Callable[[Value], Value]
 
 _LABEL: Final = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _NAME: Final = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
-_FORMATS: Final = {  # k8s.io/apimachinery, pkg/util/validation; and the most characters
+_FORMATS: Final = {  # k8s.io/apimachinery, pkg/util/validation; with the maximum length
     "dns1123Label": (_LABEL, 63),
     "dns1123Subdomain": (rf"{_LABEL}(\.{_LABEL})*", 253),
     "labelValue": (f"({_NAME})?", 63),
@@ -34,10 +34,10 @@ class CelError(Exception):
 def compiled(text: str) -> Program:
     """Return a function from the value of `self` to the rule's value.
 
-    It raises CelError where the rule asks for what is not there.
+    The function raises CelError where the rule reads a field that does not exist.
 
     Raises:
-        CelError: the rule is no CEL, or uses a function that is not known here.
+        CelError: the rule is not valid CEL, or uses a function that is not defined here.
     """
     try:
         expression = _environment().compile(text)
@@ -47,7 +47,7 @@ def compiled(text: str) -> Program:
     def evaluate(value: Value) -> Value:
         try:
             result = expression.eval(data={"self": value})
-        except RuntimeError as error:  # such as a string that is no Unicode
+        except RuntimeError as error:  # such as a string that is not valid Unicode
             raise CelError(f"{text}: {error}") from None
         if result.type() == cel.Type.ERROR:
             raise CelError(result.value())
@@ -58,7 +58,7 @@ def compiled(text: str) -> Program:
 
 @cache
 def _environment() -> cel.Env:
-    """Return the language; quantities and formats, which have types of their own, are strings here."""
+    """Return the environment; quantities and formats, whose types are opaque, are strings here."""
     text, flag = cel.Type.STRING, cel.Type.BOOL
     functions = [
         _function("isQuantity", [text], flag, _is_quantity),
@@ -79,11 +79,13 @@ def _function(
     name: str,
     parameters: list[cel.Type],
     returned: cel.Type,
-    act: Callable[..., Value],
+    implementation: Callable[..., Value],
     *,
     method: bool = False,
 ) -> cel.FunctionDecl:
-    return cel.FunctionDecl(name, [cel.Overload(name, returned, parameters, method, act)])
+    return cel.FunctionDecl(
+        name, [cel.Overload(name, returned, parameters, method, implementation)]
+    )
 
 
 def _constant(value: str) -> Callable[[], str]:
@@ -91,9 +93,9 @@ def _constant(value: str) -> Callable[[], str]:
 
 
 def _violations(name: str, text: str) -> list[str]:
-    """Return why a text is not of a format; []: it is."""
-    pattern, most = _FORMATS[name]
-    fits = len(text) <= most and re.fullmatch(pattern, text)
+    """Return why a text does not match a format; []: it does."""
+    pattern, longest = _FORMATS[name]
+    fits = len(text) <= longest and re.fullmatch(pattern, text)
     return [] if fits else [f"not a {name}"]
 
 

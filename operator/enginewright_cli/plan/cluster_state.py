@@ -1,6 +1,6 @@
-"""The cluster that a plan is made for: its state is gathered, read from a file, or assumed.
+"""The state of the cluster to plan for: gathered, read from a file, or assumed.
 
-The three are one document, so that a cluster's state can be kept and planned for without it.
+All three have one format, so that a state can be saved and planned for without the cluster.
 """
 
 import json
@@ -39,32 +39,37 @@ from enginewright.kube.resources import (
 from enginewright.plan.types import Config, Facts
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from enginewright_cli.images import USUAL_NAMESPACE
+from enginewright_cli.images import CHART_NAMESPACE
 from enginewright_cli.plan.manifest import Applied
 
-CHILDREN: Final = (JOBS, PODS, DEPLOYMENTS, CONTROLLER_REVISIONS)  # of a model, by its label
+CHILDREN: Final = (
+    JOBS,
+    PODS,
+    DEPLOYMENTS,
+    CONTROLLER_REVISIONS,
+)  # of a model, selected by its label
 _OBSERVED: Final = (NODES, CLAIMS, INFERENCE_MODELS, INFERENCE_ENGINES, *CHILDREN)
 CHART_STORE: Final = {
     "claim": "enginewright-store",
     "size": "20Gi",
     "accessMode": "ReadWriteMany",
-}  # as the chart's values have it
+}  # defaults of the chart's values
 
 
 class ClusterStateError(ValueError):
-    """A state that cannot be used; says which part and why."""
+    """An invalid state; the message names the part and the cause."""
 
 
 class ClusterState(BaseModel):
-    """Everything that a plan depends on, but the manifest."""
+    """Everything that a plan depends on, except the manifest."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    namespace: str = USUAL_NAMESPACE  # the operator's
+    namespace: str = CHART_NAMESPACE  # the operator's
     config: Mapping[str, Any]  # the operator's, as in ENGINEWRIGHT_CONFIG
     images: Mapping[str, ImageFacts]  # by reference
     objects: tuple[JsonObject, ...] = ()  # with apiVersion and kind
-    assumed: tuple[str, ...] = ()  # assumptions, in sentences
+    assumed: tuple[str, ...] = ()  # assumptions, for people
     nodes_known: bool = Field(default=True)
 
     @field_validator("objects")
@@ -74,15 +79,15 @@ class ClusterState(BaseModel):
             metadata = each.get("metadata")
             if not isinstance(metadata, Mapping) or not isinstance(metadata.get("name"), str):
                 message = f"object [{index}] has no metadata.name; save the facts again"
-                raise ValueError(message)  # noqa: TRY004 - pydantic takes it up
+                raise ValueError(message)  # noqa: TRY004 - pydantic converts only this
         return objects
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Read a file that `--save-facts` has written, or somebody by hand.
+        """Read a file that `--save-facts` has written, or that was written by hand.
 
         Raises:
-            ClusterStateError: it cannot be used.
+            ClusterStateError: it cannot be read, or is invalid.
         """
         try:
             return cls.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
@@ -96,7 +101,7 @@ class ClusterState(BaseModel):
             raise ClusterStateError(f"{file}: {summary(error)}") from None
 
     def to_yaml(self) -> str:
-        """Return the text of such a file."""
+        """Return the content of such a file."""
         state = self.model_dump(mode="json", exclude_none=True)
         return yaml.safe_dump(state, sort_keys=False, allow_unicode=True)
 
@@ -104,7 +109,7 @@ class ClusterState(BaseModel):
         """Return the operator's settings.
 
         Raises:
-            ClusterStateError: they are none.
+            ClusterStateError: they are invalid.
         """
         environment = {
             CONFIG_VARIABLE: json.dumps(dict(self.config)),
@@ -116,7 +121,7 @@ class ClusterState(BaseModel):
             raise ClusterStateError(str(error)) from None
 
     def of(self, resource: Resource, namespace: str | None = None) -> list[JsonObject]:
-        """Return the objects of a kind, of one namespace where one is given."""
+        """Return the objects of a kind, in all namespaces or in the given one."""
         return [
             each
             for each in self.objects
@@ -125,17 +130,17 @@ class ClusterState(BaseModel):
         ]
 
 
-def assumed(held: ImageFacts, *, own_classes: bool) -> ClusterState:
-    """Return the state of a small cluster whose images hold what is installed here.
+def assumed(installed: ImageFacts, *, own_classes: bool) -> ClusterState:
+    """Return the state of a small cluster whose images contain what is installed here.
 
     Args:
-        held: what is installed.
-        own_classes: whether the manifest brings the classes; else there is one, of CPUs.
+        installed: what is installed.
+        own_classes: whether the manifest defines the classes; otherwise the state has one, of CPUs.
     """
-    variants = sorted({VARIANTS[each] for each in held.backends if each in VARIANTS})
+    variants = sorted({VARIANTS[each] for each in installed.backends if each in VARIANTS})
     images = {each: f"assumed.invalid/enginewright-runtime-{each}" for each in variants}
-    backends = [each for each in ("cpu", "openvino") if each in held.backends]
-    of_cpus = {
+    backends = [each for each in ("cpu", "openvino") if each in installed.backends]
+    cpu_class = {
         "apiVersion": API_VERSION,
         "kind": AcceleratorClass.kind,
         "metadata": {"name": "cpu"},
@@ -143,13 +148,13 @@ def assumed(held: ImageFacts, *, own_classes: bool) -> ClusterState:
     }
     classes = "the manifest's classes" if own_classes else f"one class cpu ({', '.join(backends)})"
     assumption = (
-        f"no cluster: {classes}, and images that hold what is installed here"
-        f" (ONNX Runtime {held.ort_version})"
+        f"no cluster: {classes}, and images that contain what is installed here"
+        f" (ONNX Runtime {installed.ort_version})"
     )
     return ClusterState(
         config={"images": images, "store": CHART_STORE},
-        images=dict.fromkeys(images.values(), held),
-        objects=() if own_classes else (of_cpus,),
+        images=dict.fromkeys(images.values(), installed),
+        objects=() if own_classes else (cpu_class,),
         assumed=(assumption,),
         nodes_known=False,
     )
@@ -158,10 +163,10 @@ def assumed(held: ImageFacts, *, own_classes: bool) -> ClusterState:
 def facts(
     applied: Applied, classes: tuple[Applied, ...], known: ClusterState, namespace: str
 ) -> Facts:
-    """Return what the operator would know right after the manifest was applied.
+    """Return the operator's facts right after the manifest is applied.
 
     Raises:
-        ClusterStateError: the operator's settings are none.
+        ClusterStateError: the operator's settings are invalid.
     """
     config = known.settings()
     live = live_model(known, namespace, applied.name)
@@ -176,13 +181,13 @@ def facts(
 
 
 def live_model(known: ClusterState, namespace: str, name: str) -> JsonObject | None:
-    """Return the model as it is now; None: it is new."""
+    """Return the model as it exists now; None: it is new."""
     models = known.of(INFERENCE_MODELS, namespace)
     return next((each for each in models if each["metadata"]["name"] == name), None)
 
 
 def _metadata(applied: Applied, live: JsonObject | None, namespace: str) -> dict[str, Any]:
-    """Return the metadata after the apply, which adds annotations to those that are there."""
+    """Return the metadata after the apply, which merges the annotations."""
     known: JsonObject = live["metadata"] if live else {"name": applied.name, "namespace": namespace}
     metadata = applied.body.get("metadata")
     added = metadata.get("annotations") if isinstance(metadata, Mapping) else None
@@ -194,7 +199,7 @@ def _metadata(applied: Applied, live: JsonObject | None, namespace: str) -> dict
 
 
 def _cache(known: ClusterState, classes: tuple[Applied, ...]) -> ObjectCache:
-    """Return all objects as the operator would have them, once the manifest's classes were applied."""
+    """Return all objects as the operator would see them after the manifest's classes are applied."""
     bodies = {each["metadata"]["name"]: each for each in known.of(ACCELERATOR_CLASSES)}
     for each in classes:
         bodies[each.name] = {**bodies.get(each.name, {}), **each.body}

@@ -1,4 +1,4 @@
-"""The command: from a manifest to an exit code. 0: it would be brought up, 1: not, 2: unusable input."""
+"""The command line of `plan`. Exit code 0: no model is refused, 1: one is, 2: there is no plan."""
 
 from pathlib import Path
 from typing import Annotated, Final
@@ -11,11 +11,11 @@ from enginewright_cli.plan.result import Forecasts
 from enginewright_cli.plan.table import show
 
 REFUSED: Final = 1
-UNUSABLE: Final = 2
+NO_PLAN: Final = 2
 
 
 class _PlanError(Exception):
-    """Nothing can be planned; says why."""
+    """There is no plan; the message states the cause."""
 
 
 def plan(
@@ -34,35 +34,37 @@ def plan(
         typer.Option(
             "--namespace",
             "-n",
-            help="Namespace of models that name none. Default: the current context's.",
+            help="Namespace of models that do not set one. Default: the current context's.",
         ),
     ] = None,
     offline: Annotated[
         bool,
         typer.Option(
-            "--offline", help="Ask no cluster: assume one class cpu and what is installed here."
+            "--offline", help="Use no cluster: assume one class cpu and what is installed here."
         ),
     ] = False,
     facts: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Ask no cluster: read its state from what --save-facts wrote."
+            metavar="FILE", help="Use no cluster: read its state from a file of --save-facts."
         ),
     ] = None,
     save_facts: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write the cluster's state to this file, for --facts."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON: docs/plan.md.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, as docs/plan.md describes.")
+    ] = False,
 ) -> None:
-    """Show what applying InferenceModels would do. Nothing is applied, and nothing is written."""
+    """Show what applying InferenceModels would do, without changing the cluster."""
     console = Console(stderr=True)
     try:
         found = _plan(manifest, namespace, offline=offline, file=facts, save=save_facts)
     except _PlanError as error:
         message = f"enginewright plan: {error}"
         console.print(message, style="red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(UNUSABLE) from None
+        raise typer.Exit(NO_PLAN) from None
     output.write(found.to_json() if json else _table(found))
     refused = any(each.verdict == "refused" for each in found.models)
     raise typer.Exit(REFUSED if refused else 0)
@@ -84,7 +86,7 @@ def _plan(
     except run.ERRORS as error:
         raise _PlanError(str(error)) from None
     except run.INTERRUPTS:
-        raise _PlanError("interrupted; nothing is left behind") from None
+        raise _PlanError("interrupted; temporary files are removed") from None
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise _PlanError(f"{where}{error.strerror or error}") from None

@@ -1,4 +1,4 @@
-"""What would be another thing than it is: fields of a spec, and parts of a revision."""
+"""What would change: fields of a spec, and parts of a revision."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -15,7 +15,7 @@ _LATER: Final = "known once it is prepared"
 
 
 def of_specs(facts: Facts, live: JsonObject | None) -> Iterator[Difference]:
-    """Yield the fields of the spec that differ from the model that is there."""
+    """Yield the fields of the spec that differ from the existing model."""
     if live is None:
         return
     model = type(facts.model)
@@ -29,14 +29,14 @@ def of_specs(facts: Facts, live: JsonObject | None) -> Iterator[Difference]:
 
 
 def of_revisions(facts: Facts, wanted: Snapshot, *, keys_known: bool) -> Iterator[Difference]:
-    """Yield what differs between the revision that serves and the one that would."""
+    """Yield the differences between the serving revision and the new one."""
     serving = facts.model.status.serving
     revision = serving.revision if serving else None
     found = next((each for each in facts.revisions if each.revision == revision), None)
     if found is None:
         return
     if found.kept is None:
-        yield Difference(field="revision", before="another version's, which cannot be read")
+        yield Difference(field="revision", before="unreadable: written by another version")
         return
     before, after = _parts(found.kept.snapshot), _parts(wanted)
     for field in dict.fromkeys((*before, *after)):
@@ -47,7 +47,7 @@ def of_revisions(facts: Facts, wanted: Snapshot, *, keys_known: bool) -> Iterato
 
 
 def _parts(snapshot: Snapshot) -> dict[str, str]:
-    """Return the parts of a revision as text, by what they are."""
+    """Return the parts of a revision as text, by name."""
     found = {
         "prepared model": snapshot.prepared_key[:_SHOWN],
         "model digest": snapshot.model_digest[:_SHOWN],

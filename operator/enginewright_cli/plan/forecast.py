@@ -1,4 +1,4 @@
-"""From facts to what would happen. Pure: the operator's own decisions, as steps."""
+"""Forecasts from facts, with the operator's own decisions as steps. Pure."""
 
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,7 @@ from enginewright_cli.plan.steps import Steps
 
 
 def refused(namespace: str, name: str, problems: tuple[str, ...], *, exists: bool) -> Forecast:
-    """Return the forecast of a model that the API server would not store."""
+    """Return the forecast of a model that the API server would reject."""
     return Forecast(
         namespace=namespace,
         name=name,
@@ -30,7 +30,7 @@ def forecast(facts: Facts, live: JsonObject | None, *, nodes_known: bool) -> For
 
     Args:
         facts: of the model as it would be right after it was applied.
-        live: the model as it is now; None: it is new.
+        live: the model as it exists now; None: it is new.
         nodes_known: whether `facts.nodes` are all nodes, so that an empty list means something.
     """
     metadata = facts.model.metadata
@@ -46,27 +46,27 @@ def forecast(facts: Facts, live: JsonObject | None, *, nodes_known: bool) -> For
         refusal = Refusal(reason=target.reason, message=target.message, lasting=target.stalled)
         verdict = "refused" if target.stalled else "waits"
         return Forecast(**known, verdict=verdict, refusals=(refusal,))
-    whole = Steps(facts, target, _digest(facts, live))
+    steps = Steps(facts, target, _digest(facts, live))
     return Forecast(
         **known,
-        verdict=whole.verdict(),
-        refusals=whole.refusals,
+        verdict=steps.verdict(),
+        refusals=steps.refusals,
         backend=target.backend,
         image=target.image,
         policy=target.promise.policy,
         classes=tuple(_class(facts, each, nodes_known) for each in target.classes),
-        steps=whole.steps,
-        revision=whole.revision,
+        steps=steps.steps,
+        revision=steps.revision,
         strategy=facts.model.spec.rollout.strategy,
-        rollout=whole.differences,
+        rollout=steps.differences,
     )
 
 
 def _digest(facts: Facts, live: JsonObject | None) -> str | None:
-    """Return the digest of what is prepared now, if that comes from the source that would be.
+    """Return the digest of the prepared model if the new spec has the same source; otherwise None.
 
-    What the status tells belongs to the spec that it was prepared for: it says nothing of another
-    address, nor of a digest that somebody gives now.
+    The status describes the spec that was prepared: it does not hold for another URI or a newly
+    given digest.
     """
     prepared = facts.model.status.prepared
     if live is None or prepared is None:
@@ -76,8 +76,8 @@ def _digest(facts: Facts, live: JsonObject | None) -> str | None:
     if isinstance(now, Obstacle) or now.artifact_hash != prepared.inputs_hash:
         return None
     before, after = model.spec.source, facts.model.spec.source
-    pinned_anew = after.sha256 is not None and after.sha256 != before.sha256
-    return None if pinned_anew or before.uri != after.uri else prepared.model_digest
+    newly_pinned = after.sha256 is not None and after.sha256 != before.sha256
+    return None if newly_pinned or before.uri != after.uri else prepared.model_digest
 
 
 def _class(facts: Facts, each: AcceleratorClass, nodes_known: bool) -> ClassPlan:

@@ -1,4 +1,4 @@
-"""Gathers the state of a cluster. It only reads; what it may not read is reported, and assumed."""
+"""Gathers the state of a cluster, read-only. What may not be read is reported, and assumed."""
 
 import json
 from collections.abc import Awaitable, Iterable
@@ -32,10 +32,10 @@ Found = TypeVar("Found")
 
 
 async def gather(api: KubeApi, models: Iterable[tuple[str, Applied]]) -> ClusterState:
-    """Return the cluster's state, as far as models and their namespaces are concerned.
+    """Return the part of the cluster's state that concerns these models and their namespaces.
 
     Raises:
-        KubeError: the API server does not answer, or models and classes cannot be read.
+        KubeError: the API server does not respond, or models and classes cannot be read.
     """
     return await _Gathering(api).all(list(models))
 
@@ -111,21 +111,21 @@ class _Gathering:
                 return text, str(each["metadata"]["namespace"])
         if listing is not None:
             self._assumed.append(
-                "the operator's Deployment was not found: nothing acts on what is applied"
+                "the operator's Deployment was not found: applied models would not be reconciled"
             )
         self._assumed.append(
-            "the operator's settings are not known: the images that it has probed, and the chart's"
-            " own store"
+            "the operator's settings are not known; assumed: the images that it has probed, and"
+            " the chart's default store"
         )
         variants = {facts.variant: reference for reference, facts in sorted(known.items())}
-        # an image that was not probed is waited for, as it would be in the cluster
+        # the plan waits for an image that was not probed, as the operator would
         return {
             "images": variants or {"cpu": _NO_IMAGE},
             "store": CHART_STORE,
-        }, images.USUAL_NAMESPACE
+        }, images.CHART_NAMESPACE
 
     async def _allowed(self, reading: Awaitable[Found], what: str) -> Found | None:
-        """Return what was read; None, with an assumption, where that is forbidden."""
+        """Return the result; where access is forbidden, record an assumption and return None."""
         try:
             return await reading
         except Forbidden:
@@ -136,7 +136,7 @@ class _Gathering:
 
 
 def _engines(model: JsonObject) -> list[str]:
-    """Return the names of the engines that a model has asked for."""
+    """Return the names of the engines that a model has requested."""
     return [str(each["name"]) for each in (model.get("status") or {}).get("engines") or ()]
 
 

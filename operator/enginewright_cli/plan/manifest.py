@@ -1,4 +1,4 @@
-"""The manifest that is to be applied: its InferenceModels, and the classes that come with them."""
+"""The manifest to apply: its InferenceModels and AcceleratorClasses."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ _TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as kubectl reads it, to JSON: an unquoted date is a string."""
+    """YAML as kubectl converts it to JSON: an unquoted date is a string."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -28,15 +28,15 @@ _Loader.yaml_implicit_resolvers = {
 
 
 class ManifestError(ValueError):
-    """A manifest that cannot be read; says why."""
+    """A manifest that cannot be read; the message states the cause."""
 
 
 @dataclass(frozen=True)
 class Applied:
-    """One object of the manifest that is ours."""
+    """One InferenceModel or AcceleratorClass of the manifest."""
 
     body: Mapping[str, Any]
-    problems: tuple[str, ...]  # why it would be refused
+    problems: tuple[str, ...]  # why the API server would reject it
 
     @property
     def kind(self) -> str:
@@ -45,32 +45,34 @@ class Applied:
 
     @property
     def name(self) -> str:
-        """Return its name, as far as it has one."""
+        """Return its name; "" without metadata."""
         metadata = self.body.get("metadata")
         return str(metadata.get("name")) if isinstance(metadata, Mapping) else ""
 
     @property
     def namespace(self) -> str | None:
-        """Return its namespace; None: it names none."""
+        """Return its namespace; None: it sets none."""
         metadata = self.body.get("metadata")
         namespace = metadata.get("namespace") if isinstance(metadata, Mapping) else None
-        return None if namespace is None else str(namespace)  # a number is refused by its type
+        return (
+            None if namespace is None else str(namespace)
+        )  # validation rejects a number by its type
 
 
 @dataclass(frozen=True)
 class AppliedManifest:
-    """What is of interest in a manifest."""
+    """The objects of a manifest, by kind."""
 
     models: tuple[Applied, ...]
     classes: tuple[Applied, ...]
-    others: tuple[str, ...]  # kinds that are none of ours
+    others: tuple[str, ...]  # kinds that are not planned
 
 
 def read(file: str) -> AppliedManifest:
     """Read a file, or standard input for "-".
 
     Raises:
-        ManifestError: it cannot be read, or holds no InferenceModel.
+        ManifestError: it cannot be read, or contains no InferenceModel.
     """
     try:
         return _read(file)
@@ -96,8 +98,8 @@ def _read(file: str) -> AppliedManifest:
     kinds = dict.fromkeys(str(each["kind"]) for each in objects)
     others = tuple(each for each in kinds if each not in _PLANNED)
     if not models:
-        there = f", but {', '.join(others)}" if others else ""
-        raise ManifestError(f"{file} holds no InferenceModel{there}")
+        instead = f", but {', '.join(others)}" if others else ""
+        raise ManifestError(f"{file} contains no InferenceModel{instead}")
     classes = tuple(each for each in ours if each.kind == AcceleratorClass.kind)
     return AppliedManifest(models, classes, others)
 

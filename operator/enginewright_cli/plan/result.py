@@ -1,4 +1,4 @@
-"""What would happen, as data: the JSON that docs/plan.md shows by these docstrings, and the table."""
+"""The forecast as data: printed as JSON or as a table. docs/plan.md is generated from the docstrings."""
 
 from typing import Literal
 
@@ -9,14 +9,14 @@ Action = Literal["make", "change", "reuse", "wait", "keep", "delete", "refuse"]
 
 
 class Refusal(Message):
-    """Why it would not be brought up, or not now."""
+    """Why a model would not be deployed, or not yet."""
 
     reason: str
-    """As one word, as the model's condition Ready would carry it; InvalidSpec: it would not be stored."""
+    """Reason that the model's condition Ready would have; InvalidSpec: the API server would reject it."""
     message: str
-    """The thing, the reason and the remedy."""
+    """Object, cause and remedy."""
     lasting: bool = True
-    """Whether somebody must change something; if not, it passes by itself."""
+    """Whether it stays until the user changes something; if false, it resolves automatically."""
 
 
 class ClassPlan(Message):
@@ -25,78 +25,78 @@ class ClassPlan(Message):
     name: str
     """Name of the AcceleratorClass."""
     resource: str | None = None
-    """What a pod asks a node for; absent: nothing."""
+    """Extended resource that a pod requests; absent: none."""
     compute_capability: str | None = None
-    """Of the class's devices."""
+    """Compute capability of the class's devices."""
     replicas: int
-    """How many pods would serve."""
+    """Number of pods that would serve."""
     trouble: str = ""
-    """Why no pod can be sent there, where nodes are known; empty: nothing."""
+    """Why no pod can be scheduled, where nodes are known; empty: pods can."""
 
 
 class PlanStep(Message):
-    """One thing that would be done, in order."""
+    """One object that would be created, changed or reused."""
 
     action: Action
-    """make, change, reuse (it is there), wait (it is under way), keep, delete or refuse."""
+    """make (create), change, reuse (it exists), wait (it is in progress), keep, delete or refuse."""
     kind: str
     """Kind of the object."""
     name: str | None = None
-    """Its name; absent: known once an earlier step is done."""
+    """Its name; absent: known after an earlier step."""
     class_name: str | None = None
-    """The accelerator class that it is for."""
+    """AcceleratorClass that it is for."""
     key: str | None = None
-    """Key of the artefact in the store; absent likewise."""
+    """Key of the artefact in the store; absent: known after an earlier step."""
     stages: tuple[str, ...] = ()
-    """What runs in it, in order."""
+    """Stages that it runs, in order."""
     message: str = ""
-    """More about it, for people."""
+    """Details, for people."""
 
 
 class Difference(Message):
-    """A field of the spec, or a part of what serves, that would be another one."""
+    """A field of the spec, or a part of the serving revision, that would change."""
 
     field: str
-    """Which one."""
+    """Name of the field or part."""
     before: str = ""
-    """What it is now; empty: nothing."""
+    """Current value; empty: none."""
     after: str = ""
-    """What it would be; empty: nothing."""
+    """New value; empty: none."""
 
 
 class Forecast(Message):
     """What applying one InferenceModel would do."""
 
     namespace: str
-    """Of the model."""
+    """Namespace of the model."""
     name: str
-    """Of the model."""
+    """Name of the model."""
     exists: bool
-    """Whether there is one of this name already."""
+    """Whether the model exists already."""
     verdict: Literal["refused", "waits", "changes", "unchanged"]
-    """refused: it would not be brought up; waits: it would be, once something passes; else whether anything would be made or changed."""
+    """refused: it would not be deployed; waits: not before an obstacle is gone; changes or unchanged: whether any object would be created or changed."""
     refusals: tuple[Refusal, ...] = ()
-    """Why not, or why not now."""
+    """Why it is refused or waits."""
     backend: str | None = None
-    """What would run it; absent, as what follows, where that cannot be resolved."""
+    """Backend that would run it; absent, like the fields below, where it cannot be resolved."""
     image: str | None = None
     """Runtime image that would prepare and serve it."""
     policy: str | None = None
-    """What is promised about nodes that run elsewhere: Forbid, Budget or Allow."""
+    """Promise about nodes that fall back to another provider: Forbid, Budget or Allow."""
     classes: tuple[ClassPlan, ...] = ()
-    """Where it would serve."""
+    """AcceleratorClasses that would serve it."""
     spec: tuple[Difference, ...] = ()
-    """Fields of the spec that differ from the model that is there."""
+    """Fields of the spec that differ from the existing model."""
     steps: tuple[PlanStep, ...] = ()
-    """What would be done, in order."""
+    """Steps, in order."""
     serving: str | None = None
-    """Revision that serves now."""
+    """Revision that is serving now."""
     revision: str | None = None
     """Revision that would serve; absent: known once the model is prepared."""
     strategy: str | None = None
-    """How it would take over: Surge, or Recreate with downtime."""
+    """Rollout strategy: Surge, or Recreate with downtime."""
     rollout: tuple[Difference, ...] = ()
-    """What differs between both revisions."""
+    """Differences between the two revisions."""
 
 
 class Forecasts(Message):
@@ -105,11 +105,11 @@ class Forecasts(Message):
     schema_: Literal["enginewright.dev/plan/v1"] = Field(
         default="enginewright.dev/plan/v1", alias="schema"
     )
-    """Name and version of this form."""
+    """Name and version of this format."""
     models: tuple[Forecast, ...]
-    """Each model, in the order of the manifest."""
+    """One forecast per model, in the order of the manifest."""
     assumed: tuple[str, ...] = ()
-    """What nobody has said, or may not be read, and what is taken instead."""
+    """What is unknown or may not be read, and what is assumed instead."""
     ignored: tuple[str, ...] = ()
     """Kinds of the manifest's other objects."""
 

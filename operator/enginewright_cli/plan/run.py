@@ -1,4 +1,4 @@
-"""Makes the plan: where facts come from, and one forecast for each model of the manifest."""
+"""Creates the plan: where its facts come from, and one forecast per model of the manifest."""
 
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,7 @@ from enginewright_cli.plan.forecast import forecast, refused
 from enginewright_cli.plan.gather import gather
 from enginewright_cli.plan.manifest import Applied, AppliedManifest, ManifestError
 from enginewright_cli.plan.result import Forecast, Forecasts
-from enginewright_cli.preflight.cache import ResultCache, installation, usual_folder
+from enginewright_cli.preflight.cache import ResultCache, default_folder, installation
 from enginewright_cli.preflight.outfile import write
 from enginewright_cli.preflight.stages import InstallationError, begun
 from enginewright_cli.preflight.stopping import Stopped, stopped_by_signals
@@ -35,10 +35,10 @@ def plan(
 
     Args:
         manifest: a file, or "-".
-        namespace: of models that name none; None: the current context's.
-        offline: whether no cluster is to be asked.
-        file: with facts; None: they are gathered, or assumed.
-        save: where what was gathered is written.
+        namespace: of models that set none; None: the current context's.
+        offline: whether to use no cluster.
+        file: with the cluster's state; None: it is gathered, or assumed.
+        save: file to write the cluster's state to.
 
     Raises:
         ManifestError, ClusterStateError, ClusterError, InstallationError: one of `ERRORS`.
@@ -46,8 +46,8 @@ def plan(
     """
     read = manifests.read(manifest)
     online = not offline and file is None
-    usual = namespace or (cluster.current_namespace() if online else _DEFAULT)
-    models = [(each.namespace or usual, each) for each in read.models]
+    default = namespace or (cluster.current_namespace() if online else _DEFAULT)
+    models = [(each.namespace or default, each) for each in read.models]
     if file:
         known = ClusterState.read(file)
     else:
@@ -56,48 +56,48 @@ def plan(
         write(save, known.to_yaml())
     return Forecasts(
         models=tuple(_one(where, each, read, known) for where, each in models),
-        assumed=(*known.assumed, *_troubles(read)),
+        assumed=(*known.assumed, *_ignored_classes(read)),
         ignored=read.others,
     )
 
 
 def _gathered(models: list[tuple[str, Applied]]) -> ClusterState | None:
-    """Return what the cluster is; None: there is none."""
+    """Return the cluster's state; None: no cluster is configured."""
     try:
         return cluster.ask(lambda client: gather(client, models))
     except cluster.NoCluster:
         return None
     except cluster.ClusterError as error:
-        raise cluster.ClusterError(f"{error}; without a cluster, give --offline") from None
+        raise cluster.ClusterError(f"{error}; to plan without a cluster, give --offline") from None
 
 
 def _assumed(*, own_classes: bool) -> ClusterState:
-    """Return what may be assumed from what is installed here."""
+    """Return a state assumed from what is installed here."""
     message = installing.why_no_stages()
     if message:
         raise InstallationError(
-            f"what is installed here cannot be asked: {message}; or give --facts FILE"
+            f"what is installed here cannot be probed: {message}; or give --facts FILE"
         )
     try:
-        cache = ResultCache(usual_folder(), lambda _: None)
+        cache = ResultCache(default_folder(), lambda _: None)
         with stopped_by_signals() as stop, begun() as stages:
-            held = installed_facts(cache, installation(), stages, stop)
+            installed = installed_facts(cache, installation(), stages, stop)
     except InstallationError as error:
         raise InstallationError(f"{error}; or give --facts FILE") from None
-    return assumed(held, own_classes=own_classes)
+    return assumed(installed, own_classes=own_classes)
 
 
 def _one(where: str, model: Applied, manifest: AppliedManifest, known: ClusterState) -> Forecast:
     live = live_model(known, where, model.name)
     if model.problems:
         return refused(where, model.name, model.problems, exists=live is not None)
-    good = tuple(each for each in manifest.classes if not each.problems)
-    return forecast(facts(model, good, known, where), live, nodes_known=known.nodes_known)
+    valid = tuple(each for each in manifest.classes if not each.problems)
+    return forecast(facts(model, valid, known, where), live, nodes_known=known.nodes_known)
 
 
-def _troubles(manifest: AppliedManifest) -> list[str]:
+def _ignored_classes(manifest: AppliedManifest) -> list[str]:
     return [
-        f"AcceleratorClass {each.name} of the manifest is left out: {'; '.join(each.problems)}"
+        f"AcceleratorClass {each.name} of the manifest is ignored: {'; '.join(each.problems)}"
         for each in manifest.classes
         if each.problems
     ]

@@ -1,7 +1,7 @@
 """The steps of one model that can be resolved, in the order in which they would be done.
 
-The operator decides one step at a time, from the result of the last one. Where that is not known
-yet, such as the digest of a model that was not fetched, a later step has no name.
+The operator decides one step at a time, from the result of the previous one. Where that is not
+known yet, such as the digest of a model that was not fetched, later steps have no name.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,46 +25,45 @@ from enginewright.plan.types import Facts
 from enginewright_cli.plan.differences import of_revisions
 from enginewright_cli.plan.result import Action, Difference, PlanStep, Refusal
 
-_UNKNOWN: Final = "0" * 64  # stands for a key that is not known yet
-_BY_DIGEST: Final = "if the source is what its digest says, and one file"
-_AS_BEFORE: Final = "if the source still is what it was"
-_UNLESS: Final = "a new one, unless the source has the same bytes as before"
+_UNKNOWN: Final = "0" * 64  # placeholder for a key that is not known yet
+_DIGEST_MATCHES: Final = "if the source is one file and matches its digest"
+_SOURCE_UNCHANGED: Final = "if the source is unchanged"
+_NEW_UNLESS_IDENTICAL: Final = "a new one, unless the source is byte-identical"
 
 
 @dataclass(frozen=True)
-class _Made:
-    """The prepared model that engines and pods would be made from."""
+class _ExpectedModel:
+    """The prepared model that engines would be built from and pods would serve."""
 
     prepared: Prepared
-    is_known: bool  # its key is that of the store
-    assumption: str = ""  # under which it is; empty: none
+    is_known: bool  # whether its key is known
+    assumption: str = ""  # under which the key is known; empty: none
 
 
 class Steps:
     """All steps of a model that can be resolved."""
 
     def __init__(self, facts: Facts, target: Target, digest: str | None) -> None:
-        """Find them.
+        """Derive the steps.
 
         Args:
             facts: of the model as it would be right after it was applied.
-            target: what it comes to.
-            digest: of the model that is there, as it was prepared from the same source; None: the
-                source is another one, or none has been prepared.
+            target: what `facts` resolve to.
+            digest: of the existing prepared model; None: there is none, or its source was another.
         """
         self._facts = facts
         self._target = target
-        self._earlier = digest
+        self._earlier_digest = digest
         self._refusals: list[Refusal] = []
         self.revision: str | None = None
         self.differences: tuple[Difference, ...] = ()
         preparing = prepare_and_refresh(facts, target)
         outcome = preparing.outcome
         self._target = preparing.target
-        made = self._made(outcome)
+        expected = self._expected_model(outcome)
         self.steps: tuple[PlanStep, ...] = (
             *self._claim(),
-            self._prepare(outcome, made),
+            self._prepare(outcome, expected),
             *_refresh(preparing.refresh),
             *(
                 PlanStep(
@@ -75,18 +74,18 @@ class Steps:
         )
         if self._refusals:
             return
-        engines = wanted_engines(facts, target, made.prepared)
-        self.steps += tuple(self._engines(engines, made))
+        engines = wanted_engines(facts, target, expected.prepared)
+        self.steps += tuple(self._engines(engines, expected))
         if not self._refusals:
-            self.steps += tuple(self._rollout(engines, made))
+            self.steps += tuple(self._rollout(engines, expected))
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
-        """Return why it would not be brought up."""
+        """Return why the model would not be deployed."""
         return tuple(self._refusals)
 
     def verdict(self) -> Literal["refused", "changes", "unchanged"]:
-        """Return what all of it comes to."""
+        """Return the verdict over all steps."""
         if self._refusals:
             return "refused"
         same = all(each.action in ("reuse", "keep") for each in self.steps)
@@ -103,43 +102,43 @@ class Steps:
                 action="make", kind="PersistentVolumeClaim", name=claim.claim, message=message
             )
 
-    def _prepare(self, outcome: PrepareOutcome, made: _Made) -> PlanStep:
+    def _prepare(self, outcome: PrepareOutcome, expected: _ExpectedModel) -> PlanStep:
         if outcome.prepared:
             key = outcome.prepared.key
-            return PlanStep(action="reuse", kind="Prepared", key=key, message="prepared already")
+            return PlanStep(action="reuse", kind="Prepared", key=key, message="already prepared")
         name = outcome.preparation.job if outcome.preparation else None
         if outcome.failure and outcome.failure.lasting:
             failure = outcome.failure
             self._refuse(failure.reason, failure.sentence)
-            message = f"failed in stage {failure.stage}, and is not tried again as it is"
+            message = f"failed in stage {failure.stage}; not retried with the same inputs"
             return PlanStep(action="refuse", kind="Job", name=name, message=message)
-        begins = bool(outcome.apply)
-        guess = f"the key: {made.assumption}" if made.assumption else ""
+        starts = bool(outcome.apply)
+        assumption = f"key valid {expected.assumption}" if expected.assumption else ""
         return PlanStep(
-            action="make" if begins else "wait",
+            action="make" if starts else "wait",
             kind="Job",
             name=name,
-            key=made.prepared.key if made.is_known else None,
+            key=expected.prepared.key if expected.is_known else None,
             stages=PREPARE_STAGES,
-            message=guess if begins else outcome.message,
+            message=assumption if starts else outcome.message,
         )
 
     def _digest(self) -> tuple[str | None, str]:
-        """Return the digest that the model has, and under which assumption.
+        """Return the digest that the model will have, and the assumption that this depends on.
 
-        None: nobody can say, or the key holds digests of data too, which change by themselves.
+        None: it is not known, or the key also depends on digests of data, which may change.
         """
         recipe = self._target.recipe
         if recipe.samples_uri or (recipe.quantization and recipe.quantization.calibration):
             return None, ""
-        if self._earlier:
-            return self._earlier, _AS_BEFORE
+        if self._earlier_digest:
+            return self._earlier_digest, _SOURCE_UNCHANGED
         pinned = self._facts.model.spec.source.sha256
-        return pinned, _BY_DIGEST if pinned else ""
+        return pinned, _DIGEST_MATCHES if pinned else ""
 
-    def _made(self, outcome: PrepareOutcome) -> _Made:
+    def _expected_model(self, outcome: PrepareOutcome) -> _ExpectedModel:
         if outcome.prepared:
-            return _Made(outcome.prepared, is_known=True)
+            return _ExpectedModel(outcome.prepared, is_known=True)
         digest, assumption = self._digest()
         key = prepared_key(digest, self._target.recipe, {}) if digest else _UNKNOWN
         known = self._facts.model.status.prepared
@@ -153,21 +152,21 @@ class Steps:
             size_bytes=0,
             golden_output_bytes=known.golden_output_bytes if known else None,
         )
-        return _Made(prepared, is_known=digest is not None, assumption=assumption)
+        return _ExpectedModel(prepared, is_known=digest is not None, assumption=assumption)
 
-    def _engines(self, engines: Engines, made: _Made) -> Iterator[PlanStep]:
+    def _engines(self, engines: Engines, expected: _ExpectedModel) -> Iterator[PlanStep]:
         if engines.failure:
             self._refuse(engines.failure.reason, engines.failure.sentence)
         wanted = {each["metadata"]["name"]: each for each in engines.apply}
         for reference in engines.references:
-            there = self._facts.engines.get(reference.name)
+            existing = self._facts.engines.get(reference.name)
             if reference.name in wanted:
                 engine = InferenceEngine.model_validate(wanted[reference.name])
-                yield from self._built(engine, reference, made, exists=there is not None)
-            elif there is not None:
-                yield self._there(there)
+                yield from self._build(engine, reference, expected, exists=existing is not None)
+            elif existing is not None:
+                yield self._existing_engine(existing)
 
-    def _there(self, engine: InferenceEngine) -> PlanStep:
+    def _existing_engine(self, engine: InferenceEngine) -> PlanStep:
         status = engine.status
         ready = next((each for each in status.conditions if each.type == "Ready"), None)
         action: Action = "reuse" if status.engine else "wait"
@@ -179,68 +178,75 @@ class Steps:
             name=engine.metadata.name,
             class_name=engine.spec.class_name,
             key=engine.spec.key,
-            message="built already" if status.engine else ready.message if ready else "under way",
+            message="already built" if status.engine else ready.message if ready else "in progress",
         )
 
-    def _built(
-        self, engine: InferenceEngine, reference: EngineReference, made: _Made, *, exists: bool
+    def _build(
+        self,
+        engine: InferenceEngine,
+        reference: EngineReference,
+        expected: _ExpectedModel,
+        *,
+        exists: bool,
     ) -> Iterator[PlanStep]:
-        """Yield the engine and the Jobs that the operator would make for it."""
-        known = engine.metadata.name if made.is_known else None
-        key = engine.spec.key if made.is_known else None
-        of = engine.spec.class_name
+        """Yield the engine and the Jobs that the operator would create for it."""
+        known = engine.metadata.name if expected.is_known else None
+        key = engine.spec.key if expected.is_known else None
+        class_name = engine.spec.class_name
         limit = whole_only(engine.spec.backend)
         yield PlanStep(
             action="change" if exists else "make",
             kind=InferenceEngine.kind,
             name=known,
-            class_name=of,
+            class_name=class_name,
             key=key,
-            message=f"of the whole model or none, whatever spec.fallback allows: {limit}"
+            message=f"must contain the whole model, whatever spec.fallback allows: {limit}"
             if limit
             else "",
         )
         facts = BuildFacts(engine, self._facts.config, self._facts.now, references=(reference,))
-        begun = plan_engine(facts)
-        (job,) = begun.apply
+        build = plan_engine(facts)
+        (job,) = build.apply
         pod = job["spec"]["template"]["spec"]
         stages = tuple(
             each["name"] for each in (*pod.get("initContainers", ()), *pod["containers"])
         )
-        name = job["metadata"]["name"] if made.is_known else None
-        looks = stages == (LOOKUP_STAGE,)
+        name = job["metadata"]["name"] if expected.is_known else None
+        is_lookup = stages == (LOOKUP_STAGE,)
         yield PlanStep(
             action="make",
             kind="Job",
             name=name,
             stages=stages,
-            message="looks in the store before it requests a device" if looks else _device(engine),
-            class_name=of,
+            message="checks the store before it requests a device"
+            if is_lookup
+            else _device(engine),
+            class_name=class_name,
             key=key,
         )
-        if looks:
+        if is_lookup:
             yield PlanStep(
                 action="make",
                 kind="Job",
                 stages=ENGINE_STAGES,
-                message=f"if the store does not have it; {_device(engine)}",
-                class_name=of,
+                message=f"if the store does not contain it; {_device(engine)}",
+                class_name=class_name,
             )
 
-    def _rollout(self, engines: Engines, made: _Made) -> Iterator[PlanStep]:
+    def _rollout(self, engines: Engines, expected: _ExpectedModel) -> Iterator[PlanStep]:
         keys = self._engine_keys(engines)
-        snapshot = wanted_snapshot(self._facts, self._target, made.prepared, keys)
-        self.revision = snapshot.revision() if made.is_known else None
-        self.differences = tuple(of_revisions(self._facts, snapshot, keys_known=made.is_known))
+        snapshot = wanted_snapshot(self._facts, self._target, expected.prepared, keys)
+        self.revision = snapshot.revision() if expected.is_known else None
+        self.differences = tuple(of_revisions(self._facts, snapshot, keys_known=expected.is_known))
         paused = self._facts.model.spec.rollout.paused
         rollout = roll_out(self._facts, snapshot)
-        there = {each.name: each for each in self._facts.deployments}
+        existing = {each.name: each for each in self._facts.deployments}
         for each in rollout.apply:
             if each["kind"] == "Deployment":
                 wanted = deployment_view(each)
-                yield self._deployment(wanted, there.get(wanted.name), made, paused)
+                yield self._deployment(wanted, existing.get(wanted.name), expected, paused)
         classes = {each.name for each in snapshot.classes}
-        for name, known in there.items():
+        for name, known in existing.items():
             if known.accelerator_class not in classes:
                 yield PlanStep(
                     action="keep" if paused else "delete",
@@ -250,27 +256,33 @@ class Steps:
                     message="once the new revision serves",
                 )
         if paused and not rollout.apply:
-            yield PlanStep(action="wait", kind="Deployment", message="spec.rollout.paused holds it")
+            yield PlanStep(
+                action="wait", kind="Deployment", message="paused by spec.rollout.paused"
+            )
 
     def _deployment(
-        self, wanted: DeploymentView, there: DeploymentView | None, made: _Made, paused: bool
+        self,
+        wanted: DeploymentView,
+        existing: DeploymentView | None,
+        expected: _ExpectedModel,
+        paused: bool,
     ) -> PlanStep:
         revision, replicas = wanted.revision, wanted.desired
-        now = there.desired if there else 0
-        same = there is not None and there.revision == revision
-        message = "spec.rollout.paused holds what serves" if paused else ""
-        if there is not None and not (same and now == replicas):
+        now = existing.desired if existing else 0
+        same = existing is not None and existing.revision == revision
+        message = "spec.rollout.paused keeps the serving revision" if paused else ""
+        if existing is not None and not (same and now == replicas):
             scale = "" if now == replicas else f"{now} → {replicas} pods"
-            moved = "" if same or paused else f"revision {there.revision} → "
-            to = "" if same or paused else (revision if made.is_known else self._new())
+            moved = "" if same or paused else f"revision {existing.revision} → "
+            to = "" if same or paused else (revision if expected.is_known else self._new())
             message = ", ".join(filter(None, (f"{moved}{to}", scale, message)))
-        elif there is None:
+        elif existing is None:
             message = f"{replicas} pods" if replicas != 1 else "1 pod"
-        action: Action = "make" if there is None else "keep"
-        if there is not None and not (same and now == replicas):
+        action: Action = "make" if existing is None else "keep"
+        if existing is not None and not (same and now == replicas):
             action = "change"
         if action == "keep" and same and not paused:
-            message = made.assumption
+            message = expected.assumption
         return PlanStep(
             action=action,
             kind="Deployment",
@@ -280,15 +292,15 @@ class Steps:
         )
 
     def _new(self) -> str:
-        """Return what is said of a revision that nobody knows yet."""
-        return _UNLESS if self._facts.model.status.prepared else "a new one"
+        """Return the text for a revision that is not known yet."""
+        return _NEW_UNLESS_IDENTICAL if self._facts.model.status.prepared else "a new one"
 
     def _engine_keys(self, engines: Engines) -> Mapping[str, str]:
         """Return the keys of all engines, built or not, by class."""
         keys = {each["metadata"]["name"]: str(each["spec"]["key"]) for each in engines.apply}
         for each in engines.references:
-            if there := self._facts.engines.get(each.name):
-                keys[each.name] = there.spec.key
+            if engine := self._facts.engines.get(each.name):
+                keys[each.name] = engine.spec.key
         return {
             each.class_name: keys[each.name] for each in engines.references if each.name in keys
         }
@@ -302,10 +314,10 @@ def _refresh(outcome: PrepareOutcome | None) -> Iterator[PlanStep]:
             kind="Job",
             name=outcome.preparation.job if outcome.preparation else None,
             stages=PREPARE_STAGES,
-            message="fetches again while the old revision serves; what has changed is then rolled out",
+            message="fetches the sources again while the old revision serves; changes are then rolled out",
         )
 
 
 def _device(engine: InferenceEngine) -> str:
     resource = engine.spec.build.resource_name
-    return f"takes one {resource}" if resource else "takes no device"
+    return f"requests one {resource}" if resource else "requests no device"

@@ -1,4 +1,4 @@
-"""What people read: what would be done, step by step, and what would be another thing than it is."""
+"""The forecast as text for people: steps and differences."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -25,7 +25,7 @@ _SHOWN: Final = 12  # characters of a key
 
 
 def show(found: Forecasts, console: Console) -> None:
-    """Print all of it; plain where the console is no terminal."""
+    """Print the forecasts; without colours where the console is not a terminal."""
     for number, each in enumerate(found.models):
         if number:
             console.print()
@@ -54,7 +54,7 @@ def _model(each: Forecast) -> Iterator[RenderableType]:
     if each.steps:
         yield _steps(each.steps)
     if each.steps and each.verdict != "refused":
-        yield Text(_takes_over(each))
+        yield Text(_revision(each))
     yield from _differences(each.spec)
     yield from _differences(each.rollout)
 
@@ -77,7 +77,7 @@ def _steps(steps: tuple[PlanStep, ...]) -> Table:
         table.add_row(
             Text(each.action, style=_STYLES.get(each.action, "")),
             each.kind,
-            each.name or ("" if each.kind == "Prepared" else "known later"),
+            each.name or ("" if each.kind == "Prepared" else "not known yet"),
             each.class_name or "",
             (each.key or "")[:_SHOWN],
             Text("; ".join(filter(None, map(visible, parts)))),
@@ -85,17 +85,17 @@ def _steps(steps: tuple[PlanStep, ...]) -> Table:
     return table
 
 
-def _takes_over(each: Forecast) -> str:
+def _revision(each: Forecast) -> str:
     revision = each.revision or "known once the model is prepared"
     if each.serving is None:
         return f"revision: {revision}"
     if each.serving == each.revision:
-        return f"revision: {revision}, which serves"
+        return f"revision: {revision}, already serving"
     how = "with downtime" if each.strategy == "Recreate" else "new pods first"
     return f"revision: {each.serving} → {revision}, strategy {each.strategy}, {how}"
 
 
 def _differences(differences: tuple[Difference, ...]) -> Iterator[Text]:
     for each in differences:
-        before, after = each.before or "nothing", each.after or "nothing"
+        before, after = each.before or "none", each.after or "none"
         yield Text.assemble((f"  {each.field}: ", "cyan"), f"{visible(before)} → {visible(after)}")

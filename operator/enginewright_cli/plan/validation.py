@@ -1,8 +1,7 @@
-"""What the API server would refuse about an object, found without one.
+"""Why the API server would reject an object, without asking one.
 
-The schema is the one that the definitions are made of, and its rules are evaluated here, so each
-refusal has the very sentence that kubectl would show. The order is the API server's: what is wrong
-with a value hides the rules about it.
+The schema and its rules are those of the CRDs, so a broken rule has the message that kubectl would
+show. The order is the API server's: rules are evaluated only for a value that fits its schema.
 """
 
 import difflib
@@ -34,13 +33,13 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
 }
 _OBJECT_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_OF_THE_SERVER: Final = frozenset({"status"})  # what nobody applies
+_SERVER_FIELDS: Final = frozenset({"status"})  # written by the operator, never applied
 
 
 def problems(obj: Mapping[str, Any]) -> list[str]:
-    """Return why an object of ours would be refused, each as "field: reason"; []: it would not.
+    """Return why an object would be rejected, each as "field: reason"; []: it is valid.
 
-    `obj` has a kind of ours.
+    `obj` is of a kind that Enginewright defines.
     """
     schema = _schemas()[str(obj["kind"])]
     found = []
@@ -58,13 +57,13 @@ def problems(obj: Mapping[str, Any]) -> list[str]:
         found.append(
             "metadata.namespace: write lowercase letters, digits and '-', numbers in quotes"
         )
-    body = {key: value for key, value in obj.items() if key not in _OF_THE_SERVER}
+    body = {key: value for key, value in obj.items() if key not in _SERVER_FIELDS}
     _, wrong = _checked(body, schema, "")
     return [*found, *wrong]
 
 
 def rules(schema: Schema) -> Iterator[Mapping[str, str]]:
-    """Yield the rules of a schema and of all below it that hold without an earlier object."""
+    """Yield the rules of a schema and its subschemas, except transition rules."""
     yield from _rules(schema)
     below = [schema.get("items"), schema.get("additionalProperties")]
     for each in (*schema.get("properties", {}).values(), *below):
@@ -81,7 +80,7 @@ def _schemas() -> dict[str, Schema]:
 
 
 def _checked(value: Value, schema: Schema, path: str) -> tuple[Value, list[str]]:
-    """Return the value with its defaults, and what is wrong with it."""
+    """Return the value with its defaults, and its problems."""
     if wrong := _of_type(value, schema, path):
         return value, [wrong]
     found: list[str] = []
@@ -100,13 +99,13 @@ def _of_type(value: Value, schema: Schema, path: str) -> str | None:
     if INT_OR_STRING_KEYWORD in schema:
         if isinstance(value, (int, str)) and not isinstance(value, bool):
             return None
-        return f"{path}: must be of type integer or string, and is {_kind(value)}"
+        return f"{path}: must be of type integer or string, not {_kind(value)}"
     if wanted is None:
         return None
     is_flag = isinstance(value, bool) and wanted != "boolean"
     if isinstance(value, _TYPES[wanted]) and not is_flag:
         return None
-    return f"{path or 'the object'}: must be of type {wanted}, and is {_kind(value)}"
+    return f"{path or 'the object'}: must be of type {wanted}, not {_kind(value)}"
 
 
 def _object(
@@ -114,7 +113,7 @@ def _object(
 ) -> tuple[dict[str, Value], list[str]]:
     known: Mapping[str, Schema] = schema.get("properties", {})
     others = schema.get("additionalProperties")
-    whole: dict[str, Value] = {}
+    completed: dict[str, Value] = {}
     found: list[str] = []
     for key, each in value.items():
         place = f"{path}.{key}" if path else str(key)
@@ -122,31 +121,31 @@ def _object(
         if part is None and others is not None:
             part, place = others, f"{path}[{key}]"
         if place == "metadata":
-            whole[key] = each
+            completed[key] = each
         elif part is None:
             found.append(f"{place}: {_unknown(str(key), known)}")
-        elif each is not None:  # null is as good as absent
-            whole[key], wrong = _checked(each, part, place)
+        elif each is not None:  # null counts as absent
+            completed[key], wrong = _checked(each, part, place)
             found += wrong
     for key, part in known.items():
-        if key not in whole and "default" in part and value.get(key) is None:
-            whole[key], _ = _checked(part["default"], part, "")
+        if key not in completed and "default" in part and value.get(key) is None:
+            completed[key], _ = _checked(part["default"], part, "")
     place = f"{path}." if path else ""
     found += [
         f"{place}{key}: Required value"
         for key in schema.get("required", ())
         if value.get(key) is None
     ]
-    return whole, found
+    return completed, found
 
 
 def _list(value: list[Value], schema: Schema, path: str) -> tuple[list[Value], list[str]]:
-    whole: list[Value] = []
+    completed: list[Value] = []
     found: list[str] = []
     seen: list[dict[str, Value]] = []
     for index, each in enumerate(value):
         item, wrong = _checked(each, schema["items"], f"{path}[{index}]")
-        whole.append(item)
+        completed.append(item)
         found += wrong
         if (keys := schema.get(LIST_KEYS_KEYWORD)) and isinstance(item, dict):
             key = {name: item.get(name) for name in keys}
@@ -154,13 +153,13 @@ def _list(value: list[Value], schema: Schema, path: str) -> tuple[list[Value], l
                 keys_text = ",".join(f'"{name}":"{text}"' for name, text in key.items())
                 found.append(f"{path}[{index}]: Duplicate value: {{{keys_text}}}")
             seen.append(key)
-    return whole, found
+    return completed, found
 
 
 def _limits(value: Value, schema: Schema, path: str) -> Iterator[str]:
     if "enum" in schema and value not in schema["enum"]:
-        there = ", ".join(f'"{each}"' for each in schema["enum"])
-        yield f'{path}: Unsupported value: "{value}": supported values: {there}'
+        supported = ", ".join(f'"{each}"' for each in schema["enum"])
+        yield f'{path}: Unsupported value: "{value}": supported values: {supported}'
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         if value < schema.get("minimum", value):
             yield f"{path}: should be greater than or equal to {schema['minimum']}"
@@ -168,11 +167,11 @@ def _limits(value: Value, schema: Schema, path: str) -> Iterator[str]:
             yield f"{path}: should be less than or equal to {schema['maximum']}"
     if isinstance(value, (str, list, dict)):
         unit = _SIZES[type(value)]
-        least, most = schema.get(f"min{unit}"), schema.get(f"max{unit}")
-        if least is not None and len(value) < least:
-            yield f"{path}: should have at least {least} {_UNITS[unit]}"
-        if most is not None and len(value) > most:
-            yield f"{path}: Too long: may have at most {most} {_UNITS[unit]}"
+        shortest, longest = schema.get(f"min{unit}"), schema.get(f"max{unit}")
+        if shortest is not None and len(value) < shortest:
+            yield f"{path}: should have at least {shortest} {_UNITS[unit]}"
+        if longest is not None and len(value) > longest:
+            yield f"{path}: Too long: may have at most {longest} {_UNITS[unit]}"
 
 
 _SIZES: Final[dict[type, str]] = {str: "Length", list: "Items", dict: "Properties"}
@@ -208,7 +207,7 @@ def _unknown(key: str, known: Mapping[str, Schema]) -> str:
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
     if near:
         return f"unknown field; did you mean {near[0]}?"
-    return f"unknown field; there are {', '.join(known)}" if known else "unknown field"
+    return f"unknown field; known fields: {', '.join(known)}" if known else "unknown field"
 
 
 def _kind(value: Value) -> str:

@@ -183,7 +183,7 @@ class ResultCache:
                 return
 
 
-def usual_folder() -> Path:
+def default_folder() -> Path:
     """Return the folder of this user's entries, by the XDG Base Directory Specification."""
     configured = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(configured) if os.path.isabs(configured) else Path.home() / ".cache"

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from enginewright_cli import installing, output
 from enginewright_cli.preflight import config, options, targets
-from enginewright_cli.preflight.cache import ResultCache, installation, usual_folder
+from enginewright_cli.preflight.cache import ResultCache, default_folder, installation
 from enginewright_cli.preflight.config import ConfigError, Configuration, ModelOptions
 from enginewright_cli.preflight.formatting import counted, visible
 from enginewright_cli.preflight.many import RunSettings, check_all
@@ -153,7 +153,7 @@ def preflight(
             cache = (
                 None
                 if no_cache
-                else ResultCache(usual_folder(), lambda message: _say(console, message))
+                else ResultCache(default_folder(), lambda message: _say(console, message))
             )
             installed = installation()
             held = installed_facts(cache, installed, stages, stop)
