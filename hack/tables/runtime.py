@@ -70,7 +70,7 @@ def _tolerance(name: str, each: Tolerance) -> Sequence[str]:
         f"{each.cosine:g}",
         _percent(each.top1 or 0),
         _percent(1 - each.unequal),
-        f"{each.zero:g}",
+        f"{each.zero_atol:g}",
     )
 
 

@@ -27,7 +27,7 @@ from enginewright_runtime.prepare.sizes.discovery.discover import (
 )
 from enginewright_runtime.prepare.sizes.trial_build import BuildableSizes, buildable
 from enginewright_runtime.prepare.sizes.trial_run import ended_after
-from enginewright_runtime.proof.golden_inputs import Filling, generate
+from enginewright_runtime.proof.golden_inputs import IntegerRange, generate
 from enginewright_runtime.tensorrt import native
 from enginewright_runtime.tensorrt.results import BuildResult
 from onnx import ModelProto, parser
@@ -89,7 +89,7 @@ def test_every_corner_runs_in_another_session_and_the_sizes_are_the_models(
     answer = found(tmp_path / "m.onnx", model)
     profiles = profiles_of(answer)
     session = ort.InferenceSession(model.SerializeToString())
-    samples = generate(graphs.inputs_of(model), profiles, Filling(answer.integers or ""))
+    samples = generate(graphs.inputs_of(model), profiles, IntegerRange(answer.integers or ""))
     assert samples
     for sample in samples:
         session.run(None, dict(sample.inputs))

@@ -152,6 +152,6 @@ def in_ascii(module: ModuleType, *arguments: str, given: str = "") -> Any:
 def test_text_that_is_not_ascii_is_answered_in_any_locale() -> None:
     answer = in_ascii(isolated, f"{__name__}:fail", json.dumps({"how": "surrogate"}))
     assert answer["text"] == "größe of a\\udcff.onnx"
-    order = {"order": "load", "model": "m.onnx", "backend": "größe", "inputs": "inputs.npz"}
+    order = {"command": "load", "model": "m.onnx", "backend": "größe", "inputs": "inputs.npz"}
     answer = in_ascii(worker, given=json.dumps(order))
     assert "größe" in answer["failure"]["cause"]

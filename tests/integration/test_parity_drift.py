@@ -278,7 +278,7 @@ def test_on_another_backend(models: Path, openvino_python: Path, tmp_path: Path)
     name = set_attribute(pair.model, "HardSigmoid", 3, alpha=0.3)
     onnx.save(pair.model, pair.judged)
     arguments = {
-        "right": {"model": str(pair.right), "backend": "cpu"},
+        "reference": {"model": str(pair.right), "backend": "cpu"},
         "judged": {"model": str(pair.judged), "backend": "openvino"},
         "inputs": str(pair.inputs),
         "sample": "s",

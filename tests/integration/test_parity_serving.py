@@ -105,7 +105,7 @@ def test_a_flipped_class_is_found(tmp_path: Path) -> None:
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     signature = read_signature(session.get_inputs(), session.get_outputs(), ())
     prover = StartupProver(Runner(session, signature), signature, ComputeBuckets())
-    with pytest.raises(StageFailure, match="same best class"):
+    with pytest.raises(StageFailure, match="same top class"):
         prover.prove(
             [GoldenSample("a", {"x": golden}, {"y": golden})], manifest(None), lambda _: None
         )
@@ -115,7 +115,7 @@ def test_a_flipped_class_is_found(tmp_path: Path) -> None:
         np.savez(tmp_path / f"golden/{name}.npz", **arrays)
     known = manifest(None)
     probe = GoldenProbe(Client(1), "m", GoldenSamples(tmp_path, known), known, 1.0)
-    assert "same best class" in str(probe._differs("y", golden, golden + flip))
+    assert "same top class" in str(probe._differs("y", golden, golden + flip))
 
 
 class Answering:

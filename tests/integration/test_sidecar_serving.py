@@ -136,7 +136,7 @@ def test_noise_in_place_of_noise_is_never_admitted(tmp_path: Path) -> None:
     with Server(served, wild) as server, Sidecar(reported, task, server.port) as sidecar:
         wrong = sidecar.until_state(Check.GOLDEN, "failed")
         assert wrong.reason is Reason.PARITY_FAILED
-        assert "output 'y' of golden sample 's0' varies otherwise than the source's" in (
+        assert "output 'y' of golden sample 's0' has another distribution than the source's" in (
             wrong.message
         )
         assert not sidecar.is_ready()

@@ -55,7 +55,7 @@ CASES = (
     Case("opset of another domain", only(broken.newer_domain), "validate",
          Reason.OPSET_UNSUPPORTED, ("domain ai.onnx.ml is till opset",)),
     Case("out of memory", only(broken.enormous), "golden", Reason.OUT_OF_MEMORY,
-         ("golden sample 'min' does not fit on backend cpu",)),
+         ("golden sample 'min' does not fit into memory on backend cpu",)),
     Case("opset 99", only(lambda: broken.relu(opset=99)), "validate", Reason.OPSET_UNSUPPORTED,
          ("has opset 99", "1.31.1 loads at most 26", "no released onnx supports opset 99",
           "export with opset 26"), 0),

@@ -275,7 +275,7 @@ def test_a_wrong_class_is_refused_though_the_direction_agrees() -> None:
     have[:4, [0, 1]] = have[:4, [1, 0]]
     verdict = judge(want, have, "INT8")
     assert verdict.failures[0].figure == "top1"
-    assert "has the same best class in 90.0% of 40 rows, 95% is the least for INT8" in str(
+    assert "has the same top class in 90.0% of 40 rows, below the minimum of 95% for INT8" in str(
         verdict.description
     )
 

@@ -138,7 +138,7 @@ def test_a_lower_backend_serves(policy: str) -> None:
     assert (verdict.kind, verdict.reason) == ("BackendFallback", Reason.BACKEND_FALLBACK)
     assert (verdict.active, verdict.broken) == (True, policy != "Allow")
     assert (verdict.nodes_elsewhere, verdict.compute_share) == (3, 1.0)
-    assert verdict.message == f"backend tensorrt was asked for, and {CPU} serves"
+    assert verdict.message == f"backend tensorrt was requested, but {CPU} serves"
 
 
 def test_nodes_without_a_label_or_a_report_are_not_taken_on_trust() -> None:

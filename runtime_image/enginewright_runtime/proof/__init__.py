@@ -1,1 +1,1 @@
-"""What is true of a model that runs: agreement of its outputs, placement of its nodes, latency."""
+"""Verification of a running model: parity of its outputs, placement of its nodes, latency."""

@@ -1,8 +1,8 @@
-"""What each node costs, as ONNX Runtime's own profiler measures it on the CPU provider.
+"""The cost of each node, measured by ONNX Runtime's profiler on the CPU provider.
 
-2% of the nodes can be 90% of the work, so fallback is weighted by time. The graph is profiled as
-ONNX Runtime shows it in placements, before it fuses nodes for the CPU: only then do the labels of
-both agree. Times are the CPU's, and of one sample: a measure of work, not of another device's time.
+2% of the nodes can be 90% of the work, so fallback is weighted by time. The graph is profiled as it is
+in placements, before ONNX Runtime fuses nodes for the CPU, since only then the labels of both agree.
+Times are of the CPU and one sample: an estimate of work, not of the time on another device.
 """
 
 import json
@@ -36,15 +36,15 @@ from enginewright_runtime.session.reference import load_reference
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.signature import read_signature
 
-_SECONDS: Final = 1.0  # of runs; the first one always ends
+_SECONDS: Final = 1.0  # of runs; the first one is always completed
 _MOST_RUNS: Final = 6  # the first is a warm-up
-# The profiler keeps 2 kB of memory for every execution of a node until the end, and a body is
-# executed thousands of times: such runs are cut off.
+# The profiler uses 2 kB of memory for every execution of a node, and the body of a loop may be executed
+# thousands of times, so such runs are terminated.
 _REPEATING: Final = frozenset({"Loop", "Scan"})
 _REPEATING_SECONDS: Final = 1.0
-_KERNEL: Final = "_kernel_time"  # ends the name of a node's event
-_GRAPH: Final = "SequentialExecutor::Execute"  # a body, with what the profiler spends in it
-_CUT: Final = 0.5  # us: durations are cut to whole ones
+_KERNEL: Final = "_kernel_time"  # suffix of the name of a node's event
+_GRAPH: Final = "SequentialExecutor::Execute"  # a graph or body, with the profiler's overhead
+_TRUNCATION: Final = 0.5  # us: mean error of durations, which are truncated to integers
 _DIGITS: Final = 7
 
 
@@ -57,14 +57,14 @@ def measure(model: Path, inputs: Path, recipe: Recipe) -> tuple[NodeCost, ...]:
         recipe: of the Job.
 
     Returns:
-        One entry a label, shares with the sum 1. `count` is of nodes as placements show them; it
-        is 0 for what the file has and ONNX Runtime folds away or fuses into another node.
+        One entry per label; the shares sum to 1. `count` is of nodes as in placements; it is 0 for
+        nodes of the file that ONNX Runtime folds or fuses into another node.
 
     Raises:
         StageFailure: as `Call.run`, or Timeout when the model's loops run too long.
-        SessionError: ONNX Runtime refused the model or the sample.
+        SessionError: ONNX Runtime rejected the model or the sample.
     """
-    # made here, so that it goes even when the child dies
+    # created here, so that it is removed even if the child crashes
     with tempfile.TemporaryDirectory(prefix="profile-") as folder:
         return shared_results.run_shared(
             Call(profile, "profiling the model on backend cpu"),
@@ -80,19 +80,21 @@ def profile(model: Path, inputs: Path, folder: str) -> tuple[NodeCost, ...]:
     samples = read_arrays(inputs)
     feeds = samples[opt_sample(list(samples))]
     session = _session(model, folder)
-    counts = _placed(session)
+    counts = _placement_counts(session)
     repeats = any(name.endswith(f"({kind})") for name in counts for kind in _REPEATING)
     runs = _run(session, feeds, _REPEATING_SECONDS if repeats else _SECONDS, cut_off=repeats)
-    spent = _usual([_spent(run, counts) for run in _events(Path(session.end_profiling()), runs)])
-    whole = sum(spent.values())
-    if counts and not whole:
-        raise StageFailure(Reason.INTERNAL_ERROR, "the profile names no node", remedy="")
+    spent = _medians(
+        [_time_by_label(run, counts) for run in _events(Path(session.end_profiling()), runs)]
+    )
+    total = sum(spent.values())
+    if counts and not total:
+        raise StageFailure(Reason.INTERNAL_ERROR, "the profile contains no node", remedy="")
     costs = [
-        NodeCost(label=name, count=count, share=round(spent[name] / whole, _DIGITS))
+        NodeCost(label=name, count=count, share=round(spent[name] / total, _DIGITS))
         for name, count in counts.items()
     ]
-    gone = [NodeCost(label=name, count=0, share=0.0) for name in _gone(model, counts)]
-    return (*costs, *gone)
+    removed = [NodeCost(label=name, count=0, share=0.0) for name in _removed(model, counts)]
+    return (*costs, *removed)
 
 
 def _session(model: Path, folder: str) -> ort.InferenceSession:
@@ -103,7 +105,7 @@ def _session(model: Path, folder: str) -> ort.InferenceSession:
     return load_reference(model, "BASIC", options)
 
 
-def _placed(session: ort.InferenceSession) -> Counter[str]:
+def _placement_counts(session: ort.InferenceSession) -> Counter[str]:
     return Counter(
         reported_label(node.name, node.op_type)
         for subgraph in session.get_provider_graph_assignment_info()
@@ -113,7 +115,7 @@ def _placed(session: ort.InferenceSession) -> Counter[str]:
 
 @dataclass
 class _Stoppable:
-    """A session as `Runner` wants one, whose run can be ended from another thread."""
+    """A session for `Runner` whose run can be terminated from another thread."""
 
     session: ort.InferenceSession
     options: ort.RunOptions
@@ -126,7 +128,7 @@ class _Stoppable:
 
 
 def _run(session: ort.InferenceSession, feeds: Arrays, seconds: float, *, cut_off: bool) -> int:
-    """Run for some time; return how many runs were completed."""
+    """Run repeatedly for `seconds`; return how many runs were completed."""
     options = ort.RunOptions()
     signature = read_signature(session.get_inputs(), session.get_outputs(), ())
     runner = Runner(_Stoppable(session, options), signature)
@@ -141,13 +143,13 @@ def _run(session: ort.InferenceSession, feeds: Arrays, seconds: float, *, cut_of
             run_sample(runner, signature, feeds)
             runs += 1
     except Exception as error:
-        # of ONNX Runtime, which has no class of its own
+        # ONNX Runtime's exceptions have no common class
         if not options.terminate:
             raise SessionError(str(error)) from error
         if runs == 0:
             raise StageFailure(
                 Reason.TIMEOUT,
-                f"its loops run for more than {seconds:.0f} s",
+                f"one run of its loops takes more than {seconds:.0f} s",
                 remedy="",
             ) from error
     finally:
@@ -157,9 +159,9 @@ def _run(session: ort.InferenceSession, feeds: Arrays, seconds: float, *, cut_of
 
 @dataclass(frozen=True)
 class _Event:
-    """One execution of a node, or of a graph: around the executions of its nodes or its bodies."""
+    """One execution of a node or of a graph; it contains those of its bodies or its nodes."""
 
-    name: str  # of the node, as the profiler calls it
+    name: str  # of the node, as in the profile
     operator: str  # "" of a graph
     index: str
     start: int  # us
@@ -167,7 +169,7 @@ class _Event:
 
 
 def _events(path: Path, runs: int) -> list[list[_Event]]:
-    """Read the profile: nodes of each completed run, without the first run if there are others."""
+    """Read the events of each completed run, without the first run if there are others."""
     found: list[_Event] = []
     periods: list[tuple[int, int]] = []
     for entry in _entries(path):
@@ -183,41 +185,41 @@ def _events(path: Path, runs: int) -> list[list[_Event]]:
             found.append(_Event(_GRAPH, "", "", entry["ts"], entry["dur"]))
     periods = periods[:runs]
     if not periods:
-        raise StageFailure(Reason.INTERNAL_ERROR, "the profile has no runs", remedy="")
+        raise StageFailure(Reason.INTERNAL_ERROR, "the profile contains no run", remedy="")
     return [
         [event for event in found if first <= event.start <= last]
         for first, last in periods[1 if len(periods) > 1 else 0 :]
     ]
 
 
-def _usual(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the median of each label: a process that takes the processor meets one run of a node."""
+def _medians(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the median of each label, since other processes may slow down single runs."""
     return {name: median_low(run[name] for run in runs) for name in runs[0]}
 
 
 def _entries(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield what ONNX Runtime wrote, one entry a line: a profile may be too large to be read whole."""
+    """Yield the entries, one per line: a profile may be too large to parse at once."""
     with path.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             if line.startswith("{"):
                 yield json.loads(line.rstrip().removesuffix(","))
 
 
-def _spent(events: Iterable[_Event], counts: Counter[str]) -> dict[str, float]:
-    """Return the time of each label, in us: of a node with a body without that body.
+def _time_by_label(events: Iterable[_Event], counts: Counter[str]) -> dict[str, float]:
+    """Return the time of each label in us; that of a node with a body excludes the body.
 
-    What ONNX Runtime has added for the CPU alone, such as casts of half precision, has no label in
-    `counts` and is left out.
+    Nodes that ONNX Runtime adds only for the CPU, such as casts of half precision, have no label in
+    `counts` and are omitted.
     """
     spent: dict[str, float] = defaultdict(float)
     around: list[tuple[_Event, str]] = []
-    # an event is written when it ends, so of two that look alike the later one is around the other
+    # an event is written when it ends, so of two with equal times the later one contains the other
     order = sorted(enumerate(events), key=lambda each: (each[1].start, -each[1].duration, -each[0]))
     for _, event in order:
         while around and event.start >= around[-1][0].start + around[-1][0].duration:
             around.pop()
         name = _label(event, counts)
-        spent[name] += event.duration + (_CUT if event.operator else 0)
+        spent[name] += event.duration + (_TRUNCATION if event.operator else 0)
         if around:
             spent[around[-1][1]] -= event.duration
         around.append((event, name))
@@ -227,15 +229,15 @@ def _spent(events: Iterable[_Event], counts: Counter[str]) -> dict[str, float]:
 def _label(event: _Event, counts: Counter[str]) -> str:
     name = reported_label(event.name, event.operator)
     if name not in counts and event.name == f"{event.operator}_{event.index}":
-        return reported_label("", event.operator)  # what the profiler calls a node without a name
+        return reported_label("", event.operator)  # the profiler's name of a node without a name
     return name
 
 
-def _gone(path: Path, counts: Counter[str]) -> list[str]:
-    """Return labels of the file that placements do not show, because nothing is left of the node.
+def _removed(path: Path, counts: Counter[str]) -> list[str]:
+    """Return labels of the file that placements do not show, because the node was removed.
 
-    Where ONNX Runtime has put other nodes in its place, as it does for functions, its cost is theirs
-    and not known by its label: it is not among these.
+    A node that ONNX Runtime replaced by others, as it does for functions, is not among these: its cost
+    is that of the others and not known by its label.
     """
     model = graphs.parse(path)
     there = Counter(reported_label(node.name, node.op_type) for node in graphs.walk_nodes(model))

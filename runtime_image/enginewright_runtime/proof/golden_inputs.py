@@ -1,7 +1,7 @@
-"""Golden inputs: the user's samples, or values drawn from a seeded generator.
+"""Golden inputs: the user's samples, or values from a seeded generator.
 
-What is drawn must be the same on every machine and every run, and must be something that the model
-accepts: integers are most often indices, so they are drawn small.
+Generated values must be reproducible on every machine and accepted by the model: integers are usually
+indices, so they are small.
 """
 
 import zipfile
@@ -23,22 +23,22 @@ from enginewright_runtime.graph.shapes import points
 Array = NDArray[Any]
 _SEED: Final = 20240229
 LARGEST_INPUTS: Final = 256 << 20  # bytes that one sample may store
-_ONE_SAMPLE: Final = "sample"  # its name when the samples file has bare input names
+_ONE_SAMPLE: Final = "sample"  # name of the only sample of a file with bare input names
 _MOST_SAMPLES: Final = 64
 _WHERE: Final = "spec.parity.samples"
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One set of inputs, and what they are expected to give where that is known."""
+    """One set of inputs, and the expected outputs that are known."""
 
     name: str  # no "/"
     inputs: Mapping[str, Array]
     expected: Mapping[str, Array]
 
 
-class Filling(StrEnum):
-    """Range of undeclared integers, tried in this order until the model accepts one."""
+class IntegerRange(StrEnum):
+    """Ranges of integers without a declared range, tried in this order until the model accepts one."""
 
     DIGITS = "0 to 9"
     BITS = "0 to 1"
@@ -47,7 +47,7 @@ class Filling(StrEnum):
 
     @property
     def span(self) -> tuple[int, int]:
-        """Return the least and the greatest value."""
+        """Return the lowest and the highest value."""
         least, _, most = self.partition(" to ")
         return int(least), int(most)
 
@@ -55,12 +55,12 @@ class Filling(StrEnum):
 def generate(
     inputs: Sequence[TensorSpec],
     profiles: Sequence[ShapeProfile],
-    integers: Filling = Filling.DIGITS,
+    integers: IntegerRange = IntegerRange.DIGITS,
 ) -> list[Sample]:
-    """Return one sample for every corner of the profiles, named min, opt and max.
+    """Return one sample each for the min, opt and max shapes of the profiles, named so.
 
-    Floats are drawn from [0, 1) or the profile's range, integers from `integers` or that
-    range (inclusive), booleans evenly or from that range.
+    Floats are uniform in [0, 1) or the profile's range, integers in `integers` or that range
+    (inclusive), booleans likewise.
     """
     ranges = {profile.input: (profile.low, profile.high) for profile in profiles}
     return [
@@ -73,10 +73,10 @@ def draw(
     inputs: Sequence[TensorSpec],
     shapes: Mapping[str, tuple[int, ...]],
     ranges: Mapping[str, tuple[float | None, float | None]],
-    integers: Filling,
+    integers: IntegerRange,
     corner: str,
 ) -> Sample:
-    """Return the sample of these shapes that is named `corner`; values as `generate` draws them."""
+    """Return a sample of these shapes, named `corner`; values as for `generate`."""
     return Sample(
         name=corner,
         inputs={
@@ -91,7 +91,7 @@ def _draw(
     spec: TensorSpec,
     shape: tuple[int, ...],
     span: tuple[float | None, float | None] | None,
-    integers: Filling,
+    integers: IntegerRange,
     corner: str,
 ) -> Array:
     seed = [_SEED, *spec.name.encode(), *corner.encode()]
@@ -129,7 +129,7 @@ def _floats(
 
 
 def _bfloat16_bits(values: NDArray[np.float64]) -> NDArray[np.uint16]:
-    """Return the upper half of float32's bits: what a bfloat16 is, which NumPy does not have."""
+    """Return bfloat16 bits, the upper half of float32's, since NumPy has no bfloat16."""
     return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
 
 
@@ -139,32 +139,32 @@ def read_samples(
     """Read the user's samples.
 
     The file is an .npz with arrays named SAMPLE/INPUT and, for expected outputs, SAMPLE/OUTPUT.
-    Bare names of inputs and outputs make one sample. Nothing pickled is read.
+    Bare names of inputs and outputs form one sample. Pickled objects are refused.
 
     Raises:
-        StageFailure: ParityFailed, naming the array at fault.
+        StageFailure: ParityFailed, naming the invalid array.
     """
     known = {spec.name: spec for spec in (*inputs, *outputs)}
     groups: dict[str, dict[str, Array]] = {}
     for key, array in _arrays(path):
         sample, name = (_ONE_SAMPLE, key) if key in known else key.partition("/")[::2]
         if name not in known:
-            raise _bad(
-                f"array {key!r} is named after no input or output; the model has"
-                f" {', '.join(known)}, so write for example SAMPLE/{next(iter(known))}"
+            raise _invalid(
+                f"the name of array {key!r} matches no input or output; the model has"
+                f" {', '.join(known)}, so use for example SAMPLE/{next(iter(known))}"
             )
         groups.setdefault(sample, {})[name] = _fitting(key, array, known[name])
     if not groups:
-        raise _bad("it holds no arrays")
+        raise _invalid("the file contains no arrays")
     if len(groups) > _MOST_SAMPLES:
-        raise _bad(f"it holds {len(groups)} samples, more than {_MOST_SAMPLES}")
+        raise _invalid(f"the file contains {len(groups)} samples, more than {_MOST_SAMPLES}")
     input_names = {spec.name for spec in inputs}
     return [_sample(name, arrays, input_names) for name, arrays in groups.items()]
 
 
 def _sample(name: str, arrays: dict[str, Array], input_names: set[str]) -> Sample:
     if missing := sorted(input_names - arrays.keys()):
-        raise _bad(f"sample {name!r} lacks input {missing[0]!r}")
+        raise _invalid(f"sample {name!r} lacks input {missing[0]!r}")
     return Sample(
         name,
         {key: array for key, array in arrays.items() if key in input_names},
@@ -176,12 +176,14 @@ def _arrays(path: Path) -> Iterator[tuple[str, Array]]:
     try:
         with np.load(path, allow_pickle=False) as file:
             if not isinstance(file, np.lib.npyio.NpzFile):
-                raise _bad("it is a single .npy array; save it with numpy.savez, by input name")
+                raise _invalid(
+                    "the file is a single .npy array; use numpy.savez with names of inputs"
+                )
             for key in file.files:
                 yield key, file[key]
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        cause = "it holds Python objects" if "pickle" in str(error) else str(error)
-        raise _bad(f"it is no .npz file of plain arrays: {cause}") from error
+        cause = "it contains Python objects" if "pickle" in str(error) else str(error)
+        raise _invalid(f"the file is not an .npz file of plain arrays: {cause}") from error
 
 
 def _fitting(key: str, array: Array, spec: TensorSpec) -> Array:
@@ -193,19 +195,21 @@ def _fitting(key: str, array: Array, spec: TensorSpec) -> Array:
     else:
         fits = array.dtype == np.dtype(spec.dtype)
     if not fits:
-        raise _bad(f"array {key!r} has type {array.dtype}, the model takes {spec.dtype}")
+        raise _invalid(f"array {key!r} has type {array.dtype}, the model expects {spec.dtype}")
     wrong_rank = bool(spec.shape) and len(spec.shape) != array.ndim
     if wrong_rank or any(
         isinstance(size, int) and size != have
         for size, have in zip(spec.shape, array.shape, strict=False)
     ):
-        raise _bad(f"array {key!r} has shape {list(array.shape)}, the model has {list(spec.shape)}")
+        raise _invalid(
+            f"array {key!r} has shape {list(array.shape)}, the model has {list(spec.shape)}"
+        )
     return array
 
 
-def _bad(cause: str) -> StageFailure:
+def _invalid(cause: str) -> StageFailure:
     return StageFailure(
         Reason.PARITY_FAILED,
-        f"the samples of {_WHERE} cannot be used: {cause}",
+        f"the samples of {_WHERE} are invalid: {cause}",
         remedy="write them with numpy.savez, arrays named SAMPLE/INPUT and SAMPLE/OUTPUT",
     )

@@ -1,6 +1,6 @@
-"""The part of `golden` that runs models: what its child processes execute.
+"""Runs models on golden inputs, in child processes of the stages.
 
-It reads and runs as the server does, so that what passes here passes there.
+It loads and runs models as the server does, so that what passes here passes there.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,11 +45,10 @@ INPUTS: Final = "inputs.npz"
 OUTPUTS: Final = "outputs.npz"
 EXPECTED: Final = "expected.npz"
 EXPECTED_OUTPUTS: Final = "the expected outputs in spec.parity.samples"  # for messages
-_LARGEST: Final = 256 << 20  # bytes of outputs that one sample may store
-_QUICK_DEFINITION: Final = (
-    0.5  # seconds of `TimeLimit`: the reference implementation is run again if not slower
-)
-_CHEAP_LOAD: Final = 2.0  # likewise: a model that loads so soon is loaded again, to see what varies
+_LARGEST: Final = 256 << 20  # bytes of outputs that are stored per sample
+# seconds of `TimeLimit`: up to these, varying outputs are looked for
+_FAST_REFERENCE: Final = 0.5  # in more runs of the reference implementation
+_FAST_LOAD: Final = 2.0  # in a second session of the model
 
 
 @dataclass(frozen=True)
@@ -57,14 +56,12 @@ class GoldenFiles:
     """Golden samples: .npz files of arrays SAMPLE/NAME."""
 
     inputs: Path
-    outputs: Path  # what is wanted
-    expected: (
-        Path | None
-    )  # likewise, of the exporting framework, not of every sample; None: not known
+    outputs: Path  # of the source
+    expected: Path | None  # of the exporting framework, for some samples; None: unknown
 
     @classmethod
     def of(cls, folder: Path) -> Self:
-        """Return those that `prepare.golden` leaves in its folder."""
+        """Return the files that `prepare.golden` writes to its folder."""
         expected = folder / EXPECTED
         return cls(folder / INPUTS, folder / OUTPUTS, expected if expected.exists() else None)
 
@@ -81,25 +78,23 @@ class Disagreement:
 
 @dataclass(frozen=True)
 class GoldenRun:
-    """What came of running the golden inputs."""
+    """The result of running the golden inputs."""
 
     refused: Mapping[str, str] = field(default_factory=dict)  # ONNX Runtime's message by sample
-    refusal: str | None = (
-        None  # of a `JudgedRun` that cannot be judged; text that follows "the model"
-    )
+    refusal: str | None = None  # why a `JudgedRun` has no result; text that follows "the model"
     samples: int = 0  # that were run
     level: str | None = None  # of graph optimisations
     parity: tuple[OutputParity, ...] = ()  # of every output
-    failed: Disagreement | None = None  # of the first comparison that did
-    max_abs_error: float | None = None  # of the first comparison; None: without numbers
-    varying: tuple[VaryingOutput, ...] = ()  # outputs that differ from run to run
+    failed: Disagreement | None = None  # of the first comparison that failed
+    max_abs_error: float | None = None  # of the first comparison; None: there were no numbers
+    varying: tuple[VaryingOutput, ...] = ()  # outputs that differ between runs
     warnings: tuple[str, ...] = ()
 
 
 def run_reference(model: Path, folder: Path, recipe: Recipe) -> GoldenRun:
     """Run inputs.npz on the CPU provider, write outputs.npz, compare with expected.npz.
 
-    Samples that the model refuses, or whose outputs are too large to store, are taken out of
+    Samples that the model rejects, or whose outputs are too large to store, are removed from
     inputs.npz.
 
     Raises:
@@ -114,9 +109,9 @@ def run_reference(model: Path, folder: Path, recipe: Recipe) -> GoldenRun:
 
 
 def _run_reference(model: Path, folder: Path, recipe: Recipe, level: str | None) -> GoldenRun:
-    cheap = TimeLimit(_CHEAP_LOAD)
+    load_limit = TimeLimit(_FAST_LOAD)
     runner, signature, level = load_runner("cpu", model, level)
-    is_cheap = not cheap.over()
+    loads_fast = not load_limit.over()
     inputs = read_arrays(folder / INPUTS)
     outputs: dict[str, Arrays] = {}
     refused: dict[str, str] = {}
@@ -124,14 +119,16 @@ def _run_reference(model: Path, folder: Path, recipe: Recipe, level: str | None)
     for name, feeds in inputs.items():
         try:
             outputs[name] = run_sample(runner, signature, feeds)
-        except Exception as error:  # noqa: BLE001 - of ONNX Runtime, which has no class of its own
-            _refuse_for_memory(error, name, "cpu")
+        except Exception as error:  # noqa: BLE001 - ONNX Runtime's exceptions have no common class
+            _raise_out_of_memory(error, name, "cpu")
             refused[name] = plain(str(error))
             continue
         size = sum(array.nbytes for array in outputs[name].values())
         if size > _LARGEST and len(outputs) > 1:
             del outputs[name]
-            warnings.append(f"outputs of the {name} shapes ({format_bytes(size)}) are not kept")
+            warnings.append(
+                f"golden sample {name!r} is dropped: its outputs ({format_bytes(size)}) are too large"
+            )
     write_arrays(folder / OUTPUTS, outputs)
     write_arrays(folder / INPUTS, {name: inputs[name] for name in outputs})
     warnings += _not_finite(signature, outputs) + _empty(outputs)
@@ -141,7 +138,7 @@ def _run_reference(model: Path, folder: Path, recipe: Recipe, level: str | None)
         outputs,
         types_of(signature),
         random=is_random(graphs.parse(model)),
-        fresh=partial(_run_fresh, model, level) if is_cheap else None,
+        fresh=partial(_run_fresh, model, level) if loads_fast else None,
     )
     warnings += map(_describe_varying, found)
     judged = []
@@ -168,16 +165,16 @@ def _run_fresh(model: Path, level: str, feeds: Arrays) -> Arrays:
 
 
 def _describe_varying(output: VaryingOutput) -> str:
-    how = "in distribution" if output.spreads else "in type and shape alone"
-    return f"output {output.name!r} has other values in every run of the source: compared {how}"
+    how = "by distribution" if output.spreads else "only by type and shape"
+    return f"output {output.name!r} differs between runs of the source, so it is compared {how}"
 
 
 def run_definition(model: Path, folder: Path) -> GoldenRun:
-    """Run inputs.npz by ONNX's reference implementation, which is slow and knows every opset.
+    """Run inputs.npz with ONNX's reference implementation, which is slow but supports every opset.
 
     Returns:
-        `refused`: its message by sample, at most one; {}: outputs.npz is written. `varying`: none also
-        where the model is too slow for further runs.
+        `refused`: its message by sample, at most one; {}: outputs.npz is written. `varying`: empty
+        also if the model is too slow for further runs.
     """
     from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow, and seldom needed
 
@@ -197,33 +194,33 @@ def run_definition(model: Path, folder: Path) -> GoldenRun:
         return {
             output: _stored(np.asarray(array), kinds.get(output))
             for output, array in zip(names, results, strict=True)
-            if not isinstance(array, list)  # a sequence, which is not served
+            if not isinstance(array, list)  # sequences are not served
         }
 
-    quick = TimeLimit(_QUICK_DEFINITION)
+    run_limit = TimeLimit(_FAST_REFERENCE)
     for name, feeds in inputs.items():
         try:
             outputs[name] = run(feeds)
         except Exception as error:  # noqa: BLE001 - an operator in Python may raise anything
             return GoldenRun(refused={name: plain(str(error))})
-    is_quick = not quick.over()
+    runs_fast = not run_limit.over()
     write_arrays(folder / OUTPUTS, outputs)
     types = {each.name: each.dtype for each in graphs.outputs_of(proto)}
     found: Sequence[VaryingOutput] = ()
-    if is_quick:
+    if runs_fast:
         found = observe(run, inputs, outputs, types, random=is_random(proto))
     return GoldenRun(samples=len(outputs), varying=tuple(found))
 
 
 def _defined(array: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
-    """Return an input as the reference implementation takes it: bfloat16 as ml_dtypes has it."""
+    """Return an input as the reference implementation expects it: bfloat16 as of ml_dtypes."""
     if kind.kind == "V" and array.dtype.itemsize == kind.itemsize:
         return array.view(kind)
     return array.astype(object) if array.dtype.kind == "U" else array
 
 
 def _stored(array: NDArray[Any], kind: np.dtype[Any] | None) -> NDArray[Any]:
-    """Return an output in its declared type, which Python arithmetic may have left, as its bits."""
+    """Return an output in its declared type, which Python arithmetic may have changed, as bits."""
     if kind is not None and array.dtype.kind not in "OSU" and kind.kind != "O":
         array = array.astype(kind)
     return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
@@ -231,18 +228,16 @@ def _stored(array: NDArray[Any], kind: np.dtype[Any] | None) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class JudgedRun:
-    """Golden inputs to run on a backend, and to compare with the golden outputs and the expected ones."""
+    """A run of the golden inputs on a backend, compared with the golden and the expected outputs."""
 
-    model: Path  # whose outputs are judged
+    model: Path  # the judged model
     backend: str  # that runs it
-    files: GoldenFiles  # what is run and what is wanted
+    files: GoldenFiles
     recipe: Recipe  # with the user's tolerances
-    compared_with: ComparedWith  # what the wanted outputs come from
-    precision: str | None  # of the model; None: the source's own
-    rounding: bool = (
-        False  # whether FP32 outputs may differ from the wanted ones by no more than that
-    )
-    varying: tuple[VaryingOutput, ...] = ()  # outputs that differ from run to run of the source
+    compared_with: ComparedWith  # the origin of the golden outputs
+    precision: str | None  # of the model; None: that of the source
+    rounding: bool = False  # whether FP32 outputs may differ only by rounding
+    varying: tuple[VaryingOutput, ...] = ()  # outputs that differ between runs of the source
 
     def run(self) -> GoldenRun:
         """Run and compare in a child process.
@@ -255,7 +250,9 @@ class JudgedRun:
                 self
             )
         except SessionError as error:
-            return GoldenRun(refusal=f"is refused by backend {self.backend}: {plain(str(error))}")
+            return GoldenRun(
+                refusal=f"cannot be loaded on backend {self.backend}: {plain(str(error))}"
+            )
 
 
 def run_judged(asked: JudgedRun) -> GoldenRun:
@@ -278,8 +275,8 @@ def run_judged(asked: JudgedRun) -> GoldenRun:
         for name, feeds in read_arrays(files.inputs).items():
             try:
                 found = run_sample(runner, signature, feeds)
-            except Exception as error:  # noqa: BLE001 - of ONNX Runtime, which has no class of its own
-                _refuse_for_memory(error, name, backend)
+            except Exception as error:  # noqa: BLE001 - ONNX Runtime has no common class
+                _raise_out_of_memory(error, name, backend)
                 cause = plain(str(error))
                 return GoldenRun(
                     refusal=f"fails on backend {backend} with golden sample {name!r}: {cause}"
@@ -290,7 +287,7 @@ def run_judged(asked: JudgedRun) -> GoldenRun:
             count += 1
         return replace(_outcome([each for each, _ in judged]), samples=count, level=level)
 
-    # below ALL a quantised model would only simulate what it was made for
+    # below ALL a quantised model runs QuantizeLinear and DequantizeLinear instead of integer kernels
     return judge(None) if asked.precision is not None else _at_the_right_level(backend, judge)
 
 
@@ -301,7 +298,7 @@ def _judge(
     compared_with: ComparedWith,
     varying: Iterable[VaryingOutput],
 ) -> tuple[Comparison, dict[str, Arrays]]:
-    """Return a comparison, and what is wanted, by sample: those outputs that the session gives."""
+    """Return a comparison, and the arrays of `path` by sample, for the outputs of the session."""
     kinds = types_of(signature)
     wanted = {
         sample: {
@@ -331,17 +328,18 @@ def _failed(verdict: ParityVerdict) -> Disagreement | None:
     return Disagreement(worst.output, worst.sample, str(verdict.description), verdict.compared_with)
 
 
-def _refuse_for_memory(error: Exception, sample: str, backend: str) -> None:
+def _raise_out_of_memory(error: Exception, sample: str, backend: str) -> None:
     if is_out_of_memory(str(error)):
         raise StageFailure(
-            Reason.OUT_OF_MEMORY, f"golden sample {sample!r} does not fit on backend {backend}"
+            Reason.OUT_OF_MEMORY,
+            f"golden sample {sample!r} does not fit into memory on backend {backend}",
         ) from error
 
 
 def load_runner(
     backend: str, model: Path, level: str | None = None
 ) -> tuple[Runner, Signature, str]:
-    """Return what runs the model, and at which level of graph optimisations; as `loading.create`."""
+    """Load a model as `loading.create` does; return the level of graph optimisations too."""
     loaded = loading.create(backend, model, level=level)
     session = loaded.session
     signature = read_signature(session.get_inputs(), session.get_outputs(), ())
@@ -349,14 +347,14 @@ def load_runner(
 
 
 def _at_the_right_level(backend: str, judge: Callable[[str | None], GoldenRun]) -> GoldenRun:
-    """Judge at the highest level of graph optimisations that loads; if that fails, at lower ones.
+    """Judge at the highest level of graph optimisations that loads; if outputs fail, at lower ones.
 
     Args:
-        backend: that runs the model; of most there is one level only.
+        backend: that runs the model; most have only one level.
         judge: runs and compares at a level, None for the highest that loads.
 
     Returns:
-        The outcome at the first level at which the outputs are right, else at the first of all.
+        The result at the first level at which the outputs agree, otherwise at the highest.
     """
     first = judge(None)
     if first.failed is None or first.level is None or not find(backend).optimized:
@@ -365,14 +363,14 @@ def _at_the_right_level(backend: str, judge: Callable[[str | None], GoldenRun]) 
         lowered = judge(level)
         if not lowered.refused and lowered.refusal is None and lowered.failed is None:
             lowering = f"graph optimisations are lowered to {level}: at {first.level}, {first.failed.description}"
-            # what was refused at first is no longer among the samples
+            # samples refused in the first run are no longer in the file
             warnings = (*lowered.warnings, lowering)
             return replace(lowered, refused=first.refused, warnings=warnings)
     return first
 
 
 def types_of(signature: Signature) -> dict[str, str]:
-    """Return the types of the outputs, as `parity` takes them."""
+    """Return the types of the outputs by name, as `parity` expects them."""
     return {name: type_name(tensor.datatype) for name, tensor in signature.outputs.items()}
 
 
@@ -387,11 +385,11 @@ def run_sample(runner: Runner, signature: Signature, feeds: Mapping[str, NDArray
 
 
 def _empty(outputs: dict[str, Arrays]) -> list[str]:
-    """Warn of outputs without any value in all samples, such as the boxes that a detector finds in noise."""
+    """Warn of outputs that are empty in all samples, such as a detector's boxes in noise."""
     names = list(next(iter(outputs.values()), ()))
     return [
-        f"output {name!r} has no elements in any golden sample: only its type and shape can be"
-        " compared; give inputs with spec.parity.samples for which it has some"
+        f"output {name!r} is empty in every golden sample, so only its type and shape can be"
+        " compared; set spec.parity.samples to inputs for which it has elements"
         for name in names
         if all(arrays[name].size == 0 for arrays in outputs.values())
     ]
@@ -403,9 +401,9 @@ def _not_finite(signature: Signature, outputs: dict[str, Arrays]) -> list[str]:
         for output, array in arrays.items():
             if signature.outputs[output].datatype is BF16 or array.dtype.kind != "f":
                 continue
-            if bad := int(np.count_nonzero(~np.isfinite(array))):
+            if count := int(np.count_nonzero(~np.isfinite(array))):
                 found.append(
-                    f"output {output!r} of golden sample {name!r} has {bad} of {array.size} values"
-                    " NaN or infinite"
+                    f"output {output!r} of golden sample {name!r} has {count} NaN or infinite values"
+                    f" of {array.size}"
                 )
     return found

@@ -1,9 +1,8 @@
-"""Which nodes count, what they cost, and whether that keeps the promise. Pure; rule: docs/placement.md.
+"""Counts and weighs nodes on other providers and judges the promise. Pure; rules: docs/placement.md.
 
-ONNX Runtime shows an engine as one node and shape arithmetic as many, so neither its counts nor
-shares of them say how much of a model runs elsewhere. Counted here are original nodes that compute
-data, weighted by profiled time. The sidecar judges with this every few seconds and builders count
-with it, so it imports nothing but the contract.
+ONNX Runtime reports an engine as one node and shape arithmetic as many, so its node counts do not show
+how much of a model runs elsewhere. Counted here are original nodes that compute data, weighted by
+profiled time. Sidecars and builders use this, so it imports little but the contract.
 """
 
 from collections import Counter
@@ -21,19 +20,19 @@ from enginewright.contract.verdict import FallbackVerdict
 
 from enginewright_runtime.core.labels import CONTEXT_OP, fused_name, reported_label
 
-_CONSTANT: Final = "(Constant)"  # ends the label of a value, which ONNX Runtime never runs
+_CONSTANT: Final = "(Constant)"  # suffix of the label of a constant, which is never run
 
 
 def coverage(labels_elsewhere: Iterable[str], manifest: Manifest) -> tuple[int, int, float | None]:
-    """Count what a builder leaves outside its engine.
+    """Count the nodes that a builder leaves outside its engine.
 
     Args:
-        labels_elsewhere: one label a node; constants and shape arithmetic may be among them.
+        labels_elsewhere: one label per node; may include constants and shape arithmetic.
         manifest: of the prepared model.
 
     Returns:
-        All compute nodes of the model; those elsewhere; the latter's share of the time, 0 to 1, or
-        None where that was not profiled.
+        The number of compute nodes of the model; of those elsewhere; the latter's share of the time,
+        0 to 1, None: not profiled.
     """
     model = _KnownNodes.of(manifest)
     elsewhere = model.compute(model.of_file(labels_elsewhere))
@@ -48,24 +47,23 @@ def judge(
     *,
     cause: Reason | None = None,
 ) -> FallbackVerdict:
-    """Compare where the nodes run with what was promised.
+    """Compare the placement with the promise.
 
     Args:
         facts: of the live session.
-        provider: that the nodes were promised to run on.
-        manifest: of the artefact that is served, with the engine's partitions if it is one.
+        provider: the promised one.
+        manifest: of the served artefact, with the engine's partitions if it is one.
         promise: to the model's owner.
-        cause: why the provider does not run what it was promised, where that is known; it becomes
-            the verdict's reason.
+        cause: why the provider does not run all nodes, if known; it becomes the verdict's reason.
 
     Returns:
-        The verdict. `active` says whether there is fallback that the owner has to know of, which
-        under Budget is only what exceeds it. The message has no remedy: the reason has one.
+        The verdict. `active`: there is fallback to report, which under Budget is only fallback that
+        exceeds it. The message has no remedy: the reason has one.
     """
     found = _find(facts, provider, _KnownNodes.of(manifest))
     if promise.asked_backend is not None:
-        # all of the model runs elsewhere than asked, whatever the serving backend makes of it
-        asked = f"backend {promise.asked_backend} was asked for, and {provider} serves"
+        # the complete model runs on another backend than requested, wherever its nodes are placed
+        asked = f"backend {promise.asked_backend} was requested, but {provider} serves"
         return FallbackVerdict(
             active=True,
             kind="BackendFallback",
@@ -94,14 +92,14 @@ def judge(
 
 @dataclass(frozen=True)
 class _KnownNodes:
-    """What a manifest knows of the nodes, by label."""
+    """What a manifest records about the nodes, by label."""
 
     shape: frozenset[str]
     costs: Mapping[str, NodeCost]  # {}: not profiled
-    fused: Mapping[str, str]  # name of a node that others were fused into -> label it has since
-    whole: float  # share of all compute nodes together
+    fused: Mapping[str, str]  # original name of a node that others were fused into -> its new label
+    compute_share: float  # sum of the shares of all compute nodes
     partitions: Mapping[str, tuple[str, ...]]  # by label of the EPContext node
-    nodes: int  # in the file, constants too
+    nodes: int  # in the file, including constants
 
     @classmethod
     def of(cls, manifest: Manifest) -> Self:
@@ -112,8 +110,8 @@ class _KnownNodes:
             shape=shape,
             costs=costs,
             fused={name: each for each in costs if (name := fused_name(each))},
-            # the recorded shares are rounded: all nodes elsewhere must be the whole, not 99.9%
-            whole=sum(each.share for each in costs.values() if each.label not in shape),
+            # shares are relative to this, since the recorded ones are rounded: all nodes are 100%
+            compute_share=sum(each.share for each in costs.values() if each.label not in shape),
             partitions={
                 reported_label(each.context_node, CONTEXT_OP): each.nodes
                 for each in (engine.partitions if engine else ())
@@ -123,22 +121,22 @@ class _KnownNodes:
 
     @property
     def total(self) -> int:
-        """Return the number of compute nodes; unprofiled, as many as there may be."""
+        """The number of compute nodes; an upper bound if not profiled."""
         if not self.costs:
             return max(0, self.nodes - len(self.shape))
         return sum(each.count for each in self.costs.values() if each.label not in self.shape)
 
     @property
     def shape_nodes(self) -> int:
-        """Return the number of nodes of shape arithmetic that ONNX Runtime has to run."""
+        """The number of nodes of shape arithmetic that ONNX Runtime runs."""
         if not self.costs:
             return len(self.shape)
         return sum(self.costs[name].count for name in self.shape if name in self.costs)
 
     def of_file(self, labels: Iterable[str]) -> Counter[str]:
-        """Return what ONNX Runtime makes of nodes of the file, engines opened: count by label.
+        """Return ONNX Runtime's nodes for labels of the file, engines expanded: count by label.
 
-        What it folds away counts nothing, what it fuses counts once, under the label it has since.
+        Folded nodes are not counted, fused ones count once, with their new label.
         """
         opened: Counter[str] = Counter()
         for each in labels:
@@ -151,7 +149,7 @@ class _KnownNodes:
         return +opened
 
     def of_session(self, labels: Iterable[str]) -> Counter[str]:
-        """Return the count by label of nodes that a live session runs, engines opened."""
+        """Return the count by label of nodes that a live session runs, engines expanded."""
         nodes = list(labels)
         engines = [each for each in nodes if each in self.partitions]
         single = Counter(self._resolve(each) for each in nodes if each not in self.partitions)
@@ -171,7 +169,7 @@ class _KnownNodes:
             if cost is None or count > cost.count:
                 return None
             spent += cost.share * count / cost.count
-        return min(1.0, spent / self.whole) if self.whole > 0 else 0.0
+        return min(1.0, spent / self.compute_share) if self.compute_share > 0 else 0.0
 
     def _resolve(self, name: str) -> str:
         return name if name in self.costs else self.fused.get(name.rpartition(" (")[0], name)
@@ -179,7 +177,7 @@ class _KnownNodes:
 
 @dataclass(frozen=True)
 class _NodesElsewhere:
-    """Compute nodes, and which of them are elsewhere."""
+    """Compute nodes, and how many of them are elsewhere."""
 
     total: int
     elsewhere: int
@@ -191,7 +189,7 @@ def _find(facts: PlacementFacts, provider: str, model: _KnownNodes) -> _NodesEls
     outside = model.of_session(facts.elsewhere)
     elsewhere = model.compute(outside)
     others = sum(count for name, count in facts.nodes.items() if name != provider)
-    # what is reported elsewhere without a label, or not at all, counts: nothing proves that it may
+    # nodes elsewhere without a label count as compute nodes, as do nodes that are not reported
     if facts.nodes:
         nameless = max(0, others - len(facts.elsewhere))
     else:
@@ -199,7 +197,7 @@ def _find(facts: PlacementFacts, provider: str, model: _KnownNodes) -> _NodesEls
     contexts = [reported_label(name, CONTEXT_OP) for name in facts.context_nodes]
     inside = model.of_file(contexts) - outside if contexts else Counter[str]()
     direct = max(0, facts.nodes.get(provider, 0) - len(contexts))
-    # labels of these are not reported, but shape arithmetic that is nowhere else is among them
+    # the labels of these are not reported, but they include the remaining shape arithmetic
     known = (outside + inside).total() - model.compute(outside + inside).total()
     direct -= min(direct, max(0, model.shape_nodes - known))
     count = elsewhere.total() + nameless

@@ -45,7 +45,7 @@ from enginewright_runtime.prepare.convert.verification import (
 )
 from enginewright_runtime.prepare.sizes.batch import fit
 from enginewright_runtime.prepare.sizes.sizing import find_sizes, unsized
-from enginewright_runtime.proof.golden_inputs import Filling, Sample, generate, read_samples
+from enginewright_runtime.proof.golden_inputs import IntegerRange, Sample, generate, read_samples
 from enginewright_runtime.proof.golden_run import INPUTS, run_definition
 from enginewright_runtime.rules import table
 from enginewright_runtime.session.arrays import write_arrays
@@ -410,8 +410,8 @@ class _Conversion:
         if self._recipe.samples_uri is not None:
             yield read_samples(self._work / SAMPLES_FILE, inputs, outputs)[:_SAMPLES]
             return
-        for filling in Filling:
-            drawn = generate(inputs, self._validated.profiles, filling)
+        for integer_range in IntegerRange:
+            drawn = generate(inputs, self._validated.profiles, integer_range)
             sizes = [sum(array.nbytes for array in sample.inputs.values()) for sample in drawn]
             small = [sample for sample, size in zip(drawn, sizes, strict=True) if size <= _LARGEST]
             yield (small or drawn[:1])[:_SAMPLES]

@@ -35,7 +35,7 @@ from enginewright_runtime.graph.raw.storage import loadable, size_bytes
 from enginewright_runtime.prepare.quantize.widening import emulated
 from enginewright_runtime.proof.golden_inputs import (
     LARGEST_INPUTS,
-    Filling,
+    IntegerRange,
     Sample,
     generate,
     read_samples,
@@ -132,16 +132,18 @@ class _GoldenFiles:
             )
 
     def _generate(self) -> None:
-        """Generate inputs; if the model refuses the integers, try fillings more likely to be indices."""
-        fillings = tuple(Filling) if self._has_free_integers() else (Filling.DIGITS,)
+        """Generate inputs; if the model refuses the integers, try ranges more likely to be indices."""
+        integer_ranges = (
+            tuple(IntegerRange) if self._has_free_integers() else (IntegerRange.DIGITS,)
+        )
         refused: dict[str, str] = {}
-        for filling in fillings:
-            samples = generate(self._validated.inputs, self._validated.profiles, filling)
+        for integer_range in integer_ranges:
+            samples = generate(self._validated.inputs, self._validated.profiles, integer_range)
             kept, too_large = _affordable(samples)
             before = len(self._made.findings)
             refused = self._make(kept)
-            # with the last filling, the smallest shapes suffice
-            if not refused or (filling == fillings[-1] and kept[0].name not in refused):
+            # with the last range, the smallest shapes suffice
+            if not refused or (integer_range == integer_ranges[-1] and kept[0].name not in refused):
                 for warning in too_large:
                     self._made.warn(warning)
                 if refused:
@@ -151,7 +153,7 @@ class _GoldenFiles:
         raise StageFailure(
             Reason.PARITY_FAILED,
             "no golden inputs could be generated; ONNX Runtime refuses values from"
-            f" {', '.join(fillings)}: {next(iter(refused.values()))}",
+            f" {', '.join(integer_ranges)}: {next(iter(refused.values()))}",
             remedy=(
                 'set a range for the inputs in spec.shapes (range: {low: "0", high: "1"}), or provide'
                 " inputs in spec.parity.samples"

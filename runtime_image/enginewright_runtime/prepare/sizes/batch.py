@@ -27,7 +27,7 @@ from enginewright_runtime.core.limits import memory_of_child
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.memory import peak_since, resident_bytes
 from enginewright_runtime.graph.shapes import DEFAULT_BATCH, defaulted, with_batch
-from enginewright_runtime.proof.golden_inputs import LARGEST_INPUTS, Filling, generate
+from enginewright_runtime.proof.golden_inputs import LARGEST_INPUTS, IntegerRange, generate
 from enginewright_runtime.proof.golden_run import load_runner, run_sample
 from enginewright_runtime.rules import table
 from enginewright_runtime.session.runner import Runner
@@ -137,8 +137,8 @@ def measure(
     """
     runner, signature, _ = load_runner(_REFERENCE, model)
     smallest = [each.model_copy(update={"opt": each.min, "max": each.min}) for each in profiles]
-    for filling in Filling:
-        feeds = generate(inputs, smallest, filling)[0].inputs
+    for integer_range in IntegerRange:
+        feeds = generate(inputs, smallest, integer_range)[0].inputs
         before = resident_bytes()
         try:
             with peak_since() as peak:

@@ -17,7 +17,7 @@ from enginewright.contract.task import ShapeProfile
 from numpy.typing import NDArray
 
 from enginewright_runtime.core.time_limit import TimeLimit
-from enginewright_runtime.proof.golden_inputs import Filling, Sample, generate
+from enginewright_runtime.proof.golden_inputs import IntegerRange, Sample, generate
 from enginewright_runtime.rules.behaviour import ObservedRun
 
 _LARGEST: Final = 64 << 20  # bytes of inputs
@@ -77,8 +77,8 @@ def _observe(
     if sum(bytes_of(dtypes[each.input], each.min) for each in smallest) > _LARGEST:
         return None, False
     with ended_after(_SECONDS) as options:
-        for filling in Filling:
-            sample = generate(inputs, smallest, filling)[0]
+        for integer_range in IntegerRange:
+            sample = generate(inputs, smallest, integer_range)[0]
             if (observed := _run(session, sample, options)) is not None or options.terminate:
                 return observed, observed is not None
     return None, True

@@ -1,7 +1,7 @@
-"""Measures candidates against each other: each in a process of its own, and all of them in turn.
+"""Benchmarks candidates against each other, each in its own process, in interleaved rounds.
 
-Rounds are interleaved, so that a neighbour's load does not decide which is the faster one; a candidate
-that crashes, hangs or wants too much memory loses only itself.
+Interleaving prevents other load from deciding which one is faster. A candidate that crashes, hangs or
+uses too much memory does not affect the others.
 """
 
 import logging
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from enginewright_runtime.proof.latency.worker import Loaded, Warm
 
 _log: Final = logging.getLogger(__name__)
-_ORDER_SECONDS: Final = 600.0  # that a load, or a few runs, may take beside what they are given
-_ROUND_SECONDS: Final = 0.05  # of one candidate with one sample: short runs are repeated
+_COMMAND_SECONDS: Final = 600.0  # timeout of a command to a worker, in addition to its own time
+_ROUND_SECONDS: Final = 0.05  # of one candidate with one sample, in which short runs are repeated
 _MOST_REPEATS: Final = 100  # in one round
 _MOST_RUNS: Final = 500  # of one candidate with one sample
 _LEAST_ROUNDS: Final = 3
@@ -43,7 +43,7 @@ class BenchmarkCandidate:
 
 @dataclass(frozen=True)
 class BenchmarkResult:
-    """What was measured of one candidate."""
+    """The measurements of one candidate."""
 
     candidate: BenchmarkCandidate
     latencies: tuple[Latency, ...] = ()  # one for each sample, smallest first
@@ -56,23 +56,23 @@ class BenchmarkResult:
 
     @property
     def usual(self) -> Latency | None:
-        """Return the figures of the usual shapes; None: it failed."""
+        """The latency of the usual shapes; None: it failed."""
         found = dict(zip(self.rounds, self.latencies, strict=True))
         return found[opt_sample(list(found))] if found else None
 
     @property
     def usual_rounds(self) -> tuple[float, ...]:
-        """Return the median seconds of each round of the usual shapes; none: it failed."""
+        """The median seconds of each round of the usual shapes; empty: it failed."""
         return self.rounds[opt_sample(list(self.rounds))] if self.rounds else ()
 
 
 def measure(
     model: Path, backend: str, inputs: Path, *, seconds: float = 10.0, usual_only: bool = False
 ) -> BenchmarkResult:
-    """Measure one model; arguments as `compare` has them.
+    """Measure one model; arguments as for `compare`.
 
     Raises:
-        StageFailure: as `loading.create`; UnsupportedOperator when ONNX Runtime refuses the model or
+        StageFailure: as `loading.create`; UnsupportedOperator if ONNX Runtime rejects the model or
             a sample; BackendCrashed, OutOfMemory or Timeout.
     """
     candidate = BenchmarkCandidate(model.stem, model, backend)
@@ -91,14 +91,13 @@ def compare(
 ) -> tuple[BenchmarkResult, ...]:
     """Measure all candidates on the same inputs.
 
-    Of samples named min, opt and max each is run; of others at most three, by their sizes.
+    Samples named min, opt and max are run; if there are none, at most three others, by size.
 
     Args:
-        candidates: to be measured, each with its own failure.
+        candidates: to measure.
         inputs: an .npz file of arrays SAMPLE/INPUT.
-        seconds: that each candidate runs each sample, at most and about; the warm-up takes as long
-            again at most.
-        usual_only: run no other sample than that with the usual shapes.
+        seconds: approximate limit for each candidate and sample; the warm-up has the same limit.
+        usual_only: run only the sample with the usual shapes.
     """
     with ExitStack() as stack:
         runs = [
@@ -112,13 +111,13 @@ def compare(
 
 
 def _take_turns(runs: Sequence["_Measured"], seconds: float) -> None:
-    """Give every candidate a round of every sample, again and again, until the time is up."""
+    """Run rounds of all candidates for every sample, until the time limit."""
     samples = list(dict.fromkeys(name for run in runs for name in run.rows))
     for sample in samples:
         taking = [run for run in runs if sample in run.rows]
         end = time.monotonic() + seconds * len(taking)
         number = 0
-        while any(run.wants_more(sample) for run in taking):
+        while any(run.needs_more(sample) for run in taking):
             if number >= _LEAST_ROUNDS and time.monotonic() >= end:
                 break
             for run in taking:
@@ -127,7 +126,7 @@ def _take_turns(runs: Sequence["_Measured"], seconds: float) -> None:
 
 
 class _Measured:
-    """One candidate, while it is measured."""
+    """A candidate that is being measured."""
 
     def __init__(
         self,
@@ -149,16 +148,16 @@ class _Measured:
         self._warm: dict[str, Warm] = {}
         self._repeats: dict[str, int] = {}
         self._loaded: Loaded | None = None
-        self.rows: dict[str, int] = {}  # of each sample; {}: it has failed
+        self.rows: dict[str, int] = {}  # by sample; {}: it has failed
 
     def prepare(self) -> None:
-        """Load and warm up; a failure is kept."""
+        """Load and warm up; a failure is stored."""
         candidate = self._candidate
         _log.info("measuring %s on backend %s", candidate.name, candidate.backend)
         doing = f"measuring {candidate.name} on backend {candidate.backend}"
         try:
             self._process = self._stack.enter_context(
-                WorkerProcess(doing, _ORDER_SECONDS + self._seconds)
+                WorkerProcess(doing, _COMMAND_SECONDS + self._seconds)
             )
             loaded = self._process.load(candidate.model, candidate.backend, self._inputs)
             self._loaded = loaded
@@ -175,14 +174,14 @@ class _Measured:
         except StageFailure as failure:
             self._fail(failure)
 
-    def wants_more(self, sample: str) -> bool:
-        """Tell whether more runs would say more."""
+    def needs_more(self, sample: str) -> bool:
+        """Return whether a sample needs more runs."""
         count = sum(len(times) for times in self._times.get(sample, []))
         return sample in self.rows and count < _MOST_RUNS
 
     def round(self, sample: str) -> None:
-        """Run a sample for a moment; a failure is kept."""
-        if self._process is None or not self.wants_more(sample):
+        """Run one round of a sample; a failure is stored."""
+        if self._process is None or not self.needs_more(sample):
             return
         try:
             times = self._process.run(sample, self._repeats[sample])
@@ -197,7 +196,7 @@ class _Measured:
         self.rows = {}
 
     def result(self) -> BenchmarkResult:
-        """Return what was measured."""
+        """Return the measurements."""
         if self._failure is not None or self._loaded is None:
             return BenchmarkResult(self._candidate, failure=self._failure)
         return BenchmarkResult(

@@ -1,4 +1,4 @@
-"""From seconds of single runs to a benchmark's figures, and when a warm-up is over. Pure."""
+"""Computes a benchmark's figures from times of single runs, and when a warm-up is complete. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -7,12 +7,12 @@ import numpy as np
 from enginewright.contract.manifest import Latency
 from numpy.typing import NDArray
 
-WINDOW: Final = 5  # runs whose median is one figure of a warm-up
-_STABLE: Final = 0.1  # of the time of a run: what two such figures may differ by
+WINDOW: Final = 5  # runs of a warm-up whose median is compared
+_STABLE: Final = 0.1  # largest relative difference between two such medians
 
 
 def is_warm(times: Sequence[float]) -> bool:
-    """Tell whether the last two windows of runs took about as long: the first ones take longer."""
+    """Return whether the medians of the last two windows are about equal."""
     if len(times) < 2 * WINDOW:
         return False
     before, last = (
@@ -28,7 +28,7 @@ def rows(feeds: Mapping[str, NDArray[Any]]) -> int:
 
 
 def latency(times: Sequence[float], shapes: str, row_count: int) -> Latency:
-    """Return percentiles and throughput of runs one after the other; `times` in seconds."""
+    """Return percentiles and throughput of consecutive runs; `times` in seconds."""
     p50, p90, p99 = (float(each) for each in np.percentile(times, [50, 90, 99]))
     return Latency(
         p50=p50,
@@ -41,11 +41,11 @@ def latency(times: Sequence[float], shapes: str, row_count: int) -> Latency:
 
 
 def chosen(shapes: Mapping[str, tuple[tuple[int, ...], ...]], corners: Sequence[str]) -> list[str]:
-    """Return the samples to run: the corners of the shape profiles, else at most as many others.
+    """Return the samples to run: those of the profiles' corners, else at most three others.
 
     Args:
         shapes: of each sample's inputs, by its name, in order.
-        corners: names of the samples that were drawn for the corners.
+        corners: names of the samples that were generated for the profiles' corners.
 
     Returns:
         Names with different shapes, smallest first.

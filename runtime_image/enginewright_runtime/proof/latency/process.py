@@ -1,4 +1,4 @@
-"""The parent's end of a worker: orders and answers, with an end to every wait."""
+"""The parent's side of a worker: sends commands and waits for results, with a timeout."""
 
 import contextlib
 import json
@@ -30,18 +30,18 @@ class WorkerProcess:
 
         Args:
             doing: for messages, such as "measuring the model on backend cpu".
-            seconds: that one order may take.
+            seconds: timeout of one command.
         """
         self._doing = doing
         self._seconds = seconds
         self._pending = b""
-        self._given: list[str] = []  # orders
+        self._sent: list[str] = []  # commands
         with contextlib.ExitStack() as stack:
             self._errors = stack.enter_context(tempfile.TemporaryFile())
             self._answers, theirs = os.pipe()
             stack.callback(os.close, self._answers)
-            stdin, self._orders = os.pipe()
-            stack.callback(os.close, self._orders)
+            stdin, self._commands = os.pipe()
+            stack.callback(os.close, self._commands)
             with contextlib.ExitStack() as given:
                 given.callback(os.close, theirs)
                 given.callback(os.close, stdin)
@@ -61,31 +61,31 @@ class WorkerProcess:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    # all raise StageFailure: as the worker raised it; BackendCrashed, OutOfMemory or Timeout
+    # All raise StageFailure: that of the worker; BackendCrashed, OutOfMemory or Timeout.
 
     def load(self, model: Path, backend: str, inputs: Path) -> Loaded:
         """Load the model and its golden inputs."""
         return self._ask(Loaded, "load", model=str(model), backend=backend, inputs=str(inputs))
 
     def warm_up(self, sample: str, seconds: float) -> Warm:
-        """Run a sample until runs no longer get faster, or the time is up."""
+        """Run a sample until its time is stable, or for `seconds`."""
         return self._ask(Warm, "warm_up", sample=sample, seconds=seconds)
 
     def run(self, sample: str, runs: int) -> list[float]:
-        """Return the seconds of so many runs of a sample."""
+        """Run a sample `runs` times; return the seconds of each."""
         return self._ask(list[float], "run", sample=sample, runs=runs)
 
-    def _ask(self, kind: type[_T], order: str, **arguments: str | float) -> _T:
-        self._given.append(json.dumps({"order": order, **arguments}))
+    def _ask(self, kind: type[_T], command: str, **arguments: str | float) -> _T:
+        self._sent.append(json.dumps({"command": command, **arguments}))
         try:
-            return TypeAdapter(kind).validate_python(self._answer(self._given[-1]))
+            return TypeAdapter(kind).validate_python(self._answer(self._sent[-1]))
         except StageFailure:
-            log_command(worker, before=("printf", r"%s\n", *self._given))
+            log_command(worker, before=("printf", r"%s\n", *self._sent))
             raise
 
-    def _answer(self, order: str) -> Any:  # noqa: ANN401 - any JSON value
-        with contextlib.suppress(BrokenPipeError):  # what ended it is reported below
-            os.write(self._orders, f"{order}\n".encode())
+    def _answer(self, command: str) -> Any:  # noqa: ANN401 - any JSON value
+        with contextlib.suppress(BrokenPipeError):  # reported below
+            os.write(self._commands, f"{command}\n".encode())
         line = self._line(time.monotonic() + self._seconds)
         answer = WorkerAnswer.decode(line)
         if finding := answer.failure:
@@ -109,7 +109,7 @@ class WorkerProcess:
         return line
 
     def _ended(self) -> StageFailure:
-        """Return why there is no worker any more."""
+        """Return why the worker has ended."""
         end = self._child.wait(None)
         code = end.code if end else 0
         stderr = tail(self._errors)
@@ -117,5 +117,5 @@ class WorkerProcess:
             return killed(-code, self._doing, stderr)
         return StageFailure(
             Reason.BACKEND_CRASHED,
-            f"{self._doing} ended its process with code {code}{last_output(stderr)}",
+            f"{self._doing}: the process exited with code {code}{last_output(stderr)}",
         )

@@ -1,9 +1,9 @@
-"""Loads one model and runs it on orders, in a process of its own; measures time and memory.
+"""Loads one model and runs it on command, in its own process; measures time and memory.
 
-Several such processes get orders in turn, so that other load on the machine meets all of them alike.
-Orders are lines of JSON on standard input, answers likewise on a descriptor of their own, since
-native libraries write to standard output. By hand, they are on standard output too:
-`python -m enginewright_runtime.proof.latency.worker`, with the orders that the log gives.
+Several such processes get commands in turn, so that other load on the machine affects all of them.
+Commands are lines of JSON on standard input, results likewise on a separate descriptor, since native
+libraries write to standard output. Run manually, results are on standard output:
+`python -m enginewright_runtime.proof.latency.worker`, with the commands from the log.
 """
 
 import json
@@ -38,28 +38,28 @@ _MOST_WARM_UPS: Final = 100
 
 @dataclass(frozen=True)
 class Loaded:
-    """What is known before any run."""
+    """A loaded model, before any run."""
 
-    samples: Mapping[str, int]  # that are run, smallest first, and how many rows they have
-    provider: str  # that was asked for
+    samples: Mapping[str, int]  # rows by sample to run, smallest first
+    provider: str  # the requested one
     placement: PlacementFacts
 
 
 @dataclass(frozen=True)
 class Warm:
-    """What runs are like once they no longer get faster."""
+    """The result of a warm-up."""
 
-    runs: int  # that it took
-    seconds: float  # of the last one
+    runs: int
+    seconds: float  # of the last run
     memory: int | None  # bytes
     device_memory: int | None  # bytes
 
 
 class WorkerAnswer(ProcessAnswer):
-    """What has become of one order."""
+    """The result of one command."""
 
     result: Any = None  # as JSON
-    failure: Finding | None = None  # the last answer, if there is one
+    failure: Finding | None = None  # after it the worker exits
 
 
 class BenchmarkWorker:
@@ -79,12 +79,12 @@ class BenchmarkWorker:
         self._samples: dict[str, Arrays] = {name: samples[name] for name in chosen(shapes, CORNERS)}
 
     def facts(self) -> Loaded:
-        """Return what is known before any run."""
+        """Return the facts about the loaded model."""
         samples = {name: rows(feeds) for name, feeds in self._samples.items()}
         return Loaded(samples, self._placement.provider, self._placement.facts())
 
     def warm_up(self, sample: str, seconds: float) -> Warm:
-        """Run until runs take about as long as those before, or the time is up."""
+        """Run until the time of a run is stable, or for `seconds`."""
         times: list[float] = []
         end = time.monotonic() + seconds
         while not is_warm(times) and len(times) < _MOST_WARM_UPS:
@@ -97,7 +97,7 @@ class BenchmarkWorker:
         return Warm(len(times), times[-1], peak_bytes(), device_memory)
 
     def run(self, sample: str, runs: int) -> list[float]:
-        """Return the seconds of so many runs."""
+        """Return the seconds of each of `runs` runs."""
         return [self._run(sample) for _ in range(runs)]
 
     def _run(self, sample: str) -> float:
@@ -107,23 +107,23 @@ class BenchmarkWorker:
 
 
 def main(descriptor: int) -> int:
-    """Answer orders until there are no more."""
+    """Execute commands until the end of standard input."""
     worker: BenchmarkWorker | None = None
     with open(descriptor, "w", buffering=1) as answers:
         for line in sys.stdin:
-            order = json.loads(line)
-            name = order.pop("order")
+            arguments = json.loads(line)
+            name = arguments.pop("command")
             try:
                 if name == "load":
-                    worker = BenchmarkWorker(**order)
-                    name, order = "facts", {}
-                result = getattr(worker, name)(**order)
+                    worker = BenchmarkWorker(**arguments)
+                    name, arguments = "facts", {}
+                result = getattr(worker, name)(**arguments)
                 _answer(answers, WorkerAnswer(result=to_jsonable_python(result)))
             except StageFailure as failure:
                 return _fail(answers, failure)
             except MemoryError:
                 return _fail(answers, StageFailure(Reason.OUT_OF_MEMORY, "an allocation failed"))
-            except Exception as error:  # noqa: BLE001 - of ONNX Runtime, which has no class of its own
+            except Exception as error:  # noqa: BLE001 - ONNX Runtime's exceptions have no common class
                 memory = is_out_of_memory(str(error))
                 reason = Reason.OUT_OF_MEMORY if memory else Reason.UNSUPPORTED_OPERATOR
                 return _fail(answers, StageFailure(reason, plain(str(error))))

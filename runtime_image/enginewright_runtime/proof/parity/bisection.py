@@ -1,9 +1,9 @@
-"""Which node is the first to drift, found by looking at few tensors. Pure, but for the `probe`.
+"""Finds the first node that drifts by comparing few tensors. Pure except for the `probe`.
 
-Two models are compared at cuts through the graph: the tensors that are made before a cut and read
-after it. What drifts before a cut and shows in the output goes through one of them, so cuts, unlike
-single tensors of a graph with branches, can be halved. Looking at all tensors at once would need the
-memory of all of them, which a run never does.
+Two models are compared at cuts through the graph: the tensors that are produced before a cut and read
+after it. Drift that arises before a cut and reaches the output passes through one of them, so cuts can
+be bisected, unlike single tensors of a graph with branches. Comparing all tensors at once would need
+memory for all of them, which a regular run does not.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,19 +15,19 @@ from onnx import GraphProto, NodeProto
 
 from enginewright_runtime.graph.scoped.scopes import Scope
 
-_MOST_EXCLUDED: Final = 3  # tensors of equal names that turned out to be something else
-_MOST_STEPS: Final = 16  # of the walk from a drifting tensor to where its drift comes from
+_MOST_EXCLUDED: Final = 3  # tensors with equal names but different meanings
+_MOST_STEPS: Final = 16  # from a drifting tensor to the origin of its drift
 
-# Takes tensors, and returns those that drift, with text that says how.
+# Takes tensors and returns those that drift, with a description.
 Probe = Callable[[Sequence[str]], Mapping[str, str]]
 
 
 @dataclass(frozen=True)
-class Life:
-    """From the position in an order of nodes that makes a tensor to the last that reads it."""
+class LiveRange:
+    """The positions, in an order of nodes, of a tensor's producer and of its last consumer."""
 
     tensor: str
-    made: int
+    produced: int
     last_read: int
 
 
@@ -41,32 +41,32 @@ class Drifting:
 
 
 class Ancestry:
-    """The nodes of a graph that one of its outputs is made of, in an order in which they can run."""
+    """The nodes that one output of a graph depends on, in topological order."""
 
     def __init__(self, graph: GraphProto, output: str) -> None:
         self.nodes: Sequence[NodeProto] = graph.node
         self._output = output
         scope = Scope(graph)
-        self._makers = {
+        self._producers = {
             value.name: index for index, node in enumerate(scope.nodes) for value in node.makes()
         }
         self._reads = [{value.name for value in node.reads()} for node in scope.nodes]
         found = self._ancestors()
         self.order = [index for index in scope.order() or () if index in found]
-        self.lives = self._lives()
+        self.live_ranges = self._live_ranges()
 
     def _ancestors(self) -> set[int]:
         found: set[int] = set()
         waiting = [self._output]
         while waiting:
-            maker = self._makers.get(waiting.pop())
-            if maker is not None and maker not in found:
-                found.add(maker)
-                waiting += self._reads[maker]
+            producer = self._producers.get(waiting.pop())
+            if producer is not None and producer not in found:
+                found.add(producer)
+                waiting += self._reads[producer]
         return found
 
-    def _lives(self) -> list[Life]:
-        """Return the lives of the tensors that are read, as they are made."""
+    def _live_ranges(self) -> list[LiveRange]:
+        """Return the live ranges of the tensors that are read, in the order of their producers."""
         last = {
             name: position
             for position, index in enumerate(self.order)
@@ -74,21 +74,21 @@ class Ancestry:
         }
         last[self._output] = len(self.order)
         return [
-            Life(name, position, last[name])
+            LiveRange(name, position, last[name])
             for position, index in enumerate(self.order)
             for name in self.nodes[index].output
             if name in last
         ]
 
-    def maker(self, tensor: str) -> int | None:
-        """Return the node that makes a tensor; None: it is an input or a weight."""
-        return self._makers.get(tensor)
+    def producer(self, tensor: str) -> int | None:
+        """Return the node that produces a tensor; None: it is an input or a weight."""
+        return self._producers.get(tensor)
 
     def sources(self, tensor: str) -> list[str]:
-        """Return the tensors that the maker of `tensor` reads and that nodes make."""
-        maker = self._makers.get(tensor)
-        reads = self._reads[maker] if maker is not None else ()
-        return sorted(name for name in reads if name in self._makers)
+        """Return the inputs of the producer of `tensor` that nodes produce."""
+        producer = self._producers.get(tensor)
+        reads = self._reads[producer] if producer is not None else ()
+        return sorted(name for name in reads if name in self._producers)
 
 
 def first_drifting(
@@ -97,10 +97,10 @@ def first_drifting(
     """Return the first node whose output drifts; None: it cannot be determined.
 
     Args:
-        graph: of the model that is right.
+        graph: of the reference model.
         output: of the graph, which drifts.
         observable: tensors that both models have.
-        probe: asked about log2 of the number of nodes times, of the tensors of one cut each.
+        probe: called about log2(number of nodes) times, each with the tensors of one cut.
     """
     ancestry = Ancestry(graph, output)
     search = _Search(ancestry, observable, probe)
@@ -108,7 +108,7 @@ def first_drifting(
         found = search.run()
         if found is None or search.is_confirmed(found):
             return found
-        # it drifts and what is made of it does not: the name means something else in the other model
+        # nothing computed from it drifts: the name has another meaning in the other model
         search.excluded.add(found.tensor)
     return None
 
@@ -124,9 +124,9 @@ class _Search:
     )  # how tensors drift; None: they do not
 
     @cached_property
-    def lives(self) -> list[Life]:
+    def live_ranges(self) -> list[LiveRange]:
         """Of the tensors that both models have."""
-        return [life for life in self.ancestry.lives if life.tensor in self.observable]
+        return [each for each in self.ancestry.live_ranges if each.tensor in self.observable]
 
     def run(self) -> Drifting | None:
         drifting: str | None = None
@@ -149,17 +149,17 @@ class _Search:
         return self._walk_up(drifting)
 
     def _observable_cut(self, low: int, high: int) -> int | None:
-        """Return a position between, as near to the middle as can be, whose cut can be looked at."""
+        """Return the position nearest to the middle whose cut has observable tensors."""
         middle = (low + high) // 2
         positions = sorted(range(low + 1, high), key=lambda each: abs(each - middle))
         return next((each for each in positions if self._cut(each)), None)
 
     def _cut(self, position: int) -> list[str]:
-        """Return the tensors that nodes up to `position` make, later ones read and both models have."""
+        """Return the tensors of both models that are produced up to `position` and read after it."""
         return [
-            life.tensor
-            for life in self.lives
-            if life.made <= position < life.last_read and life.tensor not in self.excluded
+            each.tensor
+            for each in self.live_ranges
+            if each.produced <= position < each.last_read and each.tensor not in self.excluded
         ]
 
     def _is_observable(self, name: str) -> bool:
@@ -173,20 +173,20 @@ class _Search:
         return [name for name in tensors if self.known[name] is not None]
 
     def _walk_up(self, tensor: str) -> Drifting | None:
-        """Go to where the drift of `tensor` comes from: cuts see only the tensors of both models."""
+        """Follow the drift of `tensor` upstream to its origin."""
         for _ in range(_MOST_STEPS):
             sources = [name for name in self.ancestry.sources(tensor) if self._is_observable(name)]
             found = self._drifting(sources)
             if not found:
                 break
             tensor = found[0]
-        node, description = self.ancestry.maker(tensor), self.known[tensor]
+        node, description = self.ancestry.producer(tensor), self.known[tensor]
         return None if node is None or description is None else Drifting(node, tensor, description)
 
     def is_confirmed(self, found: Drifting) -> bool:
-        """Tell whether the next cut without the tensor drifts too."""
-        life = next(each for each in self.lives if each.tensor == found.tensor)
-        for position in range(life.last_read, len(self.ancestry.order)):
+        """Return whether the next cut without the tensor drifts too."""
+        live_range = next(each for each in self.live_ranges if each.tensor == found.tensor)
+        for position in range(live_range.last_read, len(self.ancestry.order)):
             if cut := self._cut(position):
                 return bool(self._drifting(cut))
-        return True  # it is the output itself, or nothing after it can be looked at
+        return True  # it is the output itself, or no later tensor is observable

@@ -1,7 +1,7 @@
-"""Compares the outputs of two models over all samples, and says what does not agree. Pure.
+"""Compares the outputs of two models over all samples and reports mismatches. Pure.
 
-Each output of each sample must keep its tolerance by itself: over all samples together a wrong one
-would drown among right ones.
+Each output of each sample must keep its tolerance separately: figures over all samples could hide a
+wrong one.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -28,13 +28,13 @@ from enginewright_runtime.proof.parity.variation import VaryingOutputs
 Array = NDArray[Any]
 Outputs = Mapping[str, Array]
 ComparedWith = Literal["source", "expected", "prepared"]
-# What two runs of one session may differ by: less than any artefact, so that values which are compared
-# are not near what they may differ by.
+# Tolerance between two runs of one session: stricter than that of any artefact, so that an output that
+# is compared by value does not vary by nearly its tolerance.
 _SAME: Final = replace(ROUNDING, outliers=0.0, unequal=0.0, cosine=None, top1=None)
-_UNSTABLE: Final = ", and other values in every run, though the source is stable there"
+_UNSTABLE: Final = ", and differs between runs, although the source's output does not"
 _NOT_RECORDED: Final = (
-    ", and other values in every run; whether the source's vary too was not recorded by the version that"
-    " prepared it: delete the artefact from the store, and it is prepared again"
+    ", and differs between runs; whether the source's output does was not recorded by the version"
+    " that prepared the artefact: delete it from the store, and it is prepared again"
 )
 
 
@@ -44,9 +44,9 @@ class ParityFailure:
 
     output: str
     sample: str
-    figure: str  # missing | distribution | and those of `measuring.Fault`
-    description: str  # that follow the output's name
-    severity: float  # for finding the worst one: errors in units of what is allowed
+    figure: str  # missing | distribution | those of `measuring.Mismatch`
+    description: str  # that follows the output's name
+    severity: float  # relative size of the error, to find the worst failure
 
     @override
     def __str__(self) -> str:
@@ -55,10 +55,10 @@ class ParityFailure:
 
 @dataclass(frozen=True, slots=True)
 class ParityVerdict:
-    """What a comparison has shown."""
+    """The result of a comparison."""
 
     compared_with: ComparedWith
-    outputs: tuple[OutputParity, ...]  # of what was compared, in the order of the outputs
+    outputs: tuple[OutputParity, ...]  # that were compared, in the order of the outputs
     failures: tuple[ParityFailure, ...]  # in the order of the samples
 
     @property
@@ -68,12 +68,12 @@ class ParityVerdict:
 
     @property
     def compared(self) -> bool:
-        """Whether any output was compared, in values or in distribution."""
+        """Whether any output was compared, by value or by distribution."""
         return bool(self.outputs)
 
     @property
     def description(self) -> str | None:
-        """Return the worst failure for a message, and how many more there are; None: there is none."""
+        """The worst failure, for a message, and the number of others; None: there is none."""
         if self.worst is None:
             return None
         more = len(self.failures) - 1
@@ -81,18 +81,18 @@ class ParityVerdict:
 
     @property
     def worst(self) -> ParityFailure | None:
-        """Return the failure with the largest errors, the first of several; None: there is none."""
+        """The failure with the largest error; None: there is none."""
         return max(self.failures, key=lambda each: each.severity, default=None)
 
     @property
     def max_abs_error(self) -> float | None:
-        """Return the largest absolute error of any output; None: there were no numbers."""
+        """The largest absolute error of any output; None: there were no numbers."""
         known = (each.max_abs_error for each in self.outputs)
         return max((error for error in known if error is not None), default=None)
 
 
 class Comparison:
-    """Takes samples one at a time, so that no two of them have to be in memory."""
+    """Compares samples one at a time, so that only one needs to be in memory."""
 
     def __init__(
         self,
@@ -102,17 +102,17 @@ class Comparison:
         scales: Mapping[str, float],
         varying: Iterable[VaryingOutput] | None = (),
     ) -> None:
-        """Begin.
+        """Create it.
 
         Args:
-            compared_with: what the wanted outputs come from.
-            tolerances: of the model whose outputs are judged.
+            compared_with: the origin of the expected outputs.
+            tolerances: of the judged model.
             dtypes: of the outputs as the model declares them (`TensorSpec.dtype`), by name; needed
                 for types whose bits NumPy holds as integers: bfloat16 and float8.
-            scales: the largest magnitude that is wanted of each output over all samples, where
-                known: what INT8 and FP8 errors are measured by (see `scales_of`).
-            varying: outputs that differ from run to run of the source: compared in distribution
-                where that is known. Expected outputs of the framework, one run, say nothing of them.
+            scales: the largest expected magnitude of each output over all samples, where known:
+                errors of INT8 and FP8 are relative to it (see `scales_of`).
+            varying: outputs that differ between runs of the source: compared by distribution if it
+                is known, but not with the framework's expected outputs, which are of one run.
                 None: not recorded.
         """
         self._compared_with = compared_with
@@ -131,14 +131,15 @@ class Comparison:
         found: Outputs,
         again: Callable[[], Outputs] | None = None,
     ) -> None:
-        """Compare what one sample gave; outputs that `wanted` has not are not compared.
+        """Compare the outputs of one sample; those that `wanted` lacks are ignored.
 
         Args:
             sample: its name.
-            wanted: by output.
-            found: of the model that is judged.
-            again: runs that model once more: to judge what varies, and to say of what differs
-                whether it differs from itself too. None: of what varies only the form is compared.
+            wanted: the expected arrays, by output.
+            found: the outputs of the judged model.
+            again: runs that model once more, to judge varying outputs and to find out whether an
+                output that differs is unstable. None: only type and shape of varying outputs are
+                compared.
         """
         failures: list[ParityFailure] = []
         varying: dict[str, Array] = {}
@@ -153,11 +154,11 @@ class Comparison:
                     ParityFailure(output, sample, wrong.figure, wrong.full_description, severity)
                 )
         if again is not None:
-            failures = self._say_unstable(failures, found, again)
+            failures = self._mark_unstable(failures, found, again)
         self._failures += failures + self._judge_varying(sample, varying, found, again)
 
     def verdict(self) -> ParityVerdict:
-        """Return what was found until now."""
+        """Return the result for the samples compared so far."""
         return ParityVerdict(
             self._compared_with,
             tuple(
@@ -178,7 +179,7 @@ class Comparison:
         found: Outputs,
         again: Callable[[], Outputs] | None,
     ) -> list[ParityFailure]:
-        """Run the model until every output that varies is judged."""
+        """Run the model until all varying outputs are judged."""
         form_only = again is None or self._compared_with == "expected"
         trial = self._varying.trial(sample, wanted, form_only=form_only)
         while trial.take(found) and again is not None:
@@ -190,10 +191,10 @@ class Comparison:
             for name, wrong in trial.faults.items()
         ]
 
-    def _say_unstable(
+    def _mark_unstable(
         self, failures: list[ParityFailure], found: Outputs, again: Callable[[], Outputs]
     ) -> list[ParityFailure]:
-        """Say of outputs that differ whether the judged model's own runs agree."""
+        """Add to the description of outputs that also differ between runs of the judged model."""
         suspects = {each.output: found[each.output] for each in failures if each.output in found}
         unstable = varying(suspects, again(), self._dtypes) if suspects else ()
         return [
@@ -235,14 +236,14 @@ def difference(
     dtype: str | None,
     largest: float = 0.0,
 ) -> str | None:
-    """Return how one output differs, as text that follows its name; None: it agrees.
+    """Return a description of how one output differs, to follow its name; None: it agrees.
 
     Args:
-        want: the array that is wanted.
-        have: the array that is judged.
+        want: the expected array.
+        have: the judged array.
         allowed: its tolerance.
-        dtype: as the model declares it; None: not known.
-        largest: as `scales_of` returns it for all samples.
+        dtype: as the model declares it; None: unknown.
+        largest: expected magnitude over all samples, as `scales_of` returns it.
     """
     wrong = form_fault(want, have, dtype)
     if wrong is None:
@@ -251,7 +252,7 @@ def difference(
 
 
 def varying(once: Outputs, again: Outputs, dtypes: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the outputs that two runs of one session on the same inputs do not agree on."""
+    """Return the outputs that differ between two runs of one session on the same inputs."""
     return tuple(
         name
         for name, array in once.items()
@@ -272,15 +273,15 @@ class _Total:
         self._nan = 0
         self._inf = 0
         self._runs = 0
-        self.by_values = False  # whether values were compared
+        self.by_values = False  # whether compared by value
 
     @property
     def compared(self) -> bool:
-        """Whether anything was."""
+        """Whether any run was compared."""
         return self.by_values or self._runs > 0
 
     def add_runs(self, count: int) -> None:
-        """Count runs of an output that varies."""
+        """Count runs of a varying output."""
         self._runs += count
 
     def add(self, figures: Figures) -> None:
@@ -311,7 +312,7 @@ class _Total:
 
 
 def _finite(value: float) -> float:
-    """Return a number that JSON can hold."""
+    """Return a number that JSON can represent."""
     return min(value, float(np.finfo(np.float64).max))
 
 

@@ -1,7 +1,7 @@
-"""Names the first node at which two models that should agree part, for the message of a refusal.
+"""Finds the first node at which two models that should agree diverge, for failure messages.
 
-Tensors inside the models are made outputs of copies that share the external data: no weights are read
-here. Whatever goes wrong, crash, time or memory, the refusal merely lacks the name.
+Inner tensors become outputs of copies of the models that share the external data, so no weights are
+read here. If the search crashes, times out or runs out of memory, the message omits the node.
 """
 
 import logging
@@ -33,10 +33,10 @@ from enginewright_runtime.session.signature import SignatureError, read_signatur
 
 _log: Final = logging.getLogger(__name__)
 _SECONDS: Final = 120.0
-_PREFIX: Final = "drift-"  # of copies of the models, which lie beside their external data
-_AT_ONCE: Final = 8  # tensors that are kept in memory
-# Inside an FP32 model only rounding may differ, at its outputs also algorithms; of a lower precision
-# every node drifts, and the first that drifts too far is looked for.
+_PREFIX: Final = "drift-"  # of copies of the models, which are next to their external data
+_AT_ONCE: Final = 8  # tensors that are held in memory
+# Inside an FP32 model only rounding may differ. In lower precisions every node drifts, and the first
+# that exceeds the tolerance is searched.
 _INSIDE: Final[Mapping[str, Tolerance]] = DEFAULTS | {"FP32": ROUNDING}
 
 Array = NDArray[Any]
@@ -54,7 +54,7 @@ class Side:
 class Drift:
     """The first node whose output drifts."""
 
-    label: str  # of the node, in the model that is right
+    label: str  # of the node, in the reference model
     tensor: str
     description: str
 
@@ -64,7 +64,7 @@ class Drift:
 
 
 def find_drift(
-    right: Side,
+    reference: Side,
     judged: Side,
     inputs: Path,
     sample: str,
@@ -73,22 +73,22 @@ def find_drift(
     tolerances: Tolerances,
     seconds: float = _SECONDS,
 ) -> Drift | None:
-    """Return the first node whose output drifts; None: it cannot be determined in time.
+    """Return the first node whose output drifts; None: it could not be determined.
 
     Args:
-        right: the model to which the other is compared; its nodes are named.
+        reference: the model with which the other is compared; its nodes are reported.
         judged: the other one, or the same on another backend.
         inputs: an .npz file of arrays SAMPLE/INPUT.
-        sample: that is run, best the worst one.
+        sample: the sample to run, preferably the one with the largest errors.
         output: of the models, which differs.
         tolerances: of the judged model.
-        seconds: that it may take.
+        seconds: the time limit.
     """
     limit = memory_limit()
     try:
         limits = Limits(seconds=seconds, memory_bytes=limit // 2 if limit else None)
-        return Call(search, "looking for the first node that drifts", limits).run(
-            right=right,
+        return Call(search, "searching for the first node that drifts", limits).run(
+            reference=reference,
             judged=judged,
             inputs=inputs,
             sample=sample,
@@ -100,14 +100,14 @@ def find_drift(
         _log.info("the first node that drifts cannot be determined: %s", error)
         return None
     finally:
-        for folder in {right.model.parent, judged.model.parent}:
+        for folder in {reference.model.parent, judged.model.parent}:
             for path in folder.glob(f"{_PREFIX}*"):
                 path.unlink(missing_ok=True)
 
 
 def search(
     *,
-    right: Side,
+    reference: Side,
     judged: Side,
     inputs: Path,
     sample: str,
@@ -115,13 +115,13 @@ def search(
     precision: str,
     rtol: float,
 ) -> Drift | None:
-    """Search; arguments as of `find_drift`. Called in a child process."""
-    allow_unreleased()  # the source may have one
+    """Search; arguments as for `find_drift`. Called in a child process."""
+    allow_unreleased()  # the source may have an unreleased opset
     feeds = _feeds(inputs, sample)
-    first, second = _Exposed(right, feeds), _Exposed(judged, feeds)
+    first, second = _Exposed(reference, feeds), _Exposed(judged, feeds)
     observable = frozenset(first.tensors() & second.tensors())
     usual = _INSIDE[precision]
-    strict = min(usual.rtol, rtol or usual.rtol)  # whoever asks for more has less allowed
+    strict = min(usual.rtol, rtol or usual.rtol)  # the user's tolerance may be stricter
     allowed = replace(usual, rtol=strict, scale=strict)
 
     def probe(names: Sequence[str]) -> dict[str, str]:
@@ -134,7 +134,7 @@ def search(
                 if description := _drifts(wanted[name], had[name], allowed):
                     found[name] = description
             for name in first.varying(list(found)):
-                del found[name]  # it drifts from itself too
+                del found[name]  # it also differs between runs of the reference
             if found:
                 break
         return found
@@ -154,14 +154,14 @@ def _feeds(inputs: Path, sample: str) -> dict[str, Array]:
 
 @dataclass(frozen=True)
 class _Value:
-    """A tensor as it came, and its type."""
+    """A tensor's value and its declared type."""
 
     array: Array
     dtype: str
 
 
 class _Exposed:
-    """A model whose inner tensors can be asked for."""
+    """A model whose inner tensors can be fetched."""
 
     def __init__(self, side: Side, feeds: Mapping[str, Array]) -> None:
         self._path = side.model
@@ -172,16 +172,16 @@ class _Exposed:
         self._known = {value.name for value in self.model.graph.output}
 
     def tensors(self) -> set[str]:
-        """Return the tensors that top-level nodes compute: of a wrong weight its reader is named."""
+        """Return the outputs of top-level nodes but Constant: for a wrong weight its reader is found."""
         nodes = (node for node in self.model.graph.node if node.op_type != CONSTANT)
         return {name for node in nodes for name in node.output if name}
 
     def run(self, names: Sequence[str]) -> dict[str, _Value]:
-        """Return those of the tensors that are arrays."""
+        """Return the values of those tensors that are arrays."""
         return self._runs(names, 1)[0]
 
     def varying(self, names: Sequence[str]) -> list[str]:
-        """Return those of the tensors that differ between two runs of one session."""
+        """Return those tensors that differ between two runs of one session."""
         if not names:
             return []
         once, again = self._runs(names, 2)
@@ -215,7 +215,7 @@ class _Exposed:
         ]
 
     def _with_outputs(self, names: Sequence[str]) -> bytes:
-        """Return the model with only these outputs, so that nothing else is kept or computed."""
+        """Return the model with only these outputs, so that nothing else is computed or kept."""
         graph = self.model.graph
         del graph.output[:]
         for content in self._outputs:
@@ -223,14 +223,14 @@ class _Exposed:
             if value.name in names:
                 graph.output.append(value)
         graph.output.extend(ValueInfoProto(name=name) for name in names if name not in self._known)
-        whole: bytes = self.model.SerializeToString()
-        return whole
+        serialized: bytes = self.model.SerializeToString()
+        return serialized
 
 
 def _drifts(want: _Value, have: _Value, allowed: Tolerance) -> str | None:
-    """Return how a tensor drifts; None also for one that cannot be compared."""
+    """Return how a tensor drifts; None: it does not, or cannot be compared."""
     if want.array.shape != have.array.shape:
-        return None  # a tensor of the same name and another meaning
+        return None  # the name has another meaning in the other model
     first, second, dtype = want.array, have.array, want.dtype
     if want.dtype != have.dtype:
         kinds = {kind_of(each.array, each.dtype) for each in (want, have)}

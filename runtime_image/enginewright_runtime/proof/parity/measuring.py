@@ -1,6 +1,6 @@
-"""How one array differs from another: figures, and a judgement of them. Pure.
+"""Measures how one array differs from another and checks it against a tolerance. Pure.
 
-Numbers are widened piece by piece, so that comparing a quarter of a gigabyte takes no gigabytes.
+Numbers are converted to float64 in pieces, so that comparing large arrays needs little more memory.
 """
 
 import math
@@ -14,43 +14,43 @@ from numpy.typing import NDArray
 from enginewright_runtime.proof.parity.tolerances import Tolerance
 from enginewright_runtime.proof.parity.values import Array, dtype_of, kind_of, wide
 
-_PIECE: Final = 1 << 18  # elements that are widened at a time
-_NUMERICALLY_ZERO: Final = 1e-6  # an output whose largest value is not above this should be zero
+_PIECE: Final = 1 << 18  # elements that are converted at a time
+_NUMERICALLY_ZERO: Final = 1e-6  # an output whose largest value is not above this counts as zero
 _SIGNIFICANT: Final = 0.01  # of the largest: relative errors of smaller values are rounding
-_MOST_AXES: Final = 3  # of scores: [classes], [batch, classes] or [batch, steps, classes]
+_MOST_AXES: Final = 3  # of class scores: [classes], [batch, classes] or [batch, steps, classes]
 
 _Floats = NDArray[np.float64]
 
 
 @dataclass(slots=True)
 class Figures:
-    """How one output of one sample differs from what is wanted."""
+    """How one output of one sample differs from the expected one."""
 
     elements: int
-    numeric: bool = True  # whether elements were measured; else they were equal or not
-    largest: float = 0.0  # magnitude of the finite values that are wanted, for the tolerance
+    numeric: bool = True  # whether errors were measured; otherwise elements are equal or not
+    largest: float = 0.0  # magnitude of the expected finite values, for the tolerance
     max_abs_error: float = 0.0
     max_rel_error: float = 0.0  # of values that are at least 1% of the largest
-    cosine: float | None = None  # None: the wanted output has no direction, or is one number
-    rows: int = 0  # of scores over classes; 0: it does not look like scores
+    cosine: float | None = None  # None: the expected output is near zero, or one number
+    rows: int = 0  # of class scores; 0: the shape is not one of class scores
     rows_agreeing: int = 0
-    nan: int = 0  # NaN where the wanted value is not
-    inf: int = 0  # infinite where the wanted value is not, or has the other sign
-    finite: int = 0  # finite where the wanted value is not
+    nan: int = 0  # NaN where the expected value is not
+    inf: int = 0  # infinite where the expected value is not, or has the other sign
+    finite: int = 0  # finite where the expected value is not
     outside: int = 0  # elements outside the tolerance, or unequal
-    beyond: int = 0  # of those, elements too far out to be allowed as outliers
+    beyond: int = 0  # of those, elements too far outside to be allowed as outliers
 
 
 class Mismatch(NamedTuple):
-    """Which figure is not as it is allowed."""
+    """The figure that exceeds its tolerance."""
 
     figure: str  # type | shape | elements | outliers | equal | cosine | top1 | finite
-    description: str  # that follow an output's name
-    allowed: str = ""  # what would have been right, where the description does not say it
+    description: str  # that follows an output's name
+    allowed: str = ""  # the tolerance, unless the description states it
 
     @property
     def full_description(self) -> str:
-        """Return the description, and what would have been right."""
+        """The description and the tolerance."""
         return f"{self.description}; allowed: {self.allowed}" if self.allowed else self.description
 
 
@@ -63,11 +63,11 @@ def measure(
 ) -> Figures:
     """Return how `have` differs from `want`, of the same shape and type.
 
-    `largest` is the magnitude that other samples reach, which counts if `allowed.across_samples`.
+    `largest` is the magnitude over all samples, used if `allowed.across_samples`.
 
-    Scores over classes are floats of one to three axes with two or more elements along the last
-    one. A row agrees if the class that is best in `have` is wanted as high as the best one, but for
-    `allowed.scale` of that one's magnitude, `allowed.atol` at least: a tie is nobody's fault.
+    Floats with one to three axes and two or more elements along the last one count as class scores. A
+    row agrees if the expected score of the top class in `have` is within a margin of the highest
+    expected score, so that ties agree: `allowed.scale` of its magnitude, at least `allowed.atol`.
     """
     kind = kind_of(want, dtype)
     if kind == "float" or (kind == "integer" and allowed.all_numbers):
@@ -84,9 +84,9 @@ def measure(
 
 
 def _unequal_strings(want: Array, have: Array) -> int:
-    """Count them without arrays of NumPy's strings: each element has the longest one's size there.
+    """Count unequal strings without NumPy's string arrays, whose elements all have the largest size.
 
-    NUL at the end counts for nothing, since .npz files do not keep it.
+    A trailing NUL is ignored, since .npz files do not store it.
     """
     return sum(
         _text(first) != _text(second)
@@ -102,13 +102,13 @@ def _text(element: object) -> str:
 def form_fault(
     want: Array, have: Array, dtype: str | None, shape: tuple[int | None, ...] | None = None
 ) -> Mismatch | None:
-    """Return how type or shape differ; None: they do not.
+    """Return how type or shape differ; None: they are equal.
 
     Args:
-        want: the array that is wanted.
-        have: the array that is judged.
+        want: the expected array.
+        have: the judged array.
         dtype: as the model declares it.
-        shape: that is wanted, None where a size may be any; by default that of `want`.
+        shape: the expected one, None for dynamic sizes; by default that of `want`.
     """
     types = dtype_of(want, dtype), dtype_of(have, dtype)
     if types[0] != types[1]:
@@ -127,7 +127,7 @@ def form_fault(
 
 
 def largest_of(array: Array, dtype: str | None) -> float:
-    """Return the largest finite magnitude; 0 of what has no numbers."""
+    """Return the largest finite magnitude; 0: there are no numbers."""
     if kind_of(array, dtype) not in {"float", "integer"}:
         return 0.0
     name = dtype_of(array, dtype)
@@ -135,18 +135,18 @@ def largest_of(array: Array, dtype: str | None) -> float:
 
 
 def fault(figures: Figures, allowed: Tolerance) -> Mismatch | None:
-    """Return the first figure that is not as `allowed`; None: all are."""
+    """Return the first figure that exceeds the tolerance; None: none does."""
     if not figures.elements:
         return None
     if figures.numeric:
-        return _of_elements(figures, allowed) or _of_the_whole(figures, allowed)
+        return _element_fault(figures, allowed) or _aggregate_fault(figures, allowed)
     share = figures.outside / figures.elements
     if share <= allowed.unequal:
         return None
     return Mismatch("equal", f"differs in {share:.1%} of its elements")
 
 
-def _of_elements(figures: Figures, allowed: Tolerance) -> Mismatch | None:
+def _element_fault(figures: Figures, allowed: Tolerance) -> Mismatch | None:
     if figures.nan or figures.inf or figures.finite:
         return Mismatch("finite", _misplaced(figures))
     about = (
@@ -162,12 +162,10 @@ def _of_elements(figures: Figures, allowed: Tolerance) -> Mismatch | None:
     return None
 
 
-def _of_the_whole(figures: Figures, allowed: Tolerance) -> Mismatch | None:
+def _aggregate_fault(figures: Figures, allowed: Tolerance) -> Mismatch | None:
     cosine, least = figures.cosine, allowed.cosine
     if cosine is not None and least is not None and cosine < least:
-        description = (
-            f"has cosine similarity {cosine:.4f}, {least:g} is the least for {allowed.label}"
-        )
+        description = f"has cosine similarity {cosine:.4f}, below the minimum of {least:g} for {allowed.label}"
         return Mismatch("cosine", description)
     if allowed.top1 is None or not figures.rows:
         return None
@@ -176,8 +174,8 @@ def _of_the_whole(figures: Figures, allowed: Tolerance) -> Mismatch | None:
         return None
     return Mismatch(
         "top1",
-        f"has the same best class in {agreement:.1%} of {figures.rows} rows, {allowed.top1:.0%} is"
-        f" the least for {allowed.label}",
+        f"has the same top class in {agreement:.1%} of {figures.rows} rows, below the minimum of"
+        f" {allowed.top1:.0%} for {allowed.label}",
     )
 
 
@@ -226,15 +224,15 @@ def _measure_numbers(
         dot += float(one @ other)
         wanted += float(one @ one)
         had += float(other @ other)
-    without_direction = max(
-        allowed.directed, allowed.scale * figures.largest if allowed.across_samples else 0.0
+    cosine_floor = max(
+        allowed.cosine_floor, allowed.scale * figures.largest if allowed.across_samples else 0.0
     )
-    if own > without_direction and want.size > 1:
+    if own > cosine_floor and want.size > 1:
         figures.cosine = _cosine(dot, wanted, had)
 
 
 def pieces(array: Array, dtype: str) -> Iterator[_Floats]:
-    """Yield the numbers as float64, one dimension, some at a time."""
+    """Yield the numbers as float64, flat, in pieces."""
     flat = array.reshape(-1)
     for start in range(0, flat.size, _PIECE):
         yield wide(flat[start : start + _PIECE], dtype)
@@ -257,9 +255,10 @@ def _add_errors(figures: Figures, want: _Floats, have: _Floats, allowed: Toleran
     if not want.size:
         return
     size = np.abs(want)
-    with np.errstate(over="ignore"):  # of float64: an infinite error is one
+    with np.errstate(over="ignore"):  # an error that overflows float64 is infinite
         error = np.abs(have - want)
-    floor = allowed.atol if figures.largest > _NUMERICALLY_ZERO else max(allowed.atol, allowed.zero)
+    is_zero = figures.largest <= _NUMERICALLY_ZERO
+    floor = max(allowed.atol, allowed.zero_atol) if is_zero else allowed.atol
     tolerance = allowed.rtol * size + max(allowed.scale * figures.largest, floor)
     outside = error > tolerance
     figures.outside += int(np.count_nonzero(outside))
@@ -294,7 +293,7 @@ def _add_rows(figures: Figures, want: Array, have: Array, allowed: Tolerance, dt
 
 
 def _best(rows: Array, dtype: str) -> NDArray[np.intp]:
-    """Return the best class of each row; a row of millions of scores is widened piece by piece."""
+    """Return the top class of each row; rows are converted in pieces, since they may be long."""
     best = np.zeros(len(rows), np.intp)
     for start in range(0, rows.shape[1], _PIECE):
         piece = start + wide(rows[:, start : start + _PIECE], dtype).argmax(axis=1)

@@ -1,7 +1,7 @@
-"""Finds which outputs of the source differ from run to run, and how their values are distributed.
+"""Finds the outputs of the source that differ between runs, and the distribution of their values.
 
-Looked for in several runs on several samples and in a fresh session; where the model holds random
-operators, in more runs, since their results may agree by chance. Called in child processes.
+Several runs on several samples and one in a fresh session are compared; more runs if the model has
+random operators, since their results may agree by chance. Called in child processes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from onnx import ModelProto
 from enginewright_runtime.core.time_limit import TimeLimit
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.proof.parity.comparison import varying
-from enginewright_runtime.proof.parity.spread import FEWEST_RUNS, REFERENCE_RUNS, Spreading
+from enginewright_runtime.proof.parity.spread import FEWEST_RUNS, REFERENCE_RUNS, SpreadBuilder
 from enginewright_runtime.session.arrays import Arrays
 
 RANDOM_OPERATORS: Final = frozenset(
@@ -22,19 +22,19 @@ RANDOM_OPERATORS: Final = frozenset(
         *("RandomUniform", "RandomUniformLike"),
     }
 )
-_TRAINING_MODE: Final = 2  # input of Dropout, which is random with it only
+_TRAINING_MODE: Final = 2  # index of the input of Dropout without which it is not random
 _LOOKS: Final = 2  # further runs of the first sample
 _RANDOM_LOOKS: Final = 16  # likewise, of a model with random operators
-_LOOK_SECONDS: Final = 5.0  # of `TimeLimit`, for looking at further samples
+_LOOK_SECONDS: Final = 5.0  # of `TimeLimit`, for further samples
 _SPREAD_SECONDS: Final = (
-    30.0  # likewise, for all runs that show a distribution; the first sample's are made
+    30.0  # likewise, for runs that determine distributions; those of the first sample always run
 )
 
 Run = Callable[[Arrays], Arrays]
 
 
 def is_random(model: ModelProto) -> bool:
-    """Return whether a node of the model, its bodies and functions included, draws numbers."""
+    """Return whether a node of the model, its bodies or its functions draws random numbers."""
     return any(
         node.op_type in RANDOM_OPERATORS
         or (node.op_type == "Dropout" and len(node.input) > _TRAINING_MODE)
@@ -45,11 +45,11 @@ def is_random(model: ModelProto) -> bool:
 def merged(
     source: Sequence[VaryingOutput], converted: Sequence[VaryingOutput]
 ) -> tuple[VaryingOutput, ...]:
-    """Return the source's varying outputs, with the converted model's spreads of other samples.
+    """Return the source's varying outputs, with spreads of the converted model for other samples.
 
     Args:
-        source: by definition, which gives the first golden sample.
-        converted: of the model that gives the other ones.
+        source: found by the reference implementation, which ran the first golden sample.
+        converted: of the model that ran the other samples.
     """
     others = {each.name: each.spreads for each in converted}
     return tuple(
@@ -78,11 +78,11 @@ def observe(
 
     Args:
         run: runs the source in the session that gave `outputs`.
-        inputs: by sample; the first sample is looked at most.
-        outputs: likewise, of one run each: the golden ones.
+        inputs: by sample; the first sample has the most runs.
+        outputs: the golden outputs by sample, of one run each.
         dtypes: of the outputs as the model declares them.
-        random: whether the model holds random operators.
-        fresh: runs the source in a session of its own; None: that is too dear.
+        random: whether the model has random operators.
+        fresh: runs the source in a new session; None: loading it again is too slow.
     """
     found = _unstable(run, inputs, outputs, dtypes, random=random)
     first = next(iter(outputs), None)
@@ -90,7 +90,7 @@ def observe(
         return ()
     others = varying(outputs[first], fresh(inputs[first]), dtypes) if fresh else ()
     spreads = _spreads(run, inputs, outputs, dtypes, found) if found else {}
-    # what differs between sessions only cannot be judged by runs of one session
+    # outputs that differ only between sessions get no spread, since spreads are of one session
     return tuple(
         VaryingOutput(name=name, spreads=tuple(spreads.get(name, ())))
         for name in outputs[first]
@@ -125,11 +125,11 @@ def _spreads(
     dtypes: Mapping[str, str],
     names: set[str],
 ) -> dict[str, list[Spread]]:
-    """Run the samples as often as time allows, the first one as often as is needed."""
+    """Run the samples as often as time allows, the first one as often as needed."""
     spreads: dict[str, list[Spread]] = {}
     limit = TimeLimit(_SPREAD_SECONDS)
     for number, (sample, once) in enumerate(outputs.items()):
-        known = {name: Spreading(sample, once[name], dtypes.get(name)) for name in names}
+        known = {name: SpreadBuilder(sample, once[name], dtypes.get(name)) for name in names}
         for results in _runs(run, inputs[sample], limit, fewest=0 if number else FEWEST_RUNS):
             for name, spreading in known.items():
                 spreading.add(results[name])

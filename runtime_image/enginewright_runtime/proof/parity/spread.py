@@ -1,17 +1,17 @@
-"""Outputs that differ from run to run, as dropout or sampling make them: compared in distribution. Pure.
+"""Compares the distributions of outputs that differ between runs, as with dropout or sampling. Pure.
 
-Which outputs vary is a fact of the source on ONNX Runtime's CPU provider. Of R runs of it the lowest
-and highest value of some statistics are kept. A run of the served model is accepted if all its
-statistics lie in these ranges, widened by their own width and by what the precision is allowed. If
-not, the model is run again, and it is refused only if the same statistic lies beyond the same end in
-all of m runs. For equal distributions the chance of that is at most 1 / C(R + m, m) for each end of
-each statistic, whatever the distribution and however the values of one run depend on each other: it
-is the chance that the m largest of R + m exchangeable numbers are those of the served model. With
-R = 32, m = 8, 15 statistics of two ends and the test for repetition: 31 / C(40, 8) = 4.1e-7.
+Whether an output varies is determined with the source on ONNX Runtime's CPU provider. The lowest and
+highest values of some statistics over R runs are stored. A run of the served model is accepted if all
+its statistics are in these ranges, widened by their own width and by the tolerance of the precision.
+Otherwise the model is run again, and it is rejected only if the same statistic is beyond the same end
+in all of m runs. For equal distributions the probability of that is at most 1 / C(R + m, m) for each
+end of each statistic, whatever the distribution and the dependence between values of one run: it is
+the probability that the m largest of R + m exchangeable numbers are those of the served model. With
+R = 32, m = 8, two ends of 15 statistics and the test for repetition: 31 / C(40, 8) = 4.1e-7.
 
-Not found: another distribution whose statistics all lie in the widened ranges; where the source itself
-repeats values (a single Bernoulli number), a constant that is one of them; and of a single number,
-values that are beyond its range in some runs only.
+Not detected: another distribution whose statistics are all in the widened ranges; if the source itself
+repeats values (a single Bernoulli number), a constant that is one of them; and for a single number,
+values that are beyond its range only in some runs.
 """
 
 import hashlib
@@ -27,9 +27,9 @@ from enginewright_runtime.proof.parity.tolerances import Tolerance
 from enginewright_runtime.proof.parity.values import Array, dtype_of, kind_of, wide
 
 REFERENCE_RUNS: Final = 32
-FEWEST_RUNS: Final = 8  # of the reference: of fewer nothing can be concluded in few runs
-_FALSE_ALARMS: Final = 1e-6  # a check, at most
-_MOST_VALUES: Final = 1 << 18  # of an output that statistics are taken of, at equal distances
+FEWEST_RUNS: Final = 8  # of the reference: with fewer a check would need too many runs
+_FALSE_ALARMS: Final = 1e-6  # highest probability per check
+_MOST_VALUES: Final = 1 << 18  # elements of an output, evenly spaced, in its statistics
 _QUANTILES: Final = {"q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
 _SHARES: Final = {
     "nan": "share of NaN",
@@ -54,7 +54,7 @@ _End = tuple[str, int]  # a statistic, and the end of its range beyond which a r
 
 
 def confirmations(runs: int) -> int:
-    """Return in how many runs an output must be beyond the ranges of `runs` reference runs."""
+    """Return in how many runs an output must be outside the ranges of `runs` reference runs."""
     count = 1
     while _TESTS / math.comb(runs + count, count) >= _FALSE_ALARMS:
         count += 1
@@ -62,11 +62,11 @@ def confirmations(runs: int) -> int:
 
 
 def statistics(array: Array, golden: Array, dtype: str | None) -> dict[str, float]:
-    """Return what is compared of one run; {}: there are no numbers.
+    """Return the statistics of one run; {}: there are no numbers.
 
     Args:
         array: any shape; bool counts as 0 and 1.
-        golden: the run of the reference that is stored; of another shape, there is no cosine.
+        golden: the stored run of the reference; if its shape differs, there is no cosine.
         dtype: as the model declares it.
     """
     kind = kind_of(array, dtype)
@@ -94,11 +94,11 @@ def statistics(array: Array, golden: Array, dtype: str | None) -> dict[str, floa
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
-class Spreading:
-    """Takes in runs of the reference, one at a time."""
+class SpreadBuilder:
+    """Collects runs of the reference, one at a time."""
 
     def __init__(self, sample: str, golden: Array, dtype: str | None) -> None:
-        """Begin; `golden` is the stored run, which is not one of those that are counted."""
+        """Create it; `golden` is the stored run, which is not one of those that are counted."""
         self._sample = sample
         self._golden = golden
         self._dtype = dtype
@@ -107,13 +107,13 @@ class Spreading:
         self._runs: list[dict[str, float]] = []
 
     def add(self, array: Array) -> None:
-        """Take in one more run."""
+        """Add one run."""
         self._shapes.add(array.shape)
         self._digests.append(_digest(array))
         self._runs.append(statistics(array, self._golden, self._dtype))
 
     def spread(self) -> Spread | None:
-        """Return what was found; None: there were too few runs, or not of one rank."""
+        """Return the spread; None: there were too few runs, or their ranks differ."""
         ranks = {len(shape) for shape in self._shapes}
         if len(self._runs) < FEWEST_RUNS or len(ranks) > 1:
             return None
@@ -138,21 +138,21 @@ class Spreading:
 
 
 class Repetition:
-    """Counts how many runs in a row gave the same values."""
+    """Counts consecutive runs with identical values."""
 
     def __init__(self) -> None:
         self._last: bytes | None = None
         self.streak = 0
 
     def take(self, array: Array) -> None:
-        """Take in one more run."""
+        """Add one run."""
         digest = _digest(array)
         self.streak = self.streak + 1 if digest == self._last else 1
         self._last = digest
 
 
 class DistributionTest:
-    """Judges runs of the served model on one golden sample, for one output that varies."""
+    """Judges runs of the served model on one golden sample, for one varying output."""
 
     def __init__(
         self,
@@ -162,15 +162,15 @@ class DistributionTest:
         dtype: str | None,
         repetition: Repetition | None = None,
     ) -> None:
-        """Begin.
+        """Create it.
 
         Args:
             spread: of the reference.
             golden: the stored run of the reference.
-            allowed: what the output is allowed at the precision that serves.
+            allowed: the output's tolerance at the served precision.
             dtype: as the model declares it.
-            repetition: of earlier trials, where the runs of one trial need not show that they
-                differ; None: they must, so there are two at least.
+            repetition: shared by the trials of a sample, so that one trial need not show that runs
+                differ; None: it must, which needs at least two runs.
         """
         self._spread = spread
         self._golden = golden
@@ -181,10 +181,10 @@ class DistributionTest:
         self._beyond: set[_End] | None = None
         self._needed = confirmations(spread.runs)
         self.runs = 0
-        self.wrong: str | None = None  # that follows the output's name
+        self.wrong: str | None = None  # a description that follows the output's name
 
     def take(self, array: Array) -> bool:
-        """Take in one run of the right type and shape; return whether another one is needed."""
+        """Judge one run of the right type and shape; return whether another one is needed."""
         self.runs += 1
         self._repetition.take(array)
         found = statistics(array, self._golden, self._dtype)
@@ -207,7 +207,7 @@ class DistributionTest:
         streak = self._repetition.streak
         if streak > self._needed:
             self.wrong = (
-                f"has the same values in {streak} runs; the source has other ones in every run"
+                f"has the same values in {streak} runs, but the source's differ in every run"
             )
             return False
         return self._eager and streak == self.runs
@@ -216,10 +216,10 @@ class DistributionTest:
         name = end[0]
         low, high = self._spread.ranges[name]
         return (
-            f"varies otherwise than the source's: in each of {self.runs} runs its {_NAMES[name]} is"
-            f" {'above' if end[1] > 0 else 'below'} what it may be, in the last one"
-            f" {_number(found.get(name))}; over {self._spread.runs} runs of the source it is"
-            f" {low:.4g} to {high:.4g}"
+            f"has another distribution than the source's: in each of {self.runs} runs its"
+            f" {_NAMES[name]} is {'above' if end[1] > 0 else 'below'} the allowed range, in the"
+            f" last one {_number(found.get(name))}; over {self._spread.runs} runs of the source it"
+            f" is {low:.4g} to {high:.4g}"
         )
 
 
@@ -230,7 +230,7 @@ def _number(value: float | None) -> str:
 def _bounds(
     spread: Spread, golden: Array, allowed: Tolerance, dtype: str | None
 ) -> dict[str, tuple[float, float]]:
-    """Return the ranges, widened by their width and by what the precision is allowed."""
+    """Return the ranges, widened by their own width and by the tolerance of the precision."""
     values = statistics(golden, golden, dtype)
     largest = values.get("magnitude", 0.0)
     bounds = {}
@@ -243,14 +243,14 @@ def _bounds(
             slack += allowed.outliers
         elif name == _COSINE:
             slack += 1 - (allowed.cosine or 1.0)
-        if name in _NAMES:  # a later version may know more of them
+        if name in _NAMES:  # a later version may have stored others
             bounds[name] = (low - slack, high + slack)
     return bounds
 
 
 def _beyond(name: str, value: float | None, bounds: tuple[float, float]) -> _End | None:
     if value is None:
-        return name, -1  # there is no finite value, as the source always has
+        return name, -1  # no finite value, unlike in every run of the source
     if value < bounds[0]:
         return name, -1
     return (name, 1) if value > bounds[1] else None

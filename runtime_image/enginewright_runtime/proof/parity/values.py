@@ -1,7 +1,7 @@
-"""Arrays as they come from sessions and .npz files, in a form in which they can be compared.
+"""Converts arrays from sessions and .npz files into a form in which they can be compared.
 
-NumPy has neither bfloat16 nor float8: they come as their bits (uint16, uint8), as void elements out
-of an .npz file, or as types of ml_dtypes, depending on who made the array.
+NumPy has neither bfloat16 nor float8: depending on the source of the array they are bits (uint16,
+uint8), void elements (from an .npz file), or types of ml_dtypes.
 """
 
 from typing import Any, Final, Literal
@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 Kind = Literal["float", "integer", "bool", "string", "other"]
-_RAW: Final = "uV"  # kinds of arrays that may be bits of something else
+_RAW: Final = "uV"  # kinds of arrays that may hold the bits of another type
 _NARROW: Final = ("bfloat16", "float8", "float4", "float6")
 _INTEGERS: Final = "iu"
 
 
 def kind_of(array: Array, dtype: str | None) -> Kind:
-    """Return what `array` holds; `dtype`: what the model declares, None where unknown."""
+    """Return what `array` holds; `dtype`: as the model declares it, None: unknown."""
     if dtype == "string" or array.dtype.kind in "OSU":
         return "string"
     if _is_narrow(dtype) or array.dtype.kind == "f" or array.dtype.name.startswith(_NARROW):
@@ -28,7 +28,7 @@ def kind_of(array: Array, dtype: str | None) -> Kind:
 
 
 def dtype_of(array: Array, dtype: str | None) -> str:
-    """Return the name of the elements' type: the declared one where `array` holds its bits."""
+    """Return the name of the elements' type: the declared one if `array` holds its bits."""
     if kind_of(array, dtype) == "string":
         return "string"
     if dtype is not None and array.dtype.kind in _RAW and _fits(array, dtype):
@@ -57,7 +57,7 @@ def _fits(array: Array, dtype: str) -> bool:
 
 
 def _narrow_type(dtype: str) -> np.dtype[Any]:
-    import ml_dtypes  # noqa: PLC0415 - heavy for a sidecar, which never meets these types
+    import ml_dtypes  # noqa: PLC0415 - large for a sidecar, which rarely needs these types
 
     found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, dtype))
     return found

@@ -1,6 +1,6 @@
-"""The one judge of outputs that have other values in every run of the source. Pure.
+"""Judges outputs that differ between runs of the source. Pure.
 
-Their form is always judged, and their distribution where the source's is known.
+Type and shape are always judged, the distribution if that of the source is known.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,7 +22,7 @@ class _Form:
 
 
 class Trial:
-    """Judges runs of a model on one sample, until every output that varies is judged."""
+    """Judges runs of a model on one sample, until all its varying outputs are judged."""
 
     def __init__(
         self, forms: Mapping[str, _Form], distributions: Mapping[str, DistributionTest]
@@ -34,11 +34,11 @@ class Trial:
 
     @property
     def runs(self) -> dict[str, int]:
-        """Return how many runs were compared in distribution, by output; form alone counts for none."""
+        """Number of runs compared by distribution, by output; without those judged only by form."""
         return {name: test.runs for name, test in self._distributions.items()}
 
     def take(self, found: Mapping[str, Array]) -> bool:
-        """Take in one run; return whether another one is needed."""
+        """Judge one run; return whether another one is needed."""
         self._waiting = [name for name in self._waiting if self._needs_more(name, found[name])]
         return bool(self._waiting)
 
@@ -56,7 +56,7 @@ class Trial:
 
 
 class VaryingOutputs:
-    """What is known of the outputs of one model that vary."""
+    """The varying outputs of one model and their distributions."""
 
     def __init__(
         self,
@@ -66,14 +66,14 @@ class VaryingOutputs:
         *,
         repeated: bool = False,
     ) -> None:
-        """Begin.
+        """Create it.
 
         Args:
-            varying: outputs that differ from run to run of the source.
+            varying: outputs that differ between runs of the source.
             dtypes: as the model declares them, by output.
-            allowed: returns what an output, given its golden array, is allowed.
-            repeated: whether samples are tried over and over: that runs differ shows over the trials
-                then, and no trial needs a second run for it.
+            allowed: returns the tolerance of an output, given its golden array.
+            repeated: whether each sample is judged repeatedly, so that constant values are detected
+                across trials and a trial needs no second run for that.
         """
         self._spreads = {
             each.name: {spread.sample: spread for spread in each.spreads} for each in varying
@@ -87,12 +87,12 @@ class VaryingOutputs:
         return output in self._spreads
 
     def trial(self, sample: str, golden: Mapping[str, Array], *, form_only: bool = False) -> Trial:
-        """Begin to judge runs on a sample.
+        """Return a trial that judges runs on a sample.
 
         Args:
             sample: its name.
-            golden: the stored run of the reference; outputs in it that do not vary are left alone.
-            form_only: whether distributions are left alone too: `golden` is of something else.
+            golden: the stored run of the reference; outputs that do not vary are ignored.
+            form_only: whether to ignore distributions, because `golden` is not of the reference.
         """
         forms = {}
         distributions = {}

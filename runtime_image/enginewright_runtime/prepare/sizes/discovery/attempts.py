@@ -119,7 +119,9 @@ class TrialRuns:
         for spec in self._problem.inputs:
             if (span := self._problem.span(spec.name, point)) is not None:
                 ranges[spec.name] = span
-        return draw(self._problem.inputs, shapes, ranges, self._problem.filling(point), corner)
+        return draw(
+            self._problem.inputs, shapes, ranges, self._problem.integer_range(point), corner
+        )
 
     def _outputs_of(self, sample: Sample) -> list[NDArray[Any] | ort.OrtValue]:
         with ended_after(_RUN_SECONDS) as options:

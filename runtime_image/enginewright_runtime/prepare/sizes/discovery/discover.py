@@ -45,7 +45,7 @@ class Discovered:
         ShapeProfile, ...
     ] = ()  # of every input; all corners have run, alone and together
     fixed: tuple[str, ...] = ()  # dynamic dimensions that run at one size only: "input[axis]"
-    integers: str | None = None  # the filling with which it ran
+    integers: str | None = None  # the integer range with which it ran
     observed: ObservedRun | None = None  # of a run at the smallest sizes
     cause: str = ""  # of the run that executed the most nodes; "": one succeeded
 
@@ -75,7 +75,7 @@ def discover(path: Path, request: DiscoveryRequest, journal: Path) -> Discovered
         attempts.runs,
         profiles=tuple(profiles),
         fixed=_places(problem, ranges),
-        integers=problem.filling(found.point).value,
+        integers=problem.integer_range(found.point).value,
         observed=observe(session, request.inputs, profiles),
     )
 

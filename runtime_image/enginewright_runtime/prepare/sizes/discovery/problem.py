@@ -14,10 +14,10 @@ from enginewright_runtime.graph.shapes import CORNERS
 from enginewright_runtime.prepare.sizes.discovery import graph
 from enginewright_runtime.prepare.sizes.discovery.graph import Clues
 from enginewright_runtime.prepare.sizes.discovery.roles import LEAST_PIXELS, SIZES, Role, role_of
-from enginewright_runtime.proof.golden_inputs import Filling
+from enginewright_runtime.proof.golden_inputs import IntegerRange
 
 Point = Mapping[str, int]  # a size of every unknown, and an index of every choice
-# of a choice: ranks, ranges of values, or names of fillings; "drawn" is no range
+# of a choice: ranks, ranges of values, or names of integer ranges; "drawn" is no range
 Options: TypeAlias = tuple[str | tuple[float, float] | int, ...]
 
 
@@ -25,7 +25,7 @@ _SUM: Final = re.compile(r"\s*[A-Za-z_][\w.]*(?:\s*\+\s*(?:[A-Za-z_][\w.]*|\d+))
 _RANKS: Final = (2, 1, 3, 4, 0)  # to try for an input without a declared rank
 _NUMBERED: Final = re.compile(r"\d+")
 DRAWN: Final = "drawn"
-INTEGERS: Final = "integers"  # the choice of a filling
+INTEGERS: Final = "integers"  # the choice of an integer range
 
 
 @dataclass(frozen=True)
@@ -107,15 +107,17 @@ class Problem:
         return tuple(found)
 
     def span(self, name: str, point: Point) -> tuple[float, float] | None:
-        """Return the range of an input's values; None: the filling decides."""
+        """Return the range of an input's values; None: `integer_range` decides."""
         options = self.choices.get(values_of(name))
         picked = None if options is None else options[point[values_of(name)]]
         return picked if isinstance(picked, tuple) else None
 
-    def filling(self, point: Point) -> Filling:
-        """Return the filling for integers without a range."""
+    def integer_range(self, point: Point) -> IntegerRange:
+        """Return the range of integers without a declared one."""
         options = self.choices.get(INTEGERS)
-        return Filling.DIGITS if options is None else Filling(str(options[point[INTEGERS]]))
+        return (
+            IntegerRange.DIGITS if options is None else IntegerRange(str(options[point[INTEGERS]]))
+        )
 
     def peers(self) -> dict[str, list[str]]:
         """Return unknowns that most likely change together, by their role."""
@@ -169,7 +171,7 @@ def pose(
     ranged = {each.input for each in known if each.low is not None}
     free = [spec for spec in inputs if spec.name not in ranged]
     if any(_is_integer(spec) for spec in free):
-        choices[INTEGERS] = tuple(Filling)
+        choices[INTEGERS] = tuple(IntegerRange)
     for spec in free:
         if options := _values(spec, clues):
             choices[values_of(spec.name)] = options
