@@ -5,12 +5,12 @@ VENV := .venv
 RUN := $(VENV)/bin
 CLUSTER := hack/cluster/cluster
 CONTEXT ?=
-# a file to one process: some have a cluster of their own
+# one process per test file: some files start their own cluster
 IN_TWO := --numprocesses 2 --dist loadfile
-# one more than the processors of the smallest machine: many integration tests wait for processes
+# one more than the smallest machine's processors: many integration tests wait for other processes
 IN_THREE := --numprocesses 3 --dist loadfile
 PYTHON_SOURCES := operator runtime_image tests hack
-# thousands of processes import the same modules, which are compiled once
+# bytecode is cached: thousands of processes import the same modules
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo test images unit integration apiserver e2e lint bench format crds docs site dashboards venv clean
@@ -26,12 +26,12 @@ test: ## Set everything up and run every test
 	hack/chromium >/dev/null
 	hack/qemu-user >/dev/null
 	$(CLUSTER) helm version >/dev/null # builds the cluster's programs, which tests and linters need
-	# images wait for network and disk, the linters take one processor: the tests have what they leave
+	# image builds wait for network and disk, linters use one processor: the tests use the rest
 	$(MAKE) --jobs --no-print-directory images lint integration
-	# half of the time a cluster with pods waits for its kubelets: the API server's tests take what it leaves
+	# a cluster with pods waits for its kubelets half of the time: the API server's tests use the rest
 	$(MAKE) --jobs --no-print-directory e2e apiserver
 
-images: ## Build the container images
+images: ## Build the container images that are missing
 	nice hack/images build
 
 unit: venv ## Run the pure tests: seconds
@@ -45,13 +45,13 @@ integration: venv ## Run the tests that start processes, servers and engines, wi
 apiserver: venv ## Run the tests on a kube-apiserver, and those of the local cluster itself
 	nice -n 5 $(RUN)/pytest tests/apiserver tests/cluster $(IN_TWO)
 
-e2e: venv ## Run the tests on a whole cluster with the chart installed, and those on a GPU where there is one
+e2e: venv ## Run the tests on a complete cluster with the chart installed, and those on a GPU if there is one
 	$(RUN)/pytest tests/e2e tests/gpu
 
-lint: venv ## Check style, types, imports, shell scripts, the chart and drift of the CRDs
+lint: venv ## Check style, types, imports, shell scripts, the chart and generated files
 	nice hack/lint
 
-bench: venv ## Measure what serving, watching, preparing and preflight cost, as ratios within one run
+bench: venv ## Measure the cost of serving, verification, preparation and preflight, as ratios within one run
 	$(RUN)/python bench/server/bench.py
 	$(RUN)/python bench/sidecar/bench.py
 	$(RUN)/python bench/sidecar/latency.py
@@ -74,7 +74,7 @@ site: venv ## Build the documentation's site into build/site
 dashboards: venv ## Generate the chart's Grafana dashboards
 	$(RUN)/python -m hack.monitoring.dashboards
 
-venv: $(VENV)/.locked .venv-openvino/.locked .venv-gpu/.locked ## Make the Python environments from their locks
+venv: $(VENV)/.locked .venv-openvino/.locked .venv-gpu/.locked ## Create the Python environments from their lock files
 
 $(VENV)/.locked: requirements/dev.txt
 	hack/venv $(VENV) dev
@@ -85,6 +85,6 @@ $(VENV)/.locked: requirements/dev.txt
 .venv-gpu/.locked: requirements/runtime-gpu.txt
 	hack/venv .venv-gpu runtime-gpu
 
-clean: ## Remove the local cluster and the environments; caches stay
+clean: ## Remove the local cluster and the environments, but no caches
 	$(CLUSTER) down
 	rm -rf $(VENV) .venv-openvino .venv-gpu

@@ -1,4 +1,4 @@
-{{- /* Name of everything that the release owns; cluster-scoped names must not clash between releases. */ -}}
+{{- /* Name of all objects of the release, which distinguishes cluster-scoped objects of several releases. */ -}}
 {{- define "enginewright.name" -}}
 {{- if contains .Chart.Name .Release.Name -}}
 {{- .Release.Name | trunc 53 | trimSuffix "-" -}}
@@ -20,7 +20,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
-{{- /* The operator's settings: one JSON document. */ -}}
+{{- /* The operator's settings, as one JSON document. */ -}}
 {{- define "enginewright.config" -}}
 {{- $images := dict "cpu" (required "set images.runtime.cpu to the runtime image's variant `cpu`: build it from runtime_image/Containerfile and push it to a registry that your nodes pull from" .Values.images.runtime.cpu) -}}
 {{- range $variant := list "openvino" "gpu" "rtx" -}}
@@ -50,19 +50,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 | toJson -}}
 {{- end -}}
 
-{{- /* What the operator does in each namespace that it watches. */ -}}
+{{- /* Rules of the operator's Roles in each namespace that it watches. */ -}}
 {{- define "enginewright.rules" -}}
 - apiGroups: [enginewright.dev]
   resources: [inferencemodels]
   verbs: [get, list, watch]
 - apiGroups: [enginewright.dev]
-  resources: [inferenceengines] # deleted where the store has lost the engine, to have it rebuilt
+  resources: [inferenceengines] # deleted to rebuild an engine that the store has lost
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [enginewright.dev]
   resources: [inferencemodels/status, inferenceengines/status]
   verbs: [get, patch]
 - apiGroups: [enginewright.dev]
-  resources: [inferencemodels/finalizers, inferenceengines/finalizers] # to own objects where admission asks for it, as on OpenShift
+  resources: [inferencemodels/finalizers, inferenceengines/finalizers] # required to set owner references where OwnerReferencesPermissionEnforcement is enabled, as on OpenShift
   verbs: [update]
 - apiGroups: [batch]
   resources: [jobs]
@@ -77,10 +77,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [services]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
-  resources: [pods] # patched to annotate one that may become unready, docs/sidecar.md
+  resources: [pods] # patched with the annotation that permits a pod to become unready, docs/sidecar.md
   verbs: [get, list, watch, patch]
 - apiGroups: [""]
-  resources: [persistentvolumeclaims] # the store's and no other; never deleted
+  resources: [persistentvolumeclaims] # only the store's; never deleted
   resourceNames: [{{ .Values.store.claim | quote }}]
   verbs: [get, list, watch, create, patch]
 - apiGroups: [""]
