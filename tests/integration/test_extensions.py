@@ -267,7 +267,7 @@ def test_validate_refuses(macro: str, tmp_path: Path) -> None:
         "neither the runtime image nor a library in spec.extensions has the operators of cube"
         " (Cube)" in outcome.message
     )
-    assert "add the library that has them to spec.extensions" in outcome.message
+    assert "add the library that implements them to spec.extensions" in outcome.message
     assert outcome.full is not None
     assert outcome.full["findings"][0]["nodes"] == ["cube (Cube)"]
 
