@@ -206,7 +206,7 @@ def test_a_file_that_was_overwritten_is_served_only_when_asked_for(
     file_server.put("own.onnx", of="classify.onnx")
     _lose_artifact(together, "cache-lost")
     found = together.wait_condition("cache-lost", "Ready", "False", "SourceChanged", 120)
-    assert f"what was fetched from it before, sha256 {before[:12]}" in found["message"]
+    assert f"sha256 {before[:12]} then, " in found["message"]
     together.kubectl("annotate", "im", "cache-lost", "enginewright.dev/refresh=now")
     together.wait_ready("cache-lost")
     status = together.get("inferencemodel", "cache-lost")["status"]
