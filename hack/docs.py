@@ -1,9 +1,9 @@
-"""Writes what the code decides into docs/ and the alerts, or checks that it is written.
+"""Generates tables in docs/ and remedies of alerts from the code, or checks that they are up to date.
 
-A page holds `<!-- hack/docs: NAME ARGUMENT... -->` where a table begins and `<!-- /hack/docs -->`
-where it ends. What lies between is replaced; everything else on the page is written by hand.
-An alert holds `# hack/docs: remedy REASON...` above a remedy that is one of `REMEDIES`, or that
-depends on the label `reason`; what follows `else` there is for all other reasons.
+In a page, a table is enclosed by `<!-- hack/docs: NAME ARGUMENT... -->` and `<!-- /hack/docs -->`.
+Everything else in the page is written by hand. In an alert, `# hack/docs: remedy REASON...` precedes
+a remedy from `REMEDIES`, which depends on the label `reason` if there are several reasons or `else`,
+which introduces the reason or the text for all other reasons.
 """
 
 import argparse
@@ -60,8 +60,8 @@ TABLES: Final[dict[str, Callable[..., str]]] = {
 }
 
 
-def written(text: str) -> str:
-    """Return a page or alerts with what the code decides."""
+def regenerated(text: str) -> str:
+    """Return a page or alerts with all generated parts up to date."""
 
     def block(found: re.Match[str]) -> str:
         name, *arguments = found[2].split()
@@ -90,21 +90,21 @@ def _remedy(named: str, indent: str) -> str:
 
 
 def main() -> int:
-    """Write what the code decides, or check it."""
+    """Write the generated parts, or check them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="change nothing; fail on a difference")
     check = parser.parse_args().check
     drifted = False
     for page in (*sorted(ROOT.glob("docs/*.md")), metrics.ALERTS, RULES_TEST):
         known = page.read_text()
-        wanted = written(known)
-        if wanted == known:
+        expected = regenerated(known)
+        if expected == known:
             continue
         drifted = True
         if not check:
-            page.write_text(wanted)
+            page.write_text(expected)
             continue
-        diff = difflib.unified_diff(known.splitlines(), wanted.splitlines(), lineterm="", n=0)
+        diff = difflib.unified_diff(known.splitlines(), expected.splitlines(), lineterm="", n=0)
         print(f"{page.relative_to(ROOT)} has drifted: run hack/docs", *diff, sep="\n")
     return int(check and drifted)
 

@@ -19,7 +19,7 @@ FOLDER: Final = (
 _TAG: Final = "enginewright"
 
 
-def wanted() -> dict[str, str]:
+def expected_files() -> dict[str, str]:
     """Return the text of every dashboard by file name."""
     return {"fleet.json": _text(_fleet()), "model.json": _text(_model())}
 
@@ -100,7 +100,7 @@ def _alerts(board: dashboard.Dashboard, matchers: str) -> None:
 def main() -> int:
     """Write the files; tests/integration/test_monitoring_dashboards.py fails where they differ."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    files = wanted()
+    files = expected_files()
     for path in FOLDER.glob("*.json"):
         if path.name not in files:
             path.unlink()

@@ -1,6 +1,6 @@
-"""The demo: what a user would type, what they would see, and why it matters.
+"""The demo: shows a user's commands, their output and why it matters.
 
-Every command shown is run, and every line of output is the command's own.
+Every command shown is run, and all output is its own.
 """
 
 import json
@@ -14,21 +14,21 @@ from hack.samples.shell import CONTEXT, NAMESPACE, DemoError, Shell
 from hack.samples.stories import build, incident, refuse, serve
 
 CLUSTER = "enginewright"
-GPUS = 4  # that the node offers
+GPUS = 4  # of the node
 
 
 def main() -> int:
-    """Tell the stories; 0 when every part of them was seen."""
+    """Run all stories; return 0 if every one showed what it should."""
     shell = Shell()
     try:
         _set_up(shell)
         for story in (serve, refuse, build, incident):
-            story.tell(shell)
+            story.run(shell)
     except DemoError as error:
         print(f"\ndemo: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\ndemo: interrupted; run it again to go on", file=sys.stderr)
+        print("\ndemo: interrupted; run it again to continue", file=sys.stderr)
         return 130
     _look_around(shell)
     return 0
@@ -37,18 +37,18 @@ def main() -> int:
 def _set_up(shell: Shell) -> None:
     if not CONTEXT:
         shell.step(
-            "a Kubernetes cluster of two nodes, one of them with (the labels of) NVIDIA L4s",
+            "a Kubernetes cluster of two nodes, one of them with simulated NVIDIA L4s",
             *("hack/cluster/cluster", "up", "--nodes", "2", "--gpus", f"2=l4:{GPUS}"),
         )
         printed = shell.quiet("hack/cluster/cluster env")
         for name, pattern in (("KUBECONFIG", r"KUBECONFIG=(\S+)"), ("PATH", r'PATH="([^:]+):')):
             found = re.search(pattern, printed)
             if not found:
-                raise DemoError(f"`hack/cluster/cluster env` names no {name}")
+                raise DemoError(f"`hack/cluster/cluster env` does not print {name}")
             rest = f":{shell.environment['PATH']}" if name == "PATH" else ""
             shell.environment[name] = found.group(1) + rest
     shell.step("images", "hack/images", "build")
-    shell.step("Enginewright, by Helm", "hack/install", CLUSTER)
+    shell.step("Enginewright, installed by Helm", "hack/install", CLUSTER)
     shell.step("Prometheus and Alertmanager", "hack/monitoring/install", CLUSTER)
     real = Path(shell.quiet("hack/models").strip().splitlines()[-1])
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
@@ -56,15 +56,15 @@ def _set_up(shell: Shell) -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_models(real, Path(folder))
         shell.environment["NAMESPACE"] = NAMESPACE
-        shell.step("model files, in a claim named models", "hack/upload-models", folder)
+        shell.step("model files, in the PersistentVolumeClaim models", "hack/upload-models", folder)
 
 
 def _look_around(shell: Shell) -> None:
-    print(f"\n{'=' * 100}\nSeconds each part took")
+    print(f"\n{'=' * 100}\nDuration of each part, in seconds")
     for title, seconds in shell.times:
         print(f"  {seconds:6.1f}  {title}")
     flag = f" --context {CONTEXT}" if CONTEXT else ""
-    print("\nThe cluster stays up. Look around:")
+    print("\nThe cluster keeps running. Look around:")
     if not CONTEXT:
         print('  eval "$(hack/cluster/cluster env)"')
     print(f"  kubectl{flag} --namespace {NAMESPACE} describe im/magika")

@@ -1,7 +1,7 @@
-"""The client side of magika, the model that names a file's type: bytes in, a name out.
+"""Client side of magika, a model that detects a file's type: converts bytes to inputs, scores to a label.
 
-Features as https://github.com/google/magika describes them for its model standard_v3_3: the first
-and the last 1024 bytes, stripped, padded with 256.
+Features as in https://github.com/google/magika for its model standard_v3_3: the first and the last
+1024 bytes, stripped, padded with 256.
 """
 
 import functools
@@ -16,7 +16,7 @@ _PADDING = 256
 
 
 def features(content: bytes) -> list[int]:
-    """Return the 2048 numbers that the model reads."""
+    """Return the model's input: 2048 integers."""
     begin = list(content[:_BLOCK].lstrip()[:_SIZE])
     end = list(content[-_BLOCK:].rstrip()[-_SIZE:])
     return [

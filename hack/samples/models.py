@@ -1,4 +1,4 @@
-"""The model files that demo and cluster tests serve or refuse: real ones, and ones broken on purpose."""
+"""Model files for demo and cluster tests: real ones, and ones that are invalid on purpose."""
 
 import shutil
 from pathlib import Path
@@ -31,7 +31,7 @@ def write_models(real: Path, folder: Path) -> None:
 
 
 def _newer_opset() -> onnx.ModelProto:
-    """A model as a newer exporter writes it: CumProd came with opset 26."""
+    """Return a model from a newer exporter: CumProd was added in opset 26."""
     nodes = [
         helper.make_node("Relu", ["x"], ["positive"], name="encoder/activation"),
         helper.make_node("CumProd", ["positive", "axis"], ["decay"], name="encoder/decay"),
@@ -47,7 +47,7 @@ def _custom_operator() -> onnx.ModelProto:
 
 
 def _partly_supported() -> onnx.ModelProto:
-    """A small image model whose last step, a determinant, neither OpenVINO nor TensorRT knows."""
+    """Return a small image model that ends with Det, which neither OpenVINO nor TensorRT supports."""
     random = np.random.default_rng(7)
     nodes, weights, last = [], [], "x"
     for layer, channels in enumerate(((3, 16), (16, 16), (16, 16)), 1):
@@ -82,9 +82,9 @@ def _partly_supported() -> onnx.ModelProto:
 
 
 def _attention() -> onnx.ModelProto:
-    """An encoder block as a new exporter writes it: Attention is one operator since opset 23.
+    """Return an encoder block from a newer exporter: Attention is one operator since opset 23.
 
-    ONNX Runtime's CPU provider has it, OpenVINO's does not: the nodes would fall back in silence.
+    ONNX Runtime's CPU provider implements it, OpenVINO's does not: its nodes would silently fall back.
     """
     random = np.random.default_rng(23)
     width, heads = 64, 4
@@ -125,7 +125,7 @@ def _attention() -> onnx.ModelProto:
 
 
 def _image_net() -> onnx.ModelProto:
-    """A small image model of convolutions, which quantises well."""
+    """Return a small convolutional image model, which quantises well."""
     random = np.random.default_rng(5)
     nodes, weights, last, into = [], [], "x", 3
     for layer, out in enumerate((32, 64, 64), 1):
@@ -161,7 +161,7 @@ def _image_net() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
-_LETTERS = {  # five columns of seven rows, the topmost bit last
+_LETTERS = {  # five columns of seven rows, the lowest bit at the top
     "E": (127, 73, 73, 73, 65),
     "N": (127, 2, 4, 8, 127),
     "G": (62, 65, 73, 73, 58),
@@ -170,9 +170,9 @@ _LETTERS = {  # five columns of seven rows, the topmost bit last
 
 
 def _page() -> NDArray[np.float32]:
-    """A page with words, [1, 3, 320, 320], as the text detector's own preprocessing gives it.
+    """Return a page with text, [1, 3, 320, 320], as preprocessed for the text detector.
 
-    Shown noise it sees nothing, and nothing can be compared.
+    In noise it would detect nothing, so there would be nothing to compare.
     """
     size, scale = 320, 4
     page = np.full((size, size), 1.0, np.float32)

@@ -1,4 +1,4 @@
-"""A user's terminal: commands that are shown with their own output, and the time that parts take."""
+"""A user's terminal: prints commands with their output, and measures the duration of parts."""
 
 import contextlib
 import json
@@ -18,11 +18,11 @@ CONTEXT = os.environ.get("CONTEXT", "")
 
 
 class DemoError(Exception):
-    """A step did not do what the demo shows."""
+    """A step of the demo failed."""
 
 
 class Shell:
-    """Runs commands as a user does, and shows them."""
+    """Runs commands like a user, and prints them."""
 
     def __init__(self) -> None:
         self.environment = dict(os.environ)
@@ -42,7 +42,7 @@ class Shell:
         return output
 
     def quiet(self, command: str, *, stdin: str | None = None, timeout: float = 300) -> str:
-        """Run a command and return its output. Raises DemoError when it fails."""
+        """Run a command and return its output. Raises DemoError if it fails."""
         arguments = shlex.split(command)
         if arguments[0] == "kubectl":
             context = ["--context", CONTEXT] if CONTEXT else []
@@ -61,7 +61,7 @@ class Shell:
         return done.stdout
 
     def step(self, title: str, *command: str) -> None:
-        """Run a long command of ours, its progress shown. Raises DemoError when it fails."""
+        """Run one of our long commands with its output visible. Raises DemoError if it fails."""
         print(f"\n=== {title}", flush=True)
         start = time.monotonic()
         done = subprocess.run(command, cwd=REPOSITORY, env=self.environment, check=False)
@@ -71,7 +71,7 @@ class Shell:
 
     @contextlib.contextmanager
     def chapter(self, title: str) -> Iterator[None]:
-        """Announce a part of the story and take its time."""
+        """Print the title of a part and measure its duration."""
         print(f"\n{'=' * 100}\n{title}\n{'=' * 100}", flush=True)
         start = time.monotonic()
         yield
@@ -79,7 +79,7 @@ class Shell:
 
     @contextlib.contextmanager
     def forwarded(self, target: str, port: int, namespace: str = NAMESPACE) -> Iterator[str]:
-        """Forward a Service to a free port of this machine and yield its address."""
+        """Forward a free port of this machine to a Service and yield its URL."""
         context = ["--context", CONTEXT] if CONTEXT else []
         command = [
             "kubectl",
@@ -103,24 +103,24 @@ class Shell:
             print(line.rstrip(), flush=True)
             found = re.search(r"127\.0\.0\.1:(\d+)", line)
             if not found:
-                raise DemoError(f"{target} cannot be forwarded")
+                raise DemoError(f"port-forward to {target} failed")
             yield f"http://127.0.0.1:{found.group(1)}"
         finally:
             process.terminate()
             process.wait(10)
 
     def until(self, what: str, check: Callable[[], Any], seconds: float = 180) -> Any:  # noqa: ANN401 - whatever it is
-        """Poll until `check` returns something true, and return it. Raises DemoError in the end."""
+        """Poll until `check` returns a true value, and return it. Raises DemoError after `seconds`."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             with contextlib.suppress(DemoError, OSError):
                 if found := check():
                     return found
             time.sleep(0.5)
-        raise DemoError(f"{what} did not happen within {seconds:.0f} s")
+        raise DemoError(f"timed out after {seconds:.0f} s waiting for {what}")
 
     def condition(self, model: str, kind: str) -> dict[str, Any]:
-        """Return a condition of an InferenceModel; empty when it is not there."""
+        """Return a condition of an InferenceModel; empty if it is missing."""
         model_object = json.loads(self.quiet(f"kubectl get im {model} --output json"))
         conditions = model_object.get("status", {}).get("conditions", [])
         return next((each for each in conditions if each["type"] == kind), {})

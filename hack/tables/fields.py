@@ -29,7 +29,7 @@ Schema = dict[str, Any]
 
 
 def fields(kind: str, part: str, *prefixes: str) -> str:
-    """Return the fields of a custom resource below `prefixes`; all where there are none."""
+    """Return the fields of a custom resource below `prefixes`; all fields without prefixes."""
     (definition,) = (
         each for each in definitions().values() if each["spec"]["names"]["kind"] == kind
     )
@@ -138,7 +138,7 @@ def action_inputs() -> str:
 
 
 def messages(name: str) -> str:
-    """Return the fields of one answer in JSON."""
+    """Return the fields of one JSON message."""
     models: dict[str, type[BaseModel]] = {
         each.__name__: each
         for each in (

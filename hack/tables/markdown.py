@@ -18,5 +18,5 @@ def _cell(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Return `text` as code; nothing of nothing."""
+    """Return `text` as code; empty if it is empty."""
     return f"`{text}`" if text else ""

@@ -1,4 +1,4 @@
-"""Metrics and alerts, read from registries like those that are exposed and from the chart."""
+"""Metrics and alerts, read from registries like those of the processes, and from the chart."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +24,7 @@ ALERTS: Final = (
 
 
 def operator_metrics() -> str:
-    """Return the operator's metrics, read from registries like its own."""
+    """Return the operator's metrics, read from a registry like its own."""
     registry = CollectorRegistry()
     LoopMetrics(registry)
     RestMetrics(registry)
@@ -32,7 +32,7 @@ def operator_metrics() -> str:
     EngineMetrics(registry)
     ModelCollector(ObjectCache(), registry)
     poll_counter(registry)
-    return _metrics(_exposed(registry._collector_to_names))  # noqa: SLF001 - labels have no other way out
+    return _metrics(_exposed(registry._collector_to_names))  # noqa: SLF001 - label names are not public
 
 
 def server_metrics() -> str:
@@ -72,7 +72,7 @@ def _metrics(
 
 
 def alerts() -> str:
-    """Return every alert, with its section and what it waits for."""
+    """Return every alert, with its severity, its delay and the metrics that it reads."""
     groups = yaml.safe_load(ALERTS.read_text())["groups"]
     rows = (
         (

@@ -1,4 +1,4 @@
-"""What the project itself is: its requirements with their reasons, its pages with their questions."""
+"""The project's requirements with their reasons, and its pages with their questions."""
 
 import re
 import tomllib
@@ -15,7 +15,7 @@ _BESIDE: Final = re.compile(rf'"({_NAME})(?:\[\w+\])?[><=][^"]*"\]?,?  # (.+)$',
 
 
 def dependencies() -> str:
-    """Return the Python packages, who requires them and why."""
+    """Return the Python packages, the extras that require them, and the reasons."""
     rows = requirements((ROOT / "pyproject.toml").read_text())
     return table(("package", "extras", "why"), rows)
 
@@ -44,17 +44,17 @@ def requirements(text: str) -> list[Sequence[str]]:
 
 
 def pages() -> str:
-    """Return the question that each page begins with, in the order of the site.
+    """Return the question at the start of each page, in the site's order.
 
     Raises:
-        ValueError: A page begins otherwise.
+        ValueError: A page does not start with a question.
     """
     site = tomllib.loads(SITE.read_text())["project"]
     names = [name for part in site["nav"] for group in part.values() for name in group]
     texts = {name: (SITE.parent / site["docs_dir"] / name).read_text() for name in names}
     asked = {name: re.match(r"# (.+)\n\n([^?]+\?)\s", text) for name, text in texts.items()}
     if silent := [name for name, found in asked.items() if not found]:
-        raise ValueError(f"{silent} do not begin with the question that they answer")
+        raise ValueError(f"{silent} do not start with the question that they answer")
     rows = (
         (" ".join(found[2].split()), f"[{found[1]}]({name})")
         for name, found in asked.items()

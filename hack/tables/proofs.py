@@ -1,8 +1,8 @@
-"""What the tests prove, for tables of docs/: read from comments, and from the states that they reach.
+"""Tables for docs/ of what the tests cover, read from their comments and from the states they reach.
 
-`# fault: SECTION | FAULT | DETECTED BY | AFTER` and `# event: SECTION | EVENT | SERVES | SHOWS` stand
-above the test that proves the row, further lines indented; above further tests of the same row the
-first two parts stand alone.
+`# fault: SECTION | FAULT | DETECTED BY | AFTER` and `# event: SECTION | EVENT | SERVES | SHOWS` are
+written above the test that covers the row, with further lines indented; above further tests of the
+same row, only the first two parts are written.
 """
 
 import re
@@ -21,7 +21,7 @@ _LINES: Final = re.compile(
 
 
 class Mark(NamedTuple):
-    """One comment above one test; `about` is empty where another test has the row's text."""
+    """One comment above one test; `about` is empty if another test has the row's texts."""
 
     kind: str
     section: str
@@ -54,7 +54,7 @@ def rows(found: Iterable[Mark], kind: str, section: str) -> list[Sequence[str]]:
     """Return a section's rows, each ending with its tests.
 
     Raises:
-        ValueError: A row has no text, an incomplete one or two of them.
+        ValueError: A row's texts are missing, incomplete or given twice.
     """
     about: dict[str, tuple[str, ...]] = {}
     tests: dict[str, list[str]] = {}
@@ -63,7 +63,7 @@ def rows(found: Iterable[Mark], kind: str, section: str) -> list[Sequence[str]]:
             continue
         tests.setdefault(mark.subject, []).append(f"`{mark.test}`")
         if mark.about and (mark.subject in about or len(mark.about) != 2 or not all(mark.about)):
-            raise ValueError(f"{mark.test}: {mark.subject!r} takes two texts, on one test")
+            raise ValueError(f"{mark.test}: {mark.subject!r} must have two texts, on only one test")
         about |= {mark.subject: mark.about} if mark.about else {}
     if missing := tests.keys() - about.keys():
         raise ValueError(f"no test describes {sorted(missing)}")
@@ -71,21 +71,21 @@ def rows(found: Iterable[Mark], kind: str, section: str) -> list[Sequence[str]]:
 
 
 def faults(section: str) -> str:
-    """Return the faults of one section, with what detects each and the tests that prove it."""
+    """Return the faults of one section, with their detection and tests."""
     return table(("fault", "detected by", "after", "test"), rows(marks(), "fault", section))
 
 
 def events(section: str) -> str:
-    """Return the events of one section, with what serves meanwhile."""
+    """Return the events of one section, with what serves meanwhile, and tests."""
     heading = ("event", "what serves meanwhile", "what you see", "test")
     return table(heading, rows(marks(), "event", section))
 
 
 def condition_states() -> str:
-    """Return the conditions of a model in every state, as the operator writes them."""
-    from tests.unit.test_plan_conditions import COLUMNS, STATES  # noqa: PLC0415 - hypothesis and all
+    """Return the conditions of a model in every state, as written by the operator."""
+    from tests.unit.test_plan_conditions import COLUMNS, STATES  # noqa: PLC0415 - imports hypothesis
 
-    shared = {"Reconciling", "Stalled"}  # their reason is that of Ready
+    shared = {"Reconciling", "Stalled"}  # with Ready's reason
 
     def row(state: str) -> Sequence[str]:
         found = STATES[state]().conditions()

@@ -1,4 +1,4 @@
-"""Reasons, conditions, rules and remedies, as the code has them."""
+"""Reasons, conditions, rules and remedies."""
 
 import inspect
 import re
@@ -38,7 +38,7 @@ def condition_types() -> str:
 def _commented(names: type[StrEnum]) -> list[tuple[str, str]]:
     found = re.findall(r'= \(?\s*"(\w+)"  # (.+)', inspect.getsource(names))
     if [name for name, _ in found] != list(names):
-        raise ValueError(f"a {names.__name__} has no comment: say what it means beside it")
+        raise ValueError(f"a {names.__name__} has no comment: add its meaning on the same line")
     return found
 
 

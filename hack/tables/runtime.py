@@ -23,7 +23,7 @@ from hack.tables.markdown import code, table
 
 
 def precisions() -> str:
-    """Return which backend runs which precision, from which compute capability on."""
+    """Return which backend supports which precision, from which compute capability on."""
 
     def cell(precision: Precision, backend: str) -> str:
         if precision not in RUNS[backend]:
@@ -37,7 +37,7 @@ def precisions() -> str:
 
 
 def devices() -> str:
-    """Return what NVIDIA's libraries build for, and what ONNX Runtime's providers serve."""
+    """Return the GPUs that NVIDIA's libraries build for and ONNX Runtime's providers run on."""
 
     def row(backend: str) -> Sequence[str]:
         library, provider = LIBRARIES.get(backend), PROVIDERS[backend]
@@ -52,7 +52,7 @@ def devices() -> str:
 
 
 def tolerances() -> str:
-    """Return what an output is allowed, by precision."""
+    """Return the tolerances of outputs, by precision."""
     heading = (
         *("", "share of elements", "within, of value + largest", "all within, of largest more"),
         *("cosine", "top-1", "integers, booleans, strings equal", "zero"),
@@ -84,7 +84,7 @@ def shape_operators() -> str:
 
 
 def server_limits() -> str:
-    """Return what the server allows."""
+    """Return the server's limits."""
     limits = ServerSettings()
 
     def mebibytes(size: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hack.monitoring import config
-from hack.monitoring.dashboards import FOLDER, wanted
+from hack.monitoring.dashboards import FOLDER, expected_files
 from tests.e2e.harness import eventually
 from tests.support.expositions import OperatorPod, ServingPod
 from tests.support.monitoring import (
@@ -31,7 +31,7 @@ def panels(name: str) -> list[dict[str, Any]]:
 
 def test_the_files_are_as_their_sources_write_them() -> None:
     shipped = {path.name: path.read_text() for path in FOLDER.glob("*.json")}
-    assert wanted() == shipped, "run make dashboards"
+    assert expected_files() == shipped, "run make dashboards"
 
 
 @pytest.mark.parametrize("name", BOARDS)

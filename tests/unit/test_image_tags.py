@@ -38,7 +38,7 @@ def test_comments_of_pyproject_change_no_tag(images: ModuleType, tmp_path: Path)
 
     def digest(text: str) -> bytes:
         path.write_text(text)
-        content: bytes = images._deciding(path)
+        content: bytes = images._hashed_content(path)
         return content
 
     assert digest('a = ["b"]  # why') == digest('a = ["b"]') != digest('a = ["c"]')
@@ -49,7 +49,7 @@ def test_comments_of_a_module_change_a_tag(images: ModuleType, tmp_path: Path) -
     before, after = tmp_path / "before.py", tmp_path / "after.py"
     before.write_text("pass\n")
     after.write_text("# why\npass\n")
-    assert images._deciding(before) != images._deciding(after)
+    assert images._hashed_content(before) != images._hashed_content(after)
 
 
 def test_the_operator_changes_no_runtime_tag(images: ModuleType) -> None:

@@ -1,1 +1,1 @@
-"""What the demo shows, a module a story."""
+"""The parts of the demo, one module per story."""

@@ -1,4 +1,4 @@
-"""(c) An engine is built for a GPU that is not there, and is held back where it cannot run."""
+"""(c) An engine is built without its GPU, and gets no traffic where it cannot run."""
 
 from hack.samples.shell import DemoError, Shell
 
@@ -13,23 +13,23 @@ spec:
     uri: pvc://models/magika.onnx
   accelerators: [{class: l4}]       # for NVIDIA L4: compute capability 8.9
 """
-BY_HAND = """\
+CLASS_MANIFEST = """\
 apiVersion: enginewright.dev/v1alpha1
 kind: AcceleratorClass
-metadata: {name: l4}                # no node with this GPU here: any node has to do
+metadata: {name: l4}                # no node has this GPU: select any node
 spec:
   nodeSelector: {kubernetes.io/os: linux}
   computeCapability: "8.9"
   aheadOfTime: true
   backends: [tensorrt-rtx, cuda]
 """
-CHANGE = '{"spec":{"aheadOfTime":true,"backends":["tensorrt-rtx","cuda"]}}'
+PATCH = '{"spec":{"aheadOfTime":true,"backends":["tensorrt-rtx","cuda"]}}'
 
 
-def tell(shell: Shell) -> None:
-    """Tell the story."""
+def run(shell: Shell) -> None:
+    """Run the story."""
     with shell.chapter(
-        "(c) The same model, compiled for a GPU by TensorRT-RTX, and held back where it cannot run"
+        "(c) The same model, compiled for a GPU by TensorRT-RTX: no traffic where it cannot run"
     ):
         _class(shell)
         shell.show("kubectl apply --filename -", stdin=AHEAD)
@@ -39,26 +39,28 @@ def tell(shell: Shell) -> None:
         reason = 'jsonpath={.status.conditions[?(@.type=="EnginesReady")].message}'
         shell.show(f"kubectl get im magika-l4 --output '{reason}'")
         shell.until(
-            "that the missing driver is reported",
+            "the reason DriverMissing",
             lambda: shell.condition("magika-l4", "Ready").get("reason") == "DriverMissing",
         )
-        print("\nThis machine has no NVIDIA driver, so the engine gets no traffic, and says why:")
+        print(
+            "\nThis machine has no NVIDIA driver, so the engine gets no traffic, with the reason:"
+        )
         shell.show("kubectl get im magika-l4")
         shell.show("kubectl get pods --selector enginewright.dev/model=magika-l4")
         message = shell.show(
             f"kubectl get im magika-l4 --output '{reason.replace('EnginesReady', 'Ready')}'"
         )
         if "libcuda.so.1" not in message:
-            raise DemoError("the driver's library is not named")
+            raise DemoError("the condition does not name the driver's library")
 
 
 def _class(shell: Shell) -> None:
-    """Have the class of GPUs: proposed from the nodes' labels, and set to build ahead of time."""
+    """Create the GPUs' class, or set the one proposed from nodes' labels to build ahead of time."""
     known = shell.quiet("kubectl get acceleratorclasses --output name")
     if f"/{CLASS}\n" not in known:
-        shell.show("kubectl apply --filename -", stdin=BY_HAND)
+        shell.show("kubectl apply --filename -", stdin=CLASS_MANIFEST)
         return
-    print("\nThe operator has found a node with GPUs and proposes a class for them:")
+    print("\nThe operator has found a node with GPUs and created a class for them:")
     shell.show("kubectl get acceleratorclasses")
-    print("\nIts administrator lets engines be built without taking a GPU from anybody:")
-    shell.show(f"kubectl patch acceleratorclass {CLASS} --type merge --patch '{CHANGE}'")
+    print("\nAn administrator lets engines be built ahead of time, without allocating a GPU:")
+    shell.show(f"kubectl patch acceleratorclass {CLASS} --type merge --patch '{PATCH}'")

@@ -1,4 +1,4 @@
-"""(d) The incident: a GPU image where CUDA is missing, without Enginewright and with it."""
+"""(d) The incident: a GPU image without CUDA libraries, without Enginewright and with it."""
 
 import json
 import time
@@ -18,11 +18,11 @@ class Ready(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_): pass
 http.server.HTTPServer(("", 8080), Ready).serve_forever()
 """
-ASKED = (
+AVAILABLE_PROVIDERS = (
     "import onnxruntime as ort; print('device              ', ort.get_device());"
     " print('available providers ', ', '.join(ort.get_available_providers()))"
 )
-TRUTH = (
+SESSION_PROVIDERS = (
     "import onnxruntime as ort; ort.set_default_logger_severity(4);"
     " s = ort.InferenceSession('/models/magika.onnx',"
     " providers=['CUDAExecutionProvider', 'CPUExecutionProvider']);"
@@ -40,12 +40,12 @@ spec:
   backends: [cuda]
 """
 ALLOW = """\
-  fallback: {policy: Allow}         # its owner would rather have it slow than not at all
+  fallback: {policy: Allow}         # better slow than unavailable
 """
 
 
-def tell(shell: Shell) -> None:
-    """Tell the story."""
+def run(shell: Shell) -> None:
+    """Run the story."""
     image = shell.quiet(
         "kubectl get deployment --namespace enginewright-system enginewright --output json"
     )
@@ -56,24 +56,26 @@ def tell(shell: Shell) -> None:
             if each["name"] == "ENGINEWRIGHT_CONFIG"
         )
     )
-    with shell.chapter("(d) The incident, as every other system shows it: all is well"):
+    with shell.chapter("(d) The incident in a plain pod: everything looks fine"):
         _before(shell, config["images"]["gpu"])
-    with shell.chapter("(d) The same with Enginewright: no traffic, and its owner reads why"):
+    with shell.chapter(
+        "(d) The same with Enginewright: no traffic, and a condition with the reason"
+    ):
         _forbidden(shell)
-    with shell.chapter("(d) Where the owner allows it, it serves, and an alert says so"):
+    with shell.chapter("(d) If the owner allows the fallback, it serves, and an alert reports it"):
         _allowed(shell)
 
 
 def _before(shell: Shell, image: str) -> None:
     pod = _plain_pod(image)
-    print(f"\nA plain pod with the image {image.rpartition('/')[2]}, as people write them:\n")
+    print(f"\nA typical server in a plain pod, with the image {image.rpartition('/')[2]}:\n")
     print("\n".join(f"    {line}" for line in SERVER.rstrip().splitlines()))
     shell.quiet("kubectl apply --filename -", stdin=json.dumps(pod))
     shell.show("kubectl wait --for=condition=Ready pod/before --timeout=120s")
     shell.show("kubectl get pod before")
-    shell.show(f'kubectl exec before -- python3 -c "{ASKED}"')
-    print("\nAnd what really runs:")
-    found = shell.show(f'kubectl exec before -- python3 -c "{TRUTH}"')
+    shell.show(f'kubectl exec before -- python3 -c "{AVAILABLE_PROVIDERS}"')
+    print("\nAnd the provider that is really used:")
+    found = shell.show(f'kubectl exec before -- python3 -c "{SESSION_PROVIDERS}"')
     if found.split()[-1] != "CPUExecutionProvider":
         raise DemoError("the session does not run on the CPU here: this node has CUDA")
     shell.quiet("kubectl delete pod before --grace-period=0 --force")
@@ -87,7 +89,7 @@ def _forbidden(shell: Shell) -> None:
         condition = shell.condition("incident", "PlacementVerified")
         return bool(condition.get("status") == "False")
 
-    shell.until("the refusal", refused)
+    shell.until("PlacementVerified=False", refused)
     shell.show("kubectl get im incident")
     shell.show(
         "kubectl get pods --selector enginewright.dev/model=incident,enginewright.dev/component=serve"

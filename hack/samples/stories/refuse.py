@@ -1,4 +1,4 @@
-"""(b) A newer export meets an older runtime: mended where that can be proven, refused where not."""
+"""(b) A model newer than the runtime: converted if the result can be verified, otherwise rejected."""
 
 from hack.samples.shell import DemoError, Shell
 
@@ -6,30 +6,30 @@ TOO_NEW = """\
 apiVersion: enginewright.dev/v1alpha1
 kind: InferenceModel
 metadata:
-  name: too-new                     # exported with an opset that the runtime does not know
+  name: too-new                     # exported with an opset that the runtime does not support
 spec:
   source:
     uri: pvc://models/newer-opset.onnx
 """
 
 
-MENDED = """\
+EXPANDED = """\
 apiVersion: enginewright.dev/v1alpha1
 kind: InferenceModel
 metadata:
-  name: attention                   # one Attention operator, as exporters write it since opset 23
+  name: attention                   # with the Attention operator of opset 23
 spec:
   source:
     uri: pvc://models/attention.onnx
 """
 
 
-def tell(shell: Shell) -> None:
-    """Tell the story."""
+def run(shell: Shell) -> None:
+    """Run the story."""
     with shell.chapter(
-        "(b) Operators that the backend does not know: expanded, proven, served whole"
+        "(b) Operators that the backend does not support: expanded, verified, served without fallback"
     ):
-        shell.show("kubectl apply --filename -", stdin=MENDED)
+        shell.show("kubectl apply --filename -", stdin=EXPANDED)
         shell.show("kubectl wait --for=condition=Ready im/attention --timeout=180s")
         changes = shell.show(
             "kubectl get im attention --output jsonpath='{.status.prepared.changes}'"
@@ -39,7 +39,7 @@ def tell(shell: Shell) -> None:
         shell.show("kubectl wait --for=condition=PlacementVerified im/attention --timeout=60s")
         shell.show("kubectl get im attention")
     with shell.chapter(
-        "(b) A model that the runtime cannot run gets no traffic, and its owner reads why"
+        "(b) A model that the runtime cannot run: no traffic, and a condition with the reason"
     ):
         shell.show("kubectl apply --filename -", stdin=TOO_NEW)
         shell.show("kubectl wait --for=condition=Stalled im/too-new --timeout=180s")
@@ -50,5 +50,5 @@ def tell(shell: Shell) -> None:
         )
         for expected in ("CumProd", "opset 25"):
             if expected not in message:
-                raise DemoError(f"the refusal does not name {expected}")
+                raise DemoError(f"the condition does not name {expected}")
         shell.show("kubectl events --for im/too-new")

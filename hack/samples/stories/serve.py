@@ -1,4 +1,4 @@
-"""(a) A file becomes a service that answers."""
+"""(a) A model file becomes a Service."""
 
 import json
 import time
@@ -10,10 +10,10 @@ MAGIKA = """\
 apiVersion: enginewright.dev/v1alpha1
 kind: InferenceModel
 metadata:
-  name: magika                      # Google's detector of file types, as its Python package ships it
+  name: magika                      # Google's file type detector, from its Python package
 spec:
   source:
-    uri: pvc://models/magika.onnx   # no backend, image, shape or opset is named: they are found
+    uri: pvc://models/magika.onnx   # backend, image, shapes and opset are determined automatically
 """
 QUESTIONS = {
     "a Python script": b"import sys\n\nfor line in sys.stdin:\n    print(line.rstrip()[::-1])\n"
@@ -23,8 +23,8 @@ QUESTIONS = {
 }
 
 
-def tell(shell: Shell) -> None:
-    """Tell the story."""
+def run(shell: Shell) -> None:
+    """Run the story."""
     with shell.chapter(
         "(a) From a file to a service: one manifest, no image, no backend, no shapes"
     ):
@@ -38,13 +38,13 @@ def tell(shell: Shell) -> None:
             for what, content in QUESTIONS.items():
                 ask(url, what, content)
             execution = get_json(f"{url}/v2/models/magika/execution")
-            print("\nWhich execution provider runs its nodes, as ONNX Runtime reports it:")
+            print("\nThe execution provider of its nodes, as reported by ONNX Runtime:")
             print(f"\n$ curl --silent {url}/v2/models/magika/execution | jq .placement.nodes")
             print(json.dumps(execution["placement"]["nodes"], indent=2))
 
 
 def ask(url: str, what: str, content: bytes) -> None:
-    """Have the model say what `content` is, and print its answer."""
+    """Send `content` to the model and print its answer."""
     body = {
         "inputs": [
             {"name": "bytes", "shape": [1, 2048], "datatype": "INT32", "data": features(content)}
@@ -54,6 +54,4 @@ def ask(url: str, what: str, content: bytes) -> None:
     answer = get_json(f"{url}/v2/models/magika/infer", json.dumps(body).encode())
     milliseconds = (time.monotonic() - start) * 1000
     scores = answer["outputs"][0]["data"]
-    print(
-        f"  magika says that {what} is: {label(scores)} ({max(scores):.1%}, {milliseconds:.0f} ms)"
-    )
+    print(f"  {what}: magika detects {label(scores)} ({max(scores):.1%}, {milliseconds:.0f} ms)")
