@@ -64,24 +64,24 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="enginewright-runtime",
         description=f"Runs in Job and serving pods. The task is JSON in {TASK_VARIABLE};"
-        f" {ROOT_VARIABLE} puts a prefix before every path, for use outside a pod.",
+        f" {ROOT_VARIABLE} is a prefix of every path, for use outside a pod.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("probe", help="say what this image holds")
+    commands.add_parser("probe", help="print what this image contains")
     stage = commands.add_parser("stage", help="run stages of a prepare Job or an engine Job")
     stage.add_argument(
         "stages",
         nargs="+",
         choices=(*PREPARE_STAGES, *_BUILDING),
         metavar="STAGE",
-        help="one in a pod; several, outside one, run until the first that fails: "
+        help="one in a pod; outside a pod several, which run until one fails: "
         + ", ".join((*PREPARE_STAGES, *_BUILDING)),
     )
     commands.add_parser(
         FETCH_ARTIFACT, help="copy a prepared model or an engine from the store, checked"
     )
     commands.add_parser("serve", help="serve the fetched model")
-    commands.add_parser("sidecar", help="keep proving what the server serves")
+    commands.add_parser("sidecar", help="continuously verify what the server serves")
     return parser
 
 
@@ -90,10 +90,10 @@ def _with_task(stage: str, kind: type[_Task], paths: Paths, act: Callable[[_Task
         task = kind.model_validate_json(os.environ.get(TASK_VARIABLE, ""))
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the whole"
+        where = ".".join(str(part) for part in first["loc"]) or "the document"
         failure = StageFailure(
             Reason.INTERNAL_ERROR,
-            f"{TASK_VARIABLE} is no {kind.__name__}: {where}: {first['msg']}",
+            f"{TASK_VARIABLE} is not a valid {kind.__name__}: {where}: {first['msg']}",
         )
         report = failed(stage, failure)
         _log.error("%s", report.outcome)
@@ -116,7 +116,7 @@ def _run_stages(stages: Sequence[str], paths: Paths) -> int:
     return code
 
 
-# each stage is loaded inside the boundary that reports failures
+# each stage is imported inside the boundary that reports failures
 
 
 def _prepare(stage: str, paths: Paths, task: PrepareTask) -> int:

@@ -1,7 +1,7 @@
-"""Loads a prepared model as a serving pod would and reports where its nodes run, and how fast.
+"""Loads a prepared model as a serving pod does and reports its placement and latency.
 
-For machines without a cluster: in pods the server and the sidecar find out the same, live. It is
-run, and reports, as a stage does: `python -m enginewright_runtime.examination`.
+For use without a cluster: in pods the server and the sidecar report the same, live. It runs and reports
+like a stage: `python -m enginewright_runtime.examination`.
 """
 
 import os
@@ -19,18 +19,18 @@ from enginewright_runtime.proof.latency.comparing import measure
 from enginewright_runtime.proof.promise import judge
 from enginewright_runtime.runner import end_on_sigterm, run_stage
 
-_TIMED: Final = 0.5  # seconds of runs, and of the warm-up before
+_TIMED: Final = 0.5  # seconds of runs, and of the warm-up
 
 
 def run(task: ServeTask, paths: Paths) -> StageReport:
-    """Load, run and time a prepared model of the store.
+    """Load, run and measure a prepared model of the store.
 
     Returns:
         A report whose facts are `ExamineFacts`.
 
     Raises:
         StageFailure: BackendCrashed, OutOfMemory or Timeout; UnsupportedOperator: the backend
-            refuses the model, which the stages would have reported.
+            rejects the model, which the stages would have reported.
     """
     artifact = paths.store / "prepared" / task.prepared_key
     manifest = Manifest.model_validate_json((artifact / MANIFEST_NAME).read_bytes())

@@ -1,4 +1,4 @@
-"""Finds out what this image holds: the limits are found by making sessions, not looked up."""
+"""Finds out what this image contains; the limits are determined by creating sessions."""
 
 from collections.abc import Callable
 from importlib import metadata
@@ -16,7 +16,7 @@ from enginewright_runtime.session import processor
 from enginewright_runtime.session.base import CPU_PROVIDER, distribution
 from enginewright_runtime.session.loading import available
 
-_KNOWN_OPSET: Final = 13  # loads in every ONNX Runtime that we support
+_KNOWN_OPSET: Final = 13  # loads in every supported ONNX Runtime
 _KNOWN_IR: Final = 7
 _FATAL_ONLY: Final = 4
 _VARIANTS: Final = {
@@ -27,11 +27,11 @@ _VARIANTS: Final = {
 
 
 def probe() -> ImageFacts:
-    """Return what this environment holds.
+    """Return the facts about this image.
 
     Raises:
-        StageFailure: ProviderMissing, when more than one distribution owns `onnxruntime`;
-            VersionMismatch, when engines would be built by another version than runs them.
+        StageFailure: ProviderMissing if more than one distribution owns `onnxruntime`;
+            VersionMismatch if the version that builds engines differs from the one that runs them.
     """
     owner = distribution()
     backends = available()
@@ -39,13 +39,13 @@ def probe() -> ImageFacts:
         if conflict := backend.conflict():
             raise StageFailure(
                 Reason.VERSION_MISMATCH,
-                f"backend {name} cannot be relied on: {conflict}",
+                f"backend {name} is inconsistent: {conflict}",
                 remedy="build the image from its lock, or install the extra rtx, which pins them",
             )
     versions = {name: backend.version() for name, backend in backends.items()}
     cuda_major = next(filter(None, (each.cuda_major() for each in backends.values())), None)
     return ImageFacts(
-        # the distribution alone does not tell: a provider may come beside it, as a plug-in
+        # the distribution is not sufficient: a provider may be a separate plug-in
         variant="rtx" if "tensorrt-rtx" in backends else _VARIANTS.get(owner, owner),
         ort_distribution=owner,
         ort_version=str(ort.__version__),
@@ -62,7 +62,7 @@ def probe() -> ImageFacts:
 
 
 def _greatest(known: int, works: Callable[[int], bool]) -> int:
-    """Return the greatest number that works; every one between it and `known` does."""
+    """Return the largest number that works; all between it and `known` do."""
     low, high = known, known * 2
     while works(high):
         low, high = high, high * 2
@@ -87,6 +87,6 @@ def _loads(opset: int, ir_version: int) -> bool:
     options.log_severity_level = _FATAL_ONLY
     try:
         ort.InferenceSession(model.SerializeToString(), options, providers=[CPU_PROVIDER])
-    except Exception:  # noqa: BLE001 - ONNX Runtime's exceptions have no class of their own
+    except Exception:  # noqa: BLE001 - ONNX Runtime's exceptions have no common class
         return False
     return True

@@ -1,7 +1,7 @@
-"""Runs one stage and reports its outcome, whatever it is.
+"""Runs one stage and reports its outcome.
 
-Three readers: the operator takes the short report from the termination message at once, people read the
-full report in the store, and the Job controller acts on the exit code.
+The operator reads the short report in the termination message, users read the full report in the store,
+and the Job controller acts on the exit code.
 """
 
 import logging
@@ -26,9 +26,9 @@ _TERMINATED: Final = 128 + signal.SIGTERM
 
 
 def end_on_sigterm() -> None:
-    """Have SIGTERM end the process by an exception: children are killed on the way out.
+    """Make SIGTERM end the process with an exception, so that children are killed.
 
-    As PID 1 of a container a process would ignore the signal.
+    PID 1 of a container ignores the signal by default.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
 

@@ -1,5 +1,5 @@
-"""Where the code of each stage is. It is loaded alone: a stage needs no other's libraries."""
-# ruff: noqa: PLC0415 - each stage's libraries are loaded with it
+"""Maps stages to their code. Each is imported on its own: a stage needs no other's libraries."""
+# ruff: noqa: PLC0415 - each stage's libraries are imported with it
 
 from collections.abc import Callable
 

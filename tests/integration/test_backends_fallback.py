@@ -121,7 +121,7 @@ def test_cuda_without_a_driver_is_driver_missing(gpu_python: Path, tmp_path: Pat
     found = shared_objects(tmp_path / "cuda", dict.fromkeys(CUDA_LIBRARIES, ""))
     reported = load(gpu_python, tmp_path, "cuda", libraries=found)
     assert reported["reason"] == Reason.DRIVER_MISSING
-    assert "NVIDIA's driver is not here: libcuda.so.1" in reported["message"]
+    assert "NVIDIA's driver is not available: libcuda.so.1" in reported["message"]
     by_its_words = load(gpu_python, tmp_path, "cuda", strict=False, ask=False, libraries=found)
     assert by_its_words["reason"] == Reason.DRIVER_MISSING
     assert by_its_words["message"] == (
@@ -274,7 +274,7 @@ def test_a_driver_tells_version_and_compute_capability(tmp_path: Path) -> None:
 def test_a_driver_for_an_older_cuda_is_too_old(tmp_path: Path) -> None:
     reported = driver.ask("13", tuple(driver_saying(tmp_path, 0, 12040))).driver
     assert (reported.present, reported.reason) == (True, Reason.DRIVER_TOO_OLD)
-    assert reported.message == "NVIDIA's driver is for CUDA 12.4, and this image needs CUDA 13"
+    assert reported.message == "NVIDIA's driver supports CUDA 12.4, but this image needs CUDA 13"
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_a_driver_that_does_not_start_is_reported_with_its_code(
     ("program", "message"),
     [
         ("import os; os.abort()", "crashed with SIGABRT"),
-        ("raise SystemExit('no such thing')", "could not be asked: no such thing"),
+        ("raise SystemExit('no such thing')", "could not be queried: no such thing"),
     ],
 )
 def test_a_driver_that_breaks_its_asker_is_missing(program: str, message: str) -> None:

@@ -63,7 +63,7 @@ def test_a_session_finds_the_operators_beside_its_model(tmp_path: Path) -> None:
         ("UNDEFINED", "undefined symbol: nowhere_to_be_found"),
         ("CRASH", "crashed with SIGABRT"),
         ("HANG", "took longer than 2 s"),
-        ("NO_ENTRY", "it has no function RegisterCustomOps, by which ONNX Runtime finds its"),
+        ("NO_ENTRY", "it has no function RegisterCustomOps, with which ONNX Runtime registers"),
     ],
 )
 def test_a_bad_library_is_reported(
@@ -124,14 +124,14 @@ def write(library: Path, content: bytes) -> Path:
 @pytest.mark.parametrize(
     ("change", "reported"),
     [
-        (other_machine, "it is built for aarch64, and this image is for x86_64"),
-        (cut_off, "the file is cut off, or its headers are damaged"),
-        (not_elf, "the file does not begin as a shared library does"),
-        (empty, "the file does not begin as a shared library does"),
-        (program, "the file is no shared library, but another kind of ELF file"),
+        (other_machine, "it is built for aarch64, but this image is for x86_64"),
+        (cut_off, "the file is truncated, or its headers are damaged"),
+        (not_elf, "the file is not an ELF file"),
+        (empty, "the file is not an ELF file"),
+        (program, "the ELF file is not a shared library"),
         (thirty_two_bits, "the library is not for a 64-bit little-endian processor"),
-        (damaged, "it is another file, of sha256 "),
-        (removed, "it is not there: nothing was fetched"),
+        (damaged, "its content has another digest, sha256 "),
+        (removed, "it does not exist: it was not fetched"),
     ],
 )
 def test_what_a_file_tells_without_being_loaded(
@@ -148,7 +148,7 @@ def test_the_kind_must_be_the_library_s(tmp_path: Path) -> None:
     library = compile_library(tmp_path / "extensions")
     reported = refused(model_with(library), listed(library, "TensorRTPlugin"))
     assert reported == (
-        "it has operators of ONNX Runtime, and its type in spec.extensions is TensorRTPlugin"
+        "it has operators for ONNX Runtime, but its type in spec.extensions is TensorRTPlugin"
     )
 
 

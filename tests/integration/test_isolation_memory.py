@@ -47,14 +47,14 @@ def ends(megabytes: int, how: str, limits: Limits, *, held: int = 0) -> StageFai
 def test_at_its_limit_a_child_dies_of_it(how: str) -> None:
     failure = ends(660, how, Limits(memory_bytes=LIMIT))
     assert failure.reason is Reason.OUT_OF_MEMORY
-    assert "trying came to the end of the memory that it may use" in failure.message
+    assert "trying reached its memory limit" in failure.message
 
 
 @pytest.mark.parametrize(
     ("how", "reported"),
     [
         ("SIGSEGV", "trying crashed with SIGSEGV"),
-        ("code", "trying ended its process with code 1; last output: cannot go on"),
+        ("code", "trying: the process exited with code 1; last output: cannot go on"),
     ],
 )
 @pytest.mark.parametrize("limits", [Limits(memory_bytes=LIMIT), UNLIMITED])

@@ -224,7 +224,7 @@ def test_a_profile_for_no_input_is_refused(tmp_path: Path) -> None:
     task = write_artifact(tmp_path, linear_model(), [SAMPLE], shapes=[profile])
     why = refusal(tmp_path, task)
     assert why.reason is Reason.SHAPE_PROFILE_INVALID
-    assert "a shape profile is for 'z', which is no input" in why.message
+    assert "a shape profile names 'z', which is not an input" in why.message
 
 
 def noisy(scale: float) -> onnx.ModelProto:

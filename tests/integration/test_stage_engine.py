@@ -199,7 +199,7 @@ def test_stages_before_their_turn(place: EnginePlace) -> None:
     for stage in ENGINE_STAGES[1:]:
         outcome = place.engine_stage(stage, place.engine_task())
         assert outcome.report.reason is Reason.INTERNAL_ERROR
-        assert "what an earlier stage left" in outcome.message
+        assert "cannot read the result of an earlier stage" in outcome.message
 
 
 def test_an_engine_that_goes_while_the_job_runs(place: EnginePlace) -> None:
@@ -361,7 +361,7 @@ def test_the_task_of_another_job(tmp_path: Path) -> None:
     process = place.start(["stage", "build"], place.task("pvc://models/m.onnx").to_json())
     _, log = process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == ExitCode.INTERNAL
-    assert "ENGINEWRIGHT_TASK is no EngineTask: engine_key" in log
+    assert "ENGINEWRIGHT_TASK is not a valid EngineTask: engine_key" in log
 
 
 def test_what_the_wrapper_must_be(place: EnginePlace, tmp_path: Path) -> None:

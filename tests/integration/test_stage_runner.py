@@ -51,7 +51,7 @@ def crash(name: str) -> None:
             "trying crashed with SIGSEGV; last output: last words",
         ),
         ("killed", Reason.OUT_OF_MEMORY, "trying was killed: out of memory"),
-        ("exit", Reason.BACKEND_CRASHED, "trying ended its process with code 7"),
+        ("exit", Reason.BACKEND_CRASHED, "trying: the process exited with code 7"),
         ("memory", Reason.OUT_OF_MEMORY, "trying ran out of memory"),
         ("error", Reason.INTERNAL_ERROR, "trying failed: ValueError: of no use"),
         ("failure", Reason.PROVIDER_MISSING, "no provider"),
@@ -71,7 +71,7 @@ def test_the_command_that_runs_a_failed_child_again_is_logged(
     caplog.set_level("INFO", "enginewright_runtime")
     with pytest.raises(StageFailure):
         isolation.Call(crash, "trying").run("error")
-    command = shlex.split(caplog.messages[-1].removeprefix("to run it again: "))
+    command = shlex.split(caplog.messages[-1].removeprefix("to reproduce: "))
     done = subprocess.run(
         command, cwd=REPOSITORY, capture_output=True, text=True, timeout=100, check=True
     )
@@ -85,7 +85,7 @@ def test_a_task_that_is_none(task: str, tmp_path: Path) -> None:
     process = place.start(["stage", "fetch"], task)
     _, log = process.communicate(timeout=60)
     assert process.returncode == ExitCode.INTERNAL
-    assert "ENGINEWRIGHT_TASK is no PrepareTask" in log
+    assert "ENGINEWRIGHT_TASK is not a valid PrepareTask" in log
     assert "Traceback" not in log
 
 

@@ -51,7 +51,7 @@ def test_random_outputs_of_an_earlier_version_are_prepared_again(tmp_path: Path)
     make_earlier(path)
     fetched = place.fetch_artifact(path.parent.name)
     assert fetched.report.reason is Reason.ARTIFACT_CORRUPT, fetched.message
-    assert "made by an earlier version" in fetched.message
+    assert "built by an earlier version" in fetched.message
     assert prepared(place, noisy()) == path
     assert Manifest.model_validate_json(path.read_text()).varying
     assert place.fetch_artifact(path.parent.name).code == 0

@@ -108,7 +108,7 @@ def test_a_full_folder_of_a_serving_pod(small: Path, tmp_path: Path) -> None:
 
 def test_a_read_only_store(small: Path, tmp_path: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True)
-    with pytest.raises(StageFailure, match="the store fails: it is read-only"):
+    with pytest.raises(StageFailure, match="the store is unavailable: it is read-only"):
         publish(small, KEY, content(tmp_path / "a"))
 
 
@@ -119,4 +119,7 @@ def test_a_report_that_cannot_be_stored_hides_nothing(small: Path, tmp_path: Pat
     outcome = place.stage("fetch", place.task(place.put("model.onnx", b"")))
     assert outcome.report.reason is Reason.INVALID_MODEL
     assert outcome.code == exit_code(Reason.INVALID_MODEL)
-    assert "the full report is not in the store: the store fails: it is read-only" in outcome.log
+    assert (
+        "the full report is not in the store: the store is unavailable: it is read-only"
+        in outcome.log
+    )

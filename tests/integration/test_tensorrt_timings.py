@@ -100,8 +100,8 @@ def test_a_store_that_fails_is_logged(
     mine.path.write_bytes(b"mine")
     mine.give_back(tmp_path / "log")
     reported = [record.message for record in caplog.records]
-    assert "building without earlier timings: the store is not there" in reported[0]
-    assert "the timings of this build are not kept: the store is not there" in reported[1]
+    assert "building without earlier timings: the store does not exist" in reported[0]
+    assert "the timings of this build are not kept: the store does not exist" in reported[1]
 
 
 def test_a_library_without_timings_leaves_none(tmp_path: Path) -> None:

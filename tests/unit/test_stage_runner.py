@@ -58,7 +58,7 @@ def test_a_stage_before_its_turn(tmp_path: Path) -> None:
     place = Workplace(tmp_path, in_process=True)
     outcome = place.stage("golden", place.task("pvc://models/m.onnx"))
     assert outcome.report.reason is Reason.INTERNAL_ERROR
-    assert "what an earlier stage left" in outcome.message
+    assert "cannot read the result of an earlier stage" in outcome.message
 
 
 def test_digests_of_models() -> None:

@@ -186,7 +186,7 @@ def test_a_manifest_of_the_other_kind(root: Path, tmp_path: Path) -> None:
 
 
 def test_a_volume_that_is_not_mounted(tmp_path: Path) -> None:
-    with pytest.raises(StageFailure, match="the store is not there") as caught:
+    with pytest.raises(StageFailure, match="the store does not exist") as caught:
         Store(tmp_path / "none").find(KEY)
     assert caught.value.reason is Reason.STORE_UNAVAILABLE
 

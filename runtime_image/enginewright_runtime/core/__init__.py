@@ -1,1 +1,1 @@
-"""What every process of the runtime needs, and nothing about models: failures, reports, logs, limits, isolation."""
+"""Shared by all processes of the runtime, independent of models: failures, reports, logs, isolation."""

@@ -1,6 +1,6 @@
-"""How child processes of ours answer: as JSON that is ASCII and holds whatever Python strings hold.
+"""The results of child processes: ASCII JSON that can represent every Python string.
 
-The locale of a child need not be UTF-8, nor the text that it answers with, such as the name of a file.
+The locale of a child need not be UTF-8, nor need text in its result, such as a file name, be valid.
 """
 
 import json
@@ -10,17 +10,17 @@ from enginewright.contract.base import Message
 
 
 class ProcessAnswer(Message):
-    """What a child process answers with."""
+    """The result of a child process."""
 
     def encode(self) -> str:
-        """Return it as one line of ASCII; NaN and infinities as Python's `json` has them."""
+        """Return it as one line of ASCII; NaN and infinities as Python's `json` writes them."""
         return json.dumps(self.model_dump())
 
     @classmethod
     def decode(cls, content: bytes) -> Self:
-        """Return what `encode` has written.
+        """Parse the output of `encode`.
 
         Raises:
-            ValueError: it is cut off, or no such answer.
+            ValueError: it is truncated or invalid.
         """
         return cls.model_validate(json.loads(content))

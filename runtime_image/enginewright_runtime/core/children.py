@@ -1,4 +1,4 @@
-"""Child processes of stages: begun by the fork server, waited for, and ended with who began them."""
+"""Child processes of stages, started by the fork server; they end with the process that started them."""
 
 import json
 import os
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 _SERVER: Final = "enginewright_runtime.core.forkserver"
-_MESSAGE: Final = 4096  # bytes at most of what the server says
+_MESSAGE: Final = 4096  # largest message of the server, in bytes
 _PROCESS_CLOCK: Final = (
-    2  # CPUCLOCK_SCHED of Linux, as clock_getcpuclockid(3) makes clocks of processes
+    2  # CPUCLOCK_SCHED of Linux, with which clock_getcpuclockid(3) derives a process's clock
 )
 _TITLE: Final = 15  # bytes of a process's name, prctl(2)
 
@@ -30,8 +30,8 @@ class End:
 
 
 @dataclass(frozen=True)
-class ForkOrder:
-    """What the fork server is to begin, beside the descriptors that come with it."""
+class ForkRequest:
+    """What the fork server starts, in addition to the descriptors of the message."""
 
     call: str  # "module:name" of a function that returns an exit code
     arguments: Sequence[Any]  # JSON values
@@ -43,37 +43,37 @@ class ForkOrder:
 
 
 @dataclass(frozen=True)
-class Begun:
-    """What the fork server answers to an order."""
+class Started:
+    """The fork server's response to a request."""
 
     pid: int | None = None
     error: int | None = None  # errno of a fork that failed
 
 
 class ForkServerEndedError(OSError):
-    """There is no fork server any more: it was killed, or could not begin."""
+    """The fork server has ended: it was killed, or could not start."""
 
 
 class ForkServer:
-    """A fork server, as those see it who give it orders."""
+    """A client of a fork server."""
 
-    def __init__(self, orders: socket.socket) -> None:
-        self._orders = orders
+    def __init__(self, requests: socket.socket) -> None:
+        self._requests = requests
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Have it end, if it was started here."""
-        self._orders.close()
+        """Let it end, if it was started here."""
+        self._requests.close()
 
-    def order(self, content: bytes, descriptors: Sequence[int]) -> socket.socket:
-        """Give an order; return the socket of its own on which the server answers."""
+    def request(self, content: bytes, descriptors: Sequence[int]) -> socket.socket:
+        """Send a request; return the socket on which the server responds to it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        file = os.memfd_create("order")
+        file = os.memfd_create("request")
         try:
             os.write(file, content)
             os.lseek(file, 0, os.SEEK_SET)
             with self._lock:
-                socket.send_fds(self._orders, [b"order"], [theirs.fileno(), file, *descriptors])
+                socket.send_fds(self._requests, [b"request"], [theirs.fileno(), file, *descriptors])
         except OSError as error:
             ours.close()
             raise ForkServerEndedError(*error.args) from error
@@ -90,7 +90,7 @@ def start(
 
     Args:
         errors: descriptor for what it prints; None: this process's standard error.
-        session: whether it and all its children are a session, and a process group, of their own.
+        session: whether it and all its children are in a new session and process group.
         preload: modules that it imports before it serves.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -107,21 +107,21 @@ def start(
 
 
 _lock: Final = threading.Lock()
-_known: list[ForkServer] = []  # the server of this process, once there is one
-_processes: list["subprocess.Popen[bytes]"] = []  # kept, so that it is no zombie's handle
+_known: list[ForkServer] = []  # the server of this process, once it is started
+_processes: list["subprocess.Popen[bytes]"] = []  # kept, so that the process can be reaped
 
 
-def adopt(orders: socket.socket) -> None:
-    """Take the server that has forked this process for its own."""
-    _known[:] = [ForkServer(orders)]
+def adopt(requests: socket.socket) -> None:
+    """Use the server that forked this process."""
+    _known[:] = [ForkServer(requests)]
     _processes.clear()
 
 
 def _server() -> ForkServer:
-    """Return this process's server, which is started when it is first needed."""
+    """Return this process's server; start it on first use."""
     with _lock:
         if _processes and _processes[0].poll() is not None:
-            _known.clear()  # it was killed: the next one may live longer
+            _known.clear()  # it was killed: start another one
         if not _known:
             server, process = start()
             _known[:], _processes[:] = [server], [process]
@@ -134,13 +134,13 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def _title(call: str) -> str:
-    """Return what `ps` and `top` call a child: all have the server's command line."""
+    """Return the name of a child in `ps` and `top`, since all have the server's command line."""
     module = call.partition(":")[0].removesuffix(".__main__")
     return module.rpartition(".")[2][:_TITLE]
 
 
 class Child:
-    """A function that runs in a process of its own; leaving the context ends it."""
+    """A function that runs in a child process; leaving the context kills it."""
 
     def __init__(
         self,
@@ -154,24 +154,24 @@ class Child:
         preload: Sequence[str] = (),
         server: ForkServer | None = None,
     ) -> None:
-        """Begin it.
+        """Start it.
 
         Args:
-            call: a function that returns an exit code; who does not import it gives "module:name".
-            arguments: it is called with these, and with `descriptors` after them.
-            output: descriptor for all that it prints.
-            stdin: descriptor that it reads; None: nothing.
-            descriptors: further ones that it has.
-            memory_bytes: that it may map for itself (RLIMIT_DATA); None: without limit.
-            environment: its variables; None: this process's.
-            preload: modules that the server imports first, for this child and those that follow.
-            server: to ask; None: this process's own.
+            call: a function that returns an exit code, or its "module:name" to avoid importing it.
+            arguments: of the call, followed by `descriptors`.
+            output: descriptor of its standard output and error.
+            stdin: descriptor of its standard input; None: /dev/null.
+            descriptors: further ones that it inherits.
+            memory_bytes: its RLIMIT_DATA; None: no limit.
+            environment: its variables; None: those of this process.
+            preload: modules that the server imports first, for this child and later ones.
+            server: that starts it; None: that of this process.
 
         Raises:
-            OSError: it cannot be begun.
+            OSError: it cannot be started.
         """
         name = call if isinstance(call, str) else name_of(call)
-        order = ForkOrder(
+        request = ForkRequest(
             call=name,
             arguments=arguments,
             memory_bytes=memory_bytes,
@@ -182,10 +182,10 @@ class Child:
         )
         self._end: End | None = None
         self._descriptor: int | None = None
-        content = json.dumps(vars(order)).encode()
+        content = json.dumps(vars(request)).encode()
         with open(os.devnull, "rb") as nothing:
             streams = (nothing.fileno() if stdin is None else stdin, output, *descriptors)
-            self._line = (server or _server()).order(content, streams)
+            self._line = (server or _server()).request(content, streams)
         try:
             message, received, _, _ = socket.recv_fds(self._line, _MESSAGE, 1)
         except ConnectionError:
@@ -193,12 +193,12 @@ class Child:
         if not message:
             self._line.close()
             raise ForkServerEndedError("the fork server has ended")
-        begun = Begun(**json.loads(message))
-        if begun.pid is None:
+        started = Started(**json.loads(message))
+        if started.pid is None:
             self._line.close()
-            number = begun.error or 0
+            number = started.error or 0
             raise OSError(number, os.strerror(number))
-        self.pid: int = begun.pid
+        self.pid: int = started.pid
         (self._descriptor,) = received
 
     def __enter__(self) -> Self:
@@ -212,7 +212,7 @@ class Child:
             os.close(self._descriptor)
 
     def wait(self, seconds: float | None) -> End | None:
-        """Wait so long; return how it ended, None: it has not."""
+        """Wait for `seconds`; return how it ended; None: it is still running."""
         if self._end is None:
             ready = select.poll()
             ready.register(self._line, select.POLLIN)
@@ -222,12 +222,12 @@ class Child:
                 message = self._line.recv(_MESSAGE)
             except ConnectionError:
                 message = b""
-            # a server that was killed has taken its children with it
+            # the children of a server that was killed are killed too
             self._end = End(**json.loads(message)) if message else End(-signal.SIGKILL, 0)
         return self._end
 
     def processor_seconds(self) -> float:
-        """Return the processor time of all its threads; 0 once it has ended."""
+        """Return the CPU time of all its threads; 0 once it has ended."""
         try:
             return time.clock_gettime((~self.pid << 3) | _PROCESS_CLOCK)
         except OSError:

@@ -1,4 +1,4 @@
-"""Copying with the digest taken on the way, and the digest of a model of several files."""
+"""Copies files and computes their digests in one pass; the digest of a model of several files."""
 
 import hashlib
 import os
@@ -16,13 +16,11 @@ CHUNK: Final = 1 << 20
 
 @dataclass(frozen=True)
 class Copied:
-    """What a copy found on its way."""
+    """The result of a copy."""
 
     sha256: str
     size_bytes: int
-    version: str | None = (
-        None  # by which the source distinguishes this content from others: etag "1"
-    )
+    version: str | None = None  # the source's identifier of this content, such as etag "1"
 
 
 def copy(
@@ -32,7 +30,7 @@ def copy(
 ) -> Copied:
     """Copy `reader` to `writer` (None: only read), in one pass with hashing.
 
-    `on_chunk` gets the size of every chunk. Raises OSError as the files do.
+    `on_chunk` is called with the size of every chunk. Raises OSError.
     """
     digest = hashlib.sha256()
     size = 0
@@ -53,11 +51,11 @@ def file_sha256(path: Path) -> Copied:
 
 
 def model_digest(files: tuple[ArtifactFile, ...]) -> str:
-    """Return the digest that stands for a model: of its .onnx file and all external data.
+    """Return the digest of a model: of its .onnx file and all external data.
 
-    One file: its sha256, so that it is what `sha256sum` prints. Several: the sha256 of the
-    canonical JSON list of [path, sha256], the .onnx file first (always as `MODEL_NAME`, so that
-    renaming it changes nothing), then the external data files by path in code point order.
+    One file: its sha256, as `sha256sum` prints it. Several: the sha256 of the canonical JSON list of
+    [path, sha256], the .onnx file first (always as `MODEL_NAME`, so that its name does not matter),
+    then the external data files by path in code point order.
     """
     if len(files) == 1:
         return files[0].sha256
@@ -66,7 +64,7 @@ def model_digest(files: tuple[ArtifactFile, ...]) -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the entries of a folder durable; file systems that cannot are left alone."""
+    """Make the entries of a folder durable; errors are ignored if the file system does not support it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

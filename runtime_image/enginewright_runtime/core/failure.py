@@ -1,4 +1,4 @@
-"""The exceptions with which anything here says why a model cannot be prepared or served."""
+"""The exceptions that report why a model cannot be prepared or served."""
 
 from typing import Final, Self
 
@@ -11,11 +11,11 @@ _MOST_NODES: Final = 100  # kept in a finding
 
 
 class StageFailure(Exception):  # noqa: N818 - the outcome of a stage, not only an error
-    """A failure as a finding of the contract, for users: thing, cause, remedy.
+    """A failure as a finding of the contract, for users: reason, cause, remedy.
 
-    Raised by stages, backends and store alike, and turned into a report, a termination message and
-    an exit code in one place (`runner`). `nodes` are written "name (OpType)". The remedy is that of
-    the reason unless `remedy` gives a better one ("": there is none).
+    Raised by stages, backends and store; `runner` converts it into a report, a termination message and
+    an exit code. `nodes` have the form "name (OpType)". The remedy is that of the reason unless
+    `remedy` replaces it ("": no remedy).
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class StageFailure(Exception):  # noqa: N818 - the outcome of a stage, not only 
     ) -> None:
         self.finding = Finding(
             reason=reason,
-            # names of files need not be UTF-8
+            # file names need not be valid UTF-8
             cause=masked(cause).rstrip(". ").encode(errors="backslashreplace").decode(),
             remedy=remedy and masked(remedy),
             nodes=nodes[:_MOST_NODES],
@@ -40,7 +40,7 @@ class StageFailure(Exception):  # noqa: N818 - the outcome of a stage, not only 
 
     @classmethod
     def of(cls, finding: Finding, findings: tuple[Finding, ...] = ()) -> Self:
-        """Return the failure that a finding is; `findings` are all for the report."""
+        """Return the failure of a finding; `findings` are all findings for the report."""
         failure = cls(finding.reason, finding.cause, findings=findings)
         failure.finding = finding
         failure.args = (finding.message,)
@@ -48,24 +48,24 @@ class StageFailure(Exception):  # noqa: N818 - the outcome of a stage, not only 
 
     @property
     def reason(self) -> Reason:
-        """Return the reason of the contract."""
+        """The reason of the contract."""
         return self.finding.reason
 
     @property
     def cause(self) -> str:
-        """Return the thing and why, without what to do: for another failure's cause."""
+        """The cause without the remedy, for another failure's cause."""
         return self.finding.cause
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Return the nodes at fault."""
+        """The nodes that cause the failure."""
         return self.finding.nodes
 
     @property
     def message(self) -> str:
-        """Return it as people read it."""
+        """The message for users."""
         return self.finding.message
 
 
 class SessionError(Exception):
-    """ONNX Runtime refused the model; the text is its own, for a stage to map to a reason."""
+    """ONNX Runtime rejected the model, with its own message, which a stage maps to a reason."""

@@ -1,14 +1,13 @@
-"""Forks children out of a process that has imported what they need, and has done nothing else.
+"""Forks children from a process that has only imported the modules that they need.
 
-A child that starts Python afresh spends half a second on its imports, which for most models is longer than
-what it is started for. A fork is safe only in a process without threads, without sessions and without
-what a model has left behind: so not the stage forks, but this server, which does nothing but import.
-The idea is that of Python's `multiprocessing.forkserver`, whose children cannot be held to a limit of
-memory before they begin, and whose peak of memory nobody is given.
+A child with a new interpreter spends half a second on imports, for most models longer than its actual
+work. Forking is safe only in a process without threads, sessions or other state of a model, so not the
+stage forks but this server, which only imports. Python's `multiprocessing.forkserver` does the same,
+but can neither limit a child's memory before it starts nor report its peak memory.
 
-An order is a message with descriptors: a socket of its own for what becomes of the child, a file with
-the order itself, standard input, the file for all that the child prints, and those that the function is
-called with. Whoever closes the order's socket, or ends, ends the child.
+A request is a message with descriptors: a socket for the responses about the child, a file with the
+request, standard input, the child's output, and those that the function is called with. If the client
+closes that socket or ends, the child is killed.
 """
 
 import contextlib
@@ -29,7 +28,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from enginewright_runtime.core import children
-from enginewright_runtime.core.children import Begun, End, ForkOrder
+from enginewright_runtime.core.children import End, ForkRequest, Started
 
 _PACKAGE: Final = "enginewright_runtime."
 _MOST_DESCRIPTORS: Final = 8
@@ -40,32 +39,32 @@ _FAILED: Final = 1  # exit code of a child whose function raised
 
 @dataclass(frozen=True)
 class _Child:
-    """A child under way."""
+    """A running child."""
 
     pid: int
     descriptor: int  # of the process: pidfd_open(2)
     line: socket.socket  # where its end is reported
-    owner: socket.socket  # whose order it was
-    client: socket.socket  # by which it gives orders itself
+    owner: socket.socket  # the client that requested it
+    client: socket.socket  # on which the child itself sends requests
 
 
 class _ForkServer:
-    """Waits for orders, and for the ends of children."""
+    """Waits for requests and for the exit of children."""
 
-    def __init__(self, orders: socket.socket) -> None:
-        self._first = orders
+    def __init__(self, requests: socket.socket) -> None:
+        self._first = requests
         self._selector = selectors.DefaultSelector()
         self._children: dict[int, _Child] = {}
         self._clients: set[socket.socket] = set()
         self._done = False
         self._frozen = False
-        self._admit(orders)
+        self._admit(requests)
 
     def serve(self) -> None:
         """Serve until the first client has gone."""
         while not self._done:
             for key, _ in self._selector.select():
-                # what one event closes, a later one of the same turn may be about
+                # an earlier event of this iteration may have closed the descriptor of a later one
                 if self._selector.get_map().get(key.fd) is key:
                     key.data()
         while self._children:
@@ -83,29 +82,29 @@ class _ForkServer:
         except ConnectionError:
             message, descriptors = b"", []
         if message:
-            self._begin(descriptors, client)
+            self._start(descriptors, client)
             return
         self._selector.unregister(client)
         self._clients.discard(client)
         client.close()
         self._done = client is self._first
 
-    def _begin(self, descriptors: Sequence[int], owner: socket.socket) -> None:
-        line_number, order_file, *streams = descriptors
+    def _start(self, descriptors: Sequence[int], owner: socket.socket) -> None:
+        line_number, request_file, *streams = descriptors
         line = socket.socket(fileno=line_number)
-        with open(order_file, "rb") as file:
-            order = ForkOrder(**json.load(file))
-        _preload(order.preload)
+        with open(request_file, "rb") as file:
+            request = ForkRequest(**json.load(file))
+        _preload(request.preload)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if not self._frozen:
             gc.collect()
             self._frozen = True
-        gc.freeze()  # else the collector of each child copies all pages
+        gc.freeze()  # otherwise the garbage collector of each child copies all pages
         server = os.getpid()
         try:
             pid = os.fork()
         except OSError as error:
-            line.send(_message(Begun(error=error.errno)))
+            line.send(_message(Started(error=error.errno)))
             for end in (line, ours, theirs):
                 end.close()
         else:
@@ -113,7 +112,7 @@ class _ForkServer:
                 ours.close()
                 line.close()
                 self._forget()
-                _run(order, streams, theirs, server)
+                _run(request, streams, theirs, server)
             theirs.close()
             self._watch(_Child(pid, os.pidfd_open(pid), line, owner, ours))
         for each in streams:
@@ -124,17 +123,17 @@ class _ForkServer:
         self._admit(child.client)
         self._selector.register(child.descriptor, selectors.EVENT_READ, lambda: self._reap(child))
         self._selector.register(child.line, selectors.EVENT_READ, lambda: self._kill(child))
-        with contextlib.suppress(OSError):  # nobody wants to know any more
-            socket.send_fds(child.line, [_message(Begun(pid=child.pid))], [child.descriptor])
+        with contextlib.suppress(OSError):  # the client has gone
+            socket.send_fds(child.line, [_message(Started(pid=child.pid))], [child.descriptor])
 
     def _kill(self, child: _Child) -> None:
-        """End a child whose order's socket was closed."""
+        """Kill a child whose request's socket was closed."""
         with contextlib.suppress(KeyError):
             self._selector.unregister(child.line)
         signal.pidfd_send_signal(child.descriptor, signal.SIGKILL)
 
     def _reap(self, child: _Child) -> None:
-        """Report how a child ended, once what it has begun itself has ended too."""
+        """Report how a child ended, once its own children have ended too."""
         if child.pid not in self._children:
             return
         _, status, usage = os.wait4(child.pid, 0)
@@ -151,7 +150,7 @@ class _ForkServer:
             child.line.send(_message(end))
 
     def _forget(self) -> None:
-        """Close, in a child, what is the server's."""
+        """Close, in a child, the server's descriptors."""
         self._selector.close()
         for client in self._clients:
             client.close()
@@ -160,66 +159,66 @@ class _ForkServer:
             os.close(child.descriptor)
 
 
-def _message(answer: Begun | End) -> bytes:
+def _message(answer: Started | End) -> bytes:
     return json.dumps(vars(answer)).encode()
 
 
 def _preload(modules: Iterable[str]) -> None:
-    """Import what children will use."""
+    """Import the modules that children use."""
     for module in modules:
-        # others' may do anything; whatever is wrong with ours, the child meets it too, and reports
+        # only our own modules, which have no side effects; the child reports an import error
         if module.startswith(_PACKAGE):
             with contextlib.suppress(Exception):
                 importlib.import_module(module)
 
 
-def _run(order: ForkOrder, streams: Sequence[int], server: socket.socket, parent: int) -> None:
-    """Be the child; never returns."""
+def _run(request: ForkRequest, streams: Sequence[int], server: socket.socket, parent: int) -> None:
+    """Run the child; never returns."""
     code = _FAILED
     try:
         stdin, output, *given = streams
-        _settle(order, parent)
+        _settle(request, parent)
         os.dup2(stdin, 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.close(stdin)
         os.close(output)
         children.adopt(server)
-        module, _, name = order.call.partition(":")
+        module, _, name = request.call.partition(":")
         function: Callable[..., int] = getattr(importlib.import_module(module), name)
-        code = function(*order.arguments, *given)
+        code = function(*request.arguments, *given)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else _FAILED
-    except BaseException:  # noqa: BLE001 - the end of a process
+    except BaseException:  # noqa: BLE001 - the boundary of the process
         traceback.print_exc()
     finally:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
-        # what native libraries do at a regular exit takes time, and may crash after all is done
+        # native libraries' exit handlers take time and may crash after the work is done
         os._exit(code)
 
 
-def _settle(order: ForkOrder, parent: int) -> None:
-    """Be as a process is that was started for this alone."""
+def _settle(request: ForkRequest, parent: int) -> None:
+    """Set up the child's signals, environment, folder and memory limit."""
     library = ctypes.CDLL(None)
     library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    library.prctl(_PR_SET_NAME, order.title.encode(), 0, 0, 0)
+    library.prctl(_PR_SET_NAME, request.title.encode(), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(_FAILED)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
-    os.environ.update(order.environment)
-    os.chdir(order.folder)
-    tempfile.tempdir = None  # to be found again, by this environment
-    if (limit := order.memory_bytes) is not None:
+    os.environ.update(request.environment)
+    os.chdir(request.folder)
+    tempfile.tempdir = None  # determined again from this environment
+    if (limit := request.memory_bytes) is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def main(descriptor: int, preload: Sequence[str] = ()) -> int:
-    """Serve whoever holds the other end of a socket; modules are imported before."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's, which is for the client
-    gc.disable()  # what is imported stays, and looking through it again and again takes a tenth of the time
+    """Import the modules, then serve the clients of a socket."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the client
+    gc.disable()  # imported modules stay, and collections during imports cost a tenth of the time
     _preload(preload)
     gc.enable()
     _ForkServer(socket.socket(fileno=descriptor)).serve()

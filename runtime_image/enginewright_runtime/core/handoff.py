@@ -1,4 +1,4 @@
-"""What one stage leaves in the work folder for the next, as typed JSON."""
+"""Results that one stage passes to later ones, as typed JSON in the work folder."""
 
 from pathlib import Path
 from typing import Final, Self
@@ -22,14 +22,14 @@ from enginewright_runtime.core.failure import StageFailure
 MODEL_FOLDER: Final = "model"  # the source: model.onnx and its external data
 CONVERTED_FOLDER: Final = "converted"  # likewise, where `convert` changed it
 QUANTIZED_FOLDER: Final = "quantized"  # likewise, where `quantize` did
-CALIBRATION_FOLDER: Final = "calibration"  # what was fetched: one .npz, or .npy files, or images
-CALIBRATION_DATA: Final = "data.npz"  # of one .npz alone, whatever its name was
+CALIBRATION_FOLDER: Final = "calibration"  # as fetched: one .npz, .npy files, or images
+CALIBRATION_DATA: Final = "data.npz"  # the name of a single .npz, whatever it was at the source
 SAMPLES_FILE: Final = "samples.npz"
 GOLDEN_FOLDER: Final = "golden"  # inputs.npz, outputs.npz and, from the samples, expected.npz
 
 
 class Handoff(Message):
-    """Base of what is handed on: a file of the class's name in the work folder."""
+    """Base of results, each in a file named after the class."""
 
     def leave(self, work: Path) -> None:
         """Write this into the work folder."""
@@ -37,17 +37,18 @@ class Handoff(Message):
 
     @classmethod
     def pick_up(cls, work: Path) -> Self:
-        """Read what an earlier stage left.
+        """Read the result of an earlier stage.
 
         Raises:
-            StageFailure: InternalError, since stages of one pod run in order.
+            StageFailure: InternalError, since the stages of a pod run in order.
         """
         path = work / cls._file()
         try:
             return cls.model_validate_json(path.read_bytes())
         except (OSError, ValidationError) as error:
             raise StageFailure(
-                Reason.INTERNAL_ERROR, f"cannot read what an earlier stage left in {path}: {error}"
+                Reason.INTERNAL_ERROR,
+                f"cannot read the result of an earlier stage in {path}: {error}",
             ) from error
 
     @classmethod
@@ -56,7 +57,7 @@ class Handoff(Message):
 
 
 class Fetched(Handoff):
-    """Left by `fetch`."""
+    """The result of `fetch`."""
 
     files: tuple[ArtifactFile, ...]  # relative to the model folder, model.onnx first
     model_digest: str
@@ -65,7 +66,7 @@ class Fetched(Handoff):
 
 
 class Validated(Handoff):
-    """Left by `validate`: the source as it was found."""
+    """The result of `validate`: the source's properties."""
 
     opset: int
     ir_version: int
@@ -78,9 +79,9 @@ class Validated(Handoff):
 
 
 class Converted(Handoff):
-    """Left by `convert`: the model at its own precision, in the form that the runtime takes."""
+    """The result of `convert`: the model in its own precision, in a form that the runtime supports."""
 
-    folder: str = MODEL_FOLDER  # MODEL_FOLDER: the source was left as it is
+    folder: str = MODEL_FOLDER  # MODEL_FOLDER: the source is unchanged
     opset: int
     ir_version: int
     nodes: int
@@ -92,10 +93,10 @@ class Converted(Handoff):
 
 
 class Quantized(Handoff):
-    """Left by `quantize`: the model that serves."""
+    """The result of `quantize`: the model that serves."""
 
     folder: str  # of the last stage that changed it
-    precision: str | None = None  # None: the source's own
+    precision: str | None = None  # None: that of the source
     opset: int
     ir_version: int
     nodes: int
@@ -107,7 +108,7 @@ class Quantized(Handoff):
 
 
 class Golden(Handoff):
-    """Left by `golden`."""
+    """The result of `golden`."""
 
     source: str  # generated | samples
     samples: int
@@ -115,4 +116,4 @@ class Golden(Handoff):
     parity: tuple[OutputParity, ...] = ()  # of the converted model against source and expected
     expected: bool = False  # whether the samples carried outputs: expected.npz is there too
     graph_optimization: str | None = None  # as in the manifest, of the converted model
-    varying: tuple[VaryingOutput, ...] = ()  # outputs that differ from run to run of the source
+    varying: tuple[VaryingOutput, ...] = ()  # outputs that differ between runs of the source

@@ -1,7 +1,7 @@
-"""What `isolation` has forked: runs one function and answers with what it returned or raised.
+"""The child of `isolation`: runs one function and writes what it returned or raised.
 
-By hand, to see what a child that failed does: `python -m enginewright_runtime.core.isolated MODULE:NAME
-ARGUMENTS`, which the log gives with every such failure; arguments too long for a command are in a file.
+To reproduce a failed child: `python -m enginewright_runtime.core.isolated MODULE:NAME ARGUMENTS`, which
+is logged with every failure; arguments too long for a command are in a file.
 """
 
 import importlib
@@ -26,12 +26,12 @@ FROM_FILE: Final = "@"  # before the path of a file with the arguments
 
 
 def _encodable(text: str) -> str:
-    """Return a text as UTF-8 takes it: names of files in messages need not be UTF-8."""
+    """Return a text that is valid UTF-8, since file names in messages need not be."""
     return text.encode(errors="backslashreplace").decode()
 
 
 class ChildAnswer(ProcessAnswer):
-    """What a child has come to."""
+    """The outcome of a child."""
 
     outcome: Literal["result", "failure", "session-error", "memory", "disk-full", "error"]
     result: Any = None  # of the function, as JSON
@@ -49,12 +49,12 @@ def dump_arguments(function: Callable[..., Any], *args: Any, **kwargs: Any) -> d
 
 
 def load_result(function: Callable[..., Any], result: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """Return what a function has returned out of its JSON."""
+    """Return a function's result from JSON."""
     return _adapter(function, "return").validate_python(result)
 
 
 def dump_result(function: Callable[..., Any], result: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """Return what a function has returned as JSON."""
+    """Return a function's result as JSON."""
     return _adapter(function, "return").dump_python(result, mode="json")
 
 

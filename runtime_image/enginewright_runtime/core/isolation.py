@@ -1,7 +1,7 @@
-"""Runs a function of ours in a process of its own, because native code may kill that process.
+"""Runs a function in a child process, because native code may crash it.
 
-Compiling or first running a model has crashed OpenVINO and ONNX Runtime with a signal: no Python
-error, no report, only a dead container. Here the stage outlives it and reports its last output.
+Compiling or running a model has crashed OpenVINO and ONNX Runtime with a signal: without a Python
+exception or report, the container just ends. Here the stage survives and reports the last output.
 """
 
 import json
@@ -40,10 +40,10 @@ Out = TypeVar("Out")
 
 _log: Final = logging.getLogger(__name__)
 
-_LONGEST_ARGUMENT: Final = 100_000  # bytes; Linux takes 128 KiB (MAX_ARG_STRLEN)
+_LONGEST_ARGUMENT: Final = 100_000  # bytes; Linux's limit is 128 KiB (MAX_ARG_STRLEN)
 _STDERR_BYTES: Final = 2000  # bytes of stderr that are kept
 _NEARLY: Final = 0.8
-_LOOK_SECONDS: Final = 0.1  # between two looks at the clocks
+_LOOK_SECONDS: Final = 0.1  # interval at which the clocks are checked
 
 _keeping: Final = threading.Lock()
 _files: Final[dict[str, Path]] = {}  # with arguments too long for a command, by function
@@ -54,10 +54,11 @@ class Limits:
     """What a child may use; None: as much as the container."""
 
     seconds: float | None = None  # elapsed
-    # Of memory of its own: heap and anonymous mappings, not files that it maps. Allocations past it
-    # fail in the child, which reports them; past the container's limit the kernel ends all of it, unreported.
+    # Private memory: heap and anonymous mappings, not mapped files. Allocations above it fail in the child,
+    # which reports them; above the container's limit the kernel kills the container without a report.
     memory_bytes: int | None = None
-    # of `TimeLimit`, by the child's processor time: other load ends nothing early, and `seconds` what hangs
+    # of `TimeLimit` with the child's CPU time, so that other load does not cause a timeout; `seconds` limits
+    # a child that hangs
     work_seconds: float | None = None
 
 
@@ -66,10 +67,10 @@ UNLIMITED: Final = Limits()
 
 @dataclass(frozen=True)
 class Call(Generic[P, Out]):
-    """A function of ours, to be run in a child process.
+    """A function that runs in a child process.
 
-    What it takes and returns crosses as JSON, by its annotations: whatever pydantic can write and read
-    again, so dataclasses, messages of the contract, paths, tuples, mappings.
+    Arguments and result are passed as JSON according to its annotations, so they may be what pydantic
+    can serialize: dataclasses, messages of the contract, paths, tuples, mappings.
     """
 
     function: Callable[P, Out]
@@ -80,8 +81,8 @@ class Call(Generic[P, Out]):
         """Run the function in a child process and return its result.
 
         Raises:
-            StageFailure: as the function raised it; BackendCrashed when a signal ended the child;
-                OutOfMemory when the kernel did, or an allocation failed; Timeout past its limit.
+            StageFailure: as the function raised it; BackendCrashed if a signal ended the child;
+                OutOfMemory if the kernel killed it or an allocation failed; Timeout.
             SessionError: as the function raised it.
         """
         function = name_of(self.function)
@@ -97,39 +98,41 @@ class Call(Generic[P, Out]):
         return dump_result(self.function, result)
 
     def read(self, result: Any) -> Out:  # noqa: ANN401 - any JSON value
-        """Return a result out of its JSON."""
+        """Return a result from JSON."""
         read: Out = load_result(self.function, result)
         return read
 
 
 def log_command(module: ModuleType, *arguments: str, before: Sequence[str] = ()) -> None:
-    """Log the command that does again, by hand, what a child has failed at.
+    """Log a command that reproduces a failed child.
 
     Args:
-        module: of ours, which is run as a program.
+        module: run as a program.
         arguments: of the program.
         before: a command whose output it reads.
     """
     program = shlex.join((sys.executable, "-m", module.__name__, *arguments))
     given = f"{shlex.join(before)} | " if before else ""
-    _log.info("to run it again: %s%s", given, program)
+    _log.info("to reproduce: %s%s", given, program)
 
 
 def _log_call(function: str, arguments: str) -> None:
-    """Log the command that calls a function again; what came of the call is reported in any case."""
+    """Log a command that calls a function again."""
     if len(arguments) >= _LONGEST_ARGUMENT:
         try:
             arguments = f"{FROM_FILE}{_kept(function, arguments)}"
         except OSError as error:
-            _log.info("%s cannot be run again: its arguments are not kept: %s", function, error)
+            _log.info(
+                "%s cannot be reproduced: its arguments could not be stored: %s", function, error
+            )
             return
     log_command(isolated, function, arguments)
 
 
 def _kept(function: str, arguments: str) -> Path:
-    """Write the arguments of a function's last failure to its file; return that.
+    """Write the arguments of a function's last failure to a file; return its path.
 
-    One file for each function: callers may go on after any number of failures.
+    One file per function, since callers may continue after any number of failures.
     """
     with _keeping:
         if function not in _files:
@@ -141,7 +144,7 @@ def _kept(function: str, arguments: str) -> Path:
 
 
 def _answer(function: str, arguments: dict[str, Any], doing: str, limits: Limits) -> Any:  # noqa: ANN401 - any JSON value
-    # results in memory: else a child could not answer that the disk is full
+    # results in memory, so that a child can report a full disk
     memory = os.memfd_create("results")
     with tempfile.TemporaryFile() as errors, os.fdopen(memory, "w+b") as results:
         with Child(
@@ -161,21 +164,19 @@ def _answer(function: str, arguments: dict[str, Any], doing: str, limits: Limits
         answer = _parsed(results.read())
         stderr = tail(errors)
     if (end.code < 0 or answer is None) and _was_near_limit(end.peak_bytes, limits):
-        raise StageFailure(
-            Reason.OUT_OF_MEMORY, f"{doing} came to the end of the memory that it may use"
-        )
+        raise StageFailure(Reason.OUT_OF_MEMORY, f"{doing} reached its memory limit")
     if end.code < 0:
         raise killed(-end.code, doing, stderr)
     if answer is None:
         raise StageFailure(
             Reason.BACKEND_CRASHED,
-            f"{doing} ended its process with code {end.code}{last_output(stderr)}",
+            f"{doing}: the process exited with code {end.code}{last_output(stderr)}",
         )
     return _result(answer, doing, stderr)
 
 
 def _wait(child: Child, limits: Limits) -> End | None:
-    """Wait until a child has ended; None: it has had its time."""
+    """Wait until a child has ended; None: it exceeded its time limit."""
     if limits.work_seconds is None:
         return child.wait(limits.seconds)
     work = TimeLimit(limits.work_seconds, (child.processor_seconds, time.monotonic))
@@ -187,7 +188,7 @@ def _wait(child: Child, limits: Limits) -> End | None:
 
 
 def _parsed(answer: bytes) -> ChildAnswer | None:
-    """Return what a child answered; None where it ended before, or in the middle of it."""
+    """Return a child's answer; None: it ended before the answer was complete."""
     try:
         return ChildAnswer.decode(answer)
     except ValueError:
@@ -195,12 +196,12 @@ def _parsed(answer: bytes) -> ChildAnswer | None:
 
 
 def _was_near_limit(peak: int, limits: Limits) -> bool:
-    """Tell whether a child that died had used nearly all that it may: not all native code checks."""
+    """Return whether a child that crashed was near its limit: not all native code checks allocations."""
     return limits.memory_bytes is not None and peak > _NEARLY * limits.memory_bytes
 
 
 def tail(file: Any) -> str:  # noqa: ANN401 - a binary temporary file
-    """Return the end of what a child wrote."""
+    """Return the end of a child's output."""
     file.seek(0, os.SEEK_END)
     file.seek(max(0, file.tell() - _STDERR_BYTES))
     text: str = file.read().decode(errors="replace")
@@ -208,7 +209,7 @@ def tail(file: Any) -> str:  # noqa: ANN401 - a binary temporary file
 
 
 def last_output(stderr: str) -> str:
-    """Return the end of a child's stderr as the end of a message."""
+    """Return the end of a child's stderr, to be appended to a message."""
     return f"; last output: {plain(stderr)}" if stderr else ""
 
 

@@ -1,4 +1,4 @@
-"""What nodes are called in placements, costs and partitions, so that all name them alike."""
+"""The labels of nodes in placements, costs and partitions."""
 
 import re
 from typing import Final
@@ -9,18 +9,18 @@ _FUSED: Final = re.compile(r"(?P<name>.+)/\w+Fusion(?:_token_\d+)? \(\w+\)")  # 
 
 
 def reported_label(name: str, op_type: str) -> str:
-    """Return "name (OpType)" from what runtimes report of a node; unnamed ones share one.
+    """Return "name (OpType)" as runtimes report a node; all unnamed nodes of a type share one label.
 
-    They report no outputs, by which `graphs.label` calls a node without a name.
+    They do not report outputs, after which `graphs.label` names a node without a name.
     """
     return f"{name or _UNNAMED} ({op_type})"
 
 
 def fused_name(node_label: str) -> str | None:
-    """Return the name of the node that ONNX Runtime has fused others into, or None.
+    """Return the original name of a node that ONNX Runtime fused others into, or None.
 
-    It calls a MatMul that took in an Add "NAME/MatMulAddFusion", and changes its type to Gemm.
+    For example, a MatMul fused with an Add becomes a Gemm named "NAME/MatMulAddFusion".
     """
-    # looked for in every label at every verdict, so the cheap test comes first
+    # called for every label at every verdict, so the cheap test comes first
     found = _FUSED.fullmatch(node_label) if "Fusion" in node_label else None
     return found.group("name") if found else None

@@ -1,8 +1,8 @@
-"""What this container may use, from its cgroup: the machine's own figures are another's share.
+"""The container's CPU and memory limits, from its cgroup.
 
-A process that passes the memory limit is killed with all its container, without a report. A thread
-pool sized by `os.cpu_count()` in a container limited to one CPU is throttled most of the time, which
-shows as latency and in no log.
+A process that exceeds the memory limit is killed with its container, without a report. A thread pool
+sized by `os.cpu_count()` in a container limited to one CPU is throttled most of the time, which
+increases latency and is not logged.
 """
 
 import os
@@ -11,7 +11,7 @@ from typing import Final
 
 _ROOT: Final = Path("/sys/fs/cgroup")
 _SELF: Final = Path("/proc/self/cgroup")
-_NO_LIMIT: Final = 1 << 60  # bytes; v1 writes a number near 2**63 where there is none
+_NO_LIMIT: Final = 1 << 60  # bytes; without a limit v1 has a number near 2**63
 _RESERVE: Final = 128 << 20  # bytes of the container's memory for this process to grow
 
 
@@ -31,7 +31,7 @@ def cpu_limit(root: Path = _ROOT, membership: Path = _SELF) -> float | None:
 
 
 def threads(root: Path = _ROOT, membership: Path = _SELF) -> int:
-    """Return how many compute threads fit: whole CPUs of the limit, of those it may run on."""
+    """Return the number of compute threads: complete CPUs of the limit, within the CPU affinity."""
     runnable = len(os.sched_getaffinity(0))
     limit = cpu_limit(root, membership)
     return runnable if limit is None else max(1, min(runnable, int(limit)))
@@ -52,13 +52,13 @@ def memory_limit(root: Path = _ROOT, membership: Path = _SELF) -> int | None:
 
 
 def memory() -> int:
-    """Return the bytes of memory that this container may have: the limit, else the machine's."""
+    """Return the memory of this container in bytes: its limit, otherwise the machine's memory."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min(memory_limit() or machine, machine)
 
 
 def memory_of_child() -> int | None:
-    """Return the bytes that a child may have, so that running out ends it alone, and is reported.
+    """Return the memory limit of a child in bytes, so that only the child fails, and reports it.
 
     None: there is no limit.
     """

@@ -1,6 +1,6 @@
 """One-line logfmt on stderr, with rate-limited progress lines.
 
-The operator reads reports, never logs: these lines are for people who run `kubectl logs`.
+The operator reads reports, never logs: these lines are for users of `kubectl logs`.
 """
 
 import logging
@@ -17,14 +17,14 @@ LEVEL_VARIABLE: Final = "ENGINEWRIGHT_LOG_LEVEL"  # debug adds the tracebacks of
 _EVERY_SECONDS: Final = 5.0
 _EVERY_SHARE: Final = 0.1
 _ACCOUNT: Final = re.compile(r"(https?://)[^/\s\"'?]*@", re.IGNORECASE)
-_TOKEN: Final = re.compile(r"[^\s\"']+")  # each is looked at once: a model's author chooses texts
-# of object stores, whose keys may have a ? themselves: https and others carry nothing else there
+_TOKEN: Final = re.compile(r"[^\s\"']+")  # matched in linear time, since models contain any text
+# of object stores, whose keys may contain a ?, which elsewhere begins the query
 _KEYED: Final = re.compile(r"\b(s3|gs|hf)://", re.IGNORECASE)
 _SECRET: Final = re.compile(r"sig|token|credential|secret|password", re.IGNORECASE)
 
 
 def masked(text: str) -> str:
-    """Return a text whose addresses have neither accounts nor queries, where signed URLs carry their secret."""
+    """Return a text without the accounts and queries of its URLs, which may contain secrets."""
     return _TOKEN.sub(_masked, _ACCOUNT.sub(r"\1", text)) if "://" in text else text
 
 
@@ -62,7 +62,7 @@ def configure(about: str) -> None:
 
 
 class TransferProgress:
-    """Logs how far a transfer is, every 5 s or 10%, whichever comes first."""
+    """Logs the progress of a transfer every 5 s or 10%, whichever comes first."""
 
     def __init__(self, logger: logging.Logger, what: str, total: int | None) -> None:
         self._logger = logger
@@ -84,11 +84,11 @@ class TransferProgress:
             self._report(now)
 
     def expect(self, total: int) -> None:
-        """Set how many bytes there will be, once that is known."""
+        """Set the total number of bytes, once it is known."""
         self._total = total
 
     def restart(self) -> None:
-        """Count from zero again: the transfer starts over."""
+        """Reset the count, because the transfer restarts."""
         self._done = self._reported = 0
 
     def _report(self, now: float) -> None:
@@ -105,7 +105,7 @@ class TransferProgress:
 
 
 def format_bytes(size: float) -> str:
-    """Return a size in bytes as people write it: 4.5 MiB."""
+    """Return a size in bytes for messages: 4.5 MiB."""
     for unit in ("B", "KiB", "MiB"):
         if size < 1024:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

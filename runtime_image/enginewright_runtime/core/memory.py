@@ -1,4 +1,4 @@
-"""Memory of this process, as the kernel reports it."""
+"""Memory use of this process, as the kernel reports it."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -10,27 +10,27 @@ _STATUS: Final = Path("/proc/self/status")
 _PEAK: Final = "VmHWM:"  # proc(5): peak resident set size
 _RESIDENT: Final = "VmRSS:"
 _REFERENCES: Final = Path("/proc/self/clear_refs")
-_FORGET_PEAK: Final = "5"  # proc(5), clear_refs
+_RESET_PEAK: Final = "5"  # proc(5), clear_refs
 
 
 def peak_bytes() -> int | None:
-    """Return the most memory that this process has had resident; None: the kernel does not report it."""
+    """Return the peak resident memory of this process; None: the kernel does not report it."""
     return _field(_PEAK)
 
 
 def resident_bytes() -> int:
-    """Return the memory that this process has resident; 0: the kernel does not report it."""
+    """Return the resident memory of this process; 0: the kernel does not report it."""
     return _field(_RESIDENT) or 0
 
 
 @contextmanager
 def peak_since() -> Iterator[Callable[[], int]]:
-    """Give what returns the most memory that was resident since the beginning of the context.
+    """Yield a function that returns the peak resident memory since the start of the context.
 
-    Where the kernel does not forget an earlier peak, that one counts too.
+    If the kernel cannot reset it, an earlier peak counts too.
     """
     with contextlib.suppress(OSError):
-        _REFERENCES.write_text(_FORGET_PEAK)
+        _REFERENCES.write_text(_RESET_PEAK)
     yield lambda: peak_bytes() or 0
 
 

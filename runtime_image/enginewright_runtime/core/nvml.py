@@ -1,7 +1,7 @@
-"""Critical errors (Xid) and memory of the devices, as NVIDIA's management library reports them.
+"""Critical errors (Xid) and memory use of the devices, reported by NVIDIA's management library (NVML).
 
-The library comes with the driver; without it, or where it refuses, as it does events in a MIG slice
-or a virtual machine without the right, nothing is reported, and runs that fail show the same later.
+The library comes with the driver. Without it, or where events are not permitted, as in a MIG instance or
+some virtual machines, nothing is reported, and a lost device is detected later by failing runs.
 """
 
 import ctypes
@@ -38,10 +38,10 @@ class _Memory(ctypes.Structure):
 
 
 def device_bytes(library: str = LIBRARY) -> int | None:
-    """Return the bytes in use on device 0, by whomever; None: no driver, or it does not report it.
+    """Return the bytes in use on device 0 by all processes; None: not reported.
 
-    A process has no figure of its own where its container has a PID namespace; an engine Job has
-    its device alone, so that the difference before and after is its own.
+    NVML has no figures by process for containers with a PID namespace; an engine Job has exclusive use of
+    its device, so that the difference before and after is its own.
     """
     try:
         nvml = ctypes.CDLL(library)
@@ -58,14 +58,14 @@ def device_bytes(library: str = LIBRARY) -> int | None:
 
 @dataclass(frozen=True)
 class XidEvents:
-    """The events of all devices that this container sees."""
+    """The events of all devices that are visible in this container."""
 
     _nvml: ctypes.CDLL
     _events: ctypes.c_void_p
 
     @classmethod
     def open(cls, library: str = LIBRARY) -> Self | None:
-        """Ask for the events; None where there is no driver, or none that reports them."""
+        """Register for events; None: there is no driver, or it does not support them."""
         try:
             nvml = ctypes.CDLL(library)
             events, count = ctypes.c_void_p(), ctypes.c_uint()
@@ -81,10 +81,10 @@ class XidEvents:
         return cls(nvml, events) if any(registered) else None
 
     def wait(self, milliseconds: int) -> int | None:
-        """Return the number of the next Xid; None: there was none within the time.
+        """Return the number of the next Xid; None: there was none in time.
 
         Raises:
-            OSError: events can be waited for no longer.
+            OSError: waiting for events failed.
         """
         data = _EventData()
         code = self._nvml.nvmlEventSetWait_v2(self._events, ctypes.byref(data), milliseconds)

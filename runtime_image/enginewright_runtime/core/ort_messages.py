@@ -1,4 +1,4 @@
-"""What ONNX Runtime says, without its source lines: for people who read a condition."""
+"""Shortens ONNX Runtime's messages, without source lines, for conditions that users read."""
 
 import re
 from typing import Final
@@ -32,7 +32,7 @@ def status(text: str) -> str | None:
 
 
 def plain(text: str) -> str:
-    """Return the message in one line, without status, source lines and paths, and not too long."""
+    """Return the message in one line, without status, source lines and paths, truncated."""
     found = _STATUS.search(text) if _FUNCTION.match(text) else _STATUS.match(text)
     message = found.group("text") if found else text
     message = _FILE.sub("", _COLOUR.sub("", message))
@@ -43,12 +43,12 @@ def plain(text: str) -> str:
 
 
 def errors(text: str) -> tuple[str, ...]:
-    """Return what ONNX Runtime has logged as errors in `text`, plainly and each once."""
+    """Return the errors that ONNX Runtime logged in `text`, shortened and without duplicates."""
     records = _RECORD.finditer(_COLOUR.sub("", text))
     found = (plain(record["text"]) for record in records if record["level"] in "EF")
     return tuple(dict.fromkeys(found))
 
 
 def is_out_of_memory(text: str) -> bool:
-    """Tell whether native code or NumPy says that an allocation failed."""
+    """Return whether native code or NumPy reports a failed allocation."""
     return _NO_MEMORY.search(text) is not None

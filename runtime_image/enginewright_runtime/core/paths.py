@@ -1,4 +1,4 @@
-"""Where things lie in a pod, as one value, so that tests and laptops can put them elsewhere."""
+"""The paths in a pod as one value, so that tests and preflight can use others."""
 
 import os
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Paths:
     source: Path
     samples: Path
     calibration: Path
-    extensions: Path  # one folder a claim
+    extensions: Path  # one folder per claim
     artifact: Path
     termination_log: Path
     probe_token: Path  # shared by the containers of a pod
@@ -28,7 +28,7 @@ class Paths:
 
     @classmethod
     def under(cls, root: Path) -> Self:
-        """Return the contract's paths with `root` before each."""
+        """Return the contract's paths, each prefixed with `root`."""
 
         def place(path: str) -> Path:
             return root / path.lstrip("/")

@@ -1,4 +1,4 @@
-"""Identifies what makes artefacts, so that a change of what only serves them prepares no model again."""
+"""The digest of the code that builds artefacts, so that changes of serving code rebuild nothing."""
 
 import platform
 from collections.abc import Mapping
@@ -17,13 +17,13 @@ _SERVES: Final = "serve"  # no stage imports it: import-linter holds the layers
 
 
 def pipeline_digest(versions: Mapping[str, Any]) -> str:
-    """Return the sha256 (hex) of what decides what Jobs make from given inputs.
+    """Return the sha256 (hex) of everything but the inputs that decides what Jobs build.
 
-    That is our code but for server, sidecar, comments and docstrings, the installed packages, Python, the C library
-    and the architecture.
+    That is our code without server, sidecar, comments and docstrings, the installed packages, Python, the C
+    library and the architecture.
 
     Args:
-        versions: of libraries that may come from elsewhere than packages, as JSON values.
+        versions: of libraries that may not come from packages, as JSON values.
     """
     packages = {
         f"{each.name}=={each.version}"

@@ -1,4 +1,4 @@
-"""The report of a failure, and the termination message by which it leaves the container."""
+"""The report of a failure and the container's termination message."""
 
 import logging
 from typing import Final
@@ -12,7 +12,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 def failed(stage: str, failure: StageFailure) -> StageReport:
-    """Return the report of a failure, with remedies for where `stage` runs."""
+    """Return the report of a failure, with the remedies for the container of `stage`."""
     return StageReport(
         stage=stage,
         ok=False,
@@ -22,8 +22,8 @@ def failed(stage: str, failure: StageFailure) -> StageReport:
 
 
 def write_termination_message(paths: Paths, text: str) -> None:
-    """Write the termination message; outside a pod there may be nobody who reads one."""
+    """Write the termination message; outside a pod its file may not exist."""
     try:
         paths.termination_log.write_text(text)
     except OSError as error:
-        _log.warning("no termination message: %s", error.strerror)
+        _log.warning("cannot write the termination message: %s", error.strerror)

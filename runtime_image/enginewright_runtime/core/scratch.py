@@ -1,4 +1,4 @@
-"""Files that a stage tries things with: gone when it ends, also those of an earlier run that was killed."""
+"""Removes a stage's temporary files, including those of an earlier run that was killed."""
 
 import shutil
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @contextmanager
 def scratch(work: Path, prefix: str) -> Iterator[None]:
-    """Remove, before and after, what lies in a work folder or in a folder there under names with `prefix`."""
+    """Remove, before and after, what has a name with `prefix` in a work folder or its folders."""
     _clear(work, prefix)
     try:
         yield

@@ -1,8 +1,8 @@
-"""A cache of results that Jobs on one machine share: what a source gives, whatever is to serve it.
+"""A cache of the reference's results, shared by Jobs on one machine.
 
-Preflight prepares one source for several backends, and every prepare Job runs the reference on the same.
-Where a folder is named, the first Job leaves its result there and the others take it; in pods none is,
-and every Job runs the reference itself. Only successes are kept.
+Preflight prepares one source for several backends, and each prepare Job would run the same reference.
+If a folder is configured, the first Job stores its results there and the others read them. In pods
+none is, and every Job runs the reference itself. Only successful results are stored.
 """
 
 import fcntl
@@ -29,20 +29,20 @@ _RESULT: Final = "answer.json"
 
 @dataclass(frozen=True)
 class ResultKey:
-    """What decides a result of the reference; equal keys have one result."""
+    """Everything that determines a result of the reference."""
 
-    model: Path  # as fetched: one that a Job has changed is not shared
+    model: Path  # as fetched: results of changed models are not shared
     recipe: Recipe  # of the Job
-    about: Any  # what else decides, with digests in the place of files
-    files: tuple[Path, ...] = ()  # that come with the result
+    about: Any  # other inputs, with digests instead of files
+    files: tuple[Path, ...] = ()  # that are part of the result
 
 
 def run_shared(call: Call[P, Out], key: ResultKey, *args: P.args, **kwargs: P.kwargs) -> Out:
-    """Run a call, as `Call.run` does, unless another Job has.
+    """Run a call as `Call.run` does, or return the result of another Job.
 
     Args:
-        call: that makes the result.
-        key: all that decides it.
+        call: computes the result.
+        key: everything that determines it.
         args: of the call, with paths of this Job.
         kwargs: likewise.
 
@@ -57,13 +57,13 @@ def run_shared(call: Call[P, Out], key: ResultKey, *args: P.args, **kwargs: P.kw
     place.mkdir(exist_ok=True)
     result = place / _RESULT
     with (place / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # others wait for the result
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other Jobs wait for the result
         if result.exists():
             for path in key.files:
                 shutil.copyfile(place / path.name, path)
             return call.read(json.loads(result.read_bytes()))
         found = call.run(*args, **kwargs)
-        _leave(place, key.files, call.written(found))
+        _store(place, key.files, call.written(found))
     return found
 
 
@@ -78,14 +78,14 @@ def _key(function: str, key: ResultKey) -> str:
     return sha256_text(canonical_json(decides))
 
 
-def _leave(
+def _store(
     place: Path,
     files: tuple[Path, ...],
     result: Any,  # noqa: ANN401 - any JSON value
 ) -> None:
-    """Leave a result whole or not at all: a Job may be ended in the midst of it, a disk be full.
+    """Store a result atomically, since the Job may be killed meanwhile or the disk be full.
 
-    The Job that made it has it either way.
+    If storing fails, the Job still uses its result.
     """
     unfinished = place / f"{_RESULT}.unfinished"
     try:

@@ -1,7 +1,7 @@
-"""How long work may take, whatever else runs on the machine and however many cores it has.
+"""A time limit that does not depend on other load or on the number of cores. Pure.
 
-Elapsed time passes early on a loaded machine. The processor time of all threads passes early on a
-machine of many cores. So that neither decides what is found, both must be over. Pure.
+Elapsed time alone would end too early on a loaded machine, the CPU time of all threads on a machine with
+many cores. So both must exceed the limit.
 """
 
 import time
@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 
 class TimeLimit:
-    """A limit of processor time and of elapsed time, from now on."""
+    """A limit of both CPU time and elapsed time, from now on."""
 
     def __init__(self, seconds: float, clocks: tuple[Callable[[], float], ...] = ()) -> None:
-        """Begin; `clocks`, in seconds, are by default this process's processor time and elapsed time."""
+        """Start it; `clocks`, in seconds, are by default this process's CPU time and elapsed time."""
         read = clocks or (time.process_time, time.monotonic)
         self._ends = [(clock, clock() + seconds) for clock in read]
 
     def over(self) -> bool:
-        """Return whether the time is up by every clock."""
+        """Return whether every clock exceeds the limit."""
         return all(clock() > end for clock, end in self._ends)

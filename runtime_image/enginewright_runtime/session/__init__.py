@@ -1,1 +1,1 @@
-"""How a model is run: one module a backend, each a promise about which provider runs the nodes."""
+"""Runs models: one module per backend, each of which promises the provider that runs the nodes."""

@@ -1,4 +1,4 @@
-"""Arrays by sample and tensor, as stages hand them on: .npz files of arrays SAMPLE/TENSOR, never pickled."""
+"""Arrays by sample and tensor, exchanged by stages as .npz files of arrays SAMPLE/TENSOR, unpickled."""
 
 import os
 import struct
@@ -30,13 +30,13 @@ def read_arrays(path: Path) -> dict[str, Arrays]:
 
 
 def map_arrays(path: Path) -> Arrays:
-    """Return the arrays by SAMPLE/TENSOR, in the file itself wherever they lie there as they are.
+    """Return the arrays by SAMPLE/TENSOR, memory-mapped where possible.
 
-    What is not read is not in memory, and what was read the kernel may drop again. Compressed
-    arrays, and those of strings, are read as ever.
+    Mapped arrays use only page cache, which the kernel can reclaim. Compressed arrays and arrays of
+    strings are read into memory.
 
     Raises:
-        OSError, ValueError: it is no .npz file.
+        OSError, ValueError: it is not an .npz file.
     """
     found: Arrays = {}
     try:
@@ -48,12 +48,12 @@ def map_arrays(path: Path) -> Arrays:
                         array = np.lib.format.read_array(stream, allow_pickle=False)
                 found[member.filename.removesuffix(".npy")] = array
     except (zipfile.BadZipFile, struct.error) as error:
-        raise ValueError(f"{path.name} is no .npz file: {error}") from error
+        raise ValueError(f"{path.name} is not an .npz file: {error}") from error
     return found
 
 
 def _mapped(path: Path, file: BinaryIO, member: zipfile.ZipInfo) -> NDArray[Any] | None:
-    """Return a member as it lies in the file; None: it cannot be used there."""
+    """Return a memory-mapped member; None: it cannot be mapped."""
     if member.compress_type != zipfile.ZIP_STORED:
         return None
     file.seek(member.header_offset + _NAME_LENGTH_AT)
@@ -70,7 +70,7 @@ def _mapped(path: Path, file: BinaryIO, member: zipfile.ZipInfo) -> NDArray[Any]
 
 
 def write_arrays(path: Path, groups: Mapping[str, Mapping[str, NDArray[Any]]]) -> None:
-    """Write arrays by sample; strings become fixed-width ones, which need no pickle."""
+    """Write arrays by sample; strings become fixed-width, which needs no pickle."""
     arrays: dict[str, Any] = {
         f"{sample}/{name}": array.astype(np.str_) if array.dtype == object else array
         for sample, members in groups.items()

@@ -1,4 +1,4 @@
-"""What a backend is: a promise about which provider runs the nodes, and what that provider needs."""
+"""The base of backends: the provider that a backend promises, and what that provider needs."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from enginewright_runtime.session.optimization import HIGHEST
 CPU_PROVIDER: Final = PROVIDERS["cpu"]
 # entries of a session's configuration
 RECORD_ASSIGNMENT: Final = "session.record_ep_graph_assignment_info"
-SPINNING: Final = "session.intra_op.allow_spinning"  # burns the quota that other threads need
+SPINNING: Final = "session.intra_op.allow_spinning"  # uses up the CPU quota of other threads
 
 
 @dataclass(frozen=True)
 class SessionRequest:
-    """What a session is to be made of."""
+    """What a session is created from."""
 
     model_path: Path
     threads: int
@@ -32,7 +32,7 @@ class SessionRequest:
 
 
 class ProviderError(Exception):
-    """The provider could not be made, and this says why in the library's own text; not the model's fault."""
+    """The provider could not be created, with the library's message; the model is not the cause."""
 
 
 class SessionBackend(ABC):
@@ -42,28 +42,26 @@ class SessionBackend(ABC):
     provider: ClassVar[str]
     needs_driver: ClassVar[bool] = False  # NVIDIA's
     compiled: ClassVar[bool] = False  # runs engines, which no other provider can run
-    optimized: ClassVar[bool] = (
-        False  # runs what ONNX Runtime's own optimisations make of the graph
-    )
+    optimized: ClassVar[bool] = False  # runs the graph as ONNX Runtime optimises it
 
     def offered(self) -> bool:
-        """Tell whether this image is meant for the backend."""
+        """Return whether this image is built for the backend."""
         return self.provider in ort.get_available_providers()
 
     def complete(self) -> bool:
-        """Tell whether the image holds the backend's library, whose version can then be asked for."""
+        """Return whether the image contains the backend's library, so that its version is known."""
         return True
 
     def conflict(self) -> str | None:
-        """Return what does not fit together of what the image holds; None: all of it does."""
+        """Return which components of the image are incompatible; None: all are compatible."""
         return None
 
     def missing_libraries(self) -> tuple[str, ...]:
-        """Return the libraries that the provider needs and that are not here, the driver's apart."""
+        """Return the missing libraries that the provider needs, except the driver's."""
         return ()
 
     def cuda_major(self) -> str | None:
-        """Return the major version of CUDA that the provider was built for; None: for none."""
+        """Return the major version of CUDA that the provider was built for; None: without CUDA."""
         return None
 
     def provider_options(self, request: SessionRequest) -> dict[str, str]:
@@ -72,10 +70,10 @@ class SessionBackend(ABC):
         return {}
 
     def providers(self, options: ort.SessionOptions, request: SessionRequest) -> list[Any] | None:
-        """Return what `InferenceSession` takes as providers; None: `options` has them now.
+        """Return the providers for `InferenceSession`; None: they were added to `options`.
 
         Raises:
-            ProviderError: the provider cannot be made.
+            ProviderError: the provider cannot be created.
         """
         del options
         wanted = [(self.provider, self.provider_options(request))]
@@ -89,8 +87,8 @@ class SessionBackend(ABC):
 def distribution() -> str:
     """Return the one distribution that owns the folder `onnxruntime`.
 
-    Every ONNX Runtime wheel owns that folder; with two installed the last one wins, its provider
-    goes and `pip check` says nothing.
+    Every ONNX Runtime wheel owns that folder. With two installed, the last one overwrites the other,
+    whose providers are then missing, and `pip check` does not report it.
 
     Raises:
         StageFailure: ProviderMissing, naming the distributions.
@@ -100,7 +98,7 @@ def distribution() -> str:
         raise StageFailure(
             Reason.PROVIDER_MISSING,
             f"{len(found)} distributions own the folder onnxruntime ({', '.join(found) or 'none'}),"
-            " so which providers exist is chance",
+            " so the available providers are undefined",
             remedy="build the image with exactly one of them",
         )
     return found[0]
@@ -112,7 +110,7 @@ def distributions() -> tuple[str, ...]:
 
 
 class CpuBackend(SessionBackend):
-    """Runs every operator that ONNX Runtime knows; threads are the session's."""
+    """Runs all of ONNX Runtime's operators, on the session's threads."""
 
     name: ClassVar[str] = "cpu"
     provider: ClassVar[str] = CPU_PROVIDER

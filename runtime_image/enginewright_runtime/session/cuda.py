@@ -1,7 +1,7 @@
 """ONNX Runtime's CUDA provider, which runs prepared models on NVIDIA's GPUs.
 
-The wheel holds the provider and none of the libraries that it needs: users add those in a build of
-their own (docs/serving.md). Without them ONNX Runtime serves from the CPU and says so in a log only.
+The wheel contains the provider without the libraries that it needs, which users add to their own image
+(docs/serving.md). Without them ONNX Runtime falls back to the CPU and only logs it.
 """
 
 from pathlib import Path
@@ -44,5 +44,5 @@ class CudaBackend(SessionBackend):
 
     @override
     def version(self) -> str:
-        """Return the major version of CUDA, which is what a driver must be new enough for."""
+        """Return the major version of CUDA, which the driver must support."""
         return cuda_major() or "unknown"

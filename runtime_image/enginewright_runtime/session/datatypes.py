@@ -1,4 +1,4 @@
-"""The tensor types of the Open Inference Protocol, as ONNX Runtime and NumPy know them."""
+"""The tensor types of the Open Inference Protocol with their names in ONNX Runtime and NumPy."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -8,7 +8,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Datatype:
-    """One type; `dtype` is how its elements lie in memory."""
+    """One type; `dtype` is the representation of its elements in memory."""
 
     name: str  # in the protocol
     onnx: str  # as ONNX Runtime spells it in NodeArg.type

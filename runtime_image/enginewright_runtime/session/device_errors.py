@@ -1,8 +1,8 @@
-"""Which of the errors of native libraries say that the device is lost to this process. Pure.
+"""Recognizes errors of native libraries after which this process has lost the device. Pure.
 
-After most of these every further call of CUDA returns the same error: "the process must be
-terminated and relaunched" (CUDA Runtime API, cudaError). What says nothing of the device, such as
-"TensorRT EP execution context enqueue failed.", is distinguished by trying known inputs again.
+After most of these every further CUDA call returns the same error: "the process must be terminated
+and relaunched" (CUDA Runtime API, cudaError). Messages that do not name the device, such as
+"TensorRT EP execution context enqueue failed.", are diagnosed by rerunning known-valid inputs.
 """
 
 import re
@@ -43,7 +43,7 @@ _NAME: Final = re.compile(
 
 
 def lost_device(text: str) -> str | None:
-    """Return the cause, as text that does not change from run to run; None: `text` names none."""
+    """Return the cause, without details that change between runs; None: `text` names none."""
     for found in _CODE.finditer(text):
         code = int(found.group(1))
         if code in LOST:

@@ -1,8 +1,7 @@
-"""Asks the accelerator's driver itself whether it is there.
+"""Queries the accelerator's driver directly.
 
-That a model fails on a device says nothing of the driver, and that it runs somewhere says nothing
-either. So the driver library is opened and initialised, in a child process, before anything that
-needs it is loaded.
+Whether a model runs does not show the state of the driver. So the driver library is opened and
+initialised, in a child process, before anything that needs it is loaded.
 """
 
 import json
@@ -37,10 +36,10 @@ NOT_NEEDED: Final = Device(Driver(needed=False, present=False))
 
 
 def ask(cuda_major: str | None, command: tuple[str, ...] | None = None) -> Device:
-    """Ask NVIDIA's driver; takes a few hundred milliseconds where there is one.
+    """Query NVIDIA's driver; takes a few hundred milliseconds if it is installed.
 
     Args:
-        cuda_major: version of CUDA that the image's libraries are built for; None: not known.
+        cuda_major: version of CUDA that the image's libraries are built for; None: unknown.
         command: what to run instead of the child, for tests.
     """
     child = command or (sys.executable, "-I", "-S", str(Path(libcuda.__file__)))
@@ -55,23 +54,23 @@ def ask(cuda_major: str | None, command: tuple[str, ...] | None = None) -> Devic
         answer = json.loads(done.stdout)
     except ValueError:
         last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2][:200]
-        return _missing(f"NVIDIA's driver could not be asked: {last or 'no answer'}")
+        return _missing(f"NVIDIA's driver could not be queried: {last or 'no output'}")
     return _read(answer, cuda_major)
 
 
 def _read(answer: dict[str, Any], cuda_major: str | None) -> Device:
-    """Turn the child's answer into facts."""
+    """Interpret the child's output."""
     if "unopened" in answer:
-        return _missing(f"NVIDIA's driver is not here: {answer['unopened']}")
+        return _missing(f"NVIDIA's driver is not available: {answer['unopened']}")
     number = answer.get("version")
     version = f"{number // 1000}.{number % 1000 // 10}" if number else None
     if code := answer.get("code"):
         detail = f": {answer['detail']}" if answer.get("detail") else ""
         reason = Reason.DRIVER_TOO_OLD if code in _MISFITS else Reason.DRIVER_MISSING
-        message = f"NVIDIA's driver is here, but cuInit fails with code {code}{detail}"
+        message = f"NVIDIA's driver is installed, but cuInit fails with code {code}{detail}"
         return Device(_unusable(reason, message, version))
     if number and cuda_major and number // 1000 < int(cuda_major):
-        message = f"NVIDIA's driver is for CUDA {version}, and this image needs CUDA {cuda_major}"
+        message = f"NVIDIA's driver supports CUDA {version}, but this image needs CUDA {cuda_major}"
         return Device(
             _unusable(Reason.DRIVER_TOO_OLD, message, version), answer.get("compute_capability")
         )
@@ -85,5 +84,5 @@ def _missing(message: str) -> Device:
 
 
 def _unusable(reason: Reason, message: str, version: str | None) -> Driver:
-    """Return a driver whose library is there and does not serve."""
+    """Return a driver that is installed but cannot be used."""
     return Driver(needed=True, present=True, version=version, reason=reason, message=message)

@@ -1,7 +1,7 @@
-"""Run as a program of its own: asks NVIDIA's driver library what is there, and prints JSON.
+"""Run as a separate program: queries NVIDIA's driver library and prints JSON.
 
-It imports nothing of ours and no third party, so that the child starts in milliseconds; a broken
-driver that crashes or hangs takes only this process with it. `driver` reads the answer.
+It imports only the standard library, so that the child starts in milliseconds; a broken driver can
+crash or hang only this process. `driver` reads the output.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ _MINOR: Final = 76
 
 
 def main() -> int:
-    """Print what the driver says; 0 whatever that is."""
+    """Print what the driver reports; always return 0."""
     print(json.dumps(_ask()))
     return 0
 
@@ -29,7 +29,7 @@ def _ask() -> dict[str, Any]:
     try:
         initialise, version_of = cuda.cuInit, cuda.cuDriverGetVersion
     except AttributeError as error:
-        return {"unopened": f"{LIBRARY} is something else: {error}"}
+        return {"unopened": f"{LIBRARY} is not the driver's library: {error}"}
     version = ctypes.c_int()
     code = version_of(ctypes.byref(version))
     found: dict[str, Any] = {"version": version.value} if code == 0 else {}
@@ -39,7 +39,7 @@ def _ask() -> dict[str, Any]:
 
 
 def _device(cuda: ctypes.CDLL) -> dict[str, Any]:
-    """Return the compute capability of device 0; {} where the driver reports none."""
+    """Return the compute capability of device 0; {}: the driver reports none."""
     device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     try:
         failed = (

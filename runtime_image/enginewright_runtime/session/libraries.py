@@ -1,7 +1,7 @@
-"""What a native library needs and does not find, and which wheel owns a module, without loading either.
+"""Finds missing dependencies of native libraries, and the wheel that owns a module, without loading.
 
-A provider whose libraries are missing makes no exception but a session on the CPU, and the loader
-names only the first of them. `ldd` follows the very search that a load would, and names them all.
+If a provider's libraries are missing, ONNX Runtime raises no exception but runs on the CPU, and the
+loader names only the first one. `ldd` searches as the loader does, and names all of them.
 """
 
 import os
@@ -18,9 +18,9 @@ _LINE: Final = re.compile(r"^\s*(?P<name>\S+) => (?P<path>not found|/\S+)", re.M
 
 
 def resolve(library: Path) -> dict[str, Path | None]:
-    """Return what `library` needs, directly or not: name -> file, or None where there is none.
+    """Return the direct and indirect dependencies of `library`: name -> file, None: not found.
 
-    {} where the loader cannot tell: then a load will.
+    {}: ldd failed; then loading will report the cause.
     """
     try:
         done = subprocess.run(
@@ -40,7 +40,7 @@ def resolve(library: Path) -> dict[str, Path | None]:
 
 
 def missing(library: Path, but: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the names of libraries that `library` needs and that nowhere are, less those in `but`."""
+    """Return the names of missing libraries that `library` needs, except those in `but`."""
     allowed = set(but)
     return tuple(
         name for name, path in resolve(library).items() if path is None and name not in allowed
@@ -48,22 +48,22 @@ def missing(library: Path, but: Iterable[str] = ()) -> tuple[str, ...]:
 
 
 def wheel_version(*modules: str) -> str | None:
-    """Return the version of the wheel that owns the first of `modules` that any does."""
+    """Return the version of the wheel that owns the first of `modules` that is installed."""
     found = next((each for name in modules for each in owners(name)), None)
     return found.version if found else None
 
 
 @cache
 def owners(module: str) -> tuple[Distribution, ...]:
-    """Return the distributions that own a top-level module or package, by name; () where none does.
+    """Return the distributions that own a top-level module or package, sorted by name.
 
-    Of two installations of one distribution the first on the path counts, as for Python.
-    `importlib.metadata.packages_distributions` answers for all modules at once, by parsing every list of
-    installed files: half a second on a slow processor, in every process that asks.
+    Of two installations of one distribution the first on the path counts, as for imports.
+    `importlib.metadata.packages_distributions` parses the file lists of all distributions, which takes
+    half a second on a slow processor in every process that calls it.
     """
     found: dict[str, Distribution] = {}
     for each in distributions():
-        # without METADATA, as an interrupted installation leaves it, there is no name
+        # an interrupted installation leaves no METADATA, and so no name
         if each.name and _owns(each, module):
             found.setdefault(each.name, each)
     return tuple(found[name] for name in sorted(found))

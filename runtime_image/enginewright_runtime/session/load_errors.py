@@ -1,6 +1,6 @@
-"""From the errors of native libraries to a reason: each pattern was seen in their own output.
+"""Maps errors of native libraries to reasons; each pattern was seen in their output.
 
-Nothing is concluded from a backend's name. What fits no pattern is reported as the library wrote it.
+An error that matches no pattern is reported as the library wrote it.
 """
 
 import re
@@ -30,7 +30,7 @@ def cause(provider: str, text: str) -> Finding:
 
     Args:
         provider: its name, for the message.
-        text: all that was written and raised meanwhile.
+        text: everything that was logged and raised.
     """
     if known := _known(provider, text):
         return known
@@ -43,7 +43,7 @@ def cause(provider: str, text: str) -> Finding:
 
 
 def engine_cause(backend: str, text: str) -> Finding:
-    """Return why an engine whose file is whole could not be loaded; arguments as in `cause`."""
+    """Return why an engine with an undamaged file could not be loaded; arguments as in `cause`."""
     if known := _known(backend, text):
         return known
     detail = "; ".join((*errors(text), plain(text)))

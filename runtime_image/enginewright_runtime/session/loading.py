@@ -1,12 +1,12 @@
-"""A session that runs where it has to run, or one whose fallback is reported; never a silent one.
+"""Creates sessions on the promised provider; fallback is refused or reported, never silent.
 
-ONNX Runtime serves from the CPU when the wanted provider cannot be made: mostly without an
-exception, and in one case with `get_providers()[0]` still naming the wanted one. So every way in
-which it falls back by itself is switched off or looked for here, and which node runs where is read
-from the session, never concluded from `get_providers()`.
+ONNX Runtime falls back to the CPU if the requested provider cannot be created: usually without an
+exception, and in one case with `get_providers()[0]` still naming the requested one. So its automatic
+fallback is disabled or detected here, and the placement of nodes is read from the session, not derived
+from `get_providers()`.
 
-What can be known without loading is asked first: libraries, then driver. So the reason is the same
-on every machine, and names all that is missing instead of what the loader came upon first.
+Libraries and driver are checked before loading. So the reason is the same on every machine, and names
+everything that is missing instead of only what the loader found first.
 """
 
 import logging
@@ -44,7 +44,7 @@ from enginewright_runtime.session.tensorrt import TensorRtBackend
 from enginewright_runtime.session.tensorrt_rtx import TensorRtRtxBackend
 
 _log: Final = logging.getLogger(__name__)
-_QUIET: Final = 3  # errors only; warnings about the model itself are findings of `validate`
+_QUIET: Final = 3  # only errors; warnings about the model are findings of `validate`
 _BACKENDS: Final[tuple[SessionBackend, ...]] = (
     TensorRtBackend(),
     TensorRtRtxBackend(),
@@ -60,7 +60,7 @@ class LoadedModel:
 
     session: ort.InferenceSession
     placement: SessionPlacement
-    cause: Finding | None = None  # why the provider could not be made; None: it was
+    cause: Finding | None = None  # why the provider could not be created; None: it was
     level: str = HIGHEST  # of ONNX Runtime's graph optimisations
 
 
@@ -73,29 +73,29 @@ def create(
     device: Device | None = None,
     level: str | None = None,
 ) -> LoadedModel:
-    """Load `model_path` on backend `name`, with the libraries in the folder `extensions` beside its own.
+    """Load `model_path` on backend `name`, with the libraries in its sibling folder `extensions`.
 
     Args:
         name: of a backend that this image offers.
-        model_path: the .onnx file; external data and engines lie beside it.
-        threads: compute threads; None: as many as the cgroup's CPU limit grants.
-        strict: refuse a session that fell back whole. Otherwise it is kept, with the cause; an
-            engine runs on no other provider, so without its own it is refused either way.
-        device: what the driver said; None: it is asked if the backend needs one.
+        model_path: the .onnx file; external data and engines are in the same folder.
+        threads: compute threads; None: according to the cgroup's CPU limit.
+        strict: refuse a session that fell back completely. Otherwise it is returned with the cause;
+            an engine needs its own provider, so its fallback is refused in any case.
+        device: what the driver reported; None: it is queried if the backend needs one.
         level: of graph optimisations, a key of `optimization.LEVELS`; None: the highest at which
-            ONNX Runtime loads the model. Of a backend that compiles by itself: always all.
+            ONNX Runtime loads the model. Backends with their own compiler always use the highest.
 
     Raises:
         StageFailure: ProviderMissing, ProviderRefused, DriverMissing or DriverTooOld when the
-            provider could not be made; UnsupportedOperator when it took no node; of an engine,
+            provider could not be created; UnsupportedOperator when it took no node; of an engine,
             EngineIncompatible or EngineVersionMismatch; of a library, ExtensionFailed.
-        SessionError: ONNX Runtime refused the model.
+        SessionError: ONNX Runtime rejected the model.
     """
     distribution()
     backend = find(name)
-    whole = strict or backend.compiled
+    refuse_fallback = strict or backend.compiled
     obstacle = _obstacle(backend, device)
-    if obstacle and whole:
+    if obstacle and refuse_fallback:
         raise StageFailure.of(obstacle)
     wanted = level if level and backend.optimized else HIGHEST
     request = SessionRequest(
@@ -113,14 +113,14 @@ def create(
             _refuse_idle(placement)
         return LoadedModel(session, placement, level=request.level)
     found = obstacle or cause(backend.provider, output)
-    if whole:
+    if refuse_fallback:
         raise StageFailure.of(found)
     session = session or _session(CpuBackend(), request)
     return LoadedModel(session, read_placement(session, backend.provider), found, request.level)
 
 
 def find(name: str) -> SessionBackend:
-    """Return the backend called `name`; ProviderMissing lists those that there are."""
+    """Return the backend called `name`; ProviderMissing lists the available ones."""
     offered = {backend.name: backend for backend in _BACKENDS if backend.offered()}
     if name not in offered:
         raise StageFailure(
@@ -132,17 +132,17 @@ def find(name: str) -> SessionBackend:
 
 
 def available() -> dict[str, SessionBackend]:
-    """Return the backends that this image holds whole but for NVIDIA's CUDA and driver, by name."""
+    """Return the backends whose libraries this image contains, except NVIDIA's CUDA and driver."""
     return {each.name: each for each in _BACKENDS if each.offered() and each.complete()}
 
 
 def ask_device(backend: SessionBackend) -> Device:
-    """Ask the driver that `backend` needs."""
+    """Query the driver that `backend` needs."""
     return driver.ask(backend.cuda_major()) if backend.needs_driver else driver.NOT_NEEDED
 
 
 def _obstacle(backend: SessionBackend, device: Device | None) -> Finding | None:
-    """Return what will keep the provider from being made, as far as it shows before a load."""
+    """Return why the provider cannot be created, as far as can be checked before loading."""
     found: list[Finding] = []
     if names := backend.missing_libraries():
         message = (
@@ -161,41 +161,41 @@ def _obstacle(backend: SessionBackend, device: Device | None) -> Finding | None:
 def _attempt(
     backend: SessionBackend, request: SessionRequest
 ) -> tuple[ort.InferenceSession | None, str]:
-    """Try to make the session; return it, or None where the provider fails, and all that was said.
+    """Try to create the session; return it, or None if the provider fails, and everything logged.
 
     Raises:
-        SessionError: the model is refused.
-        StageFailure: the engine is.
+        SessionError: the model is rejected.
+        StageFailure: the engine is rejected.
     """
     refusal: SessionError | None = None
     session = None
-    said = ""
+    message = ""
     with native_log.capture() as log:
         try:
             session = _session(backend, request)
         except ProviderError as error:
-            said = str(error)
+            message = str(error)
         except SessionError as error:
             refusal = error
     if refusal is not None:
         if backend.compiled:
             raise StageFailure.of(engine_cause(backend.name, f"{log.text}\n{refusal}")) from refusal
         raise refusal
-    return session, f"{log.text}\n{said}"
+    return session, f"{log.text}\n{message}"
 
 
 def _attempt_lower(
     backend: SessionBackend, request: SessionRequest, refusal: SessionError
 ) -> tuple[SessionRequest, ort.InferenceSession | None, str]:
-    """Try the lower levels of graph optimisation, for one may fail where the model is right.
+    """Try lower levels of graph optimisation, since an optimisation may fail on a valid model.
 
-    ONNX Runtime folds branches that never run, for example.
+    For example, ONNX Runtime folds branches that are never run.
 
     Raises:
-        SessionError: `refusal`: the model is refused without any optimisation too.
+        SessionError: `refusal`: the model is rejected without optimisation too.
     """
     found: tuple[SessionRequest, ort.InferenceSession | None, str] | None = None
-    # the lowest first: of a model that is wrong no other has to be tried
+    # the lowest first: if that fails, the model itself is invalid
     for level in sorted(below(request.level), key=lambda name: name != LOWEST):
         lowered = replace(request, level=level)
         try:
@@ -232,21 +232,21 @@ def _session(backend: SessionBackend, request: SessionRequest) -> ort.InferenceS
             str(request.model_path), options, providers=providers, enable_fallback=0
         )
     except (RuntimeError, ValueError) as error:
-        # what ONNX Runtime's own fallback would catch: a provider's failure, not the model's
+        # the exceptions that ONNX Runtime's own fallback catches: the provider failed, not the model
         raise ProviderError(str(error)) from error
     except Exception as error:
-        # pybind11 exceptions of ONNX Runtime share no base class but Exception
+        # ONNX Runtime's exceptions have no common base class but Exception
         raise SessionError(str(error)) from error
-    session.disable_fallback()  # of `run`, which would retry on the CPU
+    session.disable_fallback()  # otherwise `run` retries on the CPU
     return session
 
 
 def _refuse_idle(placement: SessionPlacement) -> None:
-    """Refuse a session whose provider was made and took nothing."""
+    """Refuse a session whose provider was assigned no node."""
     if placement.total and not placement.nodes.get(placement.provider):
         raise StageFailure(
             Reason.UNSUPPORTED_OPERATOR,
-            f"{placement.provider} took none of {placement.total} nodes:"
+            f"{placement.provider} was assigned none of {placement.total} nodes:"
             f" {name_nodes(list(placement.elsewhere))} would run elsewhere",
             nodes=placement.elsewhere,
         )

@@ -1,8 +1,8 @@
-"""What native libraries write to standard output and error while a session is made.
+"""Captures what native libraries write to standard output and error while a session is created.
 
-It is the only place where ONNX Runtime says why a provider could not be made: no exception, and no
-logging callback in Python. `tee`, a process of its own, copies it on to where it went anyway, so
-that a crash loses none of it and no lock of ours can stop the library from writing.
+Only there ONNX Runtime reports why a provider could not be created: it raises no exception and has no
+logging callback in Python. `tee`, a separate process, also forwards the output, so that a crash loses
+none of it and the library never blocks on a lock of this process.
 """
 
 import os
@@ -18,16 +18,16 @@ _DESCRIPTORS: Final = (1, 2)
 
 
 class NativeLog:
-    """Filled when the capture has ended."""
+    """The captured text, set when the capture has ended."""
 
     text: str = ""
 
 
 @contextmanager
 def capture() -> Iterator[NativeLog]:
-    """Copy what this process writes to descriptors 1 and 2 into the log; all of it goes on to 2.
+    """Copy what this process writes to descriptors 1 and 2 into the log, and forward it to 2.
 
-    Not for two threads at a time: the descriptors are the process's.
+    Not thread-safe: the descriptors belong to the process.
     """
     log = NativeLog()
     memory = os.memfd_create("native-log")
@@ -39,7 +39,7 @@ def capture() -> Iterator[NativeLog]:
             stdin=subprocess.PIPE,
             stdout=saved[-1][1],
             pass_fds=(memory,),
-            start_new_session=True,  # a signal to our group must not end it before us
+            start_new_session=True,  # a signal to this process group must not end it first
         )
         assert tee.stdin is not None  # noqa: S101 - a pipe was asked for
         try:

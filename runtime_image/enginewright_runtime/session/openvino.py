@@ -1,7 +1,7 @@
 """OpenVINO on the CPU, inside ONNX Runtime.
 
-Its options fail silently: a device or a precision that it cannot serve makes no exception but a
-session on the CPU provider. `base` looks for that; here only what is known to work is asked for.
+Its options fail silently: an unsupported device or precision raises no exception but results in a
+session on the CPU provider. `loading` detects that; here only supported options are used.
 """
 
 import json
@@ -24,11 +24,11 @@ class OpenVinoBackend(SessionBackend):
 
     @override
     def provider_options(self, request: SessionRequest) -> dict[str, str]:
-        """Return device and threads; no `cache_dir`, which makes no start quicker (docs/measurements.md).
+        """Return device and threads; no `cache_dir`, which does not speed up starts (docs/measurements.md).
 
-        With one thread OpenVINO 2025.4 loses the error of sizes that clash and answers with the
-        outputs of the run before; not so where no stream of its own stands between (tried with
-        all operators of tests/support/clashing.py).
+        With one thread OpenVINO 2025.4 drops the error of incompatible sizes and returns the outputs of
+        the previous run, except with NUM_STREAMS=0 (tested with all operators of
+        tests/support/clashing.py).
         """
         options = {"device_type": "CPU", "num_of_threads": str(request.threads)}
         if request.threads == 1:

@@ -1,9 +1,9 @@
-"""How far ONNX Runtime rewrites a graph before it runs it, and what is done when that goes wrong.
+"""ONNX Runtime's levels of graph optimisations.
 
-Its graph optimisations can make a session that fails or computes something else. What keeps is
-found when a model is prepared and recorded in the manifest as a level. The optimised graph itself is
-not kept: at ALL it holds layouts of the CPU that wrote it (com.microsoft.nchwc), at EXTENDED fused
-nodes under other names than placements and costs know, and neither loads noticeably quicker
+Optimisations can make a session fail or compute wrong outputs, so the level at which outputs agree is
+determined when a model is prepared and recorded in the manifest. The optimised graph itself is not
+stored: at ALL it has layouts for the CPU that wrote it (com.microsoft.nchwc), at EXTENDED it has fused
+nodes with other names than in placements and costs, and neither loads noticeably faster
 (docs/measurements.md has the figures).
 """
 

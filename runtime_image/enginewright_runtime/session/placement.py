@@ -1,8 +1,8 @@
-"""Which execution provider runs which node, read from the session that runs them.
+"""Which execution provider runs which node, read from the session.
 
-ONNX Runtime reports it (its pull request 26781); `get_providers()` says the same whether a provider
-runs all nodes or none. A session may be replaced while it serves, by `InferenceSession.run`'s own
-fallback or `set_providers`: both make a new inner session inside the old object.
+ONNX Runtime reports it (its pull request 26781), unlike `get_providers()`, which is the same whether a
+provider runs all nodes or none. The fallback of `InferenceSession.run` and `set_providers` replace
+the inner session of the same object.
 """
 
 import weakref
@@ -17,7 +17,7 @@ from enginewright.contract.execution import PlacementFacts
 from enginewright_runtime.core.labels import CONTEXT_OP, reported_label
 from enginewright_runtime.session.base import CPU_PROVIDER
 
-# ONNX Runtime 1.31 ends the process where their batch (GRU: or sequence) has no elements
+# ONNX Runtime 1.31 aborts the process if their batch (GRU: or sequence) has no elements
 _ABORTING_ON_EMPTY: Final = frozenset({"GRU", "LSTM"})
 
 
@@ -25,29 +25,29 @@ _ABORTING_ON_EMPTY: Final = frozenset({"GRU", "LSTM"})
 class SessionPlacement:
     """Which execution provider runs which node, as ONNX Runtime assigned them.
 
-    Counted after constant folding and before fusion, so in nodes of the file less the folded ones.
+    Counted after constant folding and before fusion: nodes of the file without the folded ones.
     """
 
-    provider: str  # the one that was asked for
+    provider: str  # the requested one
     nodes: Mapping[str, int]  # provider -> nodes
     elsewhere: tuple[str, ...] = ()  # "name (OpType)" of nodes on another provider
-    context_nodes: tuple[str, ...] = ()  # names of the EPContext nodes on the wanted one
-    takes_empty: bool = True  # False: an input without elements may end the process
+    context_nodes: tuple[str, ...] = ()  # names of the EPContext nodes on the requested one
+    accepts_empty: bool = True  # False: an input without elements may abort the process
 
     @property
     def total(self) -> int:
-        """Return the number of nodes."""
+        """The number of nodes."""
         return sum(self.nodes.values())
 
     def facts(self) -> PlacementFacts:
-        """Return it as the contract has it."""
+        """Return the contract's form."""
         return PlacementFacts(
             nodes=dict(self.nodes), elsewhere=self.elsewhere, context_nodes=self.context_nodes
         )
 
     @property
     def share(self) -> float:
-        """Return the share of nodes on the wanted provider; 1.0 for a model without nodes."""
+        """The share of nodes on the requested provider; 1.0 for a model without nodes."""
         return self.nodes.get(self.provider, 0) / self.total if self.total else 1.0
 
 
@@ -58,36 +58,36 @@ class _Assigned(Protocol):
 
 
 def read_placement(session: _Assigned, provider: str) -> SessionPlacement:
-    """Return the placement of a session that was made with assignment recording on."""
+    """Return the placement of a session that was created with `RECORD_ASSIGNMENT`."""
     nodes: Counter[str] = Counter()
     elsewhere: list[str] = []
     context: list[str] = []
-    takes_empty = True
+    accepts_empty = True
     for subgraph in session.get_provider_graph_assignment_info():
         for node in subgraph.get_nodes():
             nodes[subgraph.ep_name] += 1
             if subgraph.ep_name == CPU_PROVIDER and node.op_type in _ABORTING_ON_EMPTY:
-                takes_empty = False
+                accepts_empty = False
             if subgraph.ep_name != provider:
                 elsewhere.append(reported_label(node.name, node.op_type))
             elif node.op_type == CONTEXT_OP:
                 context.append(node.name)
-    return SessionPlacement(provider, dict(nodes), tuple(elsewhere), tuple(context), takes_empty)
+    return SessionPlacement(provider, dict(nodes), tuple(elsewhere), tuple(context), accepts_empty)
 
 
 @dataclass(frozen=True)
 class Running:
-    """One inner session, as it was when it was first seen."""
+    """One inner session, as when it was first read."""
 
-    number: int  # from 1; one more for each replacement seen
+    number: int  # from 1; incremented by each replacement
     providers: tuple[str, ...]
     placement: SessionPlacement
 
 
 class LiveSession:
-    """What runs inside a session now; for one thread, while others may replace what it reads.
+    """The current inner session; for one thread, while others may replace the inner session.
 
-    All is read from the inner session: between two questions the outer one may lose it.
+    Everything is read from one inner session, which the outer one may replace between two calls.
     """
 
     def __init__(self, session: ort.InferenceSession, placement: SessionPlacement) -> None:
@@ -96,7 +96,7 @@ class LiveSession:
         self._inner: weakref.ref[Any] = weakref.ref(session._sess)  # noqa: SLF001 - no public name
 
     def read(self) -> Running:
-        """Return what runs; while a replacement is being made, what ran before it."""
+        """Return what runs; during a replacement, what ran before."""
         inner = self._session._sess  # noqa: SLF001 - as above
         if inner is not None and inner is not self._inner():
             before = self._running

@@ -1,7 +1,7 @@
-"""Which processor this machine has: what the kernel reports of it, and what ONNX Runtime computes on it.
+"""This machine's processor, as reported by the kernel, and whether INT8 products are exact on it.
 
-Whether integer products are exact is measured, not looked up: it is right on machines that nobody has
-listed, in virtual machines that hide instruction sets, and under emulation.
+That is measured with ONNX Runtime, not looked up, so that it is right on unknown processors, in
+virtual machines that hide instruction sets, and under emulation.
 """
 
 import platform
@@ -22,14 +22,14 @@ _FATAL_ONLY: Final = 4
 
 @cache
 def read() -> Processor:
-    """Return this machine's processor; what is not reported is left out."""
+    """Return this machine's processor; unknown features are omitted."""
     try:
         cpuinfo = Path(CPUINFO).read_text(errors="replace")
     except OSError:  # no Linux
         cpuinfo = ""
     known = parse(cpuinfo, platform.machine())
     exact = _exact_products()
-    # an emulator shows the flags of its host, whose instruction sets the program cannot use
+    # an emulator reports the flags of its host, whose instruction sets the process cannot use
     usable = tuple(
         each for each in known.features if exact is not False or not has_exact_products({each})
     )
@@ -37,7 +37,7 @@ def read() -> Processor:
 
 
 def _exact_products() -> bool | None:
-    """Multiply the greatest UINT8 with the greatest INT8 on ONNX Runtime's CPU provider."""
+    """Multiply the largest UINT8 by the largest INT8 on ONNX Runtime's CPU provider."""
     matrix = numpy_helper.from_array(np.full((_DEPTH, 16), 127, np.int8), "w")
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
@@ -53,6 +53,6 @@ def _exact_products() -> bool | None:
     try:
         session = ort.InferenceSession(model.SerializeToString(), options, providers=[CPU_PROVIDER])
         found = session.run(None, {"x": np.full((1, _DEPTH), 255, np.uint8)})[0]
-    except Exception:  # noqa: BLE001 - ONNX Runtime's exceptions have no class of their own
+    except Exception:  # noqa: BLE001 - ONNX Runtime's exceptions have no common class
         return None
     return bool((np.asarray(found) == _DEPTH * 255 * 127).all())

@@ -1,6 +1,6 @@
-"""Sessions that look into a model, on the reference: ONNX Runtime's CPU provider. They serve nobody.
+"""Sessions that analyse a model on the reference, ONNX Runtime's CPU provider.
 
-They have the libraries of the model's extensions, and log nothing: what goes wrong is raised.
+They load the libraries of the model's extensions and log nothing: errors are raised.
 """
 
 import os
@@ -22,10 +22,10 @@ _ONLY_RELEASED: Final = "ALLOW_RELEASED_ONNX_OPSET_ONLY"  # onnxruntime, core/gr
 
 
 def allow_unreleased() -> None:
-    """Let every session that this process makes load opsets that are not officially supported yet.
+    """Let all sessions of this process load opsets that are not officially supported yet.
 
-    A source with such an opset never serves as it is, but its outputs are wanted, to prove what becomes
-    of it. To be called in a child process: the switch is an environment variable.
+    A source with such an opset is never served unconverted, but its outputs are needed to verify the
+    converted model. Call it in a child process: it sets an environment variable.
     """
     os.environ[_ONLY_RELEASED] = "0"
 
@@ -42,11 +42,11 @@ def load_reference(
     Args:
         model: the .onnx file.
         level: of graph optimisations, as in `LEVELS`.
-        options: with what else the session needs.
-        extensions_of: the model whose extensions it has; None: its own.
+        options: further options of the session.
+        extensions_of: the model whose extensions are loaded; None: its own.
 
     Raises:
-        SessionError: ONNX Runtime refuses it.
+        SessionError: ONNX Runtime rejects it.
         StageFailure: ExtensionFailed.
     """
     options.graph_optimization_level = LEVELS[level]
@@ -58,18 +58,18 @@ def load_reference(
     try:
         return ort.InferenceSession(str(model), options, providers=[CPU_PROVIDER])
     except Exception as error:
-        # exceptions of ONNX Runtime share no base class but Exception
+        # ONNX Runtime's exceptions have no common base class but Exception
         raise SessionError(str(error)) from error
 
 
 def load_changed(source: Path, changed: ModelProto, level: str) -> ort.InferenceSession:
-    """Load a changed model, parsed without the external data that it refers to.
+    """Load a changed model that was parsed without its external data.
 
-    As `load_reference`; the folder of `source` must be writable, for ONNX Runtime reads external data
-    beside the file that it loads.
+    As `load_reference`; the folder of `source` must be writable, since ONNX Runtime reads external data
+    from the folder of the file that it loads.
     """
     options = ort.SessionOptions()
-    options.enable_cpu_mem_arena = False  # which never gives back what one run needed
+    options.enable_cpu_mem_arena = False  # which never releases the memory of a run
     with tempfile.NamedTemporaryFile(
         prefix=".changed-", suffix=".onnx", dir=source.parent
     ) as beside:

@@ -1,8 +1,8 @@
-"""What a client may learn when its request is not answered."""
+"""Errors that are reported to clients."""
 
 
 class RequestError(Exception):
-    """A request that gets an error instead of tensors; the message is for its sender."""
+    """The request cannot be answered; the message is for the client."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -11,7 +11,7 @@ class RequestError(Exception):
 
 
 class OutOfProfileError(RequestError):
-    """A shape that the model's declared shape profiles do not allow."""
+    """A shape outside the model's shape profiles."""
 
     def __init__(self, message: str) -> None:
         super().__init__(400, message)

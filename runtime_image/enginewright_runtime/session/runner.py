@@ -1,4 +1,4 @@
-"""Runs the session on what NumPy can hold, and on BF16, which it cannot."""
+"""Runs a session on NumPy arrays, and on BF16, which NumPy does not have."""
 
 import ctypes
 import threading
@@ -14,7 +14,7 @@ from enginewright_runtime.session.signature import Signature
 
 
 class Runner:
-    """One session, which one thread at a time runs."""
+    """A session that one thread at a time runs."""
 
     def __init__(self, session: ort.InferenceSession, signature: Signature) -> None:
         self._session = session
@@ -31,7 +31,7 @@ class Runner:
             return arrays
 
     def _run_values(self, outputs: list[str], feeds: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
-        """Run on ONNX Runtime's own values: its NumPy conversion knows no BF16."""
+        """Run on OrtValues, since ONNX Runtime's NumPy conversion does not support BF16."""
         values = {
             name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, TensorProto.BFLOAT16)
             if name in self._half

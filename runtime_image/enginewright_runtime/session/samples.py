@@ -1,6 +1,6 @@
-"""The artefact's golden samples, as a session takes them.
+"""The artefact's golden samples as feeds of a session.
 
-The outputs were computed by ONNX Runtime's CPU provider; `parity` says what counts as the same.
+The outputs were computed by ONNX Runtime's CPU provider; `parity` compares them.
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from enginewright_runtime.session.signature import Signature, Tensor
 
 
 class GoldenError(ValueError):
-    """The golden files do not fit the model."""
+    """The golden files do not match the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoldenSample:
-    """One golden input and, by output, what it must give."""
+    """One golden sample: inputs and expected outputs, by name."""
 
     name: str
     feeds: dict[str, NDArray[Any]]
@@ -31,7 +31,7 @@ def read_samples(inputs: Path, outputs: Path, signature: Signature) -> list[Gold
     """Read the samples of two .npz files with arrays named `<sample>/<tensor>`.
 
     Raises:
-        OSError, ValueError: a file is missing or no .npz file.
+        OSError, ValueError: a file is missing or not an .npz file.
         GoldenError: a sample lacks an input, or there is none.
     """
     feeds = _read(inputs, signature.inputs)
@@ -57,7 +57,7 @@ def _read(path: Path, tensors: dict[str, Tensor]) -> dict[str, dict[str, NDArray
 
 
 def in_memory(array: NDArray[Any], datatype: Datatype) -> NDArray[Any]:
-    """Return a stored array as the session takes it: strings as objects, BF16 as its bits."""
+    """Return a stored array as the session expects it: strings as objects, BF16 as bits."""
     if datatype.is_string:
         return array.astype(object)
     if datatype is BF16 and array.dtype.itemsize == 2:
@@ -66,7 +66,7 @@ def in_memory(array: NDArray[Any], datatype: Datatype) -> NDArray[Any]:
 
 
 def type_name(datatype: Datatype) -> str:
-    """Return the elements' type in NumPy's word, as `TensorSpec` and `parity` know it."""
+    """Return NumPy's name of the elements' type, as used by `TensorSpec` and `parity`."""
     if datatype.is_string:
         return "string"
     return "bfloat16" if datatype is BF16 else str(datatype.dtype.name)

@@ -1,8 +1,7 @@
-"""What a model takes and gives, and the check that a request's shapes are among it.
+"""A model's inputs and outputs, and the validation of requests' shapes.
 
-A dynamic dimension is limited by what was declared and, for an engine, by what it was built with:
-declared or not, the provider fails beyond it. Without either every size is taken, so refusing any
-would break clients for nothing.
+A dynamic dimension is limited by the declared shape profiles and, for an engine, by those that it was
+built with, beyond which the provider fails. Without either, every size is accepted.
 """
 
 import math
@@ -24,7 +23,7 @@ Bounds: TypeAlias = tuple[tuple[int, int], ...]  # least and largest size of eve
 
 
 class NodeArg(Protocol):
-    """An input or output as ONNX Runtime describes it."""
+    """An input or output of ONNX Runtime."""
 
     name: str
     type: str
@@ -36,21 +35,21 @@ class SignatureError(ValueError):
 
 
 class ProfileError(ValueError):
-    """The shape profiles do not fit the model."""
+    """The shape profiles do not match the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """One input or output.
 
-    `shape` is empty for a scalar and for an unknown rank, which ONNX Runtime does not tell apart:
-    such a tensor's shape is left to it.
+    `shape` is empty for a scalar and for an unknown rank, which ONNX Runtime does not distinguish, so
+    the shape of such a tensor is not validated here.
     """
 
     name: str
     datatype: Datatype
     shape: tuple[int, ...]  # -1: dynamic
-    bounds: Bounds  # of all profiles together; (): not known
+    bounds: Bounds  # of all profiles together; (): unknown
     profiled: bool = False
     values: tuple[float, float] | None = None  # least and largest value, where values are sizes
 
@@ -58,7 +57,7 @@ class Tensor:
         """Return how many elements a tensor of `shape` has.
 
         Raises:
-            RequestError: `shape` is no list of sizes, or the input does not allow it.
+            RequestError: `shape` is not a list of sizes, or not valid for the input.
         """
         if type(shape) is not list:
             raise RequestError(400, f"input {self.name!r}: 'shape' must be a list of sizes")
@@ -75,7 +74,7 @@ class Tensor:
         return count
 
     def check_values(self, array: NDArray[Any]) -> None:
-        """Refuse values past `values`.
+        """Refuse elements outside `values`.
 
         Raises:
             OutOfProfileError: there is one.
@@ -94,7 +93,7 @@ class Tensor:
         return RequestError(400, f"input {self.name!r}: shape {_show(shape)} {what}{self._hint()}")
 
     def _hint(self) -> str:
-        return f"; the model takes {_show(self.shape)}" if self.bounds else ""
+        return f"; the model expects {_show(self.shape)}" if self.bounds else ""
 
     def _refusal(self, shape: list[object]) -> RequestError:
         bounds = self.bounds or ((0, _LARGEST),) * len(shape)
@@ -111,7 +110,7 @@ class Tensor:
                     f" dimension {index} is {size}, allowed {low} to {high}"
                 )
             if size < low:
-                what = f"is empty: dimension {index} is {size}, and {low} is the least here"
+                what = f"is empty: dimension {index} is {size}, and must be at least {low}"
                 return self._wrong(shape, what)
         return self._wrong(shape, "is too large")
 
@@ -122,17 +121,17 @@ class Signature:
 
     inputs: dict[str, Tensor]
     outputs: dict[str, Tensor]
-    left_out: tuple[str, ...]  # outputs that no tensor of the protocol can carry
-    # bounds by input, where there are several profiles: one of them has to take all inputs
+    left_out: tuple[str, ...]  # outputs that the protocol cannot represent
+    # bounds by input, if there are several profiles: all inputs must fit the same one
     profiles: tuple[Mapping[str, Bounds], ...] = ()
 
     @property
     def valued(self) -> tuple[Tensor, ...]:
-        """Return the inputs whose values are bounded too."""
+        """The inputs whose values are bounded too."""
         return tuple(tensor for tensor in self.inputs.values() if tensor.values is not None)
 
     def check_together(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Refuse shapes that each fit some profile, and all of them none.
+        """Refuse shapes that each fit some profile, but do not all fit the same one.
 
         Raises:
             OutOfProfileError: they do.
@@ -145,8 +144,8 @@ class Signature:
             for profile in self.profiles
         )
         raise OutOfProfileError(
-            f"inputs {given} are outside the model's shape profiles, of which one has to take all"
-            f" of them: {allowed}"
+            f"inputs {given} are outside the model's shape profiles; all inputs must fit the same"
+            f" one: {allowed}"
         )
 
     @property
@@ -167,24 +166,24 @@ def read_signature(
     *,
     least: int = 0,
 ) -> Signature:
-    """Derive the signature from what the session says and the profiles that it serves.
+    """Derive the signature from the session's inputs and outputs and the served profiles.
 
     Args:
         inputs: of the session.
         outputs: likewise.
-        profiles: each with sizes of some inputs or all; a request has to fit one of them.
+        profiles: each with sizes of some or all inputs; a request must fit one of them.
         least: size of a dimension that neither the model nor a profile limits.
 
     Raises:
-        SignatureError: an input, or every output, is of a type that the protocol has not.
-        ProfileError: a profile names no input or has another rank.
+        SignatureError: an input, or every output, has a type that the protocol does not support.
+        ProfileError: a profile names an unknown input or has another rank.
     """
     by_input: dict[str, list[ShapeProfile]] = {}
     for each in (each for profile in profiles for each in profile):
         by_input.setdefault(each.input, []).append(each)
     taken = {arg.name: _input(arg, by_input.pop(arg.name, []), least) for arg in inputs}
     if by_input:
-        raise ProfileError(f"a shape profile is for {quoted_names(by_input)}, which is no input")
+        raise ProfileError(f"a shape profile names {quoted_names(by_input)}, which is not an input")
     given: dict[str, Tensor] = {}
     left_out: list[str] = []
     for arg in outputs:
@@ -202,7 +201,7 @@ def _input(arg: NodeArg, profiles: Sequence[ShapeProfile], least: int) -> Tensor
     datatype = BY_ONNX.get(arg.type)
     if datatype is None:
         raise SignatureError(
-            f"input {arg.name!r} is a {arg.type}, which the Open Inference Protocol cannot carry"
+            f"input {arg.name!r} is a {arg.type}, which the Open Inference Protocol does not support"
         )
     shape = _shape(arg)
     if not profiles:
@@ -211,7 +210,7 @@ def _input(arg: NodeArg, profiles: Sequence[ShapeProfile], least: int) -> Tensor
     for profile in profiles:
         if len({len(shape), len(profile.min), len(profile.max)}) != 1:
             raise ProfileError(
-                f"input {arg.name!r} has {len(shape)} dimensions, its shape profile"
+                f"input {arg.name!r} has {len(shape)} dimensions, but its shape profile has"
                 f" {len(profile.min)}"
             )
     lows = [min(sizes) for sizes in zip(*(each.min for each in profiles), strict=True)]
@@ -234,7 +233,7 @@ def _bounds_of(
 
 
 def _within(shape: Sequence[int], lows: Sequence[int], highs: Sequence[int]) -> Bounds:
-    """Return the sizes that a profile leaves; a size that the model fixes stays."""
+    """Return the bounds of a profile; sizes that the model fixes are kept."""
     return tuple(
         (size, size) if size >= 0 else (low, high)
         for size, low, high in zip(shape, lows, highs, strict=True)
@@ -264,5 +263,5 @@ def _ranges(bounds: Bounds) -> str:
 
 
 def quoted_names(names: Iterable[str]) -> str:
-    """Return names for a message."""
+    """Return names for messages."""
     return ", ".join(repr(name) for name in names)

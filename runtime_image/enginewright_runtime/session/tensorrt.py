@@ -1,6 +1,6 @@
 """NVIDIA's TensorRT inside ONNX Runtime: runs the engines that were built for a class.
 
-Nodes outside the engine run on CUDA where it can be made, and count as elsewhere all the same.
+Nodes outside the engine run on CUDA if that provider can be created, and still count as elsewhere.
 """
 
 from pathlib import Path
@@ -42,7 +42,7 @@ class TensorRtBackend(CudaBackend):
 
     @override
     def version(self) -> str:
-        """Return the version of the wheel that builds engines, else that of the library's file."""
+        """Return the version of the wheel that builds engines, otherwise of the library's file."""
         if wheel := libraries.wheel_version(*_BUILDERS):
             return wheel
         path = _infer()

@@ -1,7 +1,7 @@
 """NVIDIA's TensorRT-RTX as a plug-in of ONNX Runtime: runs engines built with or without a device.
 
-Its wheel loads the libraries that it carries by path, but for CUDA's runtime, which it forgets
-(version 0.5.0): without that the plug-in cannot be loaded anywhere. So that is done here.
+Its wheel loads its bundled libraries by path except CUDA's runtime (version 0.5.0), without which the
+plug-in cannot be loaded. So that is loaded here.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ _BUILDER: Final = "tensorrt_rtx_bindings"
 _BUILDER_LIBRARIES: Final = "tensorrt_rtx_libs"
 _ENGINES: Final = "libtensorrt_rtx.so."  # what builds engines and what runs them, a file in each
 _VERSION: Final = re.compile(rb"tensorrt_version_(\d+)_(\d+)_(\d+)_(\d+)\0")  # a symbol of it
-_SYMBOLS: Final = 1 << 20  # bytes from the beginning, which hold the names of symbols
+_SYMBOLS: Final = 1 << 20  # bytes from the start, which contain the names of symbols
 _RUNTIME: Final = re.compile(r"libcudart\.so\.(?P<major>\d+)(\.\d+)*")
 
 
@@ -46,7 +46,7 @@ class TensorRtRtxBackend(SessionBackend):
         folder = _folder()
         if folder is None:
             return (_LIBRARY,)
-        # what the wheel carries is loaded by path, under names that the loader does not search for
+        # bundled libraries are loaded by path, under names that the loader does not search
         carried = tuple(path.name for path in folder.glob("lib*.so*"))
         needed = libraries.missing(folder / _LIBRARY, driver.LIBRARIES)
         return tuple(
@@ -70,10 +70,10 @@ class TensorRtRtxBackend(SessionBackend):
             if devices:
                 options.add_provider_for_devices(devices, self.provider_options(request))
         except Exception as error:
-            # pybind11 exceptions of ONNX Runtime share no base class but Exception
+            # ONNX Runtime's exceptions have no common base class but Exception
             raise ProviderError(str(error)) from error
         if not devices:
-            raise ProviderError(f"{self.provider} finds no device that it runs on")
+            raise ProviderError(f"{self.provider} found no supported device")
         return None
 
     @override
@@ -82,7 +82,7 @@ class TensorRtRtxBackend(SessionBackend):
 
     @override
     def version(self) -> str:
-        """Return the version of the library that the plug-in carries, which is what runs engines."""
+        """Return the version of the plug-in's bundled library, which runs engines."""
         return library_version(_engine_library(_PLUGIN)) or "unknown"
 
     @override
@@ -103,7 +103,7 @@ class TensorRtRtxBackend(SessionBackend):
 def library_version(path: Path | None) -> str | None:
     """Return the version of a TensorRT-RTX library, "1.7.1.116", without loading it.
 
-    None for no file, or one that does not tell.
+    None: there is no file, or it does not contain its version.
     """
     if path is None:
         return None
@@ -119,7 +119,7 @@ def _engine_library(module: str) -> Path | None:
 
 
 def _folder(module: str = _PLUGIN) -> Path | None:
-    """Return the folder of a wheel, without importing it: that loads 240 MB."""
+    """Return the folder of a wheel without importing it, which would load 240 MB."""
     spec = importlib.util.find_spec(module)
     return Path(spec.origin).parent if spec and spec.origin else None
 
@@ -132,7 +132,7 @@ def _cuda_runtime() -> Path | None:
 
 @functools.cache
 def _register(provider: str) -> None:
-    """Load the plug-in into ONNX Runtime, which takes it once a process; a failure may be retried."""
+    """Register the plug-in in ONNX Runtime, once per process; a failed call can be retried."""
     plugin = importlib.import_module(_PLUGIN)
     if runtime := _cuda_runtime():
         ctypes.CDLL(str(runtime), ctypes.RTLD_GLOBAL)

@@ -1,8 +1,8 @@
-"""Artefacts of earlier versions that can no longer be proven: their manifests lack what proofs need.
+"""Detects artefacts of earlier versions whose manifests lack what verification needs.
 
-Once manifests did not record which outputs vary from run to run; outputs that differed were not compared
-at all. Now all are, unless the manifest has their distribution, so such an artefact of a model with
-random operators would fail in every new pod, and its key is the same.
+Earlier manifests did not record which outputs vary between runs, and outputs that differed were not
+compared. Now all are compared, by distribution if the manifest has it, so such an artefact of a model
+with random operators would fail in every new pod under the same key.
 """
 
 from typing import BinaryIO, Final
@@ -16,9 +16,9 @@ _OVERLAP: Final = max(map(len, _RANDOM)) - 1
 
 
 def lacks_distributions(manifest: Manifest, model: BinaryIO) -> bool:
-    """Tell whether an artefact predates distributions of outputs and may have random ones.
+    """Return whether an artefact predates distributions of outputs and may have random ones.
 
-    The model is searched, not parsed: it may take more memory than a container that only copies has.
+    The model is searched, not parsed, which could need more memory than a container that only copies has.
 
     Args:
         manifest: of the artefact.

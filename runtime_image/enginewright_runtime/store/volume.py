@@ -1,9 +1,8 @@
 """Artefacts on a mounted volume.
 
-`prepared/<key>/` and `engines/<key>/` appear by one rename of a whole, synced folder out of `tmp/`,
-so that a reader sees an artefact complete or not at all, whatever dies when. Of several publishers
-of one key one wins and the others learn that. Nothing is opened by its reader before its digest was
-checked.
+`prepared/<key>/` and `engines/<key>/` are created by renaming a complete, synced folder from `tmp/`, so
+that readers see an artefact completely or not at all, even after a crash. Of several publishers of
+one key the first wins, and the others are informed. Files are used only after their digest is checked.
 """
 
 import errno
@@ -38,7 +37,7 @@ from enginewright_runtime.store.compatibility import lacks_distributions
 
 _log: Final = logging.getLogger(__name__)
 _REPORTS: Final = "reports"
-_CACHES: Final = "caches"  # what may be lost: builders' timings
+_CACHES: Final = "caches"  # may be lost: builders' timings
 _TMP: Final = "tmp"
 _DEAD_AFTER_SECONDS: Final = 86400.0
 _LARGEST_CACHE: Final = 256 << 20
@@ -53,11 +52,11 @@ _CAUSES: Final = {
 
 @dataclass(frozen=True)
 class ArtifactKind:
-    """What sort of artefact; each has a folder of its own, and its own terms."""
+    """A kind of artefact, with its folder and its terms in messages."""
 
     folder: str
     title: str
-    again: str  # what is done about one that is not there
+    again: str  # what happens if it is missing
     damaged: Reason
     is_engine: bool
 
@@ -71,18 +70,18 @@ ENGINE: Final = ArtifactKind(
 
 
 class Store:
-    """One store, as artefacts of one kind see it; safe for any number of processes at once."""
+    """The artefacts of one kind in a store; safe for concurrent processes."""
 
     def __init__(self, root: Path, kind: ArtifactKind = PREPARED) -> None:
         self._root = root
         self._kind = kind
 
     def find(self, key: str) -> Manifest | None:
-        """Return the manifest of an artefact that is there, without checking its files.
+        """Return the manifest of an artefact without checking its files; None: it does not exist.
 
         Raises:
             StageFailure: StoreUnavailable; ArtifactCorrupt or, of an engine, EngineCorrupt for an
-                unusable manifest, or one of an earlier version that lacks what proofs need.
+                invalid manifest, or one of an earlier version that lacks what verification needs.
         """
         with self._available():
             self._require_volume()
@@ -97,7 +96,7 @@ class Store:
         return manifest
 
     def whole(self, key: str) -> Manifest | None:
-        """Return the artefact's manifest if it is there and every file is as it says.
+        """Return the artefact's manifest if it exists and every file matches it, else None.
 
         Raises:
             StageFailure: StoreUnavailable.
@@ -114,7 +113,7 @@ class Store:
         return manifest
 
     def read(self, key: str, target: Path) -> Manifest:
-        """Copy an artefact to `target`, each file checked on its way, the manifest last.
+        """Copy an artefact to `target`; verify each file while copying; the manifest comes last.
 
         Raises:
             StageFailure: ArtifactMissing; ArtifactCorrupt or EngineCorrupt, naming the file;
@@ -147,15 +146,15 @@ class Store:
         files: Mapping[str, Path],
         describe: Callable[[tuple[ArtifactFile, ...]], Manifest],
     ) -> tuple[Manifest, bool]:
-        """Store an artefact unless there is one with this key that is whole.
+        """Store an artefact unless an intact one with this key exists.
 
         Args:
             key: content address.
             files: what to store, by path inside the artefact.
-            describe: makes the manifest of the files as they were copied.
+            describe: returns the manifest for the copied files.
 
         Returns:
-            The manifest that the store now holds, and whether it was there already.
+            The manifest in the store, and whether it existed already.
 
         Raises:
             StageFailure: StoreUnavailable, StorageFull.
@@ -190,7 +189,7 @@ class Store:
             _replace(folder / f"{stage}.json", text.encode())
 
     def get_cache(self, name: str) -> bytes | None:
-        """Return what was last put under `name`, whole; None: nothing, or it is damaged.
+        """Return what was last stored under `name`; None: nothing, or it is damaged.
 
         Raises:
             StageFailure: StoreUnavailable.
@@ -206,7 +205,7 @@ class Store:
         return cache if hashlib.sha256(cache).digest() == digest else None
 
     def put_cache(self, name: str, content: bytes) -> None:
-        """Keep `content` under `name`, in place of what was there; its digest stands before it.
+        """Store `content` under `name`, prefixed with its digest; replace an earlier one.
 
         Raises:
             StageFailure: StoreUnavailable, StorageFull.
@@ -224,17 +223,17 @@ class Store:
 
     def _artifact(self, key: str) -> Path:
         if not _is_name(key):
-            raise StageFailure(Reason.INTERNAL_ERROR, f"{key!r} is no key")
+            raise StageFailure(Reason.INTERNAL_ERROR, f"{key!r} is not a key")
         return self._root / self._kind.folder / key
 
     def _require_volume(self) -> None:
         if not self._root.is_dir():
             raise StageFailure(
-                Reason.STORE_UNAVAILABLE, f"the store is not there: {self._root} is no folder"
+                Reason.STORE_UNAVAILABLE, f"the store does not exist: {self._root} is not a folder"
             )
 
     def _move_in(self, folder: Path, key: str) -> bool:
-        """Make the finished folder the artefact; False when another publisher was first."""
+        """Rename the complete folder to the artefact; False: another publisher was first."""
         target = self._artifact(key)
         target.parent.mkdir(exist_ok=True)
         for attempt in (1, 2):
@@ -252,7 +251,7 @@ class Store:
         return False
 
     def _move_away(self, target: Path) -> None:
-        """Take a damaged artefact out of the way; another process may do so at the same time."""
+        """Remove a damaged artefact; another process may do so at the same time."""
         trash = self._root / _TMP / f"damaged-{secrets.token_hex(8)}"
         try:
             target.rename(trash)
@@ -284,7 +283,7 @@ class Store:
             raise self._corrupt(key, f"file {file.path} has {found}")
 
     def _sweep(self) -> None:
-        """Remove what publishers that died more than a day ago have left."""
+        """Remove leftovers of publishers that ended more than a day ago."""
         folder = self._root / _TMP
         folder.mkdir(exist_ok=True)
         for entry in folder.iterdir():
@@ -318,13 +317,13 @@ class Store:
         return manifest
 
     def _refuse_earlier(self, manifest: Manifest) -> None:
-        """Refuse an artefact that new pods could not prove, so that it is made again."""
+        """Refuse an artefact that new pods could not verify, so that it is rebuilt."""
         with suppress(OSError), _open_plain(self._artifact(manifest.key) / manifest.model) as model:
             if lacks_distributions(manifest, model):
                 raise StageFailure(
                     self._kind.damaged,
-                    f"{self._kind.title} {manifest.key[:12]} was made by an earlier version, which did not"
-                    " record how outputs of its random operators are distributed",
+                    f"{self._kind.title} {manifest.key[:12]} was built by an earlier version, which did"
+                    " not record the distribution of random outputs",
                     remedy=f"no action needed: {self._kind.again}",
                 )
 
@@ -341,7 +340,9 @@ class Store:
                     Reason.STORAGE_FULL, f"{written} is full: {error.strerror}"
                 ) from error
             cause = _CAUSES.get(error.errno or 0, error.strerror or str(error))
-            raise StageFailure(Reason.STORE_UNAVAILABLE, f"the store fails: {cause}") from error
+            raise StageFailure(
+                Reason.STORE_UNAVAILABLE, f"the store is unavailable: {cause}"
+            ) from error
 
 
 def _write(
@@ -370,7 +371,7 @@ def _write(
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write a file that readers see whole, before or after."""
+    """Replace a file atomically."""
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     try:
         temporary.write_bytes(content)
@@ -385,7 +386,7 @@ def _sync(writer: BinaryIO) -> None:
 
 
 def _open_plain(path: Path) -> BinaryIO:
-    """Open a regular file of the store; a link counts as missing, wherever it points."""
+    """Open a regular file of the store; a link counts as missing."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -413,7 +414,7 @@ def _is_name(text: str) -> bool:
 
 
 def _last_written(folder: Path) -> float:
-    """Return when anything below was last written; now, when it just vanishes."""
+    """Return the last modification time in a folder; now, if it was just removed."""
     try:
         times = [folder.lstat().st_mtime]
         times += [path.lstat().st_mtime for path in folder.rglob("*")]

@@ -203,7 +203,7 @@ def _read(
             loaded.session.get_inputs(),
             loaded.session.get_outputs(),
             served_profiles(manifest),
-            least=0 if loaded.placement.takes_empty else 1,
+            least=0 if loaded.placement.accepts_empty else 1,
         )
         samples = read_samples(
             artifact / manifest.golden_inputs, artifact / manifest.golden_outputs, signature

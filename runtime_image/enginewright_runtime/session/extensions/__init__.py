@@ -1,6 +1,6 @@
-"""Libraries of users, with operators that ONNX Runtime or TensorRT does not have.
+"""Users' libraries with custom operators for ONNX Runtime or plug-ins for TensorRT.
 
-They lie in a folder `extensions` beside the folder of the model, wherever that is: in the work
-folder of a Job, in an artefact, in a serving pod. So every session finds them by its model's path.
-A library is code: its digest is its file's name, and is checked before each load.
+They are in a sibling folder `extensions` of the model's folder: in the work folder of a Job, in an
+artefact, in a serving pod. So every session finds them by its model's path. Since a library is code,
+its file is named after its digest, which is checked before each load.
 """

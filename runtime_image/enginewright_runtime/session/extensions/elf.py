@@ -1,4 +1,4 @@
-"""What a shared library says of itself in its headers, read without loading it: loading runs it.
+"""Reads a shared library's ELF headers without loading it, since loading would run its code.
 
 Layout: System V ABI, chapters 4 and 5 (ELF-64, little-endian, as on x86-64 and AArch64).
 """
@@ -21,7 +21,7 @@ _MACHINES: Final = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "ri
 
 
 class NotALibraryError(ValueError):
-    """The file is no shared library; the text says what it is instead, as far as it shows."""
+    """The file is not a valid shared library; the message says why."""
 
 
 class _Section(NamedTuple):
@@ -39,7 +39,7 @@ class _Section(NamedTuple):
 
 @dataclass(frozen=True)
 class SharedLibrary:
-    """A library's processor, as `platform.machine()` names it, and the functions that it offers."""
+    """A library's processor, named as by `platform.machine()`, and its exported functions."""
 
     machine: str
     exports: frozenset[str]
@@ -49,18 +49,18 @@ def read(path: Path) -> SharedLibrary:
     """Read a library's headers.
 
     Raises:
-        NotALibraryError: it is none, or is cut off.
+        NotALibraryError: it is not a library, or truncated.
         OSError: it cannot be read.
     """
     content = path.read_bytes()
     if not content.startswith(_MAGIC):
-        raise NotALibraryError("the file does not begin as a shared library does")
+        raise NotALibraryError("the file is not an ELF file")
     try:
         return _parse(content)
     except (struct.error, IndexError, ValueError) as error:
         if isinstance(error, NotALibraryError):
             raise
-        raise NotALibraryError("the file is cut off, or its headers are damaged") from error
+        raise NotALibraryError("the file is truncated, or its headers are damaged") from error
 
 
 def _parse(content: bytes) -> SharedLibrary:
@@ -70,13 +70,13 @@ def _parse(content: bytes) -> SharedLibrary:
     if width != _CLASS_64 or order != _LITTLE_ENDIAN:
         raise NotALibraryError("the library is not for a 64-bit little-endian processor")
     if kind != _SHARED_OBJECT:
-        raise NotALibraryError("the file is no shared library, but another kind of ELF file")
+        raise NotALibraryError("the ELF file is not a shared library")
     sections = [
         _Section(*_SECTION.unpack_from(content, offset + size * index)) for index in range(count)
     ]
     tables = [section for section in sections if section.kind == _DYNAMIC_SYMBOLS]
     if not tables:
-        raise NotALibraryError("the library has no table of the functions that it offers")
+        raise NotALibraryError("the library has no dynamic symbol table")
     exports: set[str] = set()
     for table in tables:
         exports |= _defined(content, table, sections[table.link])

@@ -1,4 +1,4 @@
-"""Finds the libraries that belong to a model, checks them as far as files tell, and loads them."""
+"""Finds the libraries that belong to a model, checks their files, and loads them."""
 
 import ctypes
 import platform
@@ -19,7 +19,7 @@ EXTENSIONS_FOLDER: Final = "extensions"  # beside the model's; its files are nam
 SUFFIX: Final = ".so"
 OPERATORS: Final = "CustomOperators"
 PLUGIN: Final = "TensorRTPlugin"
-# what SessionOptions::RegisterCustomOpsLibrary looks for (onnxruntime_c_api.h)
+# the entry point of SessionOptions::RegisterCustomOpsLibrary (onnxruntime_c_api.h)
 _OPERATORS_ENTRY: Final = "RegisterCustomOps"
 _PATH: Final = re.compile(r"/\S*/(?=[\w.-]+\.so)")
 _DIGEST: Final = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\.so")
@@ -28,7 +28,7 @@ _SHOWN: Final = 12  # characters of a digest
 
 @dataclass(frozen=True)
 class Libraries:
-    """Libraries that may be loaded: every file is what its name says."""
+    """Libraries that may be loaded: every file matches the digest in its name."""
 
     operators: tuple[Path, ...] = ()  # of ONNX Runtime
     plugins: tuple[Path, ...] = ()  # of TensorRT
@@ -38,7 +38,7 @@ NO_LIBRARIES: Final = Libraries()
 
 
 def folder_of(model: Path) -> Path:
-    """Return where the libraries of a model lie, whether there are any or not."""
+    """Return the folder of a model's libraries, which may not exist."""
     return model.parent.parent / EXTENSIONS_FOLDER
 
 
@@ -75,20 +75,20 @@ def check_listed(model: Path, listed: tuple[Extension, ...]) -> Libraries:
         if path in kinds[extension.type]:
             continue
         if not path.is_file():
-            raise failed(path, "it is not there: nothing was fetched")
+            raise failed(path, "it does not exist: it was not fetched")
         if extension.type == OPERATORS:
             raise failed(
                 path,
-                f"it has no function {_OPERATORS_ENTRY}, by which ONNX Runtime finds its operators",
+                f"it has no function {_OPERATORS_ENTRY}, with which ONNX Runtime registers operators",
             )
         raise failed(
-            path, f"it has operators of ONNX Runtime, and its type in spec.extensions is {PLUGIN}"
+            path, f"it has operators for ONNX Runtime, but its type in spec.extensions is {PLUGIN}"
         )
     return found
 
 
 def register(options: Any, libraries: Libraries) -> None:  # noqa: ANN401 - ONNX Runtime has no types
-    """Give session options the operators of the libraries; this runs their code.
+    """Register the libraries' operators in session options; this runs the libraries' code.
 
     Raises:
         StageFailure: ExtensionFailed, with the dynamic loader's or the library's message.
@@ -97,14 +97,14 @@ def register(options: Any, libraries: Libraries) -> None:  # noqa: ANN401 - ONNX
         try:
             options.register_custom_ops_library(str(path))
         except Exception as error:
-            # pybind11 exceptions of ONNX Runtime share no base class but Exception
+            # ONNX Runtime's exceptions have no common base class but Exception
             raise failed(path, short(str(error))) from error
 
 
 def load_plugins(libraries: Libraries) -> None:
-    """Load TensorRT's plug-ins into this process, where its plug-in registry finds them.
+    """Load TensorRT's plug-ins into this process, so that they are in its plug-in registry.
 
-    ONNX Runtime's TensorRT provider loads them likewise, but only logs what fails.
+    ONNX Runtime's TensorRT provider loads them too, but only logs failures.
 
     Raises:
         StageFailure: ExtensionFailed, with the dynamic loader's message.
@@ -123,13 +123,13 @@ def failed(path: Path, why: str) -> StageFailure:
 
 
 def short(text: str) -> str:
-    """Return a loader's message in one line, without folders and whole digests."""
+    """Return a loader's message in one line, without folders, with abbreviated digests."""
     message = _PATH.sub("", plain(text)).removeprefix("Failed to load library ")
     return _DIGEST.sub(r"\1", message.rpartition(" with error: ")[2])
 
 
 def _checked(path: Path) -> str:
-    """Return the kind of a library whose content is what its name says."""
+    """Return the kind of a library whose content matches its name."""
     try:
         digest = file_sha256(path).sha256
         found = elf.read(path)
@@ -138,8 +138,8 @@ def _checked(path: Path) -> str:
     except elf.NotALibraryError as error:
         raise failed(path, str(error)) from error
     if digest != path.name.removesuffix(SUFFIX):
-        raise failed(path, f"it is another file, of sha256 {digest[:_SHOWN]}")
+        raise failed(path, f"its content has another digest, sha256 {digest[:_SHOWN]}")
     here = platform.machine()
     if found.machine != here:
-        raise failed(path, f"it is built for {found.machine}, and this image is for {here}")
+        raise failed(path, f"it is built for {found.machine}, but this image is for {here}")
     return OPERATORS if _OPERATORS_ENTRY in found.exports else PLUGIN

@@ -1,7 +1,7 @@
-"""Loads each library once in a process of its own, before any process that matters does.
+"""Loads each library once in a child process, before the stage or the server does.
 
-What fails to load mostly does so by ending its process: built for a newer ONNX Runtime, a library
-is given no API and follows a null pointer.
+A library that cannot be loaded often crashes its process: if it is built for a newer ONNX Runtime, it
+gets no API and dereferences a null pointer.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ _ENDS: Final = frozenset({Reason.BACKEND_CRASHED, Reason.TIMEOUT, Reason.INTERNA
 
 
 def prove(model: Path, listed: tuple[Extension, ...]) -> Libraries:
-    """Check the libraries of a model and load those of ONNX Runtime; TensorRT's need TensorRT.
+    """Check the libraries of a model and test-load those of ONNX Runtime; TensorRT's need TensorRT.
 
     Args:
         model: the .onnx file.
@@ -37,16 +37,18 @@ def prove(model: Path, listed: tuple[Extension, ...]) -> Libraries:
     """
     libraries = check_listed(model, listed)
     for path in libraries.operators:
-        alone(path, load, path)
+        run_isolated(path, load, path)
     return libraries
 
 
-def alone(library: Path, function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Call what loads a library in a child process, so that the library's end is only the child's.
+def run_isolated(
+    library: Path, function: Callable[P, None], *args: P.args, **kwargs: P.kwargs
+) -> None:
+    """Call a function that loads a library in a child process, so that only the child can crash.
 
     Args:
         library: its file.
-        function: that loads it.
+        function: loads the library.
         args: of the function.
         kwargs: likewise.
 
