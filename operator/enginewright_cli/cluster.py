@@ -27,7 +27,7 @@ class NoCluster(ClusterError):  # noqa: N818 - not an error in itself
     """There is no kubeconfig, and this process does not run in a pod."""
 
 
-def ask(read: Callable[[KubeClient], Awaitable[Read]]) -> Read:
+def query(read: Callable[[KubeClient], Awaitable[Read]]) -> Read:
     """Run `read` against the API server of KUBECONFIG, or of the cluster that this pod runs in.
 
     Raises:

@@ -42,7 +42,7 @@ def accelerator_class(name: str, capability: str) -> dict[str, Any]:
 def test_resources(namespace: Namespace) -> None:
     namespace.apply(engine())
     code, shown, _ = inspect(namespace, NAME, "-n", namespace.name)
-    assert (code, "there is no engine yet" in shown) == (1, True)
+    assert (code, "the engine is not built" in shown) == (1, True)
     write_status(namespace)
     namespace.apply(
         accelerator_class("inspected-l4", "8.9"), accelerator_class("inspected-t4", "7.5")
@@ -50,7 +50,7 @@ def test_resources(namespace: Namespace) -> None:
     code, shown, said = inspect(namespace, NAME, "-n", namespace.name, "--class", "inspected-l4")
     assert (code, said) == (0, "")
     assert "loads on class inspected-l4" in shown
-    assert "412 of 415 in the engine, 0.3% of the time elsewhere" in shown
+    assert "412 of 415 in the engine, 0.3% of the time outside" in shown
     code, printed, _ = inspect(
         namespace, NAME, "-n", namespace.name, "--class", "inspected-t4", "--json"
     )

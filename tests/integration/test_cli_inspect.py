@@ -103,7 +103,7 @@ def test_files_of_an_artefact_alone(artifact: Path, tmp_path: Path) -> None:
     manifest.write_bytes((artifact / "manifest.json").read_bytes())
     alone = read(str(manifest))["engine"]
     assert (alone["kind"], alone["files"]) == ("manifest", [])
-    assert alone["notes"] == ["the manifest alone: its files are not beside it"]
+    assert alone["notes"] == ["manifest only: its files are not in the same folder"]
 
 
 def cut(copy: Path) -> None:
@@ -150,7 +150,7 @@ def other_builder(copy: Path) -> None:
         (missing, "golden/inputs.npz is missing"),
         (linked, "build.log is not the file that the manifest lists"),
         (outside, "../build.log is not the file that the manifest lists"),
-        (other_builder, "was built by version 1.6.1.116, and the manifest says 1.7.1.116"),
+        (other_builder, "was built by version 1.6.1.116, but the manifest says 1.7.1.116"),
     ],
 )
 def test_damage(damage: Callable[[Path], None], reported: str, copy: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_cut_off_engine(artifact: Path, tmp_path: Path) -> None:
     path = tmp_path / "cut.engine"
     path.write_bytes((artifact / "model/part-0.engine").read_bytes()[:5000])
     shown, _ = run(str(path), code=1)
-    assert "cut.engine has 5000 bytes, and its header says" in shown
+    assert "cut.engine has 5000 bytes, but its header says" in shown
 
 
 def test_engines_around_which_a_model_is(copy: Path) -> None:
@@ -182,7 +182,7 @@ def test_engines_around_which_a_model_is(copy: Path) -> None:
     assert found["engine"]["files"][0]["version"] == VERSION
     assert found["fit"]["obstacles"] == [
         (
-            "it runs on compute capability 8.9 and not on 7.5: TensorRT-RTX builds engines for compute"
+            "it runs on compute capability 8.9, not on 7.5: TensorRT-RTX builds engines for compute"
             " capability 7.5, but they cannot be served: ONNX Runtime's TensorRT-RTX provider supports"
             " only 8.6, 8.9, 12.0 and newer"
         )
@@ -222,20 +222,24 @@ PLAIN = build(
 @pytest.mark.parametrize(
     ("name", "content", "reported"),
     [
-        ("gone.engine", None, "gone.engine: there is no such file or folder"),
-        ("a.engine", b"", "does not begin as a TensorRT-RTX engine does"),
-        ("a.plan", b"vtrt", "does not begin as a TensorRT-RTX engine does"),
-        ("a.plan", b"\x7fELF" + bytes(100), "does not begin as a TensorRT-RTX engine does"),
-        ("notes.txt", b"hello", "does not begin as a TensorRT-RTX engine does"),
-        ("m.json", b"", "m.json is no manifest: Invalid JSON"),
-        ("m.json", b"{}", "m.json is no manifest: key: Field required"),
-        ("m.json", b"\xff\xfe", "m.json is no manifest: Invalid JSON"),
-        ("m.json", b"[1, 2]", "m.json is no manifest: "),
-        ("m.onnx", b"", "m.onnx is no ONNX model, or is cut off"),
-        ("m.onnx", b"garbage" * 100, "m.onnx is no ONNX model, or is cut off"),
-        ("m.onnx", PLAIN, "holds no engine: it has no EPContext node; run enginewright preflight"),
-        ("m.onnx", PLAIN[:-5], "m.onnx is no ONNX model, or is cut off"),
-        ("folder/", b"", "has no manifest.json, and an artefact without one does not exist"),
+        ("gone.engine", None, "gone.engine: no such file or folder"),
+        ("a.engine", b"", "does not have the header of a TensorRT-RTX engine"),
+        ("a.plan", b"vtrt", "does not have the header of a TensorRT-RTX engine"),
+        ("a.plan", b"\x7fELF" + bytes(100), "does not have the header of a TensorRT-RTX engine"),
+        ("notes.txt", b"hello", "does not have the header of a TensorRT-RTX engine"),
+        ("m.json", b"", "m.json is not a valid manifest: Invalid JSON"),
+        ("m.json", b"{}", "m.json is not a valid manifest: key: Field required"),
+        ("m.json", b"\xff\xfe", "m.json is not a valid manifest: Invalid JSON"),
+        ("m.json", b"[1, 2]", "m.json is not a valid manifest: "),
+        ("m.onnx", b"", "m.onnx is not an ONNX model, or is truncated"),
+        ("m.onnx", b"garbage" * 100, "m.onnx is not an ONNX model, or is truncated"),
+        (
+            "m.onnx",
+            PLAIN,
+            "contains no engine: it has no EPContext node; run enginewright preflight",
+        ),
+        ("m.onnx", PLAIN[:-5], "m.onnx is not an ONNX model, or is truncated"),
+        ("folder/", b"", "has no manifest.json, so it is not an artefact"),
     ],
 )
 def test_what_is_no_engine(name: str, content: bytes | None, reported: str, tmp_path: Path) -> None:
@@ -260,7 +264,10 @@ def test_a_prepared_model_is_no_engine(artifact: Path) -> None:
     [
         (("--compute-capability", "89"), "write MAJOR.MINOR, such as 8.9"),
         (("--compute-capability", "8.9", "--class", "l4"), "give one of --class and"),
-        (("--namespace", "n"), "is a path, and --namespace is for names of the cluster"),
+        (
+            ("--namespace", "n"),
+            "is a path, and --namespace applies only to the name of an InferenceEngine",
+        ),
         (("--unknown",), "No such option"),
     ],
 )
@@ -300,16 +307,16 @@ ENGINE = EngineInspection(
         (
             {},
             EngineTarget("class l4", "8.9", ("cuda",), (image(),)),
-            ("it is run by backend tensorrt-rtx, and class l4 allows cuda only",),
+            ("it requires backend tensorrt-rtx, but class l4 allows only cuda",),
             (),
         ),
         (
             {},
             EngineTarget("class t4", "7.5", (), (image("1.6"), image(ort="1.30.0"))),
             (
-                "it runs on compute capability 8.9 and not on 7.5",
+                "it runs on compute capability 8.9, not on 7.5",
                 (
-                    "it was built by tensorrt-rtx 1.7.1.116 with ONNX Runtime 1.31.1, and the runtime"
+                    "it was built by tensorrt-rtx 1.7.1.116 with ONNX Runtime 1.31.1, but the runtime"
                     " images have tensorrt-rtx 1.6 with ONNX Runtime 1.31.1, tensorrt-rtx 1.7.1.116"
                     " with ONNX Runtime 1.30.0: serve with the image that built it"
                 ),
@@ -321,7 +328,7 @@ ENGINE = EngineInspection(
             EngineTarget("class l4"),
             ("model.onnx is missing",),
             (
-                "compute capability: class l4 does not say which its devices have",
+                "compute capability: class l4 does not specify that of its devices",
                 "versions: no runtime image of variant rtx is known",
             ),
         ),
@@ -331,14 +338,14 @@ ENGINE = EngineInspection(
             (),
             (
                 "versions: you may not read them",
-                "compute capability: the engine does not say which it runs on",
-                "versions: the engine does not say what it was built by",
+                "compute capability: the engine does not record those that it runs on",
+                "versions: the engine does not record what built it",
             ),
         ),
         (
             {},
             EngineTarget("class a10", "8.6", (), (image(),)),
-            ("it runs on compute capability 8.9 and not on 8.6: build one for that",),
+            ("it runs on compute capability 8.9, not on 8.6: build one for it",),
             (),
         ),
         (
@@ -460,7 +467,7 @@ def test_a_resource() -> None:
     for text in (
         "InferenceEngine models/built",
         "loads on class l4",
-        "9 of 10 in the engine, 2% of the time elsewhere",
+        "9 of 10 in the engine, 2% of the time outside",
         "det (Det)",
         "4.8 MiB, sha256 cdcdcdcdcdcd",
         "12.3 s",
@@ -472,7 +479,7 @@ def test_a_resource() -> None:
     fit = read("built", "--class", "t4", code=1)["fit"]
     assert fit["obstacles"] == [
         (
-            "it runs on compute capability 8.9 and not on 7.5: TensorRT-RTX builds engines for compute"
+            "it runs on compute capability 8.9, not on 7.5: TensorRT-RTX builds engines for compute"
             " capability 7.5, but they cannot be served: ONNX Runtime's TensorRT-RTX provider supports"
             " only 8.6, 8.9, 12.0 and newer"
         )
@@ -483,11 +490,15 @@ def test_a_resource() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "reported"),
     [
-        (("failed",), 1, "there is no engine yet: BuildFailed: it cannot be built"),
-        (("building",), 1, "there is no engine yet: stage build, 40%"),
-        (("gone",), 2, "no InferenceEngine gone in namespace models: there are built, failed"),
+        (("failed",), 1, "the engine is not built: BuildFailed: it cannot be built"),
+        (("building",), 1, "the engine is not built: stage build, 40%"),
+        (
+            ("gone",),
+            2,
+            "InferenceEngine gone in namespace models not found; existing: built, failed",
+        ),
         (("built", "-n", "other"), 2, "Enginewright is not installed in the cluster: "),
-        (("built", "--class", "gone"), 2, "no AcceleratorClass gone: there is none"),
+        (("built", "--class", "gone"), 2, "AcceleratorClass gone not found; there are none"),
         (("odd",), 2, "the cluster's InferenceEngine cannot be read: spec.key: Field required"),
         (("web",), 2, "the cluster's InferenceEngine cannot be read: metadata: Field required"),
         (("built", "--class", "web"), 2, "the cluster's AcceleratorClass cannot be read"),

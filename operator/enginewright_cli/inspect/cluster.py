@@ -42,7 +42,7 @@ def inspect(name: str, namespace: str | None, progress: Progress) -> EngineInspe
         InspectionError: there is no cluster, or no such object.
     """
     where = namespace or cluster.current_namespace()
-    progress(f"asking for InferenceEngine {where}/{name}")
+    progress(f"reading InferenceEngine {where}/{name}")
 
     async def read(client: KubeClient) -> EngineInspection:
         try:
@@ -54,12 +54,12 @@ def inspect(name: str, namespace: str | None, progress: Progress) -> EngineInspe
             ) from error
         return _engine(_parsed(InferenceEngine, found), f"InferenceEngine {where}/{name}")
 
-    return _ask(read)
+    return _query(read)
 
 
 def target(name: str, progress: Progress) -> EngineTarget:
-    """Return an AcceleratorClass as what an engine is to be loaded on; raises as `inspect`."""
-    progress(f"asking for AcceleratorClass {name}")
+    """Return an AcceleratorClass as the target of an engine; raises like `inspect`."""
+    progress(f"reading AcceleratorClass {name}")
 
     async def read(client: KubeClient) -> EngineTarget:
         try:
@@ -77,11 +77,11 @@ def target(name: str, progress: Progress) -> EngineTarget:
             unknown=unknown,
         )
 
-    return _ask(read)
+    return _query(read)
 
 
 async def _images(client: KubeClient) -> tuple[tuple[ImageFacts, ...], tuple[str, ...]]:
-    """Return what the operator knows of runtime images; reading that may be forbidden to users."""
+    """Return the facts of the runtime images, and why they are unknown where access is denied."""
     try:
         return tuple((await images.known(client)).values()), ()
     except Forbidden:
@@ -91,7 +91,7 @@ async def _images(client: KubeClient) -> tuple[tuple[ImageFacts, ...], tuple[str
 def _share_elsewhere(facts: EngineFacts) -> float | None:
     if facts.compute_billionths_elsewhere is not None:
         return facts.compute_billionths_elsewhere / 1e9
-    permille = facts.compute_permille_elsewhere  # of an engine that an earlier version has built
+    permille = facts.compute_permille_elsewhere  # of an engine built by an earlier version
     return None if permille is None else permille / 1e3
 
 
@@ -100,7 +100,7 @@ def _engine(obj: InferenceEngine, source: str) -> EngineInspection:
     recipe = spec.recipe
     problems: tuple[str, ...] = ()
     if facts is None:
-        problems = (f"there is no engine yet: {_why_not(obj)}",)
+        problems = (f"the engine is not built: {_why_not(obj)}",)
     p99 = facts.p99_microseconds if facts else None
     capability = (recipe.compute_capability,) if recipe.compute_capability else ()
     return EngineInspection(
@@ -122,12 +122,12 @@ def _engine(obj: InferenceEngine, source: str) -> EngineInspection:
         sha256=facts.sha256 if facts else None,
         workspace_bytes=(facts.workspace_bytes if facts else None) or recipe.workspace_bytes,
         build_seconds=facts.build_milliseconds / 1000 if facts else None,
-        # of a benchmark the status keeps the 99th percentile alone
+        # the status contains only the 99th percentile of a benchmark
         latency=None if p99 is None else Latency(p50=0, p90=0, p99=p99 / 1e6, samples=0),
         state=_ready(obj),
         problems=problems,
         notes=(
-            "the engine's files lie in the store: their digests are checked by what fetches them",
+            "the engine's files are in the store: pods verify their digests when they fetch them",
         )
         if facts
         else (),
@@ -139,8 +139,8 @@ def _why_not(obj: InferenceEngine) -> str:
     if failure := status.failure:
         return f"{failure.reason}: {failure.sentence}"
     if status.stage:
-        done = "" if status.percent is None else f", {status.percent}%"
-        return f"stage {status.stage}{done}"
+        percent = "" if status.percent is None else f", {status.percent}%"
+        return f"stage {status.stage}{percent}"
     return _ready(obj) or "not reconciled by the operator yet"
 
 
@@ -162,19 +162,19 @@ def _parsed(model: type[Typed], found: JsonObject) -> Typed:
         where = ".".join(str(part) for part in first["loc"])
         raise InspectionError(
             f"the cluster's {model.__name__} cannot be read: {where}: {first['msg']};"
-            " its CRDs are of another version of Enginewright"
+            " its CRDs belong to another version of Enginewright"
         ) from error
 
 
 def _missing(kind: str, what: str, others: tuple[JsonObject, ...]) -> InspectionError:
     names = sorted(str(each["metadata"]["name"]) for each in others)
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    there = f"there are {', '.join(names[:_SHOWN])}{more}" if names else "there is none"
-    return InspectionError(f"no {kind} {what}: {there}")
+    existing = f"; existing: {', '.join(names[:_SHOWN])}{more}" if names else "; there are none"
+    return InspectionError(f"{kind} {what} not found{existing}")
 
 
-def _ask(read: Callable[[KubeClient], Awaitable[Read]]) -> Read:
+def _query(read: Callable[[KubeClient], Awaitable[Read]]) -> Read:
     try:
-        return cluster.ask(read)
+        return cluster.query(read)
     except cluster.ClusterError as error:
         raise InspectionError(str(error)) from error

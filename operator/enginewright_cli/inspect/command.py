@@ -1,4 +1,4 @@
-"""The command: from options to an exit code. 0: fine, 1: it will not load, 2: unreadable or usage."""
+"""The command line of `engine inspect`. Exit code 0: ok, 1: it will not load, 2: not inspected."""
 
 import re
 import sys
@@ -26,7 +26,7 @@ from enginewright_cli.inspect.view import one_line, show
 from enginewright_cli.preflight.formatting import visible
 
 _CAPABILITY: Final = re.compile(r"\d{1,2}\.\d")
-_PLAIN_WIDTH: Final = 160  # columns, where there is no terminal to have a width
+_PLAIN_WIDTH: Final = 160  # columns, where standard output is not a terminal
 _INTERRUPTED: Final = 130
 
 
@@ -34,7 +34,7 @@ class Printed(Message):
     """What `--json` prints."""
 
     engine: EngineInspection
-    fit: EngineFit | None = None  # None: nothing to load it on was named
+    fit: EngineFit | None = None  # None: no target was given
 
 
 def inspect(
@@ -42,17 +42,17 @@ def inspect(
         str,
         typer.Argument(
             metavar="PATH|NAME",
-            help="An artefact's folder, a manifest.json, an .engine or .plan file, the .onnx model"
-            " around engines, or the name of an InferenceEngine in the cluster.",
+            help="An artefact's folder, a manifest.json, an .engine or .plan file, an .onnx model"
+            " that wraps engines, or the name of an InferenceEngine in the cluster.",
         ),
     ],
     *,
     class_name: Annotated[
         str | None,
-        typer.Option("--class", metavar="NAME", help="AcceleratorClass to load it on."),
+        typer.Option("--class", metavar="NAME", help="AcceleratorClass that it should load on."),
     ] = None,
     compute_capability: Annotated[
-        str | None, typer.Option(metavar="8.9", help="Or the device's compute capability.")
+        str | None, typer.Option(metavar="8.9", help="Compute capability that it should load on.")
     ] = None,
     namespace: Annotated[
         str | None,
@@ -89,7 +89,9 @@ def inspect(
 def _inspect(what: str, namespace: str | None, progress: Progress) -> EngineInspection:
     if files.is_path(what):
         if namespace is not None:
-            raise InspectionError(f"{what} is a path, and --namespace is for names of the cluster")
+            raise InspectionError(
+                f"{what} is a path, and --namespace applies only to the name of an InferenceEngine"
+            )
         return files.inspect(Path(what), progress)
     with _needing_client():
         from enginewright_cli.inspect import cluster  # noqa: PLC0415 - heavy
@@ -120,7 +122,7 @@ def _needing_client() -> Iterator[None]:
         yield
     except ImportError as error:
         raise InspectionError(
-            f"asking the cluster needs {error.name}, which is not installed; {installing.remedy('cli')}"
+            f"reading the cluster needs {error.name}, which is not installed; {installing.remedy('cli')}"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Reads an engine from files: an artefact, its manifest, an engine, or the model around one."""
+"""Reads an engine from files: an artefact, its manifest, an engine, or the ONNX model that wraps it."""
 
 import hashlib
 from collections import Counter
@@ -37,16 +37,16 @@ Progress = Callable[[str], None]
 
 
 def inspect(path: Path, progress: Progress) -> EngineInspection:
-    """Inspect what lies at `path`; `progress` is called with what is being read.
+    """Inspect the file or folder at `path`; `progress` is called with what is being read.
 
     Raises:
-        InspectionError: there is no engine.
+        InspectionError: there is no engine, or it cannot be read.
     """
     try:
         if path.is_dir():
             return _artifact(path, path / MANIFEST_NAME, progress)
         if not path.exists():
-            raise InspectionError(f"{path}: there is no such file or folder")
+            raise InspectionError(f"{path}: no such file or folder")
         if not path.is_file():
             raise InspectionError(f"{path} is neither a file nor a folder")
         if path.suffix == ".json":
@@ -55,7 +55,9 @@ def inspect(path: Path, progress: Progress) -> EngineInspection:
             return _context_model(path)
         return _engine(path)
     except PermissionError as error:
-        raise InspectionError(f"{error.filename or path} may not be read by this user") from error
+        raise InspectionError(
+            f"{error.filename or path} cannot be read: permission denied"
+        ) from error
     except OSError as error:
         raise InspectionError(
             f"{error.filename or path} cannot be read: {error.strerror or error}"
@@ -67,17 +69,17 @@ def _artifact(folder: Path, path: Path, progress: Progress) -> EngineInspection:
     engine = manifest.engine
     if engine is None:
         raise InspectionError(
-            f"{path} describes a prepared model for backend {manifest.recipe.backend}, which is no"
-            " engine; engines lie in engines/KEY/ of the store"
+            f"{path} describes a prepared model for backend {manifest.recipe.backend}, not an engine;"
+            " engines are in engines/KEY/ of the store"
         )
-    # a manifest alone, copied from somewhere, is shown as far as it goes
+    # a manifest may have been copied without its files
     alone = not any((folder / file.path).exists() for file in manifest.files)
     files = [] if alone else [_file(folder, each, progress) for each in manifest.files]
     problems = [_problem(each) for each in files if each.state not in {"whole", "not compared"}]
     header = next((each for each in files if each.path == engine.file), None)
     if header and header.version and header.version != engine.recipe.backend_version:
         problems.append(
-            f"{engine.file} was built by version {header.version}, and the manifest says"
+            f"{engine.file} was built by version {header.version}, but the manifest says"
             f" {engine.recipe.backend_version}"
         )
     inside = {name for part in engine.partitions for name in part.nodes}
@@ -118,14 +120,14 @@ def _artifact(folder: Path, path: Path, progress: Progress) -> EngineInspection:
         files=tuple(files),
         layers=() if alone else _layers(folder / LAYERS_NAME),
         problems=tuple(problems),
-        notes=("the manifest alone: its files are not beside it",) if alone else (),
+        notes=("manifest only: its files are not in the same folder",) if alone else (),
     )
 
 
 def _manifest(path: Path) -> Manifest:
     if not path.is_file():
         raise InspectionError(
-            f"{path.parent} has no {MANIFEST_NAME}, and an artefact without one does not exist;"
+            f"{path.parent} has no {MANIFEST_NAME}, so it is not an artefact;"
             " give the folder engines/KEY of a store, or an engine file"
         )
     with path.open("rb") as reader:
@@ -136,11 +138,11 @@ def _manifest(path: Path) -> Manifest:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise InspectionError(
-            f"{path} is no manifest: {f'{where}: ' if where else ''}{first['msg']}"
+            f"{path} is not a valid manifest: {f'{where}: ' if where else ''}{first['msg']}"
         ) from error
     if manifest.version > MANIFEST_VERSION:
         raise InspectionError(
-            f"{path} was written by a newer version of Enginewright: update this one"
+            f"{path} was written by a newer version of Enginewright: update this installation"
         )
     return manifest
 
@@ -191,8 +193,8 @@ def _engine(path: Path) -> EngineInspection:
     header = _header(path)
     if header is None:
         raise InspectionError(
-            f"{path} does not begin as a TensorRT-RTX engine does; what other files are only their"
-            " manifest tells: give the artefact's folder"
+            f"{path} does not have the header of a TensorRT-RTX engine; other engines are identified"
+            " by their manifest: give the artefact's folder"
         )
     file = _engine_file(path.name, path.stat().st_size, header)
     return EngineInspection(
@@ -208,7 +210,7 @@ def _engine(path: Path) -> EngineInspection:
     )
 
 
-def _engine_file(name: str, size: int, header: Any) -> InspectedFile:  # noqa: ANN401 - the runtime's, loaded lazily
+def _engine_file(name: str, size: int, header: Any) -> InspectedFile:  # noqa: ANN401 - a type of the runtime package, imported lazily
     return InspectedFile(
         path=name,
         size_bytes=size,
@@ -221,7 +223,7 @@ def _engine_file(name: str, size: int, header: Any) -> InspectedFile:  # noqa: A
 def _cut_off(file: InspectedFile, header: Any) -> tuple[str, ...]:  # noqa: ANN401 - as above
     if file.state != "cut off":
         return ()
-    return (f"{file.path} has {file.size_bytes} bytes, and its header says {header.size_bytes}",)
+    return (f"{file.path} has {file.size_bytes} bytes, but its header says {header.size_bytes}",)
 
 
 def _header(path: Path) -> Any:  # noqa: ANN401 - as above
@@ -237,9 +239,9 @@ def _context_model(path: Path) -> EngineInspection:
     files: list[InspectedFile] = []
     problems: list[str] = []
     for node in nodes:
-        file, said = _engine_of(path, _attributes(node))
+        file, wrong = _engine_of(path, _attributes(node))
         files.append(file)
-        problems += said
+        problems += wrong
     headers = [each for each in files if each.version]
     capability = str(first.get("hardware_architecture", ""))
     declared = (f"{capability[:-1]}.{capability[-1]}",) if capability.isdecimal() else ()
@@ -268,13 +270,13 @@ def _context_nodes(path: Path) -> list["NodeProto"]:
     try:
         model = graphs.parse(path)
     except graphs.UnparsableError as error:
-        raise InspectionError(f"{path} is no ONNX model, or is cut off") from error
+        raise InspectionError(f"{path} is not an ONNX model, or is truncated") from error
     nodes = [node for node in model.graph.node if node.op_type == "EPContext"]
     if not nodes:
         raise InspectionError(
-            f"{path} holds no engine: it has no EPContext node; run enginewright preflight {path}"
+            f"{path} contains no engine: it has no EPContext node; run enginewright preflight {path}"
             if model.graph.node
-            else f"{path} is no ONNX model, or is cut off"
+            else f"{path} is not an ONNX model, or is truncated"
         )
     return nodes
 
@@ -292,7 +294,7 @@ def _attributes(node: "NodeProto") -> dict[str, bytes | str | int]:
 def _engine_of(
     model: Path, attributes: dict[str, bytes | str | int]
 ) -> tuple[InspectedFile, tuple[str, ...]]:
-    """Return the engine of one node, which lies in the node or in a file beside the model."""
+    """Return the engine of one node, embedded in the node or in a file beside the model."""
     from enginewright_runtime.tensorrt.header import parse_header  # noqa: PLC0415 - lazily
 
     content = attributes.get("ep_cache_context", b"")
@@ -313,7 +315,7 @@ def _engine_of(
 
 
 def _layers(path: Path) -> tuple[InspectedLayers, ...]:
-    """Return what the artefact says of layers; nothing where it was written without."""
+    """Return the layers that the artefact lists; () if it was written without."""
     try:
         with path.open("rb") as reader:
             found = ArtifactLayers.model_validate_json(reader.read(LARGEST_LAYERS))
@@ -328,7 +330,7 @@ def _layers(path: Path) -> tuple[InspectedLayers, ...]:
 
 
 def is_path(text: str) -> bool:
-    """Progress whether what was given is meant as a path, and not as the name of a resource."""
+    """Return whether the argument is a path rather than the name of an InferenceEngine."""
     return (
         "/" in text or text in {".", ".."} or Path(text).suffix in SUFFIXES or Path(text).exists()
     )

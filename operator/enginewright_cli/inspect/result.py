@@ -1,4 +1,4 @@
-"""What an inspection has found, as one frozen value: what `--json` prints and the tables show."""
+"""The result of an inspection, as one frozen value: printed by `--json` or as tables."""
 
 from typing import Final, Literal
 
@@ -13,47 +13,47 @@ WILL_NOT_LOAD: Final = 1
 
 
 class InspectionError(Exception):
-    """There is nothing that could be inspected; the message says why and what to do."""
+    """No engine could be inspected; the message states the cause and the remedy."""
 
 
 class InspectedFile(Message):
-    """One file, and what it says of itself."""
+    """One file, and what its header says."""
 
     path: str
-    """Relative to what is inspected."""
+    """Path relative to the inspected file or folder."""
     size_bytes: int | None = None
-    """Absent: the file is missing."""
+    """Size; absent: the file is missing."""
     sha256: str | None = None
-    """As the manifest lists it; absent: there is none."""
+    """Digest listed in the manifest; absent: there is no manifest."""
     state: Literal["whole", "missing", "changed", "cut off", "not compared"]
     """whole, missing, changed, cut off, or not compared."""
     version: str | None = None
     """Version of the builder, from the engine's header."""
     compute_capabilities: tuple[str, ...] = ()
-    """That it runs on, from the engine's header."""
+    """Compute capabilities that it runs on, from the engine's header."""
 
 
 class InspectedLayers(EngineLayers):
-    """What one engine is made of, and how many layers of each type are listed."""
+    """Layers and kernels of one engine, and the number of its listed layers by type."""
 
     types: dict[str, int] = Field(default_factory=dict)
 
 
 class EngineInspection(Message):
-    """One engine, as far as it is known."""
+    """What is known of one engine."""
 
     source: str
     """What was inspected."""
     kind: Kind
     """artifact, manifest, engine, context-model or resource."""
     key: str | None = None
-    """Of the engine in the store."""
+    """Key of the engine in the store."""
     prepared_key: str | None = None
-    """Of the prepared model that it was built from."""
+    """Key of the prepared model that it was built from."""
     model_digest: str | None = None
-    """Digest of the source."""
+    """Digest of the source model."""
     backend: str | None = None
-    """That runs it."""
+    """Backend that runs it."""
     backend_version: str | None = None
     """Version of the library that built it."""
     ort_version: str | None = None
@@ -61,17 +61,17 @@ class EngineInspection(Message):
     cuda_major: str | None = None
     """Major version of CUDA that it was built for."""
     accelerator_class: str | None = None
-    """That it was built for."""
+    """AcceleratorClass that it was built for."""
     compute_capabilities: tuple[str, ...] = ()
-    """That it runs on; empty: not known."""
+    """Compute capabilities that it runs on; empty: not known."""
     opset: int | None = None
-    """Of the model."""
+    """Opset of the model."""
     precision: str | None = None
-    """That it was given; absent: the source's own, or not known."""
+    """Precision that the model was converted to; absent: the source's own, or not known."""
     nodes_total: int | None = None
-    """Nodes of the model that compute."""
+    """Number of compute nodes of the model."""
     nodes_accelerated: int | None = None
-    """How many of them are inside the engine."""
+    """Number of them inside the engine."""
     compute_share_elsewhere: float | None = None
     """Share of the profiled compute time outside the engine, 0 to 1."""
     elsewhere: tuple[str, ...] = ()
@@ -81,25 +81,25 @@ class EngineInspection(Message):
     sha256: str | None = None
     """Digest of the engine file."""
     workspace_bytes: int | None = None
-    """Device memory that the build was allowed for scratch space."""
+    """Workspace limit of the build: device memory for scratch space."""
     build_seconds: float | None = None
     """Time that the builder took."""
     peak_memory_bytes: int | None = None
-    """Most memory of the build."""
+    """Peak host memory of the build."""
     latency: Latency | None = None
-    """Of the usual shapes on a device of the class; absent: built without one."""
+    """Latency with the opt shapes on a device of the class; absent: built without a device."""
     parity_max_abs_error: float | None = None
-    """Largest absolute error of all outputs against the golden ones."""
+    """Largest absolute error over all outputs, against the golden samples."""
     state: str = ""
-    """Of an InferenceEngine: its condition Ready."""
+    """Condition Ready of an InferenceEngine."""
     partitions: tuple[Partition, ...] = ()
-    """Nodes of the model in each engine."""
+    """Nodes of the model in each partition."""
     files: tuple[InspectedFile, ...] = ()
-    """Each file, below."""
+    """Files, described below."""
     layers: tuple[InspectedLayers, ...] = ()
-    """Layers of each engine, with their types, and kernels where it was built on a device."""
+    """Layers of each engine by type, and kernels where it was built on a device."""
     problems: tuple[str, ...] = ()
-    """Why it loads nowhere."""
+    """Why it cannot be loaded anywhere."""
     notes: tuple[str, ...] = ()
     """What could not be examined."""
 
@@ -108,10 +108,10 @@ class EngineFit(Message):
     """Whether an engine will load on a class, and why not."""
 
     target: str
-    """What was asked about: "class l4" or "compute capability 8.9"."""
+    """Where it is to be loaded: "class l4" or "compute capability 8.9"."""
     loads: bool
-    """Whether it loads, as far as was compared."""
+    """Whether it loads, as far as could be compared."""
     obstacles: tuple[str, ...] = ()
-    """Why not."""
+    """Why it does not load."""
     not_compared: tuple[str, ...] = ()
     """What could not be compared, and why."""

@@ -1,4 +1,4 @@
-"""What people read of an inspection: a verdict first, then facts, parts, layers and files."""
+"""An inspection as text for people: verdict, facts, partitions, layers and files."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -15,14 +15,14 @@ from enginewright_cli.inspect.result import (
 )
 from enginewright_cli.preflight.formatting import visible
 
-_SHOWN: Final = 5  # nodes of a part, types of layers
+_SHOWN: Final = 5  # nodes of a partition, types of layers
 _SHORT: Final = 12  # characters of a digest
 _UNITS: Final = ("B", "KiB", "MiB", "GiB")
 _STATES: Final = {"whole": "green", "not compared": "dim"}
 
 
 def show(found: EngineInspection, fit: EngineFit | None, console: Console) -> None:
-    """Print all of it; plain where the console is no terminal."""
+    """Print the inspection; without colours where the console is not a terminal."""
     console.print(one_line(found.source, "bold"), soft_wrap=True)
     for line in _verdict(found, fit):
         console.print(line, soft_wrap=True)
@@ -37,9 +37,9 @@ def show(found: EngineInspection, fit: EngineFit | None, console: Console) -> No
 
 def _verdict(found: EngineInspection, fit: EngineFit | None) -> Iterator[Text]:
     if fit is not None:
-        word = "loads" if fit.loads else "will not load"
+        verdict = "loads" if fit.loads else "will not load"
         style = "green" if fit.loads else "bold red"
-        yield one_line(f"{word} on {fit.target}", style)
+        yield one_line(f"{verdict} on {fit.target}", style)
         yield from _lines(fit.obstacles, "  because ", "red")
         yield from _lines(fit.not_compared, "  not compared: ", "dim")
     elif found.problems:
@@ -73,7 +73,7 @@ def _rows(found: EngineInspection) -> Iterator[tuple[str, str]]:
     yield "opset", "" if found.opset is None else str(found.opset)
     yield "precision", found.precision or ""
     yield "compute nodes", _nodes(found)
-    yield "elsewhere", _named(found.elsewhere)
+    yield "outside the engine", _named(found.elsewhere)
     yield "engine", _size(found)
     yield "build", _build(found)
     yield "latency", _latency(found)
@@ -89,7 +89,7 @@ def _nodes(found: EngineInspection) -> str:
         return ""
     text = f"{found.nodes_accelerated} of {found.nodes_total} in the engine"
     share = found.compute_share_elsewhere
-    return text if not share else f"{text}, {share * 100:.3g}% of the time elsewhere"
+    return text if not share else f"{text}, {share * 100:.3g}% of the time outside"
 
 
 def _named(names: tuple[str, ...]) -> str:
@@ -110,7 +110,7 @@ def _build(found: EngineInspection) -> str:
     if found.workspace_bytes is not None:
         parts.append(f"workspace {binary_size(found.workspace_bytes)}")
     if found.peak_memory_bytes:
-        parts.append(f"at most {binary_size(found.peak_memory_bytes)} of memory")
+        parts.append(f"peak memory {binary_size(found.peak_memory_bytes)}")
     return ", ".join(parts)
 
 
@@ -128,10 +128,12 @@ def _latency(found: EngineInspection) -> str:
 
 
 def _partitions(found: EngineInspection) -> Table:
-    table = _table("PART", "NODES", "SUCH AS")
-    for part in found.partitions:
+    table = _table("PARTITION", "NODES", "EXAMPLES")
+    for partition in found.partitions:
         table.add_row(
-            one_line(part.context_node), str(len(part.nodes)), one_line(_named(part.nodes))
+            one_line(partition.context_node),
+            str(len(partition.nodes)),
+            one_line(_named(partition.nodes)),
         )
     return table
 
@@ -160,7 +162,7 @@ def _files(files: tuple[InspectedFile, ...]) -> Table:
 
 
 def one_line(text: str, style: str = "") -> Text:
-    """Return text without control characters: what names a thing comes from a model or an engine."""
+    """Return text on one line without control characters: names come from models and engines."""
     return Text(visible(text).replace("\n", "\\n"), style=style)
 
 

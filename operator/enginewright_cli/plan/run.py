@@ -64,7 +64,7 @@ def plan(
 def _gathered(models: list[tuple[str, Applied]]) -> ClusterState | None:
     """Return the cluster's state; None: no cluster is configured."""
     try:
-        return cluster.ask(lambda client: gather(client, models))
+        return cluster.query(lambda client: gather(client, models))
     except cluster.NoCluster:
         return None
     except cluster.ClusterError as error:

@@ -214,7 +214,7 @@ def _image(text: str) -> tuple[str, ImageFacts]:
     from enginewright_cli import cluster, images  # noqa: PLC0415 - heavy
 
     try:
-        return images.chosen(text, cluster.ask(images.known))
+        return images.chosen(text, cluster.query(images.known))
     except cluster.ClusterError as error:
         raise _UsageError(
             f"--image {text}: {error}; without a cluster, give --runtime-version instead"
