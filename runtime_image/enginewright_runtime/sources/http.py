@@ -13,7 +13,7 @@ from enginewright_runtime.sources.web_source import Located, WebSource
 
 
 class HttpSource(WebSource):
-    """A file behind a URL; what lies beside it is at relative URLs, with the same query string."""
+    """A file at a URL; its sibling files are at relative URLs with the same query string."""
 
     def __init__(self, url: str, secret: Secret) -> None:
         secret.one_of(("token",), ("username", "password"))
@@ -24,7 +24,7 @@ class HttpSource(WebSource):
 
     @override
     def find(self) -> str | None:
-        """Return the last part of the path: a web server cannot tell a folder from a file."""
+        """Return the last part of the path, since HTTP does not distinguish folders from files."""
         return self._name
 
     @override
@@ -41,7 +41,7 @@ class HttpSource(WebSource):
 
 
 def basic_or_bearer(secret: Secret) -> dict[str, str]:
-    """Return the header that authenticates, of a token or of a user name with a password."""
+    """Return the Authorization header for a token, or for a user name and password."""
     token, username, password = (secret.get(key) for key in ("token", "username", "password"))
     if token is not None:
         return {"Authorization": f"Bearer {token}"}

@@ -1,7 +1,7 @@
-"""Retries of what can pass.
+"""Retries transient failures of downloads.
 
-Gigabytes over a network break off. The number of tries is bounded: the Job's own backoff covers
-longer outages.
+Large downloads are often interrupted. The number of tries is bounded, since the Job's own backoff
+covers longer outages.
 """
 
 import asyncio
@@ -14,20 +14,20 @@ from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.sources.base import unreachable
 
 _log: Final = logging.getLogger(__name__)
-_FRUITLESS_TRIES: Final = 4  # in a row without a byte of progress
-_TRIES: Final = 20  # altogether
+_FRUITLESS_TRIES: Final = 4  # consecutive, without a byte of progress
+_TRIES: Final = 20  # in total
 _FIRST_PAUSE: Final = 0.5  # seconds, doubled with every fruitless try
 PASSING_STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504})  # of HTTP
 _T = TypeVar("_T")
 
 
 class Unavailable(Exception):  # noqa: N818 - not an error yet: it is retried
-    """A try failed in a way that can pass.
+    """A try failed transiently.
 
     Args:
         cause: why.
-        after: when the server wants the next try, in seconds; None: it does not say.
-        remedy: of the failure, if it does not pass; None: what is usual for a source.
+        after: the server's Retry-After in seconds; None: it sent none.
+        remedy: of the failure, if it persists; None: the default for a source.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class Unavailable(Exception):  # noqa: N818 - not an error yet: it is retried
 async def with_retries(
     what: str, attempt: Callable[[], Awaitable[_T]], received: Callable[[], int] = lambda: 0
 ) -> _T:
-    """Await `attempt` until it does not raise `Unavailable`, a bounded number of times.
+    """Await `attempt` until it does not raise `Unavailable`, with a bounded number of tries.
 
     Args:
         what: the end of "cannot ...", in the message of the failure.
-        attempt: one try; what was `received` before is not asked for again.
-        received: bytes so far, by which a try that made progress is distinguished from a fruitless one.
+        attempt: one try; it continues after the bytes that were `received` before.
+        received: bytes so far, to distinguish tries that made progress from fruitless ones.
 
     Raises:
         StageFailure: SourceUnreachable, with the last cause.
