@@ -93,7 +93,7 @@ def test_a_class_that_promises_what_a_node_has_not_is_reported() -> None:
     assert readiness(promising, [], [with_vnni, unlabelled]).status == "True"
     reported = readiness(promising, [], [with_vnni, without])
     assert (reported.status, reported.reason) == ("False", "FeatureMissing")
-    assert "names VNNI, which" in reported.message
+    assert "lists VNNI, but node b lacks it" in reported.message
     assert "node b does not have" in reported.message
     assert contradicted(UNKNOWN, labels(AVX2="true")) == ()
 

@@ -1,11 +1,11 @@
-"""On which nodes an image runs, by what the image itself reports."""
+"""Which nodes can run an image, by the architecture that it reports."""
 
 from enginewright.manifests.placement import ARCHITECTURE, architecture
 from enginewright.plan.types import Facts
 
 
 def image_architecture(facts: Facts, image: str) -> str:
-    """Return the label of nodes that run the image; empty: not known, so that any may be tried."""
+    """Return the architecture label of nodes that can run the image; empty: not known, any node may."""
     processor = facts.images[image].processor
     if processor is None:
         return ""

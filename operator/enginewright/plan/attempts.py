@@ -1,8 +1,8 @@
-"""The one way in which Jobs are attempted: start, wait, succeed, fail, retry.
+"""How Jobs are attempted: start, wait, succeed, fail, retry.
 
-The same for probe, prepare, lookup and engine Jobs. The memory of failures is a status, so a Job
-that has been cleaned up starts no loop: what cannot succeed is not retried until its inputs
-change, what can pass is retried with backoff.
+The same for probe, prepare, lookup and engine Jobs. Failures are recorded in a status, so that the
+deletion of a Job starts no endless loop: a permanent failure is not retried until its inputs change,
+a transient one is retried with backoff.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +21,13 @@ from enginewright.plan import pods
 
 FIRST_RETRY: Final = timedelta(minutes=1)
 LONGEST_RETRY: Final = timedelta(hours=1)
-UNREACHABLE: Final = timedelta(minutes=5)  # after which a pod that does not end is taken for lost
-START_TIMEOUT: Final = timedelta(minutes=5)  # from its node to its first container, where pods wait
-EVICTIONS: Final = 3  # of one Job's pods: the Job controller counts none, and would go on for ever
+UNREACHABLE: Final = timedelta(minutes=5)  # after which a pod that does not terminate is lost
+START_TIMEOUT: Final = timedelta(
+    minutes=5
+)  # from scheduling to the first container, if pods yielded
+EVICTIONS: Final = (
+    3  # of one Job's pods: they do not count towards backoffLimit, so would never end
+)
 _MAX_DOUBLINGS: Final = 10
 
 Result = TypeVar("Result")
@@ -31,14 +35,14 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Work(Generic[Result]):
-    """What the Jobs of one kind do for one set of inputs."""
+    """The Jobs of one kind for one set of inputs."""
 
     stages: tuple[str, ...]
     name: Callable[[int], str]  # of the Job of an attempt, from 1
-    result: Callable[[PodView], Result | None]  # what a pod reports that finished
-    placement: str  # hash of the template that a Job is made with now
-    overdue: tuple[Reason, str]  # what it means that a pod's time ran out: reason and cause
-    # attempts at what seldom passes by itself; None: nothing is ever given up
+    result: Callable[[PodView], Result | None]  # reported by a finished pod
+    placement: str  # hash of the template that a Job is created with now
+    overdue: tuple[Reason, str]  # reason and cause when a pod exceeds its deadline
+    # attempts after failures that rarely pass on their own; None: no failure is ever final
     limit: int | None = 5
 
 
@@ -49,18 +53,18 @@ class Observed:
     jobs: Mapping[str, JobView]  # by name
     pods: Sequence[PodView]
     now: datetime  # timezone-aware
-    # a Job whose pod must start soon once it has a node, since others wait for that; empty: none
+    # a Job whose pod must start soon once it has a node, since serving pods wait for it; empty: none
     awaited: str = ""
 
 
 @dataclass(frozen=True)
 class Start:
-    """A Job is to be made."""
+    """A Job must be created."""
 
     attempt: int
-    failure: JobFailure | None = None  # of the attempt before
-    replaces: str = ""  # Job that has served its purpose, or never will
-    after_success: bool = False  # the Job before completed, and its report is lost with its pod
+    failure: JobFailure | None = None  # of the previous attempt
+    replaces: str = ""  # Job to delete
+    after_success: bool = False  # the previous Job completed, but its report was lost with its pod
 
 
 @dataclass(frozen=True)
@@ -69,10 +73,10 @@ class InProgress:
 
     attempt: int
     job: str
-    stage: str  # that runs or comes next
+    stage: str  # current or next one
     pod: PodView | None  # the newest one
-    waiting_for: str  # what its pod needs in order to start, as a sentence; empty: nothing known
-    waits_for: str = ""  # reason, where it is a volume or a queue
+    waiting_for: str  # what its pod needs in order to start, as a sentence; empty: not known
+    waits_for: str = ""  # reason, if it waits for a volume or a queue
     failure: JobFailure | None = None  # the last one, of this Job's pods or of earlier Jobs
     requeue_after: float | None = None  # seconds
 
@@ -94,19 +98,19 @@ class Failed:
     failure: JobFailure
     # seconds until the next attempt; None: it is not retried
     requeue_after: float | None = None
-    ends: str = ""  # a Job that must not go on
+    ends: str = ""  # a running Job to delete
 
 
 def advance(
     work: Work[Result], observed: Observed, attempt: int, known: JobFailure | None
 ) -> Start | InProgress | Succeeded[Result] | Failed:
-    """Return where the `attempt`-th Job stands.
+    """Return the state of the `attempt`-th Job.
 
     Args:
         work: what is attempted.
-        observed: what the cluster holds.
-        attempt: as remembered, from 1.
-        known: the failure that is remembered for these inputs.
+        observed: Jobs and pods in the cluster.
+        attempt: as recorded in the status, from 1.
+        known: the recorded failure for these inputs.
     """
     job = observed.jobs.get(work.name(attempt))
     if job is None:
@@ -125,21 +129,21 @@ class _Attempt(Generic[Result]):
     work: Work[Result]
     now: datetime
     job: JobView
-    mine: Sequence[PodView]
+    own_pods: Sequence[PodView]
     number: int
     known: JobFailure | None
     awaited: bool
 
     def advance(self) -> Start | InProgress | Succeeded[Result] | Failed:
-        """Return where it stands."""
+        """Return its state."""
         if (result := self._result()) is not None:
-            # the Job controller needs seconds to say so
+            # before the Job controller has marked the Job complete
             return Succeeded(self.number, self.job.name, result)
-        late = self.mine[-1] if self.mine and self._is_late(self.mine[-1]) else None
-        if not self.job.ended and (state := self._set_aside()):
+        late = self.own_pods[-1] if self.own_pods and self._is_late(self.own_pods[-1]) else None
+        if not self.job.ended and (state := self._replaced_or_suspended()):
             return state
-        # Jobs and pods are watched apart: what a pod reported may arrive after its Job has ended.
-        if late is None and not (self.job.ended and all(pod.leaving for pod in self.mine)):
+        # Jobs and pods have separate watches: a pod's report may arrive after its Job has finished.
+        if late is None and not (self.job.ended and all(pod.leaving for pod in self.own_pods)):
             return self._in_progress()
         return self._ended(late)
 
@@ -148,27 +152,29 @@ class _Attempt(Generic[Result]):
         return pod.reason == "DeadlineExceeded" or (left is not None and left <= 0)
 
     def _seconds_to_start(self, pod: PodView) -> float | None:
-        """Return how long the pod may take to start its first container; None: as long as it needs."""
+        """Return the time left for the pod to start its first container; None: no limit."""
         if not (self.awaited and pod.scheduled_at and not pod.finished and pods.never_ran(pod)):
             return None
         limit = datetime.fromisoformat(pod.scheduled_at) + START_TIMEOUT
         return (limit - self.now).total_seconds()
 
     def _result(self) -> Result | None:
-        found = (self.work.result(pod) for pod in reversed(self.mine) if pod.phase == "Succeeded")
+        found = (
+            self.work.result(pod) for pod in reversed(self.own_pods) if pod.phase == "Succeeded"
+        )
         return next((each for each in found if each is not None), None)
 
     def _in_progress(self) -> Start | InProgress | Failed:
-        pod, known = self.mine[-1] if self.mine else None, self.known
+        pod, known = self.own_pods[-1] if self.own_pods else None, self.known
         if found := self._last_failure():
-            hopeless = sum(map(pods.is_evicted, self.mine)) >= EVICTIONS
-            if not hopeless or known is None or known.attempts < self.number:
-                known = self._remembered(found.stage, found.finding)
-            if hopeless:
+            exhausted = sum(map(pods.is_evicted, self.own_pods)) >= EVICTIONS
+            if not exhausted or known is None or known.attempts < self.number:
+                known = self._recorded(found.stage, found.finding)
+            if exhausted:
                 return self._after_failure(known, ends=self.job.name)
             if found.exit_code == ExitCode.PERMANENT:  # podFailurePolicy ends the Job
                 return self._after_failure(known)
-        ending = any(each.deleting and not each.finished for each in self.mine)
+        ending = any(each.deleting and not each.finished for each in self.own_pods)
         return InProgress(
             attempt=self.number,
             job=self.job.name,
@@ -182,16 +188,16 @@ class _Attempt(Generic[Result]):
             else (self._seconds_to_start(pod) if pod else None),
         )
 
-    def _set_aside(self) -> Start | InProgress | None:
-        """Return what to do about a Job that is to run elsewhere, or must not run now."""
+    def _replaced_or_suspended(self) -> Start | InProgress | None:
+        """Return the state of a Job that must run on other nodes, or is suspended; None: neither."""
         job = self.job
-        is_lost = any(_is_lost(pod, self.now) for pod in self.mine)
-        never_ran = all(map(pods.never_ran, self.mine))
+        is_lost = any(_is_lost(pod, self.now) for pod in self.own_pods)
+        never_ran = all(map(pods.never_ran, self.own_pods))
         if is_lost or (never_ran and job.placement != self.work.placement):
             return Start(self.number + 1, self.known, replaces=job.name)
         if not job.suspended:
             return None
-        # Its pods were taken off their nodes, or never made: how they ended is no failure.
+        # Its pods were deleted for the suspension or never created: that is not a failure.
         admitted = f"the queue {job.queue} of Kueue admits it" if job.queue else "it is resumed"
         return InProgress(
             attempt=self.number,
@@ -204,18 +210,18 @@ class _Attempt(Generic[Result]):
         )
 
     def _ended(self, late: PodView | None) -> Start | Failed:
-        """Return what follows from a Job that ended without a result."""
+        """Return the state after a Job that finished without a result."""
         known = self.known
-        if self.job.outcome == "Complete" and not self.mine:
+        if self.job.outcome == "Complete" and not self.own_pods:
             return Start(self.number + 1, known, after_success=True)
         if known is None or known.attempts < self.number:
-            known = self._remembered(*self._cause(late))
-        # The Job controller would make another pod for one that ran out of time.
+            known = self._recorded(*self._cause(late))
+        # The Job controller would replace a pod that exceeded its deadline.
         return self._after_failure(known, ends=self.job.name if late and not self.job.ended else "")
 
     def _cause(self, late: PodView | None) -> tuple[str, Finding]:
         if late or self.job.reason == "DeadlineExceeded":
-            pod = late or (self.mine[-1] if self.mine else None)
+            pod = late or (self.own_pods[-1] if self.own_pods else None)
             stage = self._stage(pod)
             reason, cause = self.work.overdue
             if pod and pods.never_ran(pod):
@@ -229,11 +235,13 @@ class _Attempt(Generic[Result]):
         if self.job.outcome == "Complete":
             cause = "the Job completed without a report of its last stage"
         else:
-            text = next((pod.message for pod in self.mine if pod.message), "") or self.job.message
+            text = (
+                next((pod.message for pod in self.own_pods if pod.message), "") or self.job.message
+            )
             cause = f"the Job failed before a stage began{f': {text}' if text else ''}"
         return "", Finding(reason=Reason.INTERNAL_ERROR, cause=cause)
 
-    def _remembered(self, stage: str, finding: Finding) -> JobFailure:
+    def _recorded(self, stage: str, finding: Finding) -> JobFailure:
         bounded = finding.reason in RARELY_TRANSIENT or self.awaited
         limit = self.work.limit if bounded else None
         given_up = limit is not None and self.number >= limit
@@ -252,7 +260,7 @@ class _Attempt(Generic[Result]):
         return pods.running_stage(pod, self.work.stages) if pod else self.work.stages[0]
 
     def _last_failure(self) -> pods.Failure | None:
-        return next((each for each in map(pods.failure, reversed(self.mine)) if each), None)
+        return next((each for each in map(pods.failure, reversed(self.own_pods)) if each), None)
 
     def _after_failure(self, failure: JobFailure, *, ends: str = "") -> Failed | Start:
         return _after_failure(self.work, failure, self.number, self.now, ends=ends)
@@ -261,7 +269,7 @@ class _Attempt(Generic[Result]):
 def _after_failure(
     work: Work[Result], failure: JobFailure, attempt: int, now: datetime, *, ends: str = ""
 ) -> Failed | Start:
-    """Stay failed, wait, or try again."""
+    """Return Failed, also while waiting to retry, or the start of the next attempt."""
     if failure.lasting or _is_lasting(work, failure.reason):
         return Failed(attempt, failure.model_copy(update={"lasting": True}), ends=ends)
     wait = (_due(failure.time, failure.attempts) - now).total_seconds()
@@ -271,19 +279,19 @@ def _after_failure(
 
 
 def _is_lasting(work: Work[Result], reason: str) -> bool:
-    """Return whether a failure does not pass by itself, in work that is given up for that."""
+    """Return whether a failure is permanent, for work with a limit of attempts."""
     is_permanent = reason in set(Reason) and exit_code(Reason(reason)) == ExitCode.PERMANENT
     return work.limit is not None and is_permanent
 
 
 def _due(failed_at: datetime | None, attempts: int) -> datetime:
-    """Return when what failed for the `attempts`-th time is retried."""
+    """Return when the retry after `attempts` failures is due."""
     delay = min(FIRST_RETRY * (1 << min(attempts - 1, _MAX_DOUBLINGS)), LONGEST_RETRY)
     return (failed_at or datetime.min.replace(tzinfo=UTC)) + delay
 
 
 def _is_lost(pod: PodView, now: datetime) -> bool:
-    """Return whether the pod's node does not answer: the Job controller would wait for ever."""
+    """Return whether the pod's node is unreachable: the Job controller would wait forever."""
     if not pod.deleting or pod.finished or not pod.node:
         return False
     return datetime.fromisoformat(pod.deleted_at) + UNREACHABLE < now

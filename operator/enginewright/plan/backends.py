@@ -1,7 +1,7 @@
-"""Which backend is to serve: the candidates in order, and what is promised about them.
+"""Which backends may serve: the candidates in order, and the promise for each.
 
-The first candidate serves, whole, or the model is refused. Only policy Allow goes on to the next
-one, and the promise then names the one that was asked for, so that the fallback is reported.
+The first candidate serves, or the model is rejected. Only policy Allow proceeds to the next one, and
+the promise then names the preferred one, so that the fallback is reported.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from enginewright.plan.types import Facts, Obstacle
 
 @dataclass(frozen=True)
 class BackendCandidate:
-    """One backend that may serve, and the promise under which it would."""
+    """One backend that may serve, and the promise that then applies."""
 
     backend: str
     promise: Promise
@@ -41,7 +41,7 @@ def candidates(
         )
         message = (
             f"the classes resolve to different backends ({pairs}); name one backend that all of"
-            " them allow in spec.backends, or write one InferenceModel a backend"
+            " them allow in spec.backends, or create one InferenceModel per backend"
         )
         return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
     ranked = ranking[0]
@@ -73,25 +73,25 @@ def _runnable(facts: Facts, accelerator: AcceleratorClass) -> list[str]:
 
 
 def _not_runnable(facts: Facts, classes: Sequence[AcceleratorClass], backend: str) -> Obstacle:
-    refusing = next(each for each in classes if backend not in _runnable(facts, each))
-    runnable = ", ".join(_runnable(facts, refusing))
-    if unusable := why_unusable(backend, refusing.spec.compute_capability):
+    rejecting = next(each for each in classes if backend not in _runnable(facts, each))
+    runnable = ", ".join(_runnable(facts, rejecting))
+    if unusable := why_unusable(backend, rejecting.spec.compute_capability):
         remedy = (
             f"choose one of {runnable} in spec.backends"
             if runnable
             else "choose another class in spec.accelerators"
         )
         message = (
-            f"the preferred backend {backend} does not run on the class {refusing.metadata.name}:"
+            f"the preferred backend {backend} does not run on the class {rejecting.metadata.name}:"
             f" {unusable}; {remedy}"
         )
         return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
     offers = runnable or "no backend that this installation has an image for"
     message = (
-        f"the preferred backend {backend} does not run on the class {refusing.metadata.name}, which"
+        f"the preferred backend {backend} does not run on the class {rejecting.metadata.name}, which"
         f" offers {offers}; choose one of these in spec.backends"
     )
-    if backend in refusing.spec.backends:
+    if backend in rejecting.spec.backends:
         message += f", or set images.runtime.{VARIANTS[backend]} in the chart's values"
     return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
 

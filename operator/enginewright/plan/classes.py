@@ -1,7 +1,6 @@
-"""AcceleratorClasses: which nodes they have, whether two claim one device, which ones to propose.
+"""AcceleratorClasses: their nodes, whether two classes overlap, which ones to propose. Pure.
 
-Pure. A proposal is a beginning: it is made once for each kind of GPU, and from then on belongs to
-the administrator.
+A class is proposed once for each kind of GPU, and from then on belongs to the administrator.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -18,7 +17,7 @@ from enginewright.observed.nodes import NodeView
 from enginewright.plan.gpus import GpuKind, class_names, compute_capability, is_product, kinds_of
 from enginewright.plan.processors import contradicted
 
-PROPOSED: Final = "enginewright.dev/proposed"  # label of the classes that the operator made
+PROPOSED: Final = "enginewright.dev/proposed"  # label of classes created by the operator
 
 _TAINT: Final = "nvidia.com/gpu"  # that clusters put on GPU nodes to keep other pods away
 _RANKED: Final = (Backend.TENSORRT, Backend.TENSORRT_RTX, Backend.CUDA)
@@ -31,9 +30,9 @@ def matching(accelerator: AcceleratorClass, nodes: Iterable[NodeView]) -> list[N
 
 
 def device(accelerator: AcceleratorClass) -> str:
-    """Return what the class's devices are, by its selector; empty where that names no product.
+    """Return product and resource of the class's devices; empty if its selector names no product.
 
-    Never by its nodes: a key would change with those that join and leave.
+    Never from its nodes: keys would change when nodes join and leave.
     """
     selector = accelerator.spec.node_selector
     products = [value for label, value in sorted(selector.items()) if is_product(label)]
@@ -41,9 +40,9 @@ def device(accelerator: AcceleratorClass) -> str:
 
 
 def mixed_devices(accelerator: AcceleratorClass, nodes: Iterable[NodeView]) -> str:
-    """Return, as a sentence, that an engine built on one node does not fit another; empty: it does.
+    """Return why an engine built on one node would not fit another, as a sentence; empty: it fits.
 
-    One that is built ahead of time fits a compute capability, whatever the product.
+    An engine built ahead of time fits a compute capability, whatever the product.
     """
     spec = accelerator.spec
     if spec.ahead_of_time or not COMPILED_BACKENDS.intersection(spec.backends):
@@ -57,24 +56,24 @@ def mixed_devices(accelerator: AcceleratorClass, nodes: Iterable[NodeView]) -> s
     if len(products) < 2:
         return ""
     return (
-        f"nodes of AcceleratorClass {accelerator.metadata.name} offer {', '.join(sorted(products))},"
-        " and an engine fits one product: narrow spec.nodeSelector by the label"
-        " nvidia.com/gpu.product, and make a class for each"
+        f"nodes of AcceleratorClass {accelerator.metadata.name} have {', '.join(sorted(products))},"
+        " but an engine fits one product: narrow spec.nodeSelector by the label"
+        " nvidia.com/gpu.product, and create a class for each"
     )
 
 
 def is_proposed(accelerator: AcceleratorClass) -> bool:
-    """Return whether the operator made the class, from the labels of nodes."""
+    """Return whether the operator created the class from the labels of nodes."""
     return accelerator.metadata.labels.get(PROPOSED) == "true"
 
 
 def readiness(
     this: AcceleratorClass, others: Iterable[AcceleratorClass], nodes: Iterable[NodeView]
 ) -> WantedCondition:
-    """Return whether pods can be sent to the class, and its devices belong to no other one.
+    """Return the condition Ready: the class has nodes, and no other class requests its devices.
 
-    Classes that ask for different resources may share nodes, as the class of all CPUs does with
-    classes of GPUs or two MIG profiles of one card do: each pod gets what its class asks for.
+    Classes that request different resources may share nodes, like the class of all CPUs and classes
+    of GPUs, or two MIG profiles of one GPU: each pod gets what its class requests.
     """
     mine = matching(this, nodes)
     resource = this.spec.resource_name
@@ -104,8 +103,8 @@ def readiness(
         if lacking := contradicted(this, node.labels):
             return _not_ready(
                 StatusReason.FEATURE_MISSING,
-                f"spec.cpuFeatures names {', '.join(lacking)}, which by the labels of Node Feature"
-                f" Discovery node {node.name} does not have: narrow spec.nodeSelector, or"
+                f"spec.cpuFeatures lists {', '.join(lacking)}, but node {node.name} lacks it"
+                " according to its labels of Node Feature Discovery: narrow spec.nodeSelector, or"
                 " remove it from spec.cpuFeatures",
             )
     count = "1 node matches" if len(mine) == 1 else f"{len(mine)} nodes match"
@@ -123,10 +122,10 @@ def _not_ready(reason: StatusReason, message: str) -> WantedCondition:
 
 @dataclass(frozen=True)
 class Proposals:
-    """What is to be proposed now, and all kinds of GPU that have been proposed for."""
+    """Classes to propose now, and all kinds of GPU that ever had a class proposed."""
 
     apply: tuple[dict[str, Any], ...]
-    made: dict[str, str]  # key of a GpuKind -> name of the class; grows only
+    made: dict[str, str]  # key of a GpuKind -> name of the class; entries are never removed
 
 
 def propose(
@@ -137,8 +136,8 @@ def propose(
 ) -> Proposals:
     """Return a class for each kind of GPU that has none and never had one proposed.
 
-    `variants` are the configured variants of the runtime image; a kind that none of them serves is
-    left out, and looked at again when the operator is started with other ones.
+    `variants` are the configured variants of the runtime image; a kind that none of them supports is
+    skipped, and reconsidered when the operator is started with other variants.
     """
     of_kind: dict[GpuKind, list[NodeView]] = {}
     for node in nodes:
@@ -149,7 +148,7 @@ def propose(
     for kind, its_nodes in of_kind.items():
         if owner := _class_of(kind, its_nodes, classes):
             if is_proposed(owner):
-                now.setdefault(kind.key, owner.metadata.name)  # made just before a restart
+                now.setdefault(kind.key, owner.metadata.name)  # created just before a restart
         elif kind.key not in made and (spec := _spec(kind, its_nodes, variants)):
             specs[kind] = spec
     names = class_names(tuple(specs), {each.metadata.name for each in classes})
@@ -160,7 +159,7 @@ def propose(
 def _class_of(
     kind: GpuKind, nodes: Iterable[NodeView], classes: Iterable[AcceleratorClass]
 ) -> AcceleratorClass | None:
-    """Return a class that has a claim to the kind: one more would be a conflict, or a surprise."""
+    """Return a class that covers the kind: a second one could overlap with it."""
     for each in classes:
         selects = matching(each, nodes)
         named = each.spec.node_selector.get(kind.label) == kind.product

@@ -1,4 +1,4 @@
-"""The truth table: from a model's state to its conditions. docs/conditions.md is its text."""
+"""The truth table from a model's state to its conditions, documented in docs/conditions.md."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -12,7 +12,7 @@ from enginewright.plan.proofs import Proofs, Statement
 from enginewright.plan.rollout import RolloutPlan, RolloutProgress
 from enginewright.plan.types import Obstacle
 
-# Failures of pods that are about where nodes run.
+# Failures of pods that concern the placement of nodes.
 _ABOUT_PLACEMENT: Final = frozenset(
     {
         Reason.PROVIDER_MISSING,
@@ -38,25 +38,25 @@ _NOT_VALIDATED: Final = Statement(
 
 @dataclass(frozen=True)
 class ReadyState(Statement):
-    """Why a model is ready, is on its way, or is stalled."""
+    """Why a model is ready, progressing or stalled."""
 
     stalled: bool = False
 
 
 @dataclass(frozen=True)
 class ModelState:
-    """The state of a model: all that its conditions are made of."""
+    """The state of a model, from which its conditions are derived."""
 
     paused: bool
     obstacle: Obstacle | None
     outcome: PrepareOutcome | None
     engines: Engines | None
     rollout: RolloutPlan
-    proofs: Proofs | None  # None: nothing serves that has been looked at
+    proofs: Proofs | None  # None: no serving pod was polled yet
 
 
 def conditions(state: ModelState) -> tuple[WantedCondition, ...]:
-    """Return the conditions of this version, all of them, in their order."""
+    """Return all conditions, in their order."""
     ready = _ready_state(state)
     statements = {
         ConditionType.READY: ready,
@@ -137,14 +137,14 @@ def _rolling_out(state: ModelState, progress: RolloutProgress, serves: str) -> R
     rollout = state.rollout
     if progress.failure:
         reason, message = progress.failure.reason, progress.failure.finding.message + serves
-        return ReadyState("False", reason, message, stalled=_is_hopeless(progress, reason))
+        return ReadyState("False", reason, message, stalled=_is_permanent(progress, reason))
     serving = rollout.serving
     steady = serving is not None and serving.last_complete == rollout.applied
-    # proofs are of what serves, else of what is applied
+    # proofs refer to the serving revision, or else to the applied one
     proofs = state.proofs if serving is None or serving.revision == rollout.applied else None
     if not steady and proofs and (broken := proofs.broken):
         return ReadyState(
-            "False", broken.reason, broken.message, stalled=_is_hopeless(progress, broken.reason)
+            "False", broken.reason, broken.message, stalled=_is_permanent(progress, broken.reason)
         )
     message = f"revision {rollout.applied}, {progress.message}{serves}"
     if progress.refused:
@@ -159,18 +159,18 @@ def _rolling_out(state: ModelState, progress: RolloutProgress, serves: str) -> R
     )
 
 
-def _is_hopeless(progress: RolloutProgress, reason: str) -> bool:
-    """Return whether Kubernetes gave up, or every other pod would find the same."""
+def _is_permanent(progress: RolloutProgress, reason: str) -> bool:
+    """Return whether the progress deadline has passed, or every other pod would fail alike."""
     return progress.stuck or (reason in SAME_IN_EVERY_POD and not progress.tries_others)
 
 
 def _again(outcome: PrepareOutcome) -> str:
-    """Add that it is retried, now or later."""
+    """Return text to append: that it is retried, now or later."""
     return f"; retrying: {outcome.message}" if outcome.message else "; retrying"
 
 
 def _serves(rollout: RolloutPlan) -> str:
-    """Add what keeps serving meanwhile, where that is another revision."""
+    """Return text to append: the revision that keeps serving, if it is another one."""
     serving = rollout.serving
     if serving is None or rollout.ready_replicas == 0 or serving.revision == rollout.wanted:
         return ""
@@ -230,7 +230,7 @@ def _placement(state: ModelState) -> Statement:
 
 
 def _failure(state: ModelState) -> Statement | None:
-    """Return why the first revision cannot serve; pods that keep serving have verdicts of their own."""
+    """Return why the first revision cannot serve; None while pods are ready, which have verdicts."""
     if state.rollout.ready_replicas:
         return None
     if state.outcome and state.outcome.failure:

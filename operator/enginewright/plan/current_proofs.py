@@ -1,4 +1,4 @@
-"""Which pods' verdicts count for a model, and what is reported while none is known."""
+"""Which pods' verdicts count for a model, and what is reported until they are known."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,28 +14,28 @@ from enginewright.plan.types import Facts
 
 
 def current_proofs(facts: Facts, rollout: RolloutPlan) -> Proofs | None:
-    """Return what is proven of what serves or, while nothing does, of what is rolling out."""
+    """Return the proofs for the serving revision or, if none serves, for the one being rolled out."""
     serving = rollout.serving.revision if rollout.serving else None
     revision = serving or rollout.applied
     if revision is None:
         return None
     promise = _promise(facts, revision)
     mine = [pod for pod in serving_pods(facts.pods, revision) if not pod.leaving]
-    speaking = [pod for pod in mine if pod.ready or _was_admitted(facts, pod)] or mine
-    found = _verdicts(facts, speaking)
+    relevant = [pod for pod in mine if pod.ready or _was_admitted(facts, pod)] or mine
+    found = _verdicts(facts, relevant)
     proven = proofs(found, promise)
-    silent = [pod for pod in speaking if pod.name in facts.silent]
+    silent = [pod for pod in relevant if pod.name in facts.silent]
     if silent and not (proven and proven.any_failed):
-        return _unknown(facts, len(silent), len(speaking))
+        return _unknown(facts, len(silent), len(relevant))
     before = facts.model.status
     known = before.serving.revision if before.serving else before.revision
     reported = _from_status(facts) if mine and known == revision else None
     if proven is None or reported is None:
         return proven or reported
-    # Some pods have not been polled yet, as after a restart: only failures are reported before all were.
-    if len(found) < len(speaking):
+    # Until all pods were polled, as after a restart, only failures are reported.
+    if len(found) < len(relevant):
         return _worse(reported, proven) if proven.any_failed else reported
-    # One that was admitted and is not ready may be the one whose check had failed.
+    # A reported failure stays while the pod that it came from may not have been polled yet.
     if (
         reported.any_failed
         and not proven.any_failed
@@ -46,7 +46,7 @@ def current_proofs(facts: Facts, rollout: RolloutPlan) -> Proofs | None:
 
 
 def _worse(reported: Proofs, found: Proofs) -> Proofs:
-    """Return the failures of some pods where they change a status; figures wait for all pods, else they flip twice."""
+    """Return the failures of some pods if they change a status; measurements wait for all pods, else they change twice."""
     if _statuses(reported) == _statuses(found):
         return reported
     return replace(found, placement_summary=reported.placement_summary, p99=reported.p99)
@@ -58,7 +58,7 @@ def _statuses(proven: Proofs) -> tuple[str | None, ...]:
 
 
 def _is_pending(facts: Facts, pod: PodView) -> bool:
-    """Return whether the pod's sidecar runs, and has not responded yet."""
+    """Return whether the pod's sidecar runs but has not responded yet."""
     sidecar = pod.container(SIDECAR)
     return (
         pod.name not in facts.verdicts
@@ -69,7 +69,7 @@ def _is_pending(facts: Facts, pod: PodView) -> bool:
 
 
 def _was_admitted(facts: Facts, pod: PodView) -> bool:
-    """Return whether the pod was admitted until a check failed: the failure is reported, not only avoided."""
+    """Return whether the pod was admitted before: a check that failed since is reported."""
     verdict = facts.verdicts.get(pod.name)
     return verdict is not None and verdict.admitted
 
@@ -87,7 +87,7 @@ def _promise(facts: Facts, revision: str) -> Promise:
 
 
 def _from_status(facts: Facts) -> Proofs | None:
-    """Return what the status reports: an operator that has just started knows nothing newer."""
+    """Return the proofs in the status: an operator that has just started knows nothing newer."""
     reported = {each.type: each for each in facts.model.status.conditions}
     kinds = (
         ConditionType.PARITY_VERIFIED,
@@ -114,7 +114,7 @@ def _from_status(facts: Facts) -> Proofs | None:
 
 
 def _unknown(facts: Facts, silent: int, pods: int) -> Proofs:
-    """Return that nothing is proven any more: the last verdicts of the pods are too old."""
+    """Return that the state is unknown: the last verdicts of the pods are too old."""
     message = (
         f"the sidecars of {silent} of {pods} pods have not responded to the operator for five minutes: check that"
         " they run and that no NetworkPolicy blocks the operator's access to port 8081"

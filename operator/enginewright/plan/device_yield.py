@@ -1,9 +1,9 @@
-"""When serving pods yield their device to the build of the engine that is to replace them.
+"""When serving pods yield their device to the build of the engine that will replace theirs.
 
-Where the only device of a class serves, an update would wait for ever. `rollout.strategy: Recreate`
-allows downtime, so the class's pods end for as long as the build runs on a device that they left,
-and for a few minutes at most where it does not. They are counted as asked for all the while:
-nothing that follows from a complete rollout follows from their absence.
+If the only device of a class serves, an update would wait forever. `rollout.strategy: Recreate`
+allows downtime, so the class's pods are removed while the build runs on a device that they had, and
+for at most a few minutes if it does not. They still count as desired, so that the rollout is not
+considered complete without them.
 """
 
 from datetime import timedelta
@@ -24,14 +24,14 @@ from enginewright.plan.classes import matching
 from enginewright.plan.engine_status import ready_condition
 from enginewright.plan.types import Facts
 
-# for the scheduler to use the device, once the pods have ended
+# for the scheduler to use the device, once the pods have terminated
 YIELD_TIMEOUT: Final = timedelta(minutes=5)
 
 
 def engine_reference(
     facts: Facts, accelerator: AcceleratorClass, engine: InferenceEngine | None, name: str
 ) -> EngineReference:
-    """Return the reference to a class's engine; it remembers that pods yield to its build, or did in vain."""
+    """Return the reference to a class's engine, which records whether pods yield or yielded to its build."""
     new = EngineReference(class_name=accelerator.metadata.name, name=name)
     if engine is None or not _may_yield(facts, engine):
         return new
@@ -56,7 +56,7 @@ def engine_reference(
                 if _seconds_left(facts, known)
                 else new.model_copy(update={"freed_for_job": job})
             )
-        known = new  # its pod has failed, and the next one may have the device too
+        known = new  # the build's pod has failed, and pods may yield to the next one too
     freed_on = _nodes(facts, new.class_name)
     is_blocked = _is_blocked(engine) and name not in facts.freed_elsewhere
     if known.freed_for_job or not (freed_on and is_blocked and matching(accelerator, facts.nodes)):
@@ -65,27 +65,28 @@ def engine_reference(
     return new.model_copy(update={"freed_at": now, "freed_for_job": job, "freed_on": freed_on})
 
 
-def unyielding(reference: EngineReference) -> EngineReference:
-    """Return a reference to an engine to whose build no pods yield; what was in vain stays known."""
-    in_vain = "" if reference.freed_at else reference.freed_for_job
+def without_yield(reference: EngineReference) -> EngineReference:
+    """Return the reference without a yield in progress; an ineffective one stays recorded."""
+    ineffective = "" if reference.freed_at else reference.freed_for_job
     return EngineReference(
-        class_name=reference.class_name, name=reference.name, freed_for_job=in_vain
+        class_name=reference.class_name, name=reference.name, freed_for_job=ineffective
     )
 
 
 def seconds_left(facts: Facts, reference: EngineReference) -> float | None:
-    """Return for how long the class's pods stay away from now on; None: they do not.
+    """Return for how long the class's pods yield from now on; None: they do not.
 
-    What is not in the status yet is not acted upon: pods would come and go while it cannot be written.
+    A yield that is not in the status yet has no effect: pods would start and stop repeatedly if the
+    status cannot be written.
     """
     if reference.freed_at is None or not _is_written(facts, reference):
         return None
-    # for how long it may run is the build's own limit
+    # the build has its own deadline
     return inf if reference.device_used else _seconds_left(facts, reference)
 
 
 def _may_yield(facts: Facts, engine: InferenceEngine) -> bool:
-    """Return whether the rollout allows downtime for the build, and pods could come back after it."""
+    """Return whether the rollout allows downtime for the build, and pods can start again after it."""
     rollout = facts.model.spec.rollout
     return (
         rollout.strategy == "Recreate"
@@ -96,7 +97,7 @@ def _may_yield(facts: Facts, engine: InferenceEngine) -> bool:
 
 
 def _serving_keys(facts: Facts) -> set[str | None]:
-    """Return the keys of engines that pods load which start now: without them, none would come back."""
+    """Return the keys of engines that new pods load: pods that yield for one could not start again."""
     status = facts.model.status
     known = (status.serving, status.applied)
     names = {each.revision for each in known if each}
@@ -105,7 +106,7 @@ def _serving_keys(facts: Facts) -> set[str | None]:
 
 
 def _nodes(facts: Facts, accelerator_class: str) -> tuple[str, ...]:
-    """Return the nodes on which the class's pods have a device; the first ones, where there are many."""
+    """Return the nodes on which the class's pods have a device, at most `LIST_LENGTH`."""
     nodes = {
         each.node
         for each in facts.pods
@@ -127,16 +128,16 @@ def _building(facts: Facts, engine: str, job: str) -> PodView | None:
 
 
 def _seconds_left(facts: Facts, reference: EngineReference) -> float | None:
-    """Return how long a build may still take to begin; None: it had its time."""
+    """Return how long a build may still take to start; None: the time is over."""
     grace = facts.model.spec.serving.termination_grace_period
     limit = (duration(grace) if grace else timedelta(seconds=GRACE_SECONDS)) + YIELD_TIMEOUT
     left = (reference.freed_at or facts.now - limit) + limit - facts.now
-    is_sane = left <= limit  # else the clock has gone back
+    is_sane = left <= limit  # else the clock was set back
     return left.total_seconds() if is_sane and left > timedelta() else None
 
 
 def _is_written(facts: Facts, reference: EngineReference) -> bool:
-    """Return whether the status says that pods yield, whatever else has become known since."""
+    """Return whether the status records this yield, regardless of `device_used`."""
     unused = {"device_used": False}
     known = [each.model_copy(update=unused) for each in facts.model.status.engines]
     return reference.model_copy(update=unused) in known

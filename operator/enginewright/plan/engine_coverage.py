@@ -1,4 +1,4 @@
-"""Whether the nodes that an engine does not cover keep the promise: judged before a pod starts."""
+"""Whether an engine's coverage keeps the promise, decided before a pod starts."""
 
 from dataclasses import dataclass
 
@@ -10,11 +10,11 @@ from enginewright.contract.task import Promise
 
 @dataclass(frozen=True)
 class EngineCoverage:
-    """What a builder reports of the nodes that are not in the engine."""
+    """Nodes inside and outside an engine, as its builder reports."""
 
     nodes_total: int
     nodes_accelerated: int
-    # the nodes outside, of the profiled time, in billionths; None: not profiled
+    # share of the profiled time of the nodes outside, in billionths; None: not profiled
     compute: int | None
     elsewhere: tuple[str, ...]  # the first of their labels
 
@@ -22,7 +22,7 @@ class EngineCoverage:
 def promise_violation(
     coverage: EngineCoverage, promise: Promise, where: str
 ) -> tuple[Reason, str] | None:
-    """Return reason and cause where the promise is violated; None when it is kept."""
+    """Return reason and cause if the promise is violated; None if it is kept."""
     count = coverage.nodes_total - coverage.nodes_accelerated
     broken = excess(promise, coverage.nodes_total, count, coverage.compute)
     if broken is None:

@@ -1,4 +1,4 @@
-"""The status of an InferenceEngine: conditions, columns, Events. Live figures never stand here."""
+"""The status of an InferenceEngine: conditions, columns, Events. No live measurements."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ from enginewright.contract.budget import billionths
 from enginewright.contract.report import PublishedEngine
 from enginewright.plan.types import EventIntent
 
-_GOOD: Final = frozenset(
+_NORMAL: Final = frozenset(
     {
         StatusReason.BUILT,
         StatusReason.BUILDING,
@@ -32,20 +32,20 @@ _GOOD: Final = frozenset(
         StatusReason.QUEUED,
         StatusReason.NOT_REQUESTED,
     }
-)  # reasons that are nobody's fault
+)  # reasons of Normal Events
 
 
 @dataclass(frozen=True)
 class EngineState:
-    """The state of an engine: all that its status is made of, and what is to be done."""
+    """The state of an engine, from which its status is derived, and what to do."""
 
-    status: InferenceEngineStatus  # conditions and summary are not yet this pass's
+    status: InferenceEngineStatus  # conditions and summary are still the previous ones
     reason: str
     message: str
     ready: bool = False
     stalled: bool = False
     apply: tuple[dict[str, Any], ...] = ()
-    end: str = ""  # name of a Job that must not go on
+    end: str = ""  # name of a running Job to delete
     requeue_after: float | None = None
 
     @classmethod
@@ -57,7 +57,7 @@ class EngineState:
 
     @classmethod
     def failed(cls, status: InferenceEngineStatus, failure: JobFailure) -> "EngineState":
-        """Return the state of a build that would fail again; it is remembered."""
+        """Return the state after a permanent failure, which is recorded."""
         known = [each for each in status.failed_builds if each != status.build_hash]
         builds = (*known, status.build_hash)[-LIST_LENGTH:]
         kept = status.model_copy(update={"failure": failure, "failed_builds": builds})
@@ -65,7 +65,7 @@ class EngineState:
 
 
 def status_of(engine: InferenceEngine, state: EngineState, now: datetime) -> InferenceEngineStatus:
-    """Return the whole status."""
+    """Return the complete status."""
     built = state.status.engine
     generation = engine.metadata.generation
     return state.status.model_copy(
@@ -83,21 +83,21 @@ def status_of(engine: InferenceEngine, state: EngineState, now: datetime) -> Inf
 
 
 def ready_events(engine: InferenceEngine, status: InferenceEngineStatus) -> tuple[EventIntent, ...]:
-    """Return an Event where the reason of Ready has changed."""
+    """Return an Event if status or reason of Ready has changed."""
     before, now = map(ready_condition, (engine.status, status))
     if now is None or (before and (before.status, before.reason) == (now.status, now.reason)):
         return ()
-    kind = "Normal" if now.reason in _GOOD else "Warning"
+    kind = "Normal" if now.reason in _NORMAL else "Warning"
     return (EventIntent(kind, now.reason, now.message),)
 
 
 def ready_condition(status: InferenceEngineStatus) -> Condition | None:
-    """Return the condition Ready; None: the engine was not reconciled yet."""
+    """Return the condition Ready; None: the engine has not been reconciled yet."""
     return next((each for each in status.conditions if each.type == ConditionType.READY), None)
 
 
 def engine_facts(published: PublishedEngine) -> EngineFacts:
-    """Return what a Job reported, in the API's units."""
+    """Return the facts that a Job reported, in the API's units."""
     share, p99 = published.compute_share_elsewhere, published.latency_p99
     return EngineFacts(
         sha256=published.sha256,
@@ -115,7 +115,7 @@ def engine_facts(published: PublishedEngine) -> EngineFacts:
 
 
 def describe_engine(engine: EngineFacts) -> str:
-    """Return size, devices, coverage and time of an engine, as conditions show them."""
+    """Return size, devices, coverage and build time of an engine as text for conditions."""
     capabilities = ", ".join(engine.compute_capabilities)
     return (
         f"{format_size(engine.size_bytes)} for compute capability {capabilities},"
@@ -158,7 +158,7 @@ def _summary(engine: InferenceEngine, built: EngineFacts | None) -> EngineSummar
 
 
 def format_size(size_bytes: int) -> str:
-    """Return a size in two or three digits: 812 B, 3.5 MB, 120 MB, 1.2 GB."""
+    """Return a size with two or three digits: 812 B, 3.5 MB, 120 MB, 1.2 GB."""
     value, unit = float(size_bytes), "B"
     for larger in ("kB", "MB", "GB"):
         if value < 999.5:
@@ -168,7 +168,7 @@ def format_size(size_bytes: int) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return a time as people write it: 0.5s, 12s, 3m20s, 1h5m."""
+    """Return a duration for people: 0.5s, 12s, 3m20s, 1h5m."""
     if seconds < 9.95:
         return f"{seconds:.1f}s"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,7 +1,7 @@
-"""The decision about one InferenceEngine: look in the store, build, remember, report.
+"""The plan for one InferenceEngine: look in the store, build, record, report.
 
-The memory is the status, so a Job that has been cleaned away starts nothing: an engine that is there
-is never built again, and a build that cannot succeed is not repeated until spec.build is another one.
+Results are recorded in the status, so that the deletion of a Job has no effect: a built engine is not
+built again, and a build that failed permanently is not repeated until spec.build changes.
 """
 
 import re
@@ -55,26 +55,26 @@ class BuildFacts:
 
 @dataclass(frozen=True)
 class Ended:
-    """What to count: a Job that made the engine available, or one that failed."""
+    """A Job to count in metrics: one that made the engine available, or one that failed."""
 
-    reason: str  # empty: the engine is there
-    cached: bool = False  # the store had it
+    reason: str  # empty: the engine is available
+    cached: bool = False  # it was found in the store
     build_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class EnginePlan(Plan):
-    """What is to be done now, and what is to be counted once it is written down."""
+    """What to do now, and what to count after the status is written."""
 
     ended: Ended | None = None
 
 
 def plan_engine(facts: BuildFacts) -> EnginePlan:
-    """Return what is to be done for one InferenceEngine now."""
+    """Return what to do for one InferenceEngine now."""
     if facts.engine.metadata.deletion_timestamp:
-        return EnginePlan((), (), {}, (), None)  # owner references take down its Jobs
+        return EnginePlan((), (), {}, (), None)  # its Jobs are garbage collected
     if not _is_requested(facts) and not facts.engine.status.conditions:
-        # its model, which has just made it, is about to name it
+        # its model has just created it and will reference it in its status
         return EnginePlan((), (), facts.engine.status.manifest(), (), None)
     engine_state = _engine_state(facts)
     status = status_of(facts.engine, engine_state, facts.now)
@@ -112,14 +112,14 @@ def _engine_state(facts: BuildFacts) -> EngineState:
 
 @dataclass(frozen=True)
 class _Found:
-    """What a Job that ended well has found or built."""
+    """What a successful Job has found or built."""
 
     engine: PublishedEngine | None  # None: the store does not have it
 
 
 def _of_attempt(facts: BuildFacts, known: InferenceEngineStatus, attempt: int) -> EngineState:
-    in_vain = {each.freed_for_job for each in facts.references if not each.freed_at}
-    awaited = known.job if known.job in in_vain else ""
+    ineffective = {each.freed_for_job for each in facts.references if not each.freed_at}
+    awaited = known.job if known.job in ineffective else ""
     observed = Observed({job.name: job for job in facts.jobs}, facts.pods, facts.now, awaited)
     work = _build(facts.engine, known)
     if _needs_lookup(facts.engine, known) and work.name(attempt) not in observed.jobs:
@@ -142,12 +142,12 @@ def _of_attempt(facts: BuildFacts, known: InferenceEngineStatus, attempt: int) -
 
 
 def _is_requested(facts: BuildFacts) -> bool:
-    """Return whether a model needs the engine, or somebody has made it for no model."""
+    """Return whether a model needs the engine, or a user has created it."""
     return bool(facts.references) or REQUESTED_BY not in facts.engine.metadata.annotations
 
 
 def _not_requested(known: InferenceEngineStatus) -> EngineState:
-    """Return the state of an engine whose Jobs end: nobody waits for it, and they hold a device."""
+    """Return the state of an engine that no model needs, so that its Jobs must not hold a device."""
     status = known.model_copy(update={"job": "", **_NOT_RUNNING})
     message = "no InferenceModel of this namespace needs it: it is built once one does"
     return EngineState(status, StatusReason.NOT_REQUESTED, message)
@@ -180,7 +180,7 @@ def _published(pod: PodView, key: str) -> PublishedEngine | None:
 
 
 def _needs_lookup(engine: InferenceEngine, known: InferenceEngineStatus) -> bool:
-    """Return whether to look in the store first: where building takes a device, and nobody has looked."""
+    """Return whether to look in the store first: if a build needs a device, and no lookup was done."""
     return _takes_device(engine) and known.stage in ("", LOOKUP_STAGE)
 
 
@@ -199,9 +199,9 @@ def _start(
     facts: BuildFacts, known: InferenceEngineStatus, state: Start, *, lookup: bool
 ) -> EngineState:
     engine = facts.engine
-    named, made = (lookup_job_name, lookup_job) if lookup else (engine_job_name, engine_job)
-    name = named(engine.metadata.name, known.build_hash, state.attempt)
-    job = made(
+    name_of, job_of = (lookup_job_name, lookup_job) if lookup else (engine_job_name, engine_job)
+    name = name_of(engine.metadata.name, known.build_hash, state.attempt)
+    job = job_of(
         engine,
         EngineJob(
             task=EngineTask(
@@ -232,7 +232,7 @@ def _in_progress(facts: BuildFacts, known: InferenceEngineStatus, state: InProgr
     pod, stage = state.pod, state.stage
     is_placed = pod is not None and pod.node != ""
     is_running = is_placed and not (pod and pod.finished)
-    # A Job that came first and one that was begun before its status was written look alike.
+    # The Job may be one that was created before the status could record it.
     status = known.model_copy(
         update={
             "job": state.job,
@@ -265,7 +265,7 @@ def _waiting(
     waiting_for: str = "",
     is_placed: bool = False,
 ) -> EngineState:
-    """Return an EngineState that says what is being done, and what went wrong before."""
+    """Return the state while a Job runs or waits, with the previous failure."""
     reason = StatusReason.BUILDING
     if stage == LOOKUP_STAGE:
         reason, message = StatusReason.LOOKING_UP, "looking for the engine in the store"
@@ -281,7 +281,7 @@ def _waiting(
 
 
 def _percent(facts: BuildFacts, state: InProgress) -> int | None:
-    """Return how far the stage is; what was reported before stands until the pod reports again."""
+    """Return the stage's progress; the last reported one until the pod reports again."""
     if state.pod is None or state.pod.finished:
         return None
     progress = facts.progress.get(state.job)
@@ -292,7 +292,7 @@ def _percent(facts: BuildFacts, state: InProgress) -> int | None:
 
 
 def _lacks_device(engine: InferenceEngine, pod: PodView) -> str:
-    """Return what the scheduler reports where no node has a free device of the class; else nothing."""
+    """Return the scheduler's message if no node has a free device of the class; else empty."""
     resource = engine.spec.build.resource_name
     reported = pods.scheduling_failure(pod)
     if resource and f"Insufficient {resource}" in reported:
@@ -321,7 +321,7 @@ def _failed(known: InferenceEngineStatus, state: Failed) -> EngineState:
 
 
 def _tried_before(last: JobFailure | None) -> JobFailure:
-    """Return why a spec.build is not tried that failed before another one did."""
+    """Return the failure for a spec.build that failed permanently before other ones were tried."""
     message = (
         "a build with this spec.build failed before: change it, or delete this InferenceEngine to"
         " retry"
@@ -332,7 +332,7 @@ def _tried_before(last: JobFailure | None) -> JobFailure:
 
 
 def _unwanted(facts: BuildFacts, engine_state: EngineState) -> tuple[ObjectRef, ...]:
-    """Return the Jobs that nobody waits for and, once a new one is made, those of earlier attempts."""
+    """Return the Jobs that are not needed and, when a new one is created, those of earlier attempts."""
     engine, status = facts.engine.metadata, engine_state.status
     looked = lookup_job_name(engine.name, status.build_hash, status.attempt)
     kept = {status.job, looked} if status.job else set()
@@ -354,7 +354,7 @@ def _ended(before: InferenceEngineStatus, now: InferenceEngineStatus) -> Ended |
     built, failure = now.engine, now.failure
     if built and before.engine is None:
         return Ended("", cached=built.cached, build_seconds=built.build_milliseconds / 1000)
-    # What failed at a time that is known already has been counted then.
+    # A failure with the same time has already been counted.
     if failure and failure.time and (before.failure is None or before.failure.time != failure.time):
         return Ended(failure.reason)
     return None

@@ -1,8 +1,8 @@
 """The engines that a model needs: created where they are missing, read where they exist.
 
-An InferenceEngine belongs to no model and has a controller of its own; here it is only requested.
-The nodes that it does not cover are judged against the model's promise, so that a model whose nodes
-would fall back is refused before a pod of it starts.
+An InferenceEngine belongs to no model and has its own controller; here it is only requested. Its
+coverage is compared with the model's promise, so that a model whose nodes would fall back is rejected
+before a pod starts.
 """
 
 from collections.abc import Mapping
@@ -33,29 +33,31 @@ from enginewright.manifests.placement import merged
 from enginewright.plan import pods
 from enginewright.plan.architecture import image_architecture
 from enginewright.plan.classes import device, matching
-from enginewright.plan.device_yield import engine_reference, seconds_left, unyielding
+from enginewright.plan.device_yield import engine_reference, seconds_left, without_yield
 from enginewright.plan.engine_coverage import EngineCoverage, promise_violation
 from enginewright.plan.engine_status import ready_condition
 from enginewright.plan.resolve import Target
 from enginewright.plan.types import Facts, ObjectRef
 
 _MILLION: Final = 1_000_000  # billionths in a thousandth
-_GONE: Final = frozenset({Reason.ARTIFACT_MISSING, Reason.ARTIFACT_CORRUPT, Reason.ENGINE_CORRUPT})
+_MISSING: Final = frozenset(
+    {Reason.ARTIFACT_MISSING, Reason.ARTIFACT_CORRUPT, Reason.ENGINE_CORRUPT}
+)
 
 
 @dataclass(frozen=True)
 class EngineFailure:
-    """Why the engines are not what the model needs."""
+    """Why the model cannot be served with its engines."""
 
     reason: str
     cause: str
     remedy: str
     lasting: bool
-    placement: bool = False  # they are built, but the promise about placement would be broken
+    placement: bool = False  # they are built, but the promise would be broken
 
     @property
     def sentence(self) -> str:
-        """Return why and what to do about it, as conditions say it."""
+        """Return cause and remedy as one sentence, as in conditions."""
         return render(self.cause, self.remedy)
 
 
@@ -64,7 +66,7 @@ class Engines:
     """The state of a target's engines."""
 
     needed: bool
-    keys: Mapping[str, str]  # accelerator class -> key of its engine, of those that are there
+    keys: Mapping[str, str]  # accelerator class -> key of its engine, if that is built
     references: tuple[EngineReference, ...] = ()
     complete: bool = False
     reason: str = StatusReason.BUILDING  # of EnginesReady, when not complete
@@ -78,7 +80,7 @@ class Engines:
 
 
 def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
-    """Return where the engines of `target` stand and which InferenceEngines are to be applied."""
+    """Return the state of the engines of `target`, and the InferenceEngines to apply."""
     if target.backend not in COMPILED_BACKENDS:
         return Engines(needed=False, keys={}, complete=True)
     keys: dict[str, str] = {}
@@ -117,8 +119,8 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
             yielding[each.metadata.name] = left
             message = f"{message}; the pods of {each.metadata.name} yield the device (rollout.strategy: Recreate)"
         waiting.append((reason, message))
-    if failure:  # what else is built cannot serve before this is mended
-        references, yielding = [unyielding(each) for each in references], {}
+    if failure:  # other engines cannot serve before this is fixed
+        references, yielding = [without_yield(each) for each in references], {}
     return Engines(
         needed=True,
         keys=keys,
@@ -135,7 +137,7 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
 
 
 def build_hash(build: EngineBuild) -> str:
-    """Return the hash under which a failure of this build is remembered."""
+    """Return the hash with which failures of this build are recorded."""
     return content_hash(content(build))
 
 
@@ -156,7 +158,7 @@ def _spec(
         ahead_of_time=ahead,
         workspace_bytes=None if workspace is None else quantity(workspace),
     )
-    # Without a device any node could build, but one of the class is known to take such pods.
+    # A build without a device could use any node, but nodes of the class are known to run such pods.
     selects = not ahead or bool(matching(accelerator, facts.nodes))
     template = facts.model.spec.pod_template
     return InferenceEngineSpec.model_validate(
@@ -201,9 +203,9 @@ def _requested(facts: Facts, existing: InferenceEngine) -> bool:
 def _edited(
     facts: Facts, existing: InferenceEngine, spec: InferenceEngineSpec
 ) -> InferenceEngineSpec | None:
-    """Return how the engine is to be built from now on; None: as it is.
+    """Return the spec with which the engine is built from now on; None: unchanged.
 
-    Another build ends the Job of the one before, so what a pod has begun is left to end.
+    A change of spec.build ends the current Job, so it waits until a running pod has finished.
     """
     known = facts.engine_pods.get(existing.metadata.name)
     begun = known is None or any(map(pods.has_begun, known))
@@ -214,7 +216,7 @@ def _edited(
 
 
 def _is_lost(facts: Facts, existing: InferenceEngine) -> bool:
-    """Return whether a pod that is to serve the engine found it missing since it was built."""
+    """Return whether a serving pod found the engine missing from the store after it was built."""
     ready = ready_condition(existing.status)
     if existing.status.engine is None or ready is None or ready.status != "True":
         return False
@@ -225,17 +227,17 @@ def _is_lost(facts: Facts, existing: InferenceEngine) -> bool:
         and any(one.engine_key == existing.spec.key for one in each.kept.snapshot.classes)
     }
     built = ready.last_transition_time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return pods.found_gone(facts.pods, serving, _GONE, built)
+    return pods.found_missing(facts.pods, serving, _MISSING, built)
 
 
 def _is_untried(existing: InferenceEngine, build: EngineBuild) -> bool:
-    """Return whether a build is another than the engine's, and has not failed for good."""
+    """Return whether a build differs from the engine's, and has not failed permanently."""
     digest = build_hash(build)
     return digest != build_hash(existing.spec.build) and digest not in existing.status.failed_builds
 
 
 def _has_failed(existing: InferenceEngine) -> bool:
-    """Return whether building as spec.build says failed for good."""
+    """Return whether the build of spec.build failed permanently."""
     failure = existing.status.failure
     is_of_this_build = existing.status.build_hash == build_hash(existing.spec.build)
     return failure is not None and failure.lasting and is_of_this_build
@@ -261,7 +263,7 @@ def _progress(existing: InferenceEngine | None, accelerator_class: str) -> tuple
 
 
 def _judge(engine: EngineFacts, promise: Promise, accelerator_class: str) -> EngineFailure | None:
-    """Return how the nodes that the engine does not cover violate the promise."""
+    """Return how the engine's coverage violates the promise; None: it does not."""
     compute = engine.compute_billionths_elsewhere
     if compute is None and engine.compute_permille_elsewhere is not None:
         compute = engine.compute_permille_elsewhere * _MILLION

@@ -1,7 +1,7 @@
-"""Kinds of GPU as the labels of GPU Feature Discovery name them, and names for their classes. Pure.
+"""Kinds of GPU from the labels of GPU Feature Discovery, and names for their classes. Pure.
 
-What the labels mean: docs/gpu-feature-discovery of NVIDIA's k8s-device-plugin. No table of products:
-whatever NVIDIA sells next gets a name too.
+Meaning of the labels: docs/gpu-feature-discovery of NVIDIA's k8s-device-plugin. Names are derived
+without a table of products, so that future products get one too.
 """
 
 import hashlib
@@ -19,9 +19,9 @@ _GPU: Final = "nvidia.com/gpu"
 _PRODUCT: Final = "nvidia.com/gpu.product"
 _MIG_STATE: Final = "nvidia.com/mig.config.state"
 _MIG_PRODUCT: Final = re.compile(r"nvidia\.com/(mig-[^/]+)\.product")
-_MIG_IN_CHANGE: Final = frozenset({"pending", "rebooting"})  # labels are of yesterday
+_MIG_IN_CHANGE: Final = frozenset({"pending", "rebooting"})  # the other labels are outdated
 _SHARED: Final = "-SHARED"
-_INVALID: Final = "-MIG-INVALID"  # strategy `single` on cards that are not cut alike
+_INVALID: Final = "-MIG-INVALID"  # strategy `single` on GPUs with different MIG devices
 _CAPABILITY: Final = re.compile(r"[0-9]{1,2}[.][0-9]{1,2}")
 
 _VENDOR: Final = frozenset({"nvidia", "tesla", "geforce", "quadro"})
@@ -30,25 +30,25 @@ _FORM_FACTOR: Final = re.compile(r"sxm[0-9]*|pcie|hbm[0-9]*e?")
 
 @dataclass(frozen=True, order=True)
 class GpuKind:
-    """What one engine fits: a product, or one MIG profile of it, by the label that names it."""
+    """A kind of device that one engine fits: a product, or one MIG profile of it."""
 
-    product: str  # as the label has it, such as NVIDIA-A100-SXM4-80GB-MIG-1g.10gb
+    product: str  # value of the label, such as NVIDIA-A100-SXM4-80GB-MIG-1g.10gb
     label: str  # nvidia.com/gpu.product, nvidia.com/mig-1g.10gb.product
-    resource: str  # that a pod asks for: nvidia.com/gpu, nvidia.com/mig-1g.10gb
+    resource: str  # that a pod requests: nvidia.com/gpu, nvidia.com/mig-1g.10gb
 
     @property
     def key(self) -> str:
-        """Return what distinguishes it from all others, valid as a key of a ConfigMap."""
+        """Return a unique identifier, valid as a key of a ConfigMap."""
         return f"{self.resource.removeprefix(_PREFIX)}_{self.product}"
 
 
 def is_product(label: str) -> bool:
-    """Return whether a label of nodes names a product of GPU, or a MIG profile of one."""
+    """Return whether a node label names a GPU product, or a MIG profile of one."""
     return label == _PRODUCT or _MIG_PRODUCT.fullmatch(label) is not None
 
 
 def kinds_of(node: NodeView) -> tuple[GpuKind, ...]:
-    """Return the kinds of GPU that pods may ask the node for."""
+    """Return the kinds of GPU that pods can request on the node."""
     labels = node.labels
     if labels.get(_MIG_STATE) in _MIG_IN_CHANGE:
         return ()
@@ -57,34 +57,34 @@ def kinds_of(node: NodeView) -> tuple[GpuKind, ...]:
         for label, product in labels.items()
         if product and (found := _MIG_PRODUCT.fullmatch(label))
     ]
-    return (*_whole(labels, sliced=bool(slices)), *sorted(slices))
+    return (*_full_gpus(labels, sliced=bool(slices)), *sorted(slices))
 
 
-def _whole(labels: Mapping[str, str], *, sliced: bool) -> Iterator[GpuKind]:
-    """Yield the kind of the node's GPUs, or of their equal slices with MIG strategy `single`."""
+def _full_gpus(labels: Mapping[str, str], *, sliced: bool) -> Iterator[GpuKind]:
+    """Yield the kind of the node's GPUs, or of their MIG devices with strategy `single`."""
     product = labels.get(_PRODUCT, "")
     replicas = _replicas(labels, _GPU)
-    # Where profiles have labels of their own, only a count says that whole cards are left.
+    # With labels for MIG profiles (strategy `mixed`), only a count shows that full GPUs are left.
     none_left = replicas == 0 or (sliced and replicas is None)
     if product and not product.endswith(_INVALID) and not none_left:
         yield _kind(labels, _PRODUCT, _GPU)
 
 
 def _kind(labels: Mapping[str, str], label: str, resource: str) -> GpuKind:
-    """Return the kind; a device that is shared says so by its product or has its resource renamed."""
+    """Return the kind; a shared device has a suffix of its product, or a renamed resource."""
     product = labels[label]
     renamed = (_replicas(labels, resource) or 0) > 1 and not product.endswith(_SHARED)
     return GpuKind(product, label, f"{resource}.shared" if renamed else resource)
 
 
 def _replicas(labels: Mapping[str, str], resource: str) -> int | None:
-    """Return how many pods may share one device; 0 means that there is none, None is unknown."""
+    """Return how many pods may share one device; 0: no device, None: not known."""
     text = labels.get(f"{resource}.replicas", "")
     return int(text) if text.isdecimal() else None
 
 
 def compute_capability(nodes: Iterable[NodeView]) -> str | None:
-    """Return the compute capability of the nodes' GPUs; None where they differ."""
+    """Return the compute capability of the nodes' GPUs; None if they differ."""
     capabilities = {_capability(node.labels) for node in nodes}
     return capabilities.pop() if len(capabilities) == 1 else None
 
@@ -96,10 +96,10 @@ def _capability(labels: Mapping[str, str]) -> str | None:
 
 
 def class_names(kinds: Sequence[GpuKind], taken: Collection[str]) -> dict[GpuKind, str]:
-    """Return a name for each kind: a DNS label, none in `taken` and no two alike.
+    """Return a name for each kind: a unique DNS label that is not in `taken`.
 
-    The short name where it can be meant for one kind only; else with the form factor; else made
-    unique by a hash. The same kinds in any order get the same names.
+    The short name if only one kind has it, else with the form factor, else with a hash. The same kinds
+    in any order get the same names.
     """
     short = [_product_name(kind.product, short=True) for kind in kinds]
     used = {*taken, *(name for name in short if short.count(name) > 1)}
@@ -120,7 +120,7 @@ def _candidates(kind: GpuKind) -> Iterator[str]:
 
 
 def _product_name(product: str, *, short: bool) -> str:
-    """Return the product in lower case, less its maker and, if short, its form factor."""
+    """Return the product in lower case, without vendor names and, if short, without form factor."""
     parts = re.findall("[a-z0-9]+", product.lower())
     while len(parts) > 1 and parts[0] in _VENDOR:
         del parts[0]

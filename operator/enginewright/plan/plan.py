@@ -1,4 +1,4 @@
-"""The decision, read from top to bottom: resolve, prepare, build engines, roll out, report."""
+"""The plan for one model, from top to bottom: resolve, prepare, build engines, roll out, report."""
 
 from datetime import UTC
 from math import isfinite
@@ -23,7 +23,7 @@ from enginewright.api.inference_model_status import (
 from enginewright.manifests.store_claim import store_claim
 from enginewright.plan.conditions import ModelState, conditions
 from enginewright.plan.current_proofs import current_proofs
-from enginewright.plan.device_yield import unyielding
+from enginewright.plan.device_yield import without_yield
 from enginewright.plan.engines_wanted import Engines, wanted_engines
 from enginewright.plan.prepare import PrepareOutcome, known_prepared
 from enginewright.plan.proofs import Proofs
@@ -47,13 +47,13 @@ _NORMAL = frozenset(
         StatusReason.SUSPENDED,
         StatusReason.SCALED_TO_ZERO,
     }
-)  # reasons for not being ready that are nobody's fault
+)  # reasons of Normal Events, although the model is not ready
 
 
 def plan(facts: Facts) -> Plan:
-    """Return what is to be done for one model now."""
+    """Return what to do for one model now."""
     if facts.model.metadata.deletion_timestamp:
-        return Plan((), (), {}, (), None)  # owner references take down all that is the model's
+        return Plan((), (), {}, (), None)  # its objects are garbage collected
     resolved = resolve(facts)
     if isinstance(resolved, Obstacle):
         return _assemble(facts, None, resolved, None, roll_out(facts, None))
@@ -122,7 +122,7 @@ def _requeue_after(
 
 
 def _store(facts: Facts, outcome: PrepareOutcome | None) -> tuple[dict[str, Any], ...]:
-    """Make the namespace's claim before the first Job; an existing one is the administrator's."""
+    """Create the namespace's claim before the first Job; an existing one is never changed."""
     if facts.store is not None or outcome is None:
         return ()
     config = facts.config.store
@@ -137,7 +137,7 @@ def _store(facts: Facts, outcome: PrepareOutcome | None) -> tuple[dict[str, Any]
 
 
 def _chosen_class(facts: Facts, target: Target | None) -> str:
-    """Return the class that serves a model that names none."""
+    """Return the class chosen for a model that names none."""
     if facts.model.spec.accelerators:
         return ""
     return target.classes[0].metadata.name if target else facts.model.status.accelerator_class
@@ -151,7 +151,7 @@ def _status(
     rejected: tuple[RejectedBackend, ...],
 ) -> InferenceModelStatus:
     model, outcome, rollout = facts.model, state.outcome, state.rollout
-    # An obstacle says nothing of the model: what was prepared, or why not, stays known.
+    # An obstacle does not concern the prepared model: its state is kept.
     prepared = outcome.prepared if outcome else model.status.prepared
     return InferenceModelStatus(
         observed_generation=model.metadata.generation,
@@ -186,10 +186,10 @@ def _serving(
     serving: ServingState | None,
     prepared: Prepared | None,
 ) -> ServingState | None:
-    """Keep what is known of the artefact to go back to while `prepared` is another, or none."""
+    """Keep the artefact of the last complete revision while `prepared` is another one, or None."""
     if serving is None:
         return None
-    # what is wanted and known, and not there, was lost
+    # an artefact that is recorded and needed, but not prepared, was lost
     lost = target.artifact_hash if target and prepared is None else ""
     snapshots = {each.revision: each.kept.snapshot for each in facts.revisions if each.kept}
     last_complete = snapshots.get(serving.last_complete)
@@ -209,12 +209,12 @@ def _serving(
 def _named(model: InferenceModel, obstacle: Obstacle | None) -> tuple[EngineReference, ...]:
     """Return the references while it is not known which engines the spec needs.
 
-    Builds go on, unless pods that came back could have to wait for their device.
+    Builds continue, unless restarted pods might have to wait for the device.
     """
     waits = model.spec.rollout.strategy == "Recreate"
     if obstacle is None or (obstacle.stalled and waits):
         return ()
-    return tuple(map(unyielding, model.status.engines))
+    return tuple(map(without_yield, model.status.engines))
 
 
 def _summary(before: ModelSummary, rollout: RolloutPlan, proven: Proofs | None) -> ModelSummary:
@@ -234,15 +234,15 @@ def _summary(before: ModelSummary, rollout: RolloutPlan, proven: Proofs | None) 
 
 
 def _events(facts: Facts, status: InferenceModelStatus) -> tuple[EventIntent, ...]:
-    """Report once why a model is ready or not, and why it falls back: when the reason changes."""
+    """Return Events when the reason of Ready or FallbackActive changes, or a refresh ends."""
     events: list[EventIntent] = []
     ready = _condition(status, ConditionType.READY)
     if ready and _changed(facts.model.status, ready):
-        good = ready.status == "True" or ready.reason in _NORMAL
-        events.append(EventIntent("Normal" if good else "Warning", ready.reason, ready.message))
+        normal = ready.status == "True" or ready.reason in _NORMAL
+        events.append(EventIntent("Normal" if normal else "Warning", ready.reason, ready.message))
     events += _of_refresh(facts.model.status.source, status.source)
     fallback = _condition(status, ConditionType.FALLBACK_ACTIVE)
-    # where a model is not ready for this reason, Ready reports it already
+    # if the model is not ready for this reason, Ready already reports it
     is_news = fallback and fallback.status == "True" and _changed(facts.model.status, fallback)
     if fallback and is_news and ready and ready.status == "True":
         events.append(EventIntent("Warning", fallback.reason, fallback.message))
@@ -250,11 +250,11 @@ def _events(facts: Facts, status: InferenceModelStatus) -> tuple[EventIntent, ..
 
 
 def _of_refresh(before: SourceState | None, now: SourceState | None) -> list[EventIntent]:
-    """Report once how a refresh ended."""
+    """Return an Event when a refresh has ended."""
     if before is None or now is None:
         return []
     if now.failure and now.failure != before.failure:
-        kept = "keeping what was fetched before"
+        kept = "keeping the content fetched before"
         message = f"the refresh failed, {kept}: {now.failure.sentence}"
         return [EventIntent("Warning", now.failure.reason, message)]
     places = [{(each.name, each.uri) for each in one.pins} for one in (before, now)]

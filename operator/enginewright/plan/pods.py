@@ -1,7 +1,7 @@
 """What pods report: which stage runs, what failed and why, what they wait for.
 
-Stages report their outcome in the termination message. Where there is none, because the process was
-killed, the exit code and Kubernetes' own reason have to do. Texts name no pod and no time.
+Stages report their outcome in the termination message. Without one, because the process was killed,
+the exit code and Kubernetes' reason are used. Texts name no pod and no time.
 """
 
 import re
@@ -29,9 +29,9 @@ _CRASHES: Final = frozenset(
     }
 )
 _REPEATED: Final = 2  # restarts of one pod
-_BY_SIGNAL: Final = 128  # what the kubelet adds to the number of the signal that ended a process
+_BY_SIGNAL: Final = 128  # added to a signal's number in the exit code
 _SERVER: Final = "server"  # name of the container
-# The kubelet alternates between these while it backs off, so the reason itself is not reported.
+# The kubelet alternates between these while it backs off, so messages do not contain the reason.
 _IMAGE_ERRORS: Final = frozenset(
     {
         "ErrImagePull",
@@ -68,12 +68,12 @@ class Failure:
 
     @property
     def reason(self) -> Reason:
-        """Return why."""
+        """Return the finding's reason."""
         return self.finding.reason
 
 
 def reports(pod: PodView) -> Iterator[StageReport]:
-    """Yield what the containers that ended reported."""
+    """Yield the reports of the terminated containers."""
     for each in pod.containers:
         if each.ended and (report := _report(each.ended)):
             yield report
@@ -91,18 +91,18 @@ def failure(pod: PodView) -> Failure | None:
 
 
 def serving_pods(observed: Iterable[PodView], revision: str) -> list[PodView]:
-    """Return the pods that serve a revision, or are to."""
+    """Return the serving pods of a revision, ready or not."""
     return [
         pod for pod in observed if pod.label(COMPONENT) == SERVE and pod.label(REVISION) == revision
     ]
 
 
-def found_gone(
+def found_missing(
     observed: Iterable[PodView], revisions: Collection[str], reasons: Collection[Reason], since: str
 ) -> bool:
-    """Return whether a pod of `revisions` found its artefact gone from the store after `since`.
+    """Return whether a pod of `revisions` found its artefact missing from the store after `since`.
 
-    The server sees its own copy, not the store, so only what fetches the artefact counts.
+    The server uses its own copy, not the store, so only the init container that fetches it counts.
     """
     failures = (failure(pod) for pod in observed if pod.label(REVISION) in revisions)
     return any(
@@ -115,13 +115,13 @@ def found_gone(
 
 
 def running_stage(pod: PodView, stages: tuple[str, ...]) -> str:
-    """Return the stage that runs or comes next."""
+    """Return the current or next stage."""
     done = {each.name for each in pod.containers if each.ended and each.ended.exit_code == 0}
     return next((stage for stage in stages if stage not in done), stages[-1])
 
 
 def waiting_for(pod: PodView) -> str:
-    """Return what keeps a pod from starting, as a sentence; empty when nothing is known to be wrong."""
+    """Return what prevents a pod from starting, as a sentence; empty if nothing is known."""
     if pod.unschedulable:
         return f"the pod is unschedulable: {scheduling_failure(pod)}"
     for each in pod.containers:
@@ -136,7 +136,7 @@ def waiting_for(pod: PodView) -> str:
 
 
 def scheduling_failure(pod: PodView) -> str:
-    """Return the scheduler's reasons without its counts, which change with every node that comes or goes."""
+    """Return the scheduler's reasons without its counts of nodes, which change frequently."""
     text = _AFTERWARDS.split(pod.unschedulable)[0].rstrip(". ")
     listed = _NO_NODE.match(text)
     if listed is None:
@@ -146,14 +146,14 @@ def scheduling_failure(pod: PodView) -> str:
 
 
 def missing_claim(pod: PodView) -> StatusReason | None:
-    """Return why the scheduler finds no volume for the pod; None when it names none."""
+    """Return why the scheduler finds no volume for the pod; None if it reports no such reason."""
     if _NO_CLAIM.search(pod.unschedulable):
         return StatusReason.CLAIM_NOT_FOUND
     return StatusReason.CLAIM_NOT_BOUND if _NO_VOLUME.search(pod.unschedulable) else None
 
 
 def is_repeated(failed: Collection[PodView]) -> bool:
-    """Return whether pods failed on several nodes, or one of them several times: no accident."""
+    """Return whether pods failed on several nodes, or one pod several times: not by chance."""
     restarts = (each.restarts for pod in failed for each in pod.containers)
     return len({pod.node for pod in failed}) > 1 or max(restarts, default=0) >= _REPEATED
 
@@ -169,14 +169,14 @@ def never_ran(pod: PodView) -> bool:
 
 
 def has_begun(pod: PodView) -> bool:
-    """Return whether the pod has begun what it is for and has not finished it."""
+    """Return whether a container has been started, and the pod has not finished."""
     return not pod.finished and not never_ran(pod)
 
 
 def _evicted(pod: PodView) -> Failure:
     ended = [(each.name, each.ended) for each in pod.containers if each.ended]
     name, last = next(((name, one) for name, one in ended if one.exit_code != 0), ("the pod", None))
-    text = pod.message.partition(". ")[0].rstrip(". ")  # what follows are figures of the moment
+    text = pod.message.partition(". ")[0].rstrip(". ")  # the rest are current measurements
     cause = f"{name} was evicted by the kubelet: {text or 'the node was low on resources'}"
     finished_at, code = (last.finished_at, last.exit_code) if last else ("", ExitCode.TRANSIENT)
     finding = Finding(reason=Reason.EVICTED, cause=cause).of_container(name)
@@ -191,8 +191,8 @@ def _explain(container: Container, ended: Termination) -> Failure:
     stage, code = container.name, ended.exit_code
     report = _report(ended)
     killed = ended.reason == "OOMKilled"
-    # A server leaves word of a crash before it loads, in case it cannot afterwards: the kernel's
-    # word is the later one.
+    # A server writes a report of a crash before it loads, in case it cannot afterwards: an OOM kill
+    # is more recent than that.
     found = report.failure if report else None
     if found is None or (killed and found.reason is Reason.BACKEND_CRASHED):
         reason, cause = _killed(container) if killed else _without_report(stage, ended)
@@ -206,7 +206,7 @@ def _killed(container: Container) -> tuple[Reason, str]:
 
 
 def _without_report(stage: str, ended: Termination) -> tuple[Reason, str]:
-    """Return what the exit code alone shows of a container that left no report."""
+    """Return reason and cause for a container without a report, from its exit code."""
     number = ended.exit_code - _BY_SIGNAL
     if number not in set(signal.Signals):
         text = " ".join(ended.message.split())

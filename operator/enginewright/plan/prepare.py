@@ -1,4 +1,4 @@
-"""Bringing a prepared model about: which Job is wanted, and what came of it."""
+"""Preparing a model: which Job is needed, and its outcome."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,18 +23,18 @@ from enginewright.plan.attempts import Failed, InProgress, Observed, Start, Succ
 from enginewright.plan.resolve import Target
 from enginewright.plan.types import Facts, ObjectRef
 
-_ARTIFACT_GONE: Final = frozenset({Reason.ARTIFACT_MISSING, Reason.ARTIFACT_CORRUPT})
+_LOST: Final = frozenset({Reason.ARTIFACT_MISSING, Reason.ARTIFACT_CORRUPT})
 
 
 @dataclass(frozen=True)
 class PrepareOutcome:
-    """Where preparing stands."""
+    """State of the preparation."""
 
     prepared: Prepared | None = None
     published: Published | None = None  # by a Job that has just completed
     preparation: Preparation | None = None
     message: str = ""  # progress, while a Job runs or waits
-    waits_for: str = ""  # reason, where the Job's pod waits for something outside the operator
+    waits_for: str = ""  # reason, if the Job's pod waits for something outside the operator
     failure: JobFailure | None = None
     apply: tuple[dict[str, Any], ...] = ()
     delete: tuple[ObjectRef, ...] = ()
@@ -42,14 +42,14 @@ class PrepareOutcome:
 
 
 def known_prepared(status: InferenceModelStatus) -> Iterator[Prepared]:
-    """Yield what is in the store: for what is wanted, what serves, and what was rejected."""
+    """Yield the prepared models of the current spec, the serving revision and rejected backends."""
     serving = status.serving.prepared if status.serving else None
     rejected = (each.prepared for each in status.rejected_backends)
     yield from filter(None, (status.prepared, serving, *rejected))
 
 
 def is_prepared(facts: Facts, target: Target) -> bool:
-    """Return whether the model is in the store as `target` wants it."""
+    """Return whether the prepared model of `target` is in the store."""
     current = _current(facts, target)
     return current is not None and not _lost(facts, current.key, _jobs(facts))
 
@@ -57,13 +57,13 @@ def is_prepared(facts: Facts, target: Target) -> bool:
 def prepare(
     facts: Facts, target: Target, memory: Preparation | None = None, keep: str = ""
 ) -> PrepareOutcome:
-    """Return where preparing `target` stands and what is to be done for it.
+    """Return the state of preparing `target`, and what to do.
 
     Args:
-        facts: what is known.
-        target: what is wanted.
-        memory: of the attempts before, that of the status unless it is given.
-        keep: a Job of a refresh, which goes on.
+        facts: the model and its cluster.
+        target: what to prepare.
+        memory: record of the previous attempts; None: that of the status.
+        keep: Job of a refresh, which is not deleted.
     """
     current = _current(facts, target)
     jobs = _jobs(facts)
@@ -115,23 +115,23 @@ def _published(pod: PodView) -> Published | None:
 
 
 def _lost(facts: Facts, key: str, jobs: Mapping[str, JobView]) -> bool:
-    """Return whether a pod that is to serve `key` found it gone since it was last published."""
+    """Return whether a serving pod found `key` missing since it was last published."""
     revisions = {
         each.revision
         for each in facts.revisions
         if each.kept
         and each.kept.snapshot.prepared_key == key
-        # Pods that serve an engine fetch that, and see nothing of the prepared model.
+        # Pods that serve an engine fetch only that, not the prepared model.
         and not any(one.engine_key for one in each.kept.snapshot.classes)
     }
     published = max(
         (job.ended_at for job in jobs.values() if job.outcome == "Complete"), default=""
     )
-    return pods.found_gone(facts.pods, revisions, _ARTIFACT_GONE, published)
+    return pods.found_missing(facts.pods, revisions, _LOST, published)
 
 
 def _first_attempt(work: Work[Published], jobs: Mapping[str, JobView], *, lost: bool) -> int:
-    """Return the attempt to begin with: past those that made what is `lost`, else the first."""
+    """Return the first attempt: after those whose artefact was `lost`, else 1."""
     attempt = 1
     while lost and (job := jobs.get(work.name(attempt))) and job.outcome == "Complete":
         attempt += 1
@@ -139,8 +139,8 @@ def _first_attempt(work: Work[Published], jobs: Mapping[str, JobView], *, lost: 
 
 
 def _running(facts: Facts, jobs: Mapping[str, JobView], keep: str) -> tuple[ObjectRef, ...]:
-    """Return the Jobs that still run for inputs that nobody wants any more."""
-    done = {pod.job for pod in facts.pods if _is_last(pod)}  # before its Job says so
+    """Return the Jobs that still run for outdated inputs."""
+    done = {pod.job for pod in facts.pods if _is_last(pod)}  # before the Job's status shows it
     return tuple(
         _reference(facts, name)
         for name, job in sorted(jobs.items())
@@ -149,7 +149,7 @@ def _running(facts: Facts, jobs: Mapping[str, JobView], keep: str) -> tuple[Obje
 
 
 def _is_last(pod: PodView) -> bool:
-    """Return whether the Job makes no further pod after this one."""
+    """Return whether the Job creates no further pod after this one."""
     failure = pods.failure(pod) if pod.phase == "Failed" else None
     permanent = failure is not None and failure.exit_code == ExitCode.PERMANENT
     return permanent or pod.phase == "Succeeded"
@@ -216,11 +216,11 @@ def _job(facts: Facts, target: Target, name: str) -> dict[str, Any]:
 def _in_progress(
     facts: Facts, target: Target, jobs: Mapping[str, JobView], state: InProgress
 ) -> PrepareOutcome:
-    # What failed in an earlier Job is remembered; of a Job that goes on, only how it ends.
-    remembered = state.failure if state.failure and state.failure.attempts < state.attempt else None
+    # Only failures of earlier Jobs are recorded: this Job may still succeed.
+    recorded = state.failure if state.failure and state.failure.attempts < state.attempt else None
     progress = _progress(state.stage)
     return PrepareOutcome(
-        preparation=_preparation(target, state.job, state.attempt, state.stage, remembered),
+        preparation=_preparation(target, state.job, state.attempt, state.stage, recorded),
         message=f"{progress}: {state.waiting_for}" if state.waiting_for else progress,
         waits_for=state.waits_for,
         failure=state.failure,

@@ -1,4 +1,4 @@
-"""Probing a runtime image: which Job is wanted, and what it reported."""
+"""Probing a runtime image: its Jobs, and what they report."""
 
 from functools import partial
 from typing import Final
@@ -15,7 +15,7 @@ _STAGES: Final = (PROBE,)
 
 
 def probing(image_hash: str, placement: str) -> Work[ImageFacts]:
-    """Return the work of probing an image; nobody edits it, so it is never given up."""
+    """Return the work of probing an image; no user can fix it by an edit, so it is always retried."""
     return Work(
         stages=_STAGES,
         name=partial(probe_job_name, image_hash),

@@ -1,7 +1,7 @@
-"""What the processors of CPU classes are known to have: what the class declares, or its selector requires.
+"""The instruction sets of CPU classes: those that the class declares, or its selector requires. Pure.
 
-A selector holds for every node, those that join later included; what the nodes of the moment have in common
-does not, and a key that followed it would change with every node that comes or goes. Pure.
+A selector holds for every node, also for those that join later. What the current nodes have in common
+does not, and keys derived from it would change when nodes join and leave.
 """
 
 from collections.abc import Collection, Mapping
@@ -26,7 +26,7 @@ _LABELS: Final = {
 
 
 def features(accelerator: AcceleratorClass) -> tuple[Feature, ...]:
-    """Return the instruction sets that every node of a class has, as far as that is known."""
+    """Return the instruction sets that every node of a class is known to have."""
     if accelerator.spec.cpu_features is not None:
         return accelerator.spec.cpu_features
     found = {
@@ -40,14 +40,14 @@ def features(accelerator: AcceleratorClass) -> tuple[Feature, ...]:
 def int8_products(
     backend: str, precisions: Collection[Precision | None], classes: Collection[AcceleratorClass]
 ) -> Int8Products | None:
-    """Return what an INT8 form may rely on wherever it serves; None: none is made for CPUs."""
+    """Return which sums of INT8 products the model must tolerate; None: no INT8 for CPUs."""
     if "INT8" not in precisions or backend in DEVICE_BACKENDS:
         return None
     return "exact" if all(has_exact_products(features(each)) for each in classes) else "any"
 
 
 def contradicted(accelerator: AcceleratorClass, labels: Mapping[str, str]) -> tuple[Feature, ...]:
-    """Return what a class declares and a node, by its labels, lacks; (): nothing, or not known."""
+    """Return features that a class declares but a node lacks by its labels; (): none, or not known."""
     if not any(label.startswith(_CPUID) for label in labels):
         return ()
     had = {feature for name, feature in _LABELS.items() if labels.get(f"{_CPUID}{name}") == "true"}

@@ -1,7 +1,7 @@
-"""What the sidecars' verdicts prove of a model: parity, placement, fallback, for its conditions.
+"""What the sidecars' verdicts prove about a model: parity, placement, fallback, for its conditions.
 
-A verdict that is not known, as after a restart of the operator, changes nothing: what was reported
-before stays until a newer one is known, or a pod has been silent for long (`current_proofs`).
+A missing verdict, as after a restart of the operator, changes nothing: what was reported before stays
+until a newer verdict is known, or a sidecar has not responded for a long time (`current_proofs`).
 """
 
 from collections.abc import Iterable
@@ -22,11 +22,11 @@ _GATES: Final = (
     Check.PROVIDER,
     Check.PLACEMENT,
     Check.VERSIONS,
-    Check.SERVER,  # only where it runs nothing: one that is down shows in its pod's status
+    Check.SERVER,  # only if it cannot run the model: one that is down shows in its pod's status
     Check.GOLDEN,
 )
-# Where nodes run: both fail for one cause, and the first one names the nodes besides.
-_WHERE: Final = (Check.PLACEMENT, Check.PROVIDER)
+# Both fail for the same cause, and the first one also names the nodes.
+_PLACEMENT: Final = (Check.PLACEMENT, Check.PROVIDER)
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,18 @@ class Statement:
 
 @dataclass(frozen=True)
 class Proofs:
-    """What is proven of the pods that serve."""
+    """What is proven about the serving pods."""
 
     parity: Statement
     placement: Statement
     fallback: Statement
-    broken: Statement | None  # why the model is not ready although its pods are
+    broken: Statement | None  # why the model is not ready although it has all its pods
     placement_summary: str  # "97% openvino"; empty: not known
     p99: str  # "12ms"; empty: not known
 
     @property
     def any_failed(self) -> bool:
-        """Whether one pod alone is enough to know it."""
+        """Whether any check failed, for which one pod is enough."""
         return (
             "False" in (self.parity.status, self.placement.status)
             or self.fallback.status == "True"
@@ -61,7 +61,7 @@ class Proofs:
 
 def refusal(verdict: Verdict) -> Failure | None:
     """Return why a sidecar does not admit its pod; None while no check has failed."""
-    found = _gravest([verdict], _GATES)
+    found = _most_specific([verdict], _GATES)
     if found is None or found.finding is None:
         return None
     return Failure(
@@ -73,7 +73,7 @@ def refusal(verdict: Verdict) -> Failure | None:
 
 
 def proofs(verdicts: Iterable[Verdict], promise: Promise) -> Proofs | None:
-    """Return what the verdicts of the serving pods prove; None when there are none."""
+    """Return what the verdicts of the serving pods prove; None without verdicts."""
     known = tuple(verdicts)
     if not known:
         return None
@@ -91,10 +91,10 @@ def _checks(verdicts: Iterable[Verdict], check: Check) -> list[CheckVerdict]:
     return [each for verdict in verdicts for each in verdict.checks if each.check is check]
 
 
-def _gravest(verdicts: Iterable[Verdict], gates: Iterable[Check]) -> CheckVerdict | None:
-    """Return the failed check that is the most specific: causes before what follows from them.
+def _most_specific(verdicts: Iterable[Verdict], gates: Iterable[Check]) -> CheckVerdict | None:
+    """Return the most specific failed check: causes before their consequences.
 
-    A session that was replaced lacks its provider too, and its replacement is the cause.
+    A replaced session lacks its provider too, but its replacement is the cause.
     """
     known = tuple(verdicts)
     failed = [
@@ -111,7 +111,7 @@ def _parity(verdicts: tuple[Verdict, ...]) -> Statement:
     checks = _checks(verdicts, Check.GOLDEN)
     failed = next((each for each in checks if each.state == "failed"), None)
     if failed and failed.reason in NOTHING_RUNS:
-        return Statement("Unknown", failed.reason, _text_of(failed))  # no response is no proof
+        return Statement("Unknown", failed.reason, _text_of(failed))  # no outputs to compare
     if failed:
         return Statement("False", failed.reason or Reason.PARITY_FAILED, _text_of(failed))
     if lasting := next((each for each in checks if each.state == "unknown" and each.reason), None):
@@ -169,11 +169,11 @@ def _fallback(verdicts: tuple[Verdict, ...]) -> Statement:
 
 
 def _cause(verdicts: Iterable[Verdict]) -> Finding | None:
-    """Return why nodes run elsewhere: the one cause of all pods that conditions name."""
+    """Return why nodes run elsewhere: the cause, of all pods, that conditions report."""
     known = tuple(verdicts)
     found = [
         Finding(reason=each.reason or Reason.NODE_FALLBACK, cause=each.message)
-        for check in _WHERE
+        for check in _PLACEMENT
         for each in _checks(known, check)
         if each.state == "failed"
     ]
@@ -185,12 +185,12 @@ def _cause(verdicts: Iterable[Verdict]) -> Finding | None:
 
 
 def _broken(verdicts: tuple[Verdict, ...], promise: Promise) -> Statement | None:
-    """Return the reason for which a model whose pods are all there is not ready all the same."""
+    """Return why a model is not ready although it has all its pods; None if it is ready."""
     gates = (Check.SERVER, Check.GOLDEN) if promise.policy == "Allow" else _GATES
-    failed = _gravest(verdicts, gates)
+    failed = _most_specific(verdicts, gates)
     if failed is None:
         return None
-    if failed.check in _WHERE and (found := _cause(verdicts)):
+    if failed.check in _PLACEMENT and (found := _cause(verdicts)):
         return Statement("False", found.reason, found.message)
     return Statement("False", failed.reason or StatusReason.PROMISE_BROKEN, _text_of(failed))
 
@@ -208,7 +208,7 @@ def _placement_summary(verdicts: tuple[Verdict, ...]) -> str:
     if not parts:
         return ""
     on, backend = min(parts)
-    # 99.6% is not all of it, and 0.4% is not nothing.
+    # 99.6% must not be shown as 100%, nor 0.4% as 0%.
     percent = round(on * 100)
     percent = min(percent, 99) if on < 1 else percent
     percent = max(percent, 1) if on > 0 else percent
@@ -216,7 +216,7 @@ def _placement_summary(verdicts: tuple[Verdict, ...]) -> str:
 
 
 def _p99(verdicts: tuple[Verdict, ...]) -> str:
-    """Return the worst pod's baseline in two digits, since it differs a little at every start."""
+    """Return the slowest pod's baseline with two digits, since it varies slightly between starts."""
     known = (each.baseline.p99 for each in verdicts if each.baseline)
     seconds = max((each for each in known if each is not None), default=None)
     if seconds is None:

@@ -13,8 +13,8 @@ from enginewright.contract.precisions import supported
 from enginewright.manifests.prepare_job import Input
 from enginewright.plan.processors import int8_products
 
-# What is worth a try by itself. Without data to calibrate with, quantised ranges are guesses, and
-# CPUs compute half precision in single precision, so nothing is won there.
+# Precisions for the automatic choice. Without calibration data, ranges would be guesses; and CPUs
+# compute half precision in single precision, so it is not faster there.
 _CALIBRATED: Final[tuple[task.Precision, ...]] = ("INT8", "FP8")
 _HALF: Final[tuple[task.Precision, ...]] = ("FP16", "BF16")
 
@@ -25,7 +25,7 @@ def recipe(
     image: ImageFacts,
     classes: Collection[AcceleratorClass],
 ) -> task.Recipe:
-    """Return everything that decides how the prepared model is made."""
+    """Return everything that decides how the model is prepared."""
     samples = spec.parity.samples
     precision: task.Precision | None = spec.precision.value if spec.precision else None
     allowed = () if spec.precision else _allowed(spec, backend, classes)
@@ -57,7 +57,7 @@ def recipe(
 def why_not(
     spec: InferenceModelSpec, backend: str, classes: Iterable[AcceleratorClass]
 ) -> str | None:
-    """Return why a class cannot run the precision that is asked for; None when all can."""
+    """Return why a class cannot run the requested precision; None if all classes can."""
     if spec.precision is None:
         return None
     for each in classes:

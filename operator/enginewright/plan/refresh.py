@@ -1,4 +1,4 @@
-"""Preparing, and refreshing in the background while a model serves: a failed refresh takes nothing away."""
+"""Preparing, and refreshing in the background while a model serves: a failed refresh changes nothing."""
 
 from dataclasses import dataclass, replace
 
@@ -17,16 +17,16 @@ from enginewright.plan.types import Facts
 
 @dataclass(frozen=True)
 class Preparing:
-    """What is prepared, and from which bytes."""
+    """What is prepared, and from which content."""
 
     target: Target
     outcome: PrepareOutcome
     source: SourceState | None
-    refresh: PrepareOutcome | None = None  # of the Job that fetches again; None: none is wanted
+    refresh: PrepareOutcome | None = None  # of the Job that fetches again; None: no refresh
 
 
 def prepare_and_refresh(facts: Facts, target: Target) -> Preparing:
-    """Return where preparing stands, with what is pinned or with what a refresh brings."""
+    """Return the state of preparing the pinned content, or that of a refresh."""
     wanted = wanted_refresh(facts)
     resolved = resolve(facts, PinnedSource(refresh=wanted)) if wanted else None
     refreshed = resolved if isinstance(resolved, Target) else None
@@ -38,11 +38,11 @@ def prepare_and_refresh(facts: Facts, target: Target) -> Preparing:
     failure = outcome.failure
     if refreshed and source and failure and failure.lasting:
         source = refresh_failed(facts, source, failure)  # what is pinned is fetched again
-    return Preparing(target, _no_later(outcome, facts), _idle(source))
+    return Preparing(target, _requeued_for_refresh(outcome, facts), _idle(source))
 
 
 def _refresh_in_background(facts: Facts, target: Target, refreshed: Target | None) -> Preparing:
-    """Go on with what is prepared, and fetch from the addresses again where that is wanted."""
+    """Keep the prepared model, and fetch from the addresses again if a refresh is requested."""
     before = facts.model.status.source
     refresh = (
         prepare(facts, refreshed, before.refreshing if before else None) if refreshed else None
@@ -53,15 +53,15 @@ def _refresh_in_background(facts: Facts, target: Target, refreshed: Target | Non
     outcome = prepare(facts, target, keep=running)
     source = _source(facts, target, outcome)
     if refresh is None or source is None:
-        return Preparing(target, _no_later(outcome, facts), _idle(source))
+        return Preparing(target, _requeued_for_refresh(outcome, facts), _idle(source))
     if refresh.failure and refresh.failure.lasting:
         return Preparing(target, outcome, refresh_failed(facts, source, refresh.failure))
     source = source.model_copy(update={"refreshing": refresh.preparation})
     return Preparing(target, outcome, source, refresh)
 
 
-def _no_later(outcome: PrepareOutcome, facts: Facts) -> PrepareOutcome:
-    """Requeue when a refresh is due, at the latest."""
+def _requeued_for_refresh(outcome: PrepareOutcome, facts: Facts) -> PrepareOutcome:
+    """Requeue no later than the next refresh is due."""
     waits = (outcome.requeue_after, seconds_to_refresh(facts))
     soonest = min((each for each in waits if each is not None and each > 0), default=None)
     return replace(outcome, requeue_after=soonest)
@@ -73,7 +73,7 @@ def _idle(source: SourceState | None) -> SourceState | None:
 
 
 def _source(facts: Facts, target: Target, outcome: PrepareOutcome) -> SourceState | None:
-    """Return what is known of the addresses now."""
+    """Return the fetched content of the addresses."""
     source = facts.model.status.source
     if outcome.prepared and (outcome.published or source is None):
         data = outcome.published.data if outcome.published else {}

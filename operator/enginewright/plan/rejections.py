@@ -1,6 +1,6 @@
-"""Which candidate backends do not serve, so that policy Allow goes on to the next one.
+"""Which candidate backends cannot serve, so that policy Allow proceeds to the next one.
 
-The memory is the status: a rejection holds for what was tried, and ends when that changes.
+Rejections are recorded in the status: one holds for the inputs that were tried, until they change.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from enginewright.plan.rollout import RolloutPlan
 from enginewright.plan.trials import rejected_on_nodes
 from enginewright.plan.types import Facts
 
-# Failures that another backend may not have.
+# Failures that may not occur with another backend.
 _OF_A_BACKEND: Final = frozenset(
     {
         Reason.PROVIDER_MISSING,
@@ -34,7 +34,7 @@ _OF_A_BACKEND: Final = frozenset(
         Reason.PARITY_FAILED,
     }
 )
-# Failures that a backend which is prepared already does not have.
+# Failures that cannot occur with a backend that is already prepared.
 _OF_THE_SOURCE: Final = frozenset({Reason.SOURCE_CHANGED, Reason.SOURCE_UNREACHABLE})
 
 
@@ -47,10 +47,10 @@ def rejected_backends(
 ) -> tuple[RejectedBackend, ...]:
     """Return the rejections that hold from now on."""
     known = tuple(facts.model.status.rejected_backends)
-    if target and outcome and outcome.prepared is None:  # what is wanted and known was lost
+    if target and outcome and outcome.prepared is None:  # its artefact may have been lost
         known = tuple(_without(each, target.artifact_hash) for each in known)
     if target is None:
-        return known  # an obstacle says nothing of them
+        return known  # an obstacle does not affect them
     if target.promise.policy != "Allow":
         return ()
     others = tuple(each for each in known if each.backend != target.backend)
@@ -74,13 +74,13 @@ def rejected_backends(
 
 
 def _with_other_inputs(rejected: RejectedBackend) -> RejectedBackend:
-    """Return what stays known of a backend that is a candidate again: it failed with none of them."""
+    """Return the record of a backend that is a candidate again, without the failures of other inputs."""
     update = {"inputs_hash": "", "failures": 0, "retry_at": None, "tried_since": None}
     return rejected.model_copy(update=update)
 
 
 def _without(rejected: RejectedBackend, artifact_hash: str) -> RejectedBackend:
-    """Return a rejection that knows no prepared model of these inputs."""
+    """Return the rejection without a prepared model of these inputs."""
     prepared = rejected.prepared
     if prepared is None or prepared.inputs_hash != artifact_hash:
         return rejected
@@ -94,7 +94,7 @@ def _serves(rollout: RolloutPlan) -> bool:
 
 @dataclass(frozen=True)
 class _Lasting:
-    """Why a backend does not serve, however often it is tried."""
+    """Why a backend cannot serve: a failure that would repeat."""
 
     reason: str
     message: str
@@ -104,9 +104,10 @@ class _Lasting:
 def _lasting(
     outcome: PrepareOutcome | None, engines: Engines | None, rollout: RolloutPlan, *, again: bool
 ) -> _Lasting | None:
-    """Return the failure that ends a candidate.
+    """Return the failure for which a candidate is rejected.
 
-    One that is a candidate `again` also ends with its source: what it was to replace needs none.
+    One that is a candidate `again` is also rejected for failures of its source: the backend that
+    serves instead is already prepared and does not need it.
     """
     found: _Lasting | None = None
     if outcome and outcome.failure and outcome.failure.lasting:

@@ -1,7 +1,7 @@
-"""How many pods each class is to have.
+"""How many pods each class should have.
 
-spec.replicas, which the scale subresource reads and writes, is the total over the classes that have
-no count of their own: an autoscaler that compares it with the pods of those classes counts each once.
+spec.replicas, which the scale subresource reads and writes, is the total over the classes without
+replicas of their own: an autoscaler compares it with the pods of those classes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,22 +11,22 @@ from enginewright.manifests.labels import CLASS, serving_selector
 
 
 def replicas_by_class(spec: InferenceModelSpec, classes: Iterable[str]) -> dict[str, int]:
-    """Return the pods that the spec asks for on each of `classes`, which are those that it names.
+    """Return the number of pods that the spec requests on each of `classes`, which it names.
 
-    The total is spread evenly, the first classes take the rest, and none that shares it is without
-    a pod unless the total is 0.
+    The total is spread evenly, the first classes get the remainder, and each class that shares it has
+    at least one pod unless the total is 0.
     """
     own = fixed(spec)
     names = tuple(classes)
     sharing = [name for name in names if name not in own]
     each, rest = divmod(spec.replicas, len(sharing)) if sharing else (0, 0)
-    least = min(1, spec.replicas)
-    shares = {name: max(least, each + (position < rest)) for position, name in enumerate(sharing)}
+    minimum = min(1, spec.replicas)
+    shares = {name: max(minimum, each + (position < rest)) for position, name in enumerate(sharing)}
     return {name: own.get(name, shares.get(name, 0)) for name in names}
 
 
 def fixed(spec: InferenceModelSpec) -> dict[str, int]:
-    """Return the counts of classes that have one of their own."""
+    """Return the counts of classes with replicas of their own."""
     return {
         each.class_name: each.replicas for each in spec.accelerators if each.replicas is not None
     }
@@ -41,11 +41,11 @@ def scale_selector(model: str, spec: InferenceModelSpec) -> str:
 
 
 def covering(desired: Mapping[str, int], available: Mapping[str, int]) -> dict[str, int]:
-    """Return the pods of each class now: what one class lacks, others keep that have more than their part.
+    """Return the pods of each class now: classes keep surplus pods while others lack theirs.
 
     Args:
-        desired: what the spec asks for, by class.
-        available: pods that serve, by class.
+        desired: pods that the spec requests, by class.
+        available: available pods, by class.
     """
     lacking = sum(max(0, count - available.get(name, 0)) for name, count in desired.items())
     counts = {}

@@ -1,6 +1,6 @@
-"""From a spec to what is to be made: classes, backend, image and recipe, or why not.
+"""Resolve a spec to classes, backend, image and recipe, or to an obstacle.
 
-Every refusal names the field, the reason and what to write instead.
+Every obstacle names the field, the reason and what to write instead.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -29,7 +29,7 @@ _MANY_NODES: Final = 2
 
 @dataclass(frozen=True)
 class Target:
-    """What the spec asks for, resolved against the cluster."""
+    """What the spec requests, resolved against the cluster."""
 
     classes: tuple[AcceleratorClass, ...]
     backend: str
@@ -38,24 +38,26 @@ class Target:
     recipe: Recipe
     source: PinnedSource
     inputs: tuple[Input, ...]  # that stage `fetch` reads from
-    prepare_nodes: dict[str, Any]  # of the prepare Job's pod: {}: any node will do
+    prepare_nodes: dict[str, Any]  # placement fields of the prepare Job's pod; {}: any node
     account: str | None  # service account of the prepare Job
     deadline_seconds: int
     build_resources: dict[str, Any]
     pull_secrets: tuple[str, ...]
-    artifact_hash: str  # of what decides the prepared model
-    job_hash: str  # of that and of what decides whether the Job can succeed
-    candidate_hash: str  # of that, the classes and the policy: of what decides whether it serves
+    artifact_hash: str  # of everything that decides the prepared model
+    job_hash: str  # of that and everything that decides whether the Job can succeed
+    candidate_hash: (
+        str  # of that, classes and promise: everything that decides whether it can serve
+    )
     last: bool  # no other backend comes after this one
     passed_over: tuple[str, ...] = ()  # backends before this one that were tried and rejected
 
     def is_among(self, rejected: Collection[tuple[str, str]]) -> bool:
-        """Return whether this target was tried, as it is, and does not serve."""
+        """Return whether this target was tried with the same inputs and rejected."""
         return (self.backend, self.candidate_hash) in rejected
 
 
 def resolve(facts: Facts, source: PinnedSource | None = None) -> Target | Obstacle:
-    """Return the target, or the first obstacle; `source`: what is fetched, None: what is known."""
+    """Return the target, or the first obstacle; `source`: what to fetch, None: the known content."""
     source = known_source(facts) if source is None else source
     for check in _CHECKS:
         if obstacle := check(facts):
@@ -72,7 +74,7 @@ def resolve(facts: Facts, source: PinnedSource | None = None) -> Target | Obstac
         last = candidate == ranked[-1]
         target = _of_candidate(facts, classes, candidate, source, last=last)
         if not last and _is_about_devices(target):
-            continue  # of this backend alone
+            continue  # does not affect other backends
         if isinstance(target, Obstacle):
             return target
         if last or not target.is_among(rejected):
@@ -124,20 +126,20 @@ def _unsupported_fields(facts: Facts) -> Obstacle | None:
 
 
 def _unshared_store(facts: Facts) -> Obstacle | None:
-    """Refuse a volume that only one node can mount where pods may land on several."""
+    """Reject a volume that only one node can mount if pods may be scheduled to several."""
     claim = facts.store
     modes = claim.access_modes if claim else (facts.config.store.access_mode,)
     if "ReadWriteMany" in modes:
         return None
     tolerations = [*facts.model.spec.pod_template.tolerations]
     tolerations += [one for each in facts.classes for one in each.spec.tolerations]
-    open_nodes = sum(node.takes_pods(tolerations) for node in facts.nodes)
-    if open_nodes < _MANY_NODES:
+    usable_nodes = sum(node.takes_pods(tolerations) for node in facts.nodes)
+    if usable_nodes < _MANY_NODES:
         return None
     message = (
         f"the store's claim {facts.config.store.claim} is {'/'.join(modes)}, which only one node can"
-        f" mount, and pods may be scheduled to {open_nodes} nodes; install the chart with"
-        " store.accessMode=ReadWriteMany and a storage class that offers it, and delete the claim"
+        f" mount, and pods may be scheduled to {usable_nodes} nodes; install the chart with"
+        " store.accessMode=ReadWriteMany and a storage class that supports it, and delete the claim"
     )
     return Obstacle(StatusReason.STORE_NOT_SHARED, message)
 
@@ -166,13 +168,13 @@ def _classes(facts: Facts) -> list[AcceleratorClass] | Obstacle:
 def _unnamed(
     facts: Facts, known: Mapping[str, AcceleratorClass]
 ) -> list[AcceleratorClass] | Obstacle:
-    """Return the class of a model that names none: the one that it has, else the only one."""
+    """Return the class of a model that names none: the one chosen before, else the only one."""
     if kept := known.get(_chosen_before(facts)):
-        return [kept]  # classes that come later change nothing for it
+        return [kept]  # regardless of classes added later
     if not known:
         message = "the cluster has no AcceleratorClass; apply one, such as the chart's class cpu"
         return Obstacle(StatusReason.NO_ACCELERATOR_CLASS, message)
-    # A proposal is an offer: a GPU node that joins must not make other models ambiguous.
+    # Proposals do not count: a GPU node that joins must not make other models ambiguous.
     own = [each for each in facts.classes if not is_proposed(each)]
     for chosen in (list(known.values()), own):
         if len(chosen) == 1:
@@ -219,7 +221,7 @@ def _target(
         "uri": spec.source.uri,
         "sha256": spec.source.sha256,
         "recipe": content(wanted),
-        "image": _made_by(spec, image_facts, image),
+        "image": _image_identity(spec, image_facts, image),
         **({"refresh": source.refresh} if source.refresh else {}),
     }
     job = {
@@ -234,7 +236,7 @@ def _target(
         **nodes,
     }
     rollout = {
-        # what a backend was rejected for is not asked again by each refresh
+        # a refresh does not make a rejected backend a candidate again
         **{name: value for name, value in job.items() if name != "refresh"},
         "promise": content(candidate.promise),
         "classes": [content(each.spec) for each in classes],
@@ -242,7 +244,7 @@ def _target(
     template = spec.pod_template.model_dump(
         mode="json", exclude={"labels", "annotations"}, exclude_defaults=True
     )
-    if template:  # where a driver is mounted, which libraries are found
+    if template:  # it may decide where drivers and libraries are found
         rollout["pod_template"] = template
     return Target(
         classes=tuple(classes),
@@ -264,10 +266,11 @@ def _target(
     )
 
 
-def _made_by(spec: InferenceModelSpec, image_facts: ImageFacts, image: str) -> str:
-    """Return what identifies an image's work; images that share it prepare nothing again.
+def _image_identity(spec: InferenceModelSpec, image_facts: ImageFacts, image: str) -> str:
+    """Return what identifies an image's results: images with the same pipeline share prepared models.
 
-    Under Recreate the old pods go first, so each image has to show in a Job that it can be pulled there.
+    Under Recreate the old pods stop first, so each new image must first run in a Job, which shows that
+    it can be pulled.
     """
     if spec.rollout.strategy == "Recreate" or image_facts.pipeline is None:
         return image
@@ -275,7 +278,7 @@ def _made_by(spec: InferenceModelSpec, image_facts: ImageFacts, image: str) -> s
 
 
 def _prepare_nodes(wanted: Recipe, classes: list[AcceleratorClass]) -> dict[str, Any]:
-    """Return where the prepare Job may run: what relies on a class's processors is proven on one of them."""
+    """Return where the prepare Job may run: a model that relies on exact products needs such a processor."""
     if wanted.int8_products != "exact":
         return {}
     spec = classes[0].spec.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -1,7 +1,7 @@
-"""What serves and what is to serve: revisions, Deployments, and how far they have come.
+"""Rollouts: revisions, their Deployments, and their progress.
 
-A refused or unfinished update takes nothing away: while the wanted revision is not there, the last
-good one is applied, whole, from its snapshot.
+A rejected or unfinished update interrupts nothing: until the wanted revision is available, the last
+complete one is applied from its snapshot.
 """
 
 import re
@@ -54,25 +54,25 @@ _POD_NAME: Final = re.compile(r'^pods "[^"]*" is forbidden: ')
 
 @dataclass(frozen=True)
 class RolloutProgress:
-    """How far the applied revision has come."""
+    """Progress of the applied revision."""
 
     complete: bool
-    message: str  # pods of each class, and what keeps them
+    message: str  # pods of each class, and what they wait for
     failure: pods.Failure | None = None  # of a pod of the applied revision
     repeated: bool = False  # it failed on several nodes or several times, and never served
-    tries_others: bool = False  # another backend is tried where this one fails
-    stuck: bool = False  # Kubernetes gave up waiting
-    missing: str = ""  # reason, where a volume is what pods wait for
-    refused: str = ""  # why the API server takes no pods of a class
+    tries_others: bool = False  # another backend is tried if this one fails
+    stuck: bool = False  # the progress deadline has passed
+    missing: str = ""  # reason, if pods wait for a volume
+    refused: str = ""  # why the API server rejects pods of a class
 
 
 @dataclass(frozen=True)
 class RolloutPlan:
-    """What is to be applied for serving, and what serves."""
+    """What to apply for serving, and what serves."""
 
-    wanted: str | None  # revision that the spec asks for; None: not known yet
-    applied: str | None  # revision that the Deployments carry from now on
-    desired: int  # pods that are to be there
+    wanted: str | None  # revision that the spec requests; None: not known yet
+    applied: str | None  # revision that the Deployments have from now on
+    desired: int  # pods
     ready_replicas: int
     serving: ServingState | None
     progress: RolloutProgress | None
@@ -83,7 +83,7 @@ class RolloutPlan:
 def wanted_snapshot(
     facts: Facts, target: Target, prepared: Prepared, engines: Mapping[str, str]
 ) -> Snapshot:
-    """Return the revision that the spec asks for; `engines` are keys by accelerator class."""
+    """Return the snapshot that the spec requests; `engines` are keys by accelerator class."""
     spec = facts.model.spec
     sidecar = spec.serving.sidecar.resources.model_dump(
         mode="json", by_alias=True, exclude_defaults=True
@@ -94,14 +94,14 @@ def wanted_snapshot(
         model_digest=prepared.model_digest,
         classes=tuple(
             class_snapshot(each, target.backend, target.image, engines.get(each.metadata.name))
-            # their order in the spec changes nothing of what serves
+            # their order in the spec has no effect
             for each in sorted(target.classes, key=lambda each: each.metadata.name)
         ),
         promise=target.promise,
         max_queue=spec.serving.max_queue,
         pod_template=spec.pod_template.manifest(),
         store_claim=facts.config.store.claim,
-        # what changes nothing restarts no pods of revisions from before it was known
+        # only if it matters: else pods of revisions without this field would restart
         golden_output_bytes=size if sidecar_memory(size) > sidecar_memory(None) else None,
         sidecar_resources=sidecar,
         sidecar_env=tuple(each.manifest() for each in spec.serving.sidecar.env),
@@ -111,7 +111,7 @@ def wanted_snapshot(
 
 
 def _non_default(wanted: str | None, default: int) -> int | None:
-    """Return seconds, where they differ from the default."""
+    """Return the seconds if they differ from the default, else None."""
     seconds = int(duration(wanted).total_seconds()) if wanted else default
     return None if seconds == default else seconds
 
@@ -122,7 +122,7 @@ def roll_out(
     source: SourceState | None = None,
     yielding: Collection[str] = (),
 ) -> RolloutPlan:
-    """Return what is to serve: `wanted` when there is one and nothing holds it, else what was.
+    """Return the rollout of `wanted`; if that is None or paused, of the previous revision.
 
     Classes in `yielding` have no pods for now.
     """
@@ -139,7 +139,7 @@ def roll_out(
     progress = _progress(facts, applied, deployments, counts)
     kept = {deployments[name].name for name in counts if name in deployments}
     awaited = set() if applied is wanted_revision else _awaited(facts, counts) - set(yielding)
-    gone = [
+    obsolete = [
         each
         for each in facts.deployments
         if each.name not in kept and each.accelerator_class not in awaited
@@ -153,7 +153,7 @@ def roll_out(
         progress=progress,
         apply=tuple(_objects(facts, applied, deployments, _without(counts, yielding))),
         delete=(
-            *(_removals(facts, gone) if progress.complete else ()),
+            *(_removals(facts, obsolete) if progress.complete else ()),
             *_other_budgets(facts),
             *_old_revisions(facts, keep=applied.name),
         ),
@@ -161,7 +161,7 @@ def roll_out(
 
 
 def _awaited(facts: Facts, counts: Mapping[str, int]) -> set[str]:
-    """Return the classes that come with the next revision, while what is applied is less than asked for."""
+    """Return the classes that only the next revision has, while the applied one has too few pods."""
     spec = facts.model.spec
     named = [each.class_name for each in spec.accelerators]
     covered = sum(counts.values()) >= sum(replicas_by_class(spec, named).values())
@@ -171,7 +171,7 @@ def _awaited(facts: Facts, counts: Mapping[str, int]) -> set[str]:
 def _revision(
     facts: Facts, known: Mapping[str, Revision], wanted: Snapshot, source: SourceState | None
 ) -> Revision:
-    """Return the revision of a snapshot: as it was kept, where it was."""
+    """Return the revision of a snapshot: the stored one if it exists."""
     name = wanted.revision()
     kept = KeptSource(pins=source.pins, refresh=source.refresh) if source else None
     new = Revision(name=name, snapshot=wanted, source=kept)
@@ -179,17 +179,17 @@ def _revision(
 
 
 def with_templates(facts: Facts, revision: Revision) -> Revision:
-    """Return the revision with pod templates, also where an earlier version kept it without."""
+    """Return the revision with pod templates, also if an earlier version stored it without them."""
     if revision.templates:
         return revision
     config = facts.config
-    around = PodDefaults(config.image_pull_policy, config.image_pull_secrets, config.openshift)
-    made = pod_templates(facts.model.metadata.name, revision.name, revision.snapshot, around)
-    return revision.model_copy(update={"templates": made})
+    defaults = PodDefaults(config.image_pull_policy, config.image_pull_secrets, config.openshift)
+    templates = pod_templates(facts.model.metadata.name, revision.name, revision.snapshot, defaults)
+    return revision.model_copy(update={"templates": templates})
 
 
 def spec_hash(spec: InferenceModelSpec) -> str:
-    """Return the hash of what a spec asks for, but how many pods and how they are replaced."""
+    """Return the hash of a spec without the number of pods and the rollout settings."""
     hashed = content(spec)
     for name in ("replicas", "rollout"):
         hashed.pop(name, None)
@@ -200,7 +200,7 @@ def spec_hash(spec: InferenceModelSpec) -> str:
 
 
 def applied_state(facts: Facts, rollout: RolloutPlan) -> AppliedState | None:
-    """Return what is to be remembered of what is applied now."""
+    """Return the record of the applied revision."""
     if rollout.applied is None:
         return facts.model.status.applied
     if rollout.applied == rollout.wanted:
@@ -214,21 +214,21 @@ def applied_state(facts: Facts, rollout: RolloutPlan) -> AppliedState | None:
 def _kept(
     facts: Facts, known: Mapping[str, Revision], deployments: Mapping[str, DeploymentView]
 ) -> Revision | None:
-    """Return what is applied while nothing new can be.
+    """Return the revision to apply while no new one can be.
 
-    What is rolling out goes on while the spec asks for the same: something outside it is in the way.
-    Else, and where its pods made its backend a rejected one, it is the last good revision.
+    A rollout continues while its spec is unchanged: the obstacle is outside the spec. Otherwise, or if
+    the backend was rejected because its pods failed, it is the last complete revision.
     """
     status, spec = facts.model.status, facts.model.spec
     carried = {each.revision for each in facts.deployments}
     by_number = sorted(facts.revisions, key=lambda each: each.number, reverse=True)
     names = [each.revision for each in by_number if each.revision in carried]
     before = _served_before(facts)
-    if before and (good := known.get(before.last_complete)):
-        # nothing is gone back to for pods that it would not have
-        has_pods = any(_counts(facts, good, deployments).values())
-        names.insert(0 if has_pods else len(names), good.name)
-    if spec.rollout.strategy == "Recreate":  # which ends all other pods first
+    if before and (last := known.get(before.last_complete)):
+        # not preferred if it would have no pods
+        has_pods = any(_counts(facts, last, deployments).values())
+        names.insert(0 if has_pods else len(names), last.name)
+    if spec.rollout.strategy == "Recreate":  # which would stop ready pods of other revisions
         ready = _ready_revisions(facts)
         names.sort(key=lambda name: name not in ready)
     failed = {each.revision for each in status.rejected_backends if each.inputs_hash}
@@ -246,15 +246,15 @@ def _kept(
 def _counts(
     facts: Facts, applied: Revision, deployments: Mapping[str, DeploymentView]
 ) -> dict[str, int]:
-    """Return how many pods each class of the applied revision is to have now."""
+    """Return how many pods each class of the applied revision should have now."""
     spec, serving = facts.model.spec, facts.model.status.serving
     names = [each.name for each in applied.snapshot.classes]
     named = [each.class_name for each in spec.accelerators] or names
     available = {name: each.available for name, each in deployments.items()}
-    # a class that is not applied yet takes no part of the total, and others no pods for it
+    # a class that is not applied yet gets no share of the total
     counts = covering(replicas_by_class(spec, [name for name in named if name in names]), available)
     own = fixed(spec)
-    # but a count of its own that is nowhere yet is not the others' to keep: it is no part of the scale
+    # but a class with its own replicas that has no Deployment yet does not make others keep pods
     there = [name for name in named if name in names or name in available or name not in own]
     until_then = covering(replicas_by_class(spec, there), available)
     counts = {name: max(count, until_then[name]) for name, count in counts.items()}
@@ -263,14 +263,14 @@ def _counts(
     return {
         name: counts[name]
         if name in counts
-        # it is replaced: as it is till then, or was before it gave way to a build
+        # a class to be removed: unchanged until then, or as before it yielded to a build
         else current.get(name) or before.get(name, current.get(name, spec.replicas))
         for name in names
     }
 
 
 def _without(counts: Mapping[str, int], yielding: Collection[str]) -> dict[str, int]:
-    """Return the counts with no pods for classes that leave their devices to a build."""
+    """Return the counts with no pods for classes that yield their devices to a build."""
     return {name: 0 if name in yielding else count for name, count in counts.items()}
 
 
@@ -280,14 +280,14 @@ def _objects(
     deployments: Mapping[str, DeploymentView],
     counts: Mapping[str, int],
 ) -> Iterable[dict[str, Any]]:
-    """Yield in the order of dependence: the revision first, so that it is never missing."""
+    """Yield the objects in the order of dependence: the revision first, so that it is never missing."""
     model = facts.model
     numbers = {each.revision: each.number for each in facts.revisions}
-    if revision.name not in numbers:  # one that exists never changes
+    if revision.name not in numbers:  # revisions are immutable
         yield controller_revision(model, revision, max(numbers.values(), default=0) + 1)
     yield service(model)
     for accelerator, count in counts.items():
-        # one that is there keeps the name that an earlier version gave it
+        # an existing one keeps its name, also if an earlier version chose it
         existing = deployments.get(accelerator)
         name = existing.name if existing else deployment_name(model.metadata.name, accelerator)
         yield disruption_budget(model, accelerator, name=name)
@@ -302,13 +302,13 @@ def _removals(facts: Facts, deployments: Iterable[DeploymentView]) -> Iterable[O
 
 
 def _of_classes(deployments: Iterable[DeploymentView]) -> dict[str, DeploymentView]:
-    """Return the Deployment of each class: of two, as another version names them, the one that serves."""
+    """Return the Deployment of each class; of two, as named by different versions, the one that serves."""
     ranked = sorted(deployments, key=lambda each: (each.available, each.name))
     return {each.accelerator_class: each for each in ranked}
 
 
 def _other_budgets(facts: Facts) -> Iterable[ObjectRef]:
-    """Yield budgets whose Deployment is gone: pods of two budgets are never evicted."""
+    """Yield budgets without their Deployment: pods matched by two budgets cannot be evicted."""
     names = {each.name for each in facts.deployments}
     covered = {each.accelerator_class for each in facts.deployments}
     for each in facts.budgets:
@@ -322,9 +322,9 @@ def _old_revisions(facts: Facts, keep: str) -> Iterable[ObjectRef]:
     rejected = model.status.rejected_backends
     served = {serving.revision, serving.last_complete} if serving else set()
     pinned = {keep, *served, *(each.revision for each in rejected)}
-    loose = [each for each in facts.revisions if each.revision not in pinned]
-    loose.sort(key=lambda each: each.number, reverse=True)
-    for each in loose[KEPT_REVISIONS - 1 :]:
+    unpinned = [each for each in facts.revisions if each.revision not in pinned]
+    unpinned.sort(key=lambda each: each.number, reverse=True)
+    for each in unpinned[KEPT_REVISIONS - 1 :]:
         name = revision_name(model.metadata.name, each.revision)
         yield ObjectRef("apps/v1", "ControllerRevision", model.metadata.namespace, name)
 
@@ -339,10 +339,10 @@ def _progress(
     complete, stuck = True, False
     for name, wanted in counts.items():
         existing = deployments.get(name)
-        carries = existing if existing and _carries(existing, revision.name) else None
-        available = carries.available_updated() if carries else 0
-        complete = complete and carries is not None and carries.is_complete(wanted)
-        stuck = stuck or (carries is not None and carries.is_stuck)
+        current = existing if existing and _has_revision(existing, revision.name) else None
+        available = current.available_updated() if current else 0
+        complete = complete and current is not None and current.is_complete(wanted)
+        stuck = stuck or (current is not None and current.is_stuck)
         parts.append(f"{name} {min(available, wanted)}/{wanted}")
     message = f"pods ready: {', '.join(parts)}"
     if complete:
@@ -367,11 +367,11 @@ def _progress(
 
 
 def _refused(deployments: Mapping[str, DeploymentView], counts: Mapping[str, int]) -> str:
-    """Return the API server's reason to refuse pods: a quota, Pod Security, a missing account."""
+    """Return why the API server rejects pods: a quota, Pod Security, a missing service account."""
     for name in counts:
         existing = deployments.get(name)
         if existing and existing.refused:
-            # each attempt names another pod, and would be another message
+            # without the pod's name, which differs with each attempt
             return (
                 f"cannot create pods of class {name}: {_POD_NAME.sub('', existing.refused.message)}"
             )
@@ -379,21 +379,21 @@ def _refused(deployments: Mapping[str, DeploymentView], counts: Mapping[str, int
 
 
 def _failure(facts: Facts, pod: PodView) -> pods.Failure | None:
-    """Return why a pod does not serve: of itself, else what its sidecar has found."""
+    """Return why a pod does not serve: its own failure, else what its sidecar has found."""
     verdict = facts.verdicts.get(pod.name)
     return pods.failure(pod) or (refusal(verdict) if verdict else None)
 
 
 def _served(facts: Facts, revision: Revision, mine: Iterable[PodView]) -> bool:
-    """Return whether anything of the revision serves, or all of it did."""
+    """Return whether any pod of the revision is ready, or the revision was complete before."""
     before = _served_before(facts)
     return any(pod.ready for pod in mine) or (
         before is not None and before.last_complete == revision.name
     )
 
 
-def _carries(deployment: DeploymentView, revision: str) -> bool:
-    """Return whether the Deployment's counts are of this revision."""
+def _has_revision(deployment: DeploymentView, revision: str) -> bool:
+    """Return whether the Deployment has this revision, and its counts are up to date."""
     return deployment.revision == revision and deployment.is_current
 
 
@@ -405,7 +405,7 @@ def _serving(
     deployments: Mapping[str, DeploymentView],
     counts: Mapping[str, int],
 ) -> ServingState | None:
-    """Return what serves: what rolled out last, unless only pods of another revision are ready."""
+    """Return the serving revision: the last complete one, unless only pods of another one are ready."""
     before = _served_before(facts)
     rolled_out = progress.complete and any(counts.values())
     if before is None and not rolled_out:
@@ -433,13 +433,13 @@ def _serving(
 
 
 def _served_before(facts: Facts) -> ServingState | None:
-    """Return what the status reports to serve, where its pods have shown that it does."""
+    """Return the serving revision in the status, unless its pods have never served."""
     serving = facts.model.status.serving
     return None if serving is None or serving.unproven else serving
 
 
 def _ready_revisions(facts: Facts) -> set[str]:
-    """Return the revisions of the pods that serve."""
+    """Return the revisions of the ready pods."""
     return {
         pod.label(REVISION)
         for pod in facts.pods

@@ -1,8 +1,8 @@
-"""What a model's addresses stand for: what was fetched first, until a refresh is asked for.
+"""The content of a model's addresses: what was fetched first, until a refresh is requested.
 
-An address may hold other bytes tomorrow. Without a digest in the spec, a lost artefact, a new runtime
-image or a revert would then serve a model that nobody has asked for, so digests are pinned once they
-are known: in the status for the spec of now, in the revisions for those that it may return to.
+The content of an address may change. Without a digest in the spec, a lost artefact, a new runtime
+image or a revert would then serve a model that nobody requested, so digests are pinned once they are
+known: in the status for the current spec, in the revisions for specs that it may return to.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,20 +20,20 @@ from enginewright.manifests.snapshot import KeptSource
 from enginewright.plan.types import Facts
 
 MODEL: Final = "model"
-_LONGEST: Final = 64  # characters of an annotation that are kept as they are
+_LONGEST: Final = 64  # characters; longer values of the annotation are hashed
 _KEPT_SOURCES: Final = 8  # sets of addresses
 
 
 @dataclass(frozen=True)
 class PinnedSource:
-    """What a preparation is to fetch."""
+    """What a preparation must fetch."""
 
     pinned: Mapping[str, str] = field(default_factory=dict)  # digests by name; absent: any
-    refresh: str = ""  # the refresh that asks for it; empty: none
+    refresh: str = ""  # the refresh that requests it; empty: none
 
 
 def known_source(facts: Facts) -> PinnedSource:
-    """Return what was fetched from the spec's addresses, by this spec or one that it returns to."""
+    """Return the content fetched from the spec's addresses, for this spec or an earlier one."""
     wanted = _addresses(facts.model.spec)
     pinned: dict[str, str] = {}
     refresh = ""
@@ -42,12 +42,12 @@ def known_source(facts: Facts) -> PinnedSource:
         if MODEL not in pins or pins[MODEL] != pinned.get(MODEL, pins[MODEL]):
             continue
         refresh = refresh if pinned else each.refresh
-        pinned = pins | pinned  # samples and the like may be known from before
+        pinned = pins | pinned  # samples or calibration data may be pinned by an older entry
     return PinnedSource(pinned, refresh)
 
 
 def _known(facts: Facts) -> Iterator[FetchedSource | KeptSource]:
-    """Yield what is known of addresses, the latest first."""
+    """Yield the recorded content of addresses, the latest first."""
     if source := facts.model.status.source:
         yield source
         yield from source.earlier
@@ -57,7 +57,7 @@ def _known(facts: Facts) -> Iterator[FetchedSource | KeptSource]:
 
 
 def wanted_refresh(facts: Facts) -> str | None:
-    """Return the refresh that is to be done now, with a name that no other one has; None: none."""
+    """Return the unique name of the refresh to do now; None: none."""
     source = facts.model.status.source
     count = source.refreshes if source else 0
     if requested := _requested_refresh(facts):
@@ -67,7 +67,7 @@ def wanted_refresh(facts: Facts) -> str | None:
 
 
 def _requested_refresh(facts: Facts) -> str:
-    """Return the annotation's value where it was not acted on; empty: there is nothing to do."""
+    """Return the annotation's value if it was not acted on yet; empty: no request."""
     requested = facts.model.metadata.annotations.get(REFRESH, "")
     if len(requested) > _LONGEST:
         requested = sha256_text(requested)
@@ -81,12 +81,12 @@ def seconds_to_refresh(facts: Facts) -> float | None:
     source = facts.model.status.source
     if not interval or source is None or source.looked_at is None:
         return None
-    due = min(source.looked_at, facts.now) + interval  # a clock may have been ahead
+    due = min(source.looked_at, facts.now) + interval  # the clock may have been set back
     return (due - facts.now) / timedelta(seconds=1)
 
 
 def fetched(facts: Facts, prepared: Prepared, data: Mapping[str, str], refresh: str) -> SourceState:
-    """Return what is known once a model was prepared; `data`: digests of samples and the like."""
+    """Return the state after a model was prepared; `data`: digests of samples and calibration data."""
     before = facts.model.status.source or SourceState()
     digests = {MODEL: prepared.model_digest, **data}
     pins = tuple(
@@ -111,7 +111,7 @@ def fetched(facts: Facts, prepared: Prepared, data: Mapping[str, str], refresh: 
 
 
 def refresh_failed(facts: Facts, source: SourceState, failure: JobFailure) -> SourceState:
-    """Return what is known once a refresh has failed: what was fetched before it stays."""
+    """Return the state after a failed refresh, which keeps the content fetched before."""
     return source.model_copy(
         update={
             "requested": _requested_refresh(facts) or source.requested,
@@ -128,7 +128,7 @@ def _places(pins: Iterable[Pin]) -> tuple[tuple[str, str, str], ...]:
 
 
 def _addresses(spec: InferenceModelSpec) -> dict[str, tuple[str, str]]:
-    """Return address and given digest of each thing that may change, by name."""
+    """Return address and digest in the spec of everything whose content may change, by name."""
     found = {MODEL: (spec.source.uri, (spec.source.sha256 or "").lower())}
     if spec.parity.samples:
         found["samples"] = (spec.parity.samples.uri, "")

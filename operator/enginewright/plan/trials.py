@@ -1,8 +1,8 @@
-"""Whether a rejected backend would serve by now: tried in pods of its own, beside what serves.
+"""Whether a rejected backend can serve now: tried in separate pods, beside the serving ones.
 
-A node recovers without a change of any object: its driver is loaded, its device is reset. So what
-failed on nodes is tried again after a while and when a node joins: one pod a class of the very
-revision that failed, which no Service selects. What serves is not touched, whatever comes of it;
+A node may recover without a change of any object: its driver is loaded, its device is reset. So a
+backend that failed because of nodes is tried again after a while and when a node joins, with one pod
+per class of the revision that failed, which no Service selects. The serving pods are not affected;
 only a trial whose pods became available makes the backend a candidate again.
 """
 
@@ -27,9 +27,9 @@ from enginewright.plan.types import EventIntent, Facts, ObjectRef
 
 FIRST: Final = timedelta(hours=1)
 LONGEST: Final = timedelta(hours=24)
-BETWEEN: Final = timedelta(minutes=10)  # at least, however many nodes join
+BETWEEN: Final = timedelta(minutes=10)  # minimum interval, however many nodes join
 
-# Failures that are about a node's devices and drivers, not about the model.
+# Failures caused by a node's devices and drivers rather than by the model.
 _OF_NODES: Final = frozenset(
     {
         Reason.PROVIDER_MISSING,
@@ -61,7 +61,7 @@ def delay(failures: int) -> timedelta:
 def rejected_on_nodes(
     facts: Facts, before: RejectedBackend | None, rejected: RejectedBackend, revision: str
 ) -> RejectedBackend:
-    """Return a new rejection after pods of `revision` failed: with its next trial, if it has one."""
+    """Return the rejection after pods of `revision` failed, with the time of its next trial, if any."""
     update: dict[str, object] = {"revision": revision}
     if rejected.reason in _OF_NODES:
         failures = before.failures + 1 if before else 1
@@ -73,7 +73,7 @@ def rejected_on_nodes(
 def trials(
     facts: Facts, target: Target | None, rollout: RolloutPlan, rejected: Collection[RejectedBackend]
 ) -> Trials:
-    """Return which trial goes on, begins or ends now; one backend of a model at a time."""
+    """Return which trial continues, begins or ends now; one backend of a model at a time."""
     named = {each.revision for each in rejected}
     known = {
         each.revision: with_templates(facts, each.kept)
@@ -90,9 +90,9 @@ def trials(
             decided.append(each.model_copy(update={"retry_at": None, "tried_since": None}))
         elif each.tried_since:
             left = each.tried_since + _window(facts) - facts.now
-            result, said = _go_on(facts, target, rollout, each, revision, left)
+            result, message = _continue(facts, target, rollout, each, revision, left)
             decided.append(result)
-            events += [_event(said)] if said else []
+            events += [_event(message)] if message else []
             waits += [left] if result.tried_since else []
         elif due_at and due_at <= facts.now and is_free and _is_settled(facts, rollout):
             is_free = False
@@ -120,7 +120,7 @@ def _window(facts: Facts) -> timedelta:
     return timedelta(seconds=progress_seconds(facts.model))
 
 
-def _go_on(
+def _continue(
     facts: Facts,
     target: Target | None,
     rollout: RolloutPlan,
@@ -128,23 +128,23 @@ def _go_on(
     revision: Revision,
     left: timedelta,
 ) -> tuple[RejectedBackend, str]:
-    """Return what becomes of a trial, and what is to be said of its end."""
+    """Return the rejection after another look at its trial, and an Event's message if that ends."""
     backend = tried.backend
     if _passed(facts, revision):
-        # a candidate again, whose failures are remembered until it serves
+        # a candidate again, whose failures are kept until it serves
         update = {"inputs_hash": "", "retry_at": None, "tried_since": None}
         return tried.model_copy(update=update), f"{backend} works again and is rolled out"
     if _failed(facts, revision):
         return _again(facts, tried, failures=tried.failures + 1), f"{backend} has failed again"
     if left <= timedelta():
-        said = f"no pod of {backend} became available in time: it needs a spare device to be tried"
-        return _again(facts, tried, failures=tried.failures + 1), said
+        message = f"no pod of {backend} became available in time: a trial needs a spare device"
+        return _again(facts, tried, failures=tried.failures + 1), message
     is_wanted = target is not None and backend in target.passed_over
-    is_sane = left <= 2 * _window(facts)  # else the clock has gone back
+    is_sane = left <= 2 * _window(facts)  # else the clock was set back
     if is_wanted and is_sane and _is_steady(facts, rollout) and not _lacks_nodes(facts):
         return tried, ""
-    said = f"{backend} is not tried any longer: what serves changes, or needs the nodes"
-    return _again(facts, tried, failures=tried.failures), said
+    message = f"the trial of {backend} was stopped: a rollout has started or needs the nodes"
+    return _again(facts, tried, failures=tried.failures), message
 
 
 def _again(facts: Facts, tried: RejectedBackend, *, failures: int) -> RejectedBackend:
@@ -160,7 +160,7 @@ def _is_settled(facts: Facts, rollout: RolloutPlan) -> bool:
 
 
 def _is_steady(facts: Facts, rollout: RolloutPlan) -> bool:
-    """Return whether what is wanted is what serves, so that a trial takes nothing from an update."""
+    """Return whether the wanted revision is applied, so that a trial does not compete with an update."""
     return (
         rollout.applied is not None
         and rollout.applied == rollout.wanted
@@ -170,15 +170,15 @@ def _is_steady(facts: Facts, rollout: RolloutPlan) -> bool:
 
 
 def _due_at(facts: Facts, target: Target | None, rejected: RejectedBackend) -> datetime | None:
-    """Return when a backend is to be tried again; None: it is not.
+    """Return when a backend is tried again; None: never.
 
-    A node that joins is tried soon, but not each of many.
+    Soon after a node joins, but not for each of many nodes.
     """
     retry_at = rejected.retry_at
     if target is None or retry_at is None or rejected.backend not in target.passed_over:
         return None
     wait = delay(rejected.failures)
-    if retry_at <= facts.now or facts.now + wait < retry_at:  # the clock has gone back
+    if retry_at <= facts.now or facts.now + wait < retry_at:  # the clock was set back
         return facts.now
     nodes = (node for each in target.classes for node in matching(each, facts.nodes))
     created = (datetime.fromisoformat(node.created) for node in nodes if node.created)
@@ -187,7 +187,7 @@ def _due_at(facts: Facts, target: Target | None, rejected: RejectedBackend) -> d
 
 
 def _lacks_nodes(facts: Facts) -> bool:
-    """Return whether a pod that is to serve finds no node, which the trial may hold."""
+    """Return whether a serving pod is unschedulable, perhaps because of the trial."""
     return any(
         pod.label(COMPONENT) == SERVE and pod.unschedulable and not pod.leaving
         for pod in facts.pods
@@ -206,13 +206,13 @@ def _passed(facts: Facts, revision: Revision) -> bool:
 
 
 def _tried(facts: Facts, revision: Revision) -> set[str]:
-    """Return the classes of the revision that are to have pods: others may have no nodes."""
+    """Return the classes of the revision that have pods: others may have no nodes."""
     without = {name for name, count in fixed(facts.model.spec).items() if count == 0}
     return {each.name for each in revision.snapshot.classes} - without
 
 
 def _failed(facts: Facts, revision: Revision) -> bool:
-    """Return whether the trial's pods fail as those before did: the rest of its time would change nothing."""
+    """Return whether the trial's pods failed repeatedly, so that it can end early."""
     labels = {COMPONENT: TRIAL, REVISION: revision.name}.items()
     mine = [pod for pod in facts.pods if labels <= pod.labels.items() and not pod.leaving]
     return pods.is_repeated([pod for pod in mine if not pod.ready and pods.failure(pod)])
@@ -221,10 +221,10 @@ def _failed(facts: Facts, revision: Revision) -> bool:
 def _deployments(
     facts: Facts, known: Mapping[str, Revision], rejected: Iterable[RejectedBackend]
 ) -> Iterable[dict[str, Any]]:
-    """Yield the Deployments of the trial that goes on.
+    """Yield the Deployments of the current trial.
 
-    One that is not in the status yet is not begun: it would be begun for ever while that cannot be
-    written.
+    A trial that is not in the status yet is not started: it would be restarted forever if the status
+    cannot be written.
     """
     for each in rejected:
         if each.tried_since and each in facts.model.status.rejected_backends:
@@ -234,5 +234,5 @@ def _deployments(
 
 
 def _event(message: str) -> EventIntent:
-    whole = f"beside what serves: {message}"
-    return EventIntent("Normal", StatusReason.TRYING_BACKEND, whole)
+    text = f"beside the serving pods: {message}"
+    return EventIntent("Normal", StatusReason.TRYING_BACKEND, text)

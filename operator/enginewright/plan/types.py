@@ -1,7 +1,7 @@
-"""What a plan is made from and what it is made of.
+"""The input and output of planning.
 
-The controller gathers `Facts`, `plan()` decides, the controller executes `Plan`. Data flows one
-way: nothing here calls back, reads a clock or keeps state.
+The controller gathers `Facts`, `plan()` decides, the controller executes `Plan`. Data flows in one
+direction: nothing here calls back, reads a clock or keeps state.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from enginewright.observed.revisions import RevisionView
 
 @dataclass(frozen=True)
 class StoreConfig:
-    """The volume that holds a namespace's artefacts; the administrator's choice."""
+    """The volume for a namespace's artefacts, as the administrator configured it."""
 
     claim: str  # name of the PersistentVolumeClaim in every namespace with a model
     size: str
@@ -44,8 +44,8 @@ class Config:
     image_pull_secrets: tuple[str, ...]
     store: StoreConfig
     propose_classes: bool = True  # from the labels of GPU nodes
-    openshift: bool = False  # pods name no user and no groups: the cluster assigns them
-    jobs: JobTemplate = DEFAULT_JOB_TEMPLATE  # where all Jobs run, unless a model says otherwise
+    openshift: bool = False  # the cluster assigns user and groups, so pods do not set them
+    jobs: JobTemplate = DEFAULT_JOB_TEMPLATE  # where all Jobs run, unless a model overrides it
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Facts:
     budgets: tuple[BudgetView, ...] = ()  # its PodDisruptionBudgets
     revisions: tuple[RevisionView, ...] = ()  # its ControllerRevisions
     engines: Mapping[str, InferenceEngine] = field(default_factory=dict)  # the namespace's, by name
-    # by engine: of its Jobs; absent: not known
+    # pods of its Jobs, by engine; absent: not known
     engine_pods: Mapping[str, tuple[PodView, ...]] = field(default_factory=dict)
     # the model's engines whose requester is deleted or needs another engine by now
     orphaned_engines: frozenset[str] = frozenset()
@@ -77,12 +77,12 @@ class Facts:
     freed_elsewhere: frozenset[str] = frozenset()
     # by pod name; absent: not known, as after a restart
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
-    silent: frozenset[str] = frozenset()  # pods whose sidecars have not answered for five minutes
+    silent: frozenset[str] = frozenset()  # pods whose sidecars have not responded for five minutes
 
 
 @dataclass(frozen=True)
 class ObjectRef:
-    """Names an object to delete."""
+    """An object to delete."""
 
     api_version: str
     kind: str
@@ -101,19 +101,19 @@ class EventIntent:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be done now. Executing it twice does nothing the second time."""
+    """What to do now. Executing it a second time has no effect."""
 
     apply: tuple[dict[str, Any], ...]  # server-side apply, in this order
     delete: tuple[ObjectRef, ...]
-    status: dict[str, Any]  # the whole wanted status
+    status: dict[str, Any]  # the complete desired status
     events: tuple[EventIntent, ...]
     requeue_after: float | None  # seconds; None: only watch events requeue this model
 
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Why nothing new can be brought up."""
+    """Why nothing new can be prepared or rolled out."""
 
     reason: str
     message: str
-    stalled: bool = True  # False: it passes by itself
+    stalled: bool = True  # False: it resolves without a user's action
