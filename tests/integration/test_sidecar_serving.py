@@ -286,7 +286,7 @@ def test_a_model_that_has_become_slow_is_reported_whatever_execution_says(
 
 @pytest.mark.timeout(300)
 def test_golden_inferences_of_a_slow_model_leave_it_alone(tmp_path: Path) -> None:
-    task = artifact(tmp_path, slow_model(), [{"turns": np.array([150], np.int64)}])
+    task = artifact(tmp_path, slow_model(), [{"turns": np.array([400], np.int64)}])
     with (
         Server(tmp_path, task) as server,
         Sidecar(tmp_path, task, server.port, pace=QUICK, baseline_probes=4) as sidecar,
