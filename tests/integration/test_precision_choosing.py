@@ -22,5 +22,5 @@ def test_a_quantised_model_names_its_nodes(models: Path) -> None:
         helper.make_tensor("q", TensorProto.FLOAT8E4M3FN, [2], [1.0, 2.0])
     )
     wording = existing(model).refuses("FP16")
-    assert wording == "the model is FP8 already, by 1 node: dequantize (DequantizeLinear)"
+    assert wording == "the model is already FP8, by 1 node: dequantize (DequantizeLinear)"
     assert existing(onnx.load(real(models, "standard_v3_3/model.onnx"))).precision == "FP32"

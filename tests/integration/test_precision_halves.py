@@ -113,7 +113,7 @@ def test_an_overflow_that_onnx_runtime_hides_is_seen(tmp_path: Path) -> None:
 
     seen, result = lowered(about, tmp_path / "seen", largest={"a": 1000.0, "b": 1e6})
     assert set(result.kept) == {"product-1 (MatMul)", "product-2 (MatMul)"}
-    assert result.kept["product-1 (MatMul)"] == "values of b come near the limit of FP16"
+    assert result.kept["product-1 (MatMul)"] == "values of b approach the limit of FP16"
     assert np.allclose(run(simulated(seen), feeds)[0], 1000, rtol=1e-3)
 
     path, _ = lowered(about, tmp_path / "wide", "BF16")  # which has the range of FP32
@@ -137,7 +137,7 @@ def scaled(constant: float, *, operator: str = "Mul", then: str | None = None) -
             scaled(1e-12, operator="Max", then="Div"),
             {
                 "constant (Max)": "weight c, at most 1e-12, loses 100% to underflow",
-                "then (Div)": "it divides by a value that vanishes in halves",
+                "then (Div)": "it divides by a value that underflows in half precision",
             },
         ),
         (scaled(65504.0), {}),
@@ -290,9 +290,9 @@ def test_unsafe_operators_stay_and_are_reported(tmp_path: Path) -> None:
     source = build(nodes, [value("x", 1, 4096)], [value("y", 1, 4096)])
     path, result = lowered(subject(tmp_path, source), tmp_path / "out")
     assert result.kept == {
-        "exp (Exp)": "its results leave the range of halves for common inputs",
+        "exp (Exp)": "its results exceed half precision's range for common inputs",
         "sum (ReduceSum)": "it sums or multiplies many elements",
-        "share (Div)": "it reads values that leave the range of halves for common inputs",
+        "share (Div)": "it reads values that exceed half precision's range for common inputs",
     }
     feeds = {"x": random(1, 4096) * 8}
     assert cosine(run(source, feeds)[0], run(simulated(path), feeds)[0]) > 0.999

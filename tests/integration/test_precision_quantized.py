@@ -325,14 +325,14 @@ def test_what_is_not_quantised_has_a_reason(tmp_path: Path) -> None:
     assert layers.left == {
         "two-activations (MatMul)": "both of its inputs are computed",
         "computed-bias (Gemm)": "its bias is computed",
-        "constant (MatMul)": "it has no input that is computed",
-        "vector (MatMul)": "its weight is no matrix",
+        "constant (MatMul)": "it has no computed input",
+        "vector (MatMul)": "its weight is not a matrix",
     }
     how = StaticQuantization(about, layers, {"x": (-1, 1)}, TENSORRT)
     result = how.write(tmp_path / "out", frozenset({0}))
     assert list(result.nodes) == []
     assert result.kept["gemm-0 (Gemm)"] == static.EXCLUDED
-    assert result.kept["gemm-1 (Gemm)"] == "calibration saw no values of r0"
+    assert result.kept["gemm-1 (Gemm)"] == "calibration observed no values of r0"
 
 
 def test_nodes_in_bodies_are_left_and_reported(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_what_is_looked_at_at_once_is_bounded() -> None:
 
 
 def test_histograms_count_every_value_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observing, "_AT_ONCE", 64 * 4 * 4)  # two values a pass
+    monkeypatch.setattr(observing, "_RUN_BYTES", 64 * 4 * 4)  # two values a pass
     path = saved(tmp_path, dense(2))
     samples = [{"x": random(2, 64, seed=seed)} for seed in range(3)]
     passes = []
@@ -131,7 +131,7 @@ def test_methods_on_data_with_an_outlier(method: ranges.Method, tmp_path: Path) 
     array[7, 7] = 500
     path = saved(tmp_path, dense(1))
     reported: list[float] = []
-    found = ranges.learn(path, ["x", "y"], data(tmp_path, x=array), method, reported.append)
+    found = ranges.calibrate(path, ["x", "y"], data(tmp_path, x=array), method, reported.append)
     low, high = found["x"]
     assert low == pytest.approx(array.min(), rel=0.5)
     if method == "MinMax":

@@ -94,10 +94,10 @@ def test_inputs_go_together(tmp_path: Path) -> None:
 def test_fewer_samples_are_taken_evenly(tmp_path: Path) -> None:
     """Data is often sorted by class."""
     array = np.repeat(np.arange(10, dtype=np.float32)[:, None], 3, axis=1)
-    data = calibration.read(npz(tmp_path, x=array), [X], most=5)
+    data = calibration.read(npz(tmp_path, x=array), [X], limit=5)
     assert [float(sample["x"][0, 0]) for sample in all_of(data)] == [0, 2, 4, 6, 8]
     assert (data.samples, data.given) == (5, 10)
-    assert calibration.read(tmp_path, [X], most=50).samples == 10
+    assert calibration.read(tmp_path, [X], limit=50).samples == 10
 
 
 def test_pieces_are_read_and_not_the_whole(tmp_path: Path) -> None:
@@ -120,11 +120,11 @@ def test_pieces_are_read_and_not_the_whole(tmp_path: Path) -> None:
         ),
         (
             {"x": random(4, 5)},
-            "array 'x' has shape [4, 5]; the model takes [n, 3], so it has to be [samples, 3]",
+            "array 'x' has shape [4, 5]; the model takes [n, 3], so it must be [samples, 3]",
         ),
         ({"x": random(4)}, "array 'x' has shape [4]"),
         ({"x": random(0, 3)}, "array 'x' has 0 rows"),
-        ({"y": random(4, 3)}, "array 'y' is named after no input; the model has x"),
+        ({"y": random(4, 3)}, "array 'y' matches no input; the model has x"),
         ({}, "there is no array for input 'x'"),
         ({"x": np.full((4, 3), np.nan, np.float32)}, "array 'x', sample 0 has values that are NaN"),
         ({"x": np.full((4, 3), np.inf, np.float32)}, "NaN or infinite"),
@@ -154,7 +154,7 @@ def test_nothing_pickled_is_ever_read(tmp_path: Path) -> None:
     np.save(folder / "trap.npy", np.array([Trap()], object), allow_pickle=True)
     assert "holds Python objects" in refused(folder, [X])
     (folder / "trap.npy").write_bytes(pickle.dumps(Trap()))
-    assert "trap.npy is no .npy file" in refused(folder, [X])
+    assert "trap.npy is not an .npy file" in refused(folder, [X])
     assert not (tmp_path / "executed").exists()
 
 
@@ -162,7 +162,7 @@ def test_a_cut_file_is_refused(tmp_path: Path) -> None:
     npz(tmp_path, x=random(100, 3))
     content = (tmp_path / "data.npz").read_bytes()
     (tmp_path / "data.npz").write_bytes(content[:300])
-    assert "data.npz is no .npz file" in refused(tmp_path, [X])
+    assert "data.npz is not an .npz file" in refused(tmp_path, [X])
 
 
 def test_npy_files_of_the_only_input(tmp_path: Path) -> None:
@@ -189,9 +189,9 @@ def test_npy_files_of_several_inputs_lie_in_folders(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
-    assert "there are no files" in refused(tmp_path, [X])
+    assert "it has no files" in refused(tmp_path, [X])
     (tmp_path / "data.csv").write_text("1,2")
-    assert "there are .csv, and neither one .npz file nor" in refused(tmp_path, [X])
+    assert "it has .csv, and must be one .npz file" in refused(tmp_path, [X])
 
 
 IMAGE = spec("images", "n", 3, 4, 6)
@@ -203,7 +203,7 @@ def test_images_must_fit_the_input(tmp_path: Path) -> None:
     assert "add spec.quantization.calibration.preprocessing" in refused(tmp_path, [IMAGE])
     reported = refused(tmp_path, [IMAGE], preprocessing=Preprocessing(width=4, height=6))
     assert (
-        "makes float32 [1, 3, 6, 4] of an image, and input 'images' takes float32 [n, 3, 4, 6]"
+        "turns an image into float32 [1, 3, 6, 4], but input 'images' takes float32 [n, 3, 4, 6]"
         in reported
     )
     reported = refused(

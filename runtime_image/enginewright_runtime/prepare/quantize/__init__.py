@@ -1,1 +1,1 @@
-"""Gives a model another precision, and proves what that does to its outputs: docs/precision.md."""
+"""Changes a model's precision, and proves the outputs: docs/precision.md."""

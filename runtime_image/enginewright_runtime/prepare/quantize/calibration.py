@@ -1,8 +1,8 @@
 """Reads the user's calibration data, one sample at a time: it may be larger than memory.
 
-Three forms, as docs/precision.md says: one .npz with an array for each input, .npy files, and images.
-Nothing pickled is read. Data that does not fit the model is refused, naming the array: a wrong range
-is worse than none.
+It has one of three formats, as in docs/precision.md: one .npz with an array for each input, .npy
+files, or images. Pickled data is never read. Data that does not match the model is refused, naming
+the array: a wrong range is worse than none.
 """
 
 import zipfile
@@ -24,7 +24,7 @@ from enginewright_runtime.core.handoff import CALIBRATION_DATA
 
 Array = NDArray[Any]
 Feeds = dict[str, Array]
-# NVIDIA TensorRT, "Calibrating networks": about 500 images suffice for networks like those of ImageNet.
+# NVIDIA TensorRT, "Calibrating networks": about 500 images suffice for ImageNet classifiers.
 ENOUGH: Final = 500
 _NPY: Final = ".npy"
 _IMAGES: Final = frozenset({".jpg", ".jpeg", ".png"})
@@ -33,14 +33,14 @@ _GRAY: Final = "L"
 
 @dataclass(frozen=True)
 class CalibrationData:
-    """Samples that can be gone through again and again."""
+    """Samples that can be iterated repeatedly."""
 
-    samples: int  # how many there are to use
+    samples: int  # how many are used
     given: int  # how many there are
     _open: Callable[[], Iterator[Feeds]]
 
     def __iter__(self) -> Iterator[Feeds]:
-        """Yield the inputs of one run after the other, by name; checked, without NaN."""
+        """Yield the inputs of one run at a time, by name; checked, without NaN."""
         for index, feeds in enumerate(self._open()):
             if index == self.samples:
                 return
@@ -51,45 +51,43 @@ def read(
     folder: Path,
     inputs: Sequence[TensorSpec],
     *,
-    most: int | None = None,
+    limit: int | None = None,
     preprocessing: Preprocessing | None = None,
 ) -> CalibrationData:
-    """Look at the calibration data; samples are read when they are gone through.
+    """Open the calibration data; samples are read when they are iterated.
 
     Args:
-        folder: what stage `fetch` left.
+        folder: of the fetched data.
         inputs: of the model.
-        most: samples to use at most; None: all. Of more, those are used that lie evenly among all.
+        limit: number of samples to use, evenly spaced; None: all.
         preprocessing: for images.
 
     Raises:
-        StageFailure: CalibrationInvalid, naming the file or the array; while samples are gone through as well.
+        StageFailure: CalibrationInvalid, naming the file or the array; also during iteration.
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     if (archive := folder / CALIBRATION_DATA) in files:
-        return _Arrays(archive, inputs).data(most)
+        return _Arrays(archive, inputs).data(limit)
     if arrays := [path for path in files if path.suffix.lower() == _NPY]:
-        return _npy_data(folder, arrays, inputs, most)
+        return _npy_data(folder, arrays, inputs, limit)
     if images := [path for path in files if path.suffix.lower() in _IMAGES]:
-        return _image_data(images, inputs, preprocessing, most)
+        return _image_data(images, inputs, preprocessing, limit)
     kinds = ", ".join(sorted({path.suffix or path.name for path in files})[:5]) or "no files"
-    raise _bad(
-        f"there are {kinds}, and neither one .npz file nor .npy files nor images (.jpg, .png)"
-    )
+    raise _invalid(f"it has {kinds}, and must be one .npz file, .npy files, or images (.jpg, .png)")
 
 
-def _chosen(given: int, most: int | None) -> list[int]:
-    """Return the samples to use: data is often sorted by class, so not the first ones."""
-    if most is None or given <= most:
+def _chosen(given: int, limit: int | None) -> list[int]:
+    """Return the samples to use, evenly spaced: data is often sorted by class."""
+    if limit is None or given <= limit:
         return list(range(given))
-    return [index * given // most for index in range(most)]
+    return [index * given // limit for index in range(limit)]
 
 
 # one .npz
 
 
 class _Arrays:
-    """Members of an .npz file, read along their first axis without being read whole."""
+    """Members of an .npz file, streamed along their first axis."""
 
     def __init__(self, path: Path, inputs: Sequence[TensorSpec]) -> None:
         self._path = path
@@ -101,16 +99,18 @@ class _Arrays:
                     with archive.open(member) as file:
                         self._forms[member.removesuffix(_NPY)] = _header(file)
         except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-            raise _bad(f"{path.name} is no .npz file of plain arrays: {_plain(error)}") from error
+            raise _invalid(
+                f"{path.name} is not an .npz file of plain arrays: {_plain(error)}"
+            ) from error
 
-    def data(self, most: int | None) -> CalibrationData:
+    def data(self, limit: int | None) -> CalibrationData:
         names = [spec.name for spec in self._inputs]
         if unknown := sorted(self._forms.keys() - set(names)):
-            raise _bad(
-                f"array {unknown[0]!r} is named after no input; the model has {', '.join(names)}"
+            raise _invalid(
+                f"array {unknown[0]!r} matches no input; the model has {', '.join(names)}"
             )
         if missing := sorted(set(names) - self._forms.keys()):
-            raise _bad(f"there is no array for input {missing[0]!r}")
+            raise _invalid(f"there is no array for input {missing[0]!r}")
         steps = {}
         for spec in self._inputs:
             shape, dtype, _ = self._forms[spec.name]
@@ -122,11 +122,11 @@ class _Arrays:
         }
         if len(set(counts.values())) > 1:
             listed = ", ".join(f"{name} {count}" for name, count in counts.items())
-            raise _bad(f"the arrays hold different numbers of samples: {listed}")
+            raise _invalid(f"the arrays hold different numbers of samples: {listed}")
         given = next(iter(counts.values()), 0)
         if not given:
-            raise _bad("the arrays hold no samples")
-        chosen = _chosen(given, most)
+            raise _invalid("the arrays hold no samples")
+        chosen = _chosen(given, limit)
         return CalibrationData(len(chosen), given, lambda: self._samples(steps, set(chosen)))
 
     def _samples(self, steps: Mapping[str, int | None], chosen: set[int]) -> Iterator[Feeds]:
@@ -146,10 +146,10 @@ class _Arrays:
                     yield feeds
 
     def _pieces(self, file: IO[bytes], spec: TensorSpec, step: int | None) -> Iterator[Array]:
-        """Yield the samples of one array: pieces along the first axis, or what lies under an index."""
+        """Yield the samples of one array: slices, or elements, along the first axis."""
         shape, dtype, fortran = _header(file)
         rows = step or 1
-        if fortran:  # its first axis varies quickest, so a sample is nowhere together
+        if fortran:  # its first axis varies fastest, so samples are not contiguous
             array = np.frombuffer(file.read(), dtype).reshape(shape, order="F")
             for start in range(0, shape[0] // rows * rows, rows):
                 yield np.ascontiguousarray(
@@ -161,12 +161,12 @@ class _Arrays:
         for _ in range(shape[0] // rows):
             content = file.read(size)
             if len(content) < size:
-                raise _bad(f"array {spec.name!r} is cut short")
+                raise _invalid(f"array {spec.name!r} is truncated")
             yield np.frombuffer(content, dtype).reshape(piece)
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
-    """Read the header of an .npy file: shape, type, and whether it is in Fortran's order."""
+    """Read the header of an .npy file: shape, type, and whether it is in Fortran order."""
     version = np.lib.format.read_magic(file)
     read_header = (
         np.lib.format.read_array_header_1_0
@@ -180,7 +180,7 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
 
 
 def _step(spec: TensorSpec, shape: tuple[int, ...]) -> int | None:
-    """Return how many rows of an array one run takes; None: a sample is what lies under an index."""
+    """Return how many rows of an array one run takes; None: each element along axis 0 is a sample."""
     rank = len(spec.shape)
     if len(shape) == rank + 1 and _fits(spec.shape, shape[1:]):
         return None
@@ -189,9 +189,9 @@ def _step(spec: TensorSpec, shape: tuple[int, ...]) -> int | None:
         rows = batch if isinstance(batch, int) else 1
         if shape[0] >= rows:
             return rows
-        raise _bad(f"array {spec.name!r} has {shape[0]} rows, and a run takes {rows}")
-    raise _bad(
-        f"array {spec.name!r} has shape {list(shape)}; the model takes {_shape(spec)}, so it has to be"
+        raise _invalid(f"array {spec.name!r} has {shape[0]} rows, and a run takes {rows}")
+    raise _invalid(
+        f"array {spec.name!r} has shape {list(shape)}; the model takes {_shape(spec)}, so it must be"
         f" [samples, {', '.join(_sizes(spec.shape[1:]))}]".replace(", ]", "]")
     )
 
@@ -200,7 +200,7 @@ def _step(spec: TensorSpec, shape: tuple[int, ...]) -> int | None:
 
 
 def _npy_data(
-    folder: Path, files: Sequence[Path], inputs: Sequence[TensorSpec], most: int | None
+    folder: Path, files: Sequence[Path], inputs: Sequence[TensorSpec], limit: int | None
 ) -> CalibrationData:
     groups = {
         spec.name: [path for path in files if _owner(folder, path) == spec.name] for spec in inputs
@@ -209,15 +209,15 @@ def _npy_data(
         groups = {inputs[0].name: list(files)}
     counts = {name: len(paths) for name, paths in groups.items()}
     if empty := [name for name, count in counts.items() if not count]:
-        raise _bad(
+        raise _invalid(
             f"there are no .npy files for input {empty[0]!r}: put those of each input into a folder"
             " of its name"
         )
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{name} {count}" for name, count in counts.items())
-        raise _bad(f"there are different numbers of .npy files: {listed}")
+        raise _invalid(f"there are different numbers of .npy files: {listed}")
     given = next(iter(counts.values()))
-    chosen = _chosen(given, most)
+    chosen = _chosen(given, limit)
 
     def samples() -> Iterator[Feeds]:
         for index in chosen:
@@ -234,15 +234,17 @@ def _npy(path: Path, spec: TensorSpec) -> Array:
     try:
         array: Any = np.load(path, allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
-        raise _bad(f"{path.name} is no .npy file of a plain array: {_plain(error)}") from error
+        raise _invalid(
+            f"{path.name} is not an .npy file of a plain array: {_plain(error)}"
+        ) from error
     if not isinstance(array, np.ndarray):
-        raise _bad(f"{path.name} is no .npy file")
+        raise _invalid(f"{path.name} is not an .npy file")
     place = f"{path.name}, for input {spec.name!r},"
     _check_type(spec, array.dtype, place)
     if len(array.shape) + 1 == len(spec.shape):
         array = array[np.newaxis]
     if not _fits(spec.shape, array.shape):
-        raise _bad(f"{place} has shape {list(array.shape)}, the model takes {_shape(spec)}")
+        raise _invalid(f"{place} has shape {list(array.shape)}, the model takes {_shape(spec)}")
     _check_values(array, place)
     return np.asarray(array)
 
@@ -254,33 +256,33 @@ def _image_data(
     files: Sequence[Path],
     inputs: Sequence[TensorSpec],
     preprocessing: Preprocessing | None,
-    most: int | None,
+    limit: int | None,
 ) -> CalibrationData:
     if len(inputs) != 1:
         names = ", ".join(spec.name for spec in inputs)
-        raise _bad(f"images are data for one input, and the model has {len(inputs)}: {names}")
+        raise _invalid(f"images are data for one input, but the model has {len(inputs)}: {names}")
     spec = inputs[0]
     if preprocessing is None:
-        raise _bad(
-            "it is images, and how they become the model's input is not said",
+        raise _invalid(
+            "images need preprocessing to become the model's input, and none is declared",
             remedy="add spec.quantization.calibration.preprocessing, with width and height",
         )
     channels = 1 if preprocessing.color == "Gray" else 3
     for name in ("mean", "std"):
         if len(getattr(preprocessing, name)) not in {0, 1, channels}:
-            raise _bad(
+            raise _invalid(
                 f"preprocessing.{name} has {len(getattr(preprocessing, name))} numbers, and"
                 f" {preprocessing.color} images have {channels} channels"
             )
     size = (preprocessing.height, preprocessing.width)
     shape = (1, channels, *size) if preprocessing.layout == "NCHW" else (1, *size, channels)
     if spec.dtype not in {"float32", "uint8"} or not _fits(spec.shape, shape):
-        raise _bad(
-            f"preprocessing makes float32 {list(shape)} of an image, and input {spec.name!r} takes"
+        raise _invalid(
+            f"preprocessing turns an image into float32 {list(shape)}, but input {spec.name!r} takes"
             f" {spec.dtype} {_shape(spec)}",
             remedy="correct width, height, layout and color in spec.quantization.calibration.preprocessing",
         )
-    chosen = _chosen(len(files), most)
+    chosen = _chosen(len(files), limit)
 
     def samples() -> Iterator[Feeds]:
         for index in chosen:
@@ -290,7 +292,7 @@ def _image_data(
 
 
 def image(path: Path, how: Preprocessing) -> NDArray[np.float32]:
-    """Return an image as the model takes it, a batch of one."""
+    """Return an image as the model's input, a batch of one."""
     try:
         with Image.open(path) as opened:
             gray = how.color == "Gray"
@@ -299,7 +301,7 @@ def image(path: Path, how: Preprocessing) -> NDArray[np.float32]:
             )
             pixels = np.asarray(scaled, np.float32)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise _bad(f"{path.name} cannot be read as an image: {_plain(error)}") from error
+        raise _invalid(f"{path.name} cannot be read as an image: {_plain(error)}") from error
     if gray:
         pixels = pixels[:, :, np.newaxis]
     elif how.color == "BGR":
@@ -317,15 +319,15 @@ def image(path: Path, how: Preprocessing) -> NDArray[np.float32]:
 
 def _check_type(spec: TensorSpec, dtype: np.dtype[Any], place: str) -> None:
     if spec.dtype == "string":
-        raise _bad(f"input {spec.name!r} takes text, of which there are no ranges to learn")
+        raise _invalid(f"input {spec.name!r} takes strings, which have no range to calibrate")
     fits = dtype.itemsize == 2 if spec.dtype == "bfloat16" else dtype == np.dtype(spec.dtype)
     if not fits:
-        raise _bad(f"{place} has type {dtype}, the model takes {spec.dtype}")
+        raise _invalid(f"{place} has type {dtype}, the model takes {spec.dtype}")
 
 
 def _check_values(array: Array, place: str) -> None:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise _bad(f"{place} has values that are NaN or infinite")
+        raise _invalid(f"{place} has values that are NaN or infinite")
 
 
 def _fits(wanted: Sequence[int | str | None], have: Sequence[int]) -> bool:
@@ -350,7 +352,7 @@ def _plain(error: Exception) -> str:
     )
 
 
-def _bad(cause: str, *, remedy: str | None = None) -> StageFailure:
+def _invalid(cause: str, *, remedy: str | None = None) -> StageFailure:
     return StageFailure(
         Reason.CALIBRATION_INVALID,
         f"the data of spec.quantization.calibration cannot be used: {cause}",

@@ -1,8 +1,8 @@
-"""Quantises products of matrices whose activations get their range while they run: no calibration data.
+"""Dynamic quantisation of matrix products: activation ranges are computed at run time. Pure.
 
-Only for ONNX Runtime's CPU provider, which fuses the nodes written here into one kernel; TensorRT's
-parser takes none of them. Convolutions stay: with ranges found at run time they are 5 to 10 times
-slower than in single precision (docs/measurements.md). Pure.
+It needs no calibration data. Only for ONNX Runtime's CPU provider, which fuses the nodes written here
+into one kernel; TensorRT's parser does not support them. Convolutions stay: dynamically quantised
+they are 5 to 10 times slower than in single precision (docs/measurements.md).
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ _MATRIX: Final = 2
 
 @dataclass(frozen=True)
 class DynamicQuantization(PrecisionPass):
-    """Has products be of integers, for layers of MatMul and Gemm; the model has opset 11 or later."""
+    """Computes MatMul and Gemm layers with integers; the model has opset 11 or later."""
 
     order = 30
     needs = Needs(precisions=frozenset({"INT8"}))
@@ -69,13 +69,13 @@ class _DynamicWriter(ModelEditor):
     def _why_not(self, node: NodeProto, layer: Layer) -> str | None:
         tensor = self.subject.constants.tensor(layer.weight)
         if tensor is None or len(tensor.dims) != _MATRIX:
-            return "its weight is a stack of matrices"
+            return "its weight has more than two dimensions"
         if _number(node, "transA", 0):
             return "its input is transposed"
         return None
 
     def _product(self, node: NodeProto, layer: Layer) -> Iterator[NodeProto]:
-        """Yield the nodes in the place of one: the product of integers has its name."""
+        """Yield the nodes that replace one: the integer product keeps its name."""
         prefix = node.name or node.output[0]
         if layer.activation not in self._activations:
             names = [
@@ -113,7 +113,7 @@ class _DynamicWriter(ModelEditor):
         )
 
     def _bias(self, node: NodeProto, layer: Layer) -> str:
-        """Return what is added to the product; "": nothing."""
+        """Return the initializer that is added to the product; "": none."""
         beta = np.float32(_number(node, "beta", 1.0))
         if not layer.bias or beta == 1:
             return layer.bias

@@ -1,4 +1,4 @@
-"""What precision a model has before anything is done, and whether it can be given another. Pure."""
+"""The precision of a model before any change, and whether it can be changed. Pure."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from onnx import ModelProto, TensorProto
 from enginewright_runtime.core.logs import counted
 from enginewright_runtime.graph.raw import graphs
 
-# Of ai.onnx, and of com.microsoft, whose own begin with Q, as QAttention does.
+# Of ai.onnx and com.microsoft; com.microsoft also has operators with the prefixes below.
 _QUANTIZED: Final = frozenset(
     {
         *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"),
@@ -41,23 +41,23 @@ _PRECISIONS: Final[dict[int, str]] = {
 
 @dataclass(frozen=True)
 class Existing:
-    """A model's precision as it is."""
+    """A model's current precision."""
 
     precision: str  # FP32 | FP16 | BF16 | FP8 | INT8
     quantized: tuple[str, ...] = ()  # labels of nodes that quantise or compute in integers
 
     def refuses(self, wanted: Precision) -> str | None:
-        """Return why the model cannot be given another precision; None: it can."""
+        """Return why the model cannot be converted to a precision; None: it can."""
         if wanted == self.precision:
             return None
         if self.quantized:
             return (
-                f"the model is {self.precision} already, by {counted(len(self.quantized), 'node')}:"
+                f"the model is already {self.precision}, by {counted(len(self.quantized), 'node')}:"
                 f" {name_nodes(list(self.quantized))}"
             )
         if self.precision != "FP32":
-            # What was rounded stays so: more bits bring nothing back, fewer round a second time.
-            return f"most weights of the model are {self.precision} already"
+            # rounded weights do not regain precision, and would be rounded a second time
+            return f"most weights of the model are already {self.precision}"
         return None
 
 
@@ -79,7 +79,7 @@ def existing(model: ModelProto) -> Existing:
 
 
 def own_precision(model: ModelProto) -> str | None:
-    """Return the precision of most weights; None: there are none."""
+    """Return the precision of most weights; None if the model has none."""
     found: Counter[str] = Counter()
     for tensor in graphs.walk_tensors(model):
         if precision := _PRECISIONS.get(tensor.data_type):

@@ -1,4 +1,4 @@
-"""In which form each backend takes quantised models: one table, with where each entry comes from."""
+"""The form in which each backend expects quantised models: one table, with a source for each entry."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 @dataclass(frozen=True)
 class Grid:
-    """A type that quantised values have."""
+    """A type of quantised values."""
 
     element: int  # of TensorProto
     dtype: Any  # NumPy's
@@ -20,8 +20,8 @@ class Grid:
     high: float
 
 
-INT8: Final = Grid(TensorProto.INT8, np.int8, -127.0, 127.0)  # without -128, which has no negative
-# 7 bits: two products with UINT8 are at most 2 x 255 x 64 = 32,640, which 16 bits hold ("reduce_range")
+INT8: Final = Grid(TensorProto.INT8, np.int8, -127.0, 127.0)  # symmetric: without -128
+# 7 bits: two products with UINT8 are at most 2 x 255 x 64 = 32,640, which fits 16 bits ("reduce_range")
 REDUCED_INT8: Final = Grid(TensorProto.INT8, np.int8, -64.0, 64.0)
 UINT8: Final = Grid(TensorProto.UINT8, np.uint8, 0.0, 255.0)
 FP8: Final = Grid(TensorProto.FLOAT8E4M3FN, ml_dtypes.float8_e4m3fn, -448.0, 448.0)
@@ -36,19 +36,19 @@ class Form:
     activations: Grid
     weights: Grid
     symmetric: bool  # activations have the zero point 0
-    # Results are quantised too, biases are 32-bit integers, and every reader of a value reads what
-    # was quantised: what ONNX Runtime needs to run a convolution on integers.
+    # Results are quantised too, biases are 32-bit integers, and every reader of a value reads its
+    # quantised form: ONNX Runtime requires this to run a convolution on integers.
     integers: bool
-    opset: int  # the least that has all of it
+    opset: int  # the oldest with all its operators and types
     # Of ONNX Runtime's graph optimisations when the form is proven on its CPU provider, a key of
-    # `optimization.LEVELS`: ALL where it serves. Below, quantisation is simulated in single precision,
-    # which is what a device's integers give but for rounding.
+    # `optimization.LEVELS`: ALL if the CPU provider serves it. At lower levels, quantisation is
+    # simulated in single precision, which equals a device's integer arithmetic except for rounding.
     proof_level: str
 
 
-# Explicit quantisation as NVIDIA asks for it (TensorRT, "Working with Quantized Types", Q/DQ layer
-# placement): symmetric, weights per channel, in front of the inputs of weighted layers, biases left
-# alone. Verified by building with TensorRT-RTX 1.7.1. Results are not quantised there, so that they fuse.
+# Explicit quantisation as NVIDIA recommends it (TensorRT, "Working with Quantized Types", Q/DQ layer
+# placement): symmetric, weights per channel, before the inputs of weighted layers, biases unchanged.
+# Verified by building with TensorRT-RTX 1.7.1. Results are not quantised there, so that they fuse.
 _TENSORRT_INT8: Final = Form(
     precision="INT8",
     operators=frozenset({"Conv", "MatMul", "Gemm"}),
@@ -66,11 +66,11 @@ _TENSORRT_FP8: Final = Form(
     weights=FP8,
     symmetric=True,
     integers=False,
-    opset=19,  # QuantizeLinear of floats of 8 bits
+    opset=19,  # QuantizeLinear of 8-bit floats
     proof_level="BASIC",  # ONNX Runtime 1.31.1 fuses them into integer kernels at ALL, and then fails
 )
-# ONNX Runtime, "Quantize ONNX Models": U8S8, which its kernels are made for. S8S8 takes 4 to 60 times as long
-# on x86, and U8U8 1.3 to 10 times (measured: docs/measurements.md).
+# ONNX Runtime, "Quantize ONNX Models": U8S8, for which its kernels are optimised. S8S8 takes 4 to 60
+# times as long on x86, and U8U8 1.3 to 10 times (measured: docs/measurements.md).
 _ONNXRUNTIME_INT8: Final = Form(
     precision="INT8",
     operators=frozenset({"Conv", "MatMul", "Gemm"}),
@@ -81,8 +81,8 @@ _ONNXRUNTIME_INT8: Final = Form(
     opset=13,
     proof_level="ALL",
 )
-# OpenVINO, "Quantized models compute and restrictions": 8-bit activations with zero points, in front of
-# inputs. Quantised results cost it up to two times as long (measured with OpenVINO 2025.4).
+# OpenVINO, "Quantized models compute and restrictions": 8-bit activations with zero points, before
+# inputs. With quantised results it takes up to twice as long (measured with OpenVINO 2025.4).
 _OPENVINO_INT8: Final = replace(_ONNXRUNTIME_INT8, integers=False, proof_level="BASIC")
 _DYNAMIC_INT8: Final = replace(
     _ONNXRUNTIME_INT8, operators=frozenset({"MatMul", "Gemm"}), integers=False, opset=11
@@ -90,22 +90,22 @@ _DYNAMIC_INT8: Final = replace(
 
 
 def form_of(precision: str, backend: str, products: Int8Products | None = None) -> Form:
-    """Return the form of INT8 or FP8 for a backend that runs it.
+    """Return the form of INT8 or FP8 for a backend that supports it.
 
-    `products` is what CPUs that serve are known to compute exactly; None: nothing.
+    `products` says whether the serving CPUs compute INT8 products exactly; None: not known.
     """
     if precision == "FP8":
         return _TENSORRT_FP8
     if backend in COMPILED_BACKENDS:
         return _TENSORRT_INT8
-    return _held(_OPENVINO_INT8 if backend == "openvino" else _ONNXRUNTIME_INT8, products)
+    return _unsaturated(_OPENVINO_INT8 if backend == "openvino" else _ONNXRUNTIME_INT8, products)
 
 
 def dynamic_form(products: Int8Products | None = None) -> Form:
-    """Return the form whose ranges are found while it runs; ONNX Runtime's CPU provider alone has it."""
-    return _held(_DYNAMIC_INT8, products)
+    """Return the form of dynamic quantisation, which only ONNX Runtime's CPU provider supports."""
+    return _unsaturated(_DYNAMIC_INT8, products)
 
 
-def _held(form: Form, products: Int8Products | None) -> Form:
-    """Return the form with weights that do not saturate on the processors that serve."""
+def _unsaturated(form: Form, products: Int8Products | None) -> Form:
+    """Return the form with weights that do not saturate on the serving processors."""
     return form if products == "exact" else replace(form, weights=REDUCED_INT8)

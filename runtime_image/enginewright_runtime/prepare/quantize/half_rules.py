@@ -1,7 +1,7 @@
-"""Formats of 16 bits, and which nodes must not compute in them. Pure.
+"""16-bit formats, and which nodes must not compute in them. Pure.
 
-A short list of operators, from the documents named below; all else is judged by the weights and values
-of the model at hand.
+A short list of operators, from the documents named below; all others are judged by the weights and
+values of the model.
 """
 
 import math
@@ -19,7 +19,7 @@ from enginewright_runtime.graph.raw.constants import Constants
 
 @dataclass(frozen=True)
 class Half:
-    """A format of 16 bits."""
+    """A 16-bit floating-point format."""
 
     name: str
     element: int
@@ -51,16 +51,16 @@ HALVES: Final = {
         ),
     )
 }
-# Operators that stay in single precision whatever their values are.
+# Operators that stay in single precision regardless of their values.
 # - PyTorch, "Automatic Mixed Precision package", CUDA ops that can autocast to float32: exp, pow, sum,
 #   prod, cumsum, norm and the like. (softmax and layer_norm are on that list too; ONNX Runtime and
-#   TensorRT compute those in single precision inside, and ONNX's LayerNormalization says so by
+#   TensorRT compute those in single precision internally, which ONNX's LayerNormalization declares by
 #   stash_type.)
 # - NVIDIA TensorRT, "Working with Quantized Types", strongly typed networks: Pow and Reduce of a layer
-#   normalisation made of single operators overflow in FP16.
-# - ONNX Runtime, transformers/float16.py, DEFAULT_OP_BLOCK_LIST: indices and counts go through these.
+#   normalisation composed of primitive operators overflow in FP16.
+# - ONNX Runtime, transformers/float16.py, DEFAULT_OP_BLOCK_LIST: these process indices and counts.
 _UNSAFE: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("Exp", "Pow"), "its results leave the range of halves for common inputs"),
+    **dict.fromkeys(("Exp", "Pow"), "its results exceed half precision's range for common inputs"),
     **dict.fromkeys(
         (
             *("ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSum"),
@@ -70,21 +70,22 @@ _UNSAFE: Final[Mapping[str, str]] = {
     ),
     **dict.fromkeys(
         ("Range", "NonMaxSuppression", "TopK", "ArgMax", "ArgMin", "RoiAlign", "GridSample"),
-        "it makes indices or coordinates, which have to be exact",
+        "it computes indices or coordinates, which must be exact",
     ),
     **dict.fromkeys(
         ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial"),
-        "its numbers would be other ones",
+        "its random numbers would differ",
     ),
 }
-# Of the format's largest value that a value may have been seen at: golden samples are few.
+# Share of the format's largest value that observed values may reach: golden samples are few.
 _HEADROOM: Final = 0.25
-# Relative error of a weight as a whole, its root mean square: rounding to FP16 costs 2e-4, to BF16
-# 2e-3; one half of the elements lost to zero costs more than this.
-_LOST: Final = 1e-2
+# Relative root-mean-square error of a weight: rounding to FP16 costs 2e-4, to BF16 2e-3; underflow of
+# half of the elements costs more than this.
+_MAX_LOSS: Final = 1e-2
 _PIECE: Final = 1 << 20  # elements that are widened at a time
-# Operators of the list whose results may be far beyond what they read, and those that pass that on; what
-# else computes with such values stays single as well, and its results are common again (x / sum(x)).
+# Operators of the list whose results may be much larger than their inputs, and those that propagate
+# such values; other operators that read them stay single as well, and return to common values
+# (x / sum(x)).
 _WIDENING: Final = frozenset(
     {
         *("Exp", "Pow", "ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceProd"),
@@ -94,33 +95,32 @@ _WIDENING: Final = frozenset(
 _PASSING: Final = frozenset({"Add", "Sub", "Mul", "Neg", "Abs", "Max", "Min", "ReduceMean"})
 _NARROWING: Final = frozenset({"Div", "Reciprocal", "Log", "Sqrt", "Softmax", "LogSoftmax"})
 _UNDERFLOW: Final = "to underflow"
-# What makes infinity of a small constant that became zero, as in x / max(norm, 1e-12).
+# Operators that return infinity when a small constant underflows to zero, as in x / max(norm, 1e-12).
 _DIVIDING: Final = frozenset({"Div", "Reciprocal", "Log", "Sqrt"})
 
 
 class Judge:
-    """Tells why a node has to stay in single precision, for nodes in the order of the graph."""
+    """Decides whether nodes must stay in single precision; called in the order of the graph."""
 
     def __init__(self, half: Half, largest: Mapping[str, float]) -> None:
-        """Begin.
+        """Create a judge.
 
-        `largest` holds the greatest absolute value that was seen of values of the main graph, by
-        name.
+        `largest` has the largest absolute value observed of values of the main graph, by name.
         """
         self._half = half
         limit = half.largest * _HEADROOM
         self._far = {name for name, value in largest.items() if not value <= limit}
-        self._losses: dict[str, str | None] = {}  # constants that were looked at
-        self._wide: set[str] = set()  # values that may be beyond the range for other inputs
-        self._tiny: set[str] = set()  # values of nodes that stay single for a constant's underflow
+        self._losses: dict[str, str | None] = {}  # of constants examined so far
+        self._wide: set[str] = set()  # values that may exceed the range for other inputs
+        self._tiny: set[str] = set()  # outputs of nodes kept single because a constant underflows
 
     def why_not(
         self, node: NodeProto, halved: list[str], constants: Constants, *, main: bool
     ) -> str | None:
-        """Return why the node has to stay in single precision; None: it need not.
+        """Return why the node must stay in single precision; None if it need not.
 
-        `halved` are its inputs that would be halves; `main` tells whether it is in the main graph,
-        of which values were seen.
+        `halved` are its inputs that would become half; `main` says whether it is in the main graph,
+        whose values were observed.
         """
         listed = _UNSAFE.get(node.op_type) or self._half.refused.get(node.op_type)
         reads_wide = bool(self._wide & {*node.input})
@@ -129,12 +129,12 @@ class Judge:
         if listed is not None:
             return listed
         if reads_wide and node.op_type in _PASSING | _NARROWING:
-            return "it reads values that leave the range of halves for common inputs"
+            return "it reads values that exceed half precision's range for common inputs"
         if main and (far := self._far & {*node.input, *node.output}):
-            return f"values of {min(far)} come near the limit of {self._half.name}"
+            return f"values of {min(far)} approach the limit of {self._half.name}"
         if node.op_type in _DIVIDING and self._tiny & {*node.input}:
             self._tiny.update(node.output)
-            return "it divides by a value that vanishes in halves"
+            return "it divides by a value that underflows in half precision"
         for name in halved:
             if (loss := self._loss_of(name, constants)) is not None:
                 if _UNDERFLOW in loss:
@@ -152,7 +152,7 @@ class Judge:
 
 
 def loss(name: str, array: NDArray[Any], half: Half) -> str | None:
-    """Return what a weight loses as halves; None: no more than by rounding."""
+    """Return what a weight loses in half precision; None: no more than by rounding."""
     finite = array[np.isfinite(array)]
     largest = float(np.abs(finite).max(initial=0.0))
     if largest > half.largest:
@@ -160,13 +160,13 @@ def loss(name: str, array: NDArray[Any], half: Half) -> str | None:
     if not largest:
         return None
     lost = 0.0
-    whole = 0.0
+    total = 0.0
     flat = finite.reshape(-1)
     for start in range(0, flat.size, _PIECE):
         exact = flat[start : start + _PIECE].astype(np.float64)
         lost += float(np.square(exact.astype(half.dtype).astype(np.float64) - exact).sum())
-        whole += float(np.square(exact).sum())
-    error = math.sqrt(lost / whole) if whole else 0.0
-    if error > _LOST:
+        total += float(np.square(exact).sum())
+    error = math.sqrt(lost / total) if total else 0.0
+    if error > _MAX_LOSS:
         return f"weight {name}, at most {largest:.3g}, loses {error:.0%} {_UNDERFLOW}"
     return None

@@ -1,10 +1,10 @@
-"""Makes a model compute in half precision: FP16 or BF16, with single precision where a half will not do.
+"""Converts a model to half precision, FP16 or BF16, with single precision where half is unsafe.
 
-Inputs and outputs keep their types: casts stand at the borders. Tools for this exist and were tried
-(docs/measurements.md says what they break); none tells a weight that a half cannot hold. Here a node stays
-in single precision, and is reported, when
-- `half_rules` says so: of its operator, its weights, or the values that were seen;
-- it computes sizes (shape arithmetic), which have to be exact;
+Inputs and outputs keep their types: casts are inserted at the boundaries. Existing tools were tried
+(docs/measurements.md says what they break); none detects a weight that half precision cannot
+represent. Here a node stays in single precision, and is reported, if
+- `half_rules` demands it, by its operator, its weights, or the observed values;
+- it computes sizes (shape arithmetic), which must be exact;
 - it is excluded because it costs too much accuracy (`searching`).
 """
 
@@ -33,13 +33,13 @@ _FLOAT: Final = "tensor(float)"
 
 @dataclass(frozen=True)
 class Halves(PrecisionPass):
-    """Computes in half precision what can be."""
+    """Converts all nodes to half precision for which it is safe."""
 
     order = 10
     needs = Needs(precisions=frozenset(HALVES))
     widened = True
     half: Half
-    # greatest absolute value that was seen of values of the main graph, by name
+    # largest absolute value observed, by the name of the value in the main graph
     largest: Mapping[str, float]
 
     @override
@@ -66,7 +66,7 @@ class _Lowering(ModelEditor):
             for name in graphs.outputs_named(graph)
         }
         self._constants = {self.scope: self.subject.constants}
-        # of a value, by the scope that sees them; nothing: as it was, or in no type that matters
+        # of a value, by the scope that sees them; absent: unchanged, or of another type
         self._forms: dict[tuple[Scope, str], _Forms] = {}
         self._lowered: list[str] = []
         self._kept: dict[str, str] = {}
@@ -96,7 +96,7 @@ class _Lowering(ModelEditor):
         if not node.bodies and signature is not None:
             variables = self._variables(proto, signature)
         if signature is not None and not self._makes(proto, signature, variables):
-            variables = self._as_they_are(node, signature, variables)
+            variables = self._kept_variables(node, signature, variables)
         elif signature is not None and variables:
             halved = self._halved(proto, signature, variables)
             why = self._why_not(node, halved, excluded=excluded)
@@ -105,9 +105,8 @@ class _Lowering(ModelEditor):
                 variables = set()
         self._read(node, signature, variables)
         for body in node.bodies:
-            if (
-                excluded
-            ):  # it stays as it is, and gets the values around it in the type that it knows
+            # an excluded body stays unchanged, so it gets outer values in single precision
+            if excluded:
                 for value in [*dict.fromkeys(body.captured())]:
                     value.replace_uses(self._form(value.name, _FLOAT, node), within=body)
             else:
@@ -115,7 +114,7 @@ class _Lowering(ModelEditor):
         self._make(node, signature, variables)
 
     def _body(self, body: Scope, around: Constants) -> None:
-        """Lower what is in a body; its inputs and outputs keep their types."""
+        """Lower the nodes of a body; its inputs and outputs keep their types."""
         self._constants[body] = Constants(body.graph, self.subject.folder, around)
         for node in body.nodes:
             self._node(node, excluded=False)
@@ -124,10 +123,10 @@ class _Lowering(ModelEditor):
     # what can be lowered
 
     def _variables(self, node: NodeProto, signature: OperatorSignature) -> set[str]:
-        """Return the type variables of a node that are bound to float and may be half instead."""
+        """Return the type variables of a node that are bound to float and can be half instead."""
         kinds = [self._types.get(name) for name in (*node.input, *node.output) if name]
         if not all(kind is not None and kind.startswith("tensor(") for kind in kinds):
-            return set()  # sequences, and what is not known, are left alone
+            return set()  # nodes with sequences or unknown types are not changed
         bound = bindings(node, signature, self._types)
         formals = [signature.input(index) for index, name in enumerate(node.input) if name]
         return {
@@ -142,14 +141,14 @@ class _Lowering(ModelEditor):
 
     @staticmethod
     def _makes(node: NodeProto, signature: OperatorSignature, variables: set[str]) -> bool:
-        """Tell whether the node makes values of these types, so that something is won by halves."""
+        """Tell whether the node has outputs of these types, so that half precision saves anything."""
         formals = [signature.output(index) for index, name in enumerate(node.output) if name]
         return any(formal is not None and formal.kind in variables for formal in formals)
 
-    def _as_they_are(
+    def _kept_variables(
         self, node: Node, signature: OperatorSignature, variables: set[str]
     ) -> set[str]:
-        """Return which variables of a node that only looks at values are best halves: those of halves."""
+        """Return the variables of a node without such outputs whose inputs are already half."""
         singles = set()
         for index, name in enumerate(node.proto.input):
             formal = signature.input(index)
@@ -159,7 +158,7 @@ class _Lowering(ModelEditor):
 
     @staticmethod
     def _halved(node: NodeProto, signature: OperatorSignature, variables: set[str]) -> list[str]:
-        """Return the inputs of these types."""
+        """Return the inputs whose type is one of these variables."""
         formals = [(name, signature.input(index)) for index, name in enumerate(node.input)]
         return [name for name, formal in formals if formal is not None and formal.kind in variables]
 
@@ -182,7 +181,7 @@ class _Lowering(ModelEditor):
                 node.set_input(index, self._form(name, wanted, node))
 
     def _forms_of(self, name: str, scope: Scope) -> _Forms:
-        """Return the names that a value has inside a graph, by type; none if it is left alone."""
+        """Return the names of a value inside a graph, by type; {} if it is not converted."""
         here: Scope | None = scope
         while here is not None:
             if (here, name) in self._forms:
@@ -191,7 +190,7 @@ class _Lowering(ModelEditor):
         return {_FLOAT: name} if self._types.get(name) == _FLOAT else {}
 
     def _form(self, name: str, kind: str, reader: Node) -> str:
-        """Return the name that a value has in a type, with a cast before its reader if there is none."""
+        """Return the name of a value in a type; insert a cast before its reader if needed."""
         forms = self._forms_of(name, reader.scope)
         if not forms or kind in forms:
             return forms.get(kind, name)
@@ -206,11 +205,11 @@ class _Lowering(ModelEditor):
         return fresh
 
     def _constant_form(self, name: str, scope: Scope) -> str:
-        """Add a constant's half to the graph that it is in."""
+        """Add a constant in half precision to the graph that defines it."""
         while scope.outer is not None and name not in self._constants[scope].own():
             scope = scope.outer
         array = self._constants[scope].array(name)
-        assert array is not None  # noqa: S101 - it is a constant there
+        assert array is not None  # noqa: S101 - it is constant there
         fresh = self.names.fresh(f"{name}_{_short(self._half.kind)}")
         with np.errstate(over="ignore"):
             halves = array.astype(self._half.dtype)

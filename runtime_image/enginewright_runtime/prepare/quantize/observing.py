@@ -1,8 +1,8 @@
-"""Runs a model and looks at the values inside it: their limits, and how they are distributed.
+"""Runs a model and observes the values inside it: their limits and distributions.
 
 ONNX Runtime's own calibrators keep every activation of every sample until the end (3 to 3.5 GB for a
-text detector). Here limits are reduced inside the graph, and histograms are made of one sample at a
-time, of as many values at once as fit into a fixed share of memory.
+text detector). Here limits are computed inside the graph, and histograms are computed one sample at
+a time, of as many values at once as fit into a fixed amount of memory.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,13 +22,13 @@ from enginewright_runtime.session.reference import load_changed
 
 Array = NDArray[Any]
 Feeds = Mapping[str, Array]
-BINS: Final = 2048  # as TensorRT's entropy calibrator has
-_AT_ONCE: Final = 256 << 20  # bytes of activations that are outputs of one run
+BINS: Final = 2048  # as in TensorRT's entropy calibrator
+_RUN_BYTES: Final = 256 << 20  # of activations that are outputs of one run
 
 
 @dataclass
 class ValueLimits:
-    """Least and greatest finite value that was seen; of nothing at all before the first."""
+    """The smallest and largest finite value observed; infinite limits before the first."""
 
     low: float = float("inf")
     high: float = float("-inf")
@@ -36,12 +36,12 @@ class ValueLimits:
 
     @property
     def seen(self) -> bool:
-        """Tell whether there was a value."""
+        """Tell whether a finite value was observed."""
         return self.low <= self.high
 
     @property
     def largest(self) -> float:
-        """Return the greatest absolute value."""
+        """Return the largest absolute value."""
         return max(abs(self.low), abs(self.high)) if self.seen else 0.0
 
     def add(self, low: float, high: float, elements: int) -> None:
@@ -52,7 +52,7 @@ class ValueLimits:
 
 
 def single_values(model: ModelProto) -> list[str]:
-    """Return the names of all single-precision values that inputs and nodes of the main graph make."""
+    """Return the names of all single-precision inputs and node outputs of the main graph."""
     types = element_types(model)
     made = [value.name for value in model.graph.input]
     made += [
@@ -94,7 +94,7 @@ def limits(
 
 @dataclass
 class ValueHistogram:
-    """How often values lie in each of `BINS` equal parts between two limits."""
+    """Counts of values in `BINS` bins of equal width between two limits."""
 
     low: float
     high: float
@@ -109,10 +109,10 @@ def histograms(
 ) -> dict[str, ValueHistogram]:
     """Return histograms of values between their limits.
 
-    Memory is bounded by the number of values looked at in one pass; there are as many passes over
-    the samples as that takes.
+    Memory is bounded by limiting the number of values observed in one pass, so there may be several
+    passes over the samples.
 
-    `ranges` are what `limits` found for these samples; `samples` gives them, for every pass.
+    `ranges` are the result of `limits` for these samples; `samples` returns them, for every pass.
     """
     found = {
         name: ValueHistogram(each.low, each.high, np.zeros(BINS, np.int64))
@@ -139,7 +139,7 @@ def groups(elements: Mapping[str, int]) -> list[list[str]]:
         size = 4 * count
         if not found or size > budget:
             found.append([])
-            budget = _AT_ONCE
+            budget = _RUN_BYTES
         found[-1].append(name)
         budget -= size
     return found
@@ -148,11 +148,11 @@ def groups(elements: Mapping[str, int]) -> list[list[str]]:
 def _runner(
     path: Path, change: Callable[[ModelProto, Sequence[str]], None], names: Sequence[str]
 ) -> Callable[[Feeds], list[Array]]:
-    """Return what runs the model with other outputs, which `change` gives it for the values `names`."""
+    """Return a function that runs the model with other outputs, set by `change` for `names`."""
     model = graphs.parse(path)
     Scope(model.graph).sort()
     change(model, names)
-    # what is exposed is what the graph of the file computes, fused kernels apart
+    # BASIC fuses no kernels, so the observed values are those of the file's graph
     session = load_changed(path, model, "BASIC")
 
     def run(feeds: Feeds) -> list[Array]:
@@ -191,7 +191,7 @@ def _expose(model: ModelProto, names: Sequence[str]) -> None:
     del graph.output[:]
     inputs = {value.name for value in graph.input}
     for name in names:
-        if name in inputs:  # ONNX Runtime takes no input for an output
+        if name in inputs:  # ONNX Runtime refuses inputs as outputs
             graph.node.append(helper.make_node("Identity", [name], [f"{name}/observed"]))
         output = f"{name}/observed" if name in inputs else name
         graph.output.append(ValueInfoProto(name=output, type=_float()))

@@ -1,4 +1,4 @@
-"""How far a child process is: it writes a line to a file, and the stage that waits logs it."""
+"""Progress of a child process: it writes a line to a file, and the waiting stage logs it."""
 
 import logging
 import threading
@@ -12,7 +12,7 @@ _EVERY_SECONDS: Final = 5.0
 
 
 def write(path: Path, doing: str) -> None:
-    """Write what is being done; readers see the old or the new line."""
+    """Write the current activity; readers see the old or the new line."""
     temporary = path.with_suffix(".new")
     temporary.write_text(doing)
     temporary.replace(path)
@@ -20,7 +20,7 @@ def write(path: Path, doing: str) -> None:
 
 @contextmanager
 def logged(path: Path) -> Iterator[None]:
-    """Log what the file says, every 5 s if it is something new, while in the context."""
+    """Log the file's line, every 5 s if it has changed, while in the context."""
     done = threading.Event()
 
     def follow() -> None:

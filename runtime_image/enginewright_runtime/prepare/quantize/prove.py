@@ -1,7 +1,7 @@
-"""Compares models of another precision with the golden outputs: every proof here goes through this.
+"""Compares models of a lower precision with the golden outputs: every proof here uses this.
 
 The samples are the golden ones, with the source's outputs, and some of the calibration data, with the
-outputs of the model before: golden inputs may be drawn at random, which says little of a detector.
+original model's outputs: golden inputs may be random, which proves little about a detector.
 """
 
 import math
@@ -35,13 +35,13 @@ from enginewright_runtime.session.arrays import read_arrays
 from enginewright_runtime.session.samples import in_memory, read_samples
 
 Array = NDArray[Any]
-MOST_OF_CALIBRATION: Final = 8  # samples that take part in proofs
+MAX_CALIBRATION_SAMPLES: Final = 8  # used in proofs
 _REFERENCE: Final = "cpu"
 
 
 @dataclass(frozen=True)
 class ProofSample:
-    """Inputs, and the outputs that are wanted for them."""
+    """Inputs, and the outputs that they must have."""
 
     name: str
     feeds: Mapping[str, Array]
@@ -51,7 +51,7 @@ class ProofSample:
 
 @dataclass(frozen=True)
 class Proof:
-    """How a model compares."""
+    """The result of a comparison."""
 
     agrees: bool
     error: float  # see `error_of`; to compare proofs of one model with each other
@@ -77,7 +77,7 @@ class ReferenceModel:
 
 @dataclass
 class ParityProver:
-    """Samples and tolerances; each model is held against them."""
+    """Samples and tolerances with which each model is compared."""
 
     tolerances: Tolerances
     samples: list[ProofSample] = field(default_factory=list)
@@ -93,13 +93,13 @@ class ParityProver:
         further: Iterable[Mapping[str, Array]] = (),
         varying: Sequence[VaryingOutput] = (),
     ) -> "ParityProver":
-        """Read the golden samples, and run the model before on further ones.
+        """Read the golden samples, and run the original model on further ones.
 
         `further` are inputs beyond the golden ones, `varying` outputs that differ from run to run
         of the source.
 
         Raises:
-            SessionError: ONNX Runtime's CPU provider cannot run the model before.
+            SessionError: ONNX Runtime's CPU provider cannot run the original model.
         """
         model = ReferenceModel(source)
         prover = cls(tolerances, dtypes=types_of(model.signature), varying=varying)
@@ -126,7 +126,7 @@ class ParityProver:
         return prover
 
     def prove(self, path: Path, level: str | None = None) -> Proof:
-        """Run a model on all samples; raises SessionError where ONNX Runtime refuses it."""
+        """Run a model on all samples; raises SessionError if ONNX Runtime refuses it."""
         model = ReferenceModel(path, level)
         sides: tuple[tuple[ComparedWith, dict[str, Mapping[str, Array]]], ...] = (
             ("source", {each.name: each.wanted for each in self.samples}),
@@ -156,10 +156,10 @@ class ParityProver:
 
 
 def error_of(verdict: ParityVerdict) -> float:
-    """Return one figure: 1 - cosine of the worst output, infinite where there is NaN.
+    """Return one figure: 1 - cosine of the worst output, infinite if there is NaN.
 
-    With independent rounding in each node, what nodes cost adds up in this figure (cosine = 1 / sqrt(1 +
-    e^2), and squares of errors add up); so a share of it is a share of the cost.
+    With independent rounding in each node, the costs of nodes add up in this figure (cosine = 1 /
+    sqrt(1 + e^2), and squares of errors add up); so a share of it is a share of the cost.
     """
     errors = [_error(output) for output in verdict.outputs]
     return max(errors, default=0.0)

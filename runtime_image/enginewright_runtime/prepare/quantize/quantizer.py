@@ -1,7 +1,7 @@
-"""Makes a model of another precision, proves it, and leaves costly nodes out until the proof holds.
+"""Lowers a model's precision, proves it, and excludes costly nodes until the proof holds.
 
-What a child process executes. Everything native is here, so that a crash or running
-out of memory is reported by the stage that waits.
+Runs in a child process. All native code is here, so that the waiting stage reports a crash or running
+out of memory.
 """
 
 import shutil
@@ -32,8 +32,8 @@ from enginewright_runtime.prepare.quantize.forms import Form, dynamic_form, form
 from enginewright_runtime.prepare.quantize.half_rules import HALVES
 from enginewright_runtime.prepare.quantize.halves import Halves
 from enginewright_runtime.prepare.quantize.observing import limits, single_values
-from enginewright_runtime.prepare.quantize.prove import MOST_OF_CALIBRATION, ParityProver, Proof
-from enginewright_runtime.prepare.quantize.ranges import learn
+from enginewright_runtime.prepare.quantize.prove import MAX_CALIBRATION_SAMPLES, ParityProver, Proof
+from enginewright_runtime.prepare.quantize.ranges import calibrate
 from enginewright_runtime.prepare.quantize.searching import (
     FIRST_GROUPS,
     Budget,
@@ -50,25 +50,25 @@ from enginewright_runtime.proof.parity.tolerances import Tolerances
 from enginewright_runtime.session.arrays import read_arrays
 from enginewright_runtime.tensorrt.tensors import types
 
-PREFIX: Final = "quantize-"  # of all that lies about while it works
-TRIALS: Final = 64  # models that are made and proven to find what to leave out
-SECONDS: Final = 600.0  # of `TimeLimit`, that finding it may take
+PREFIX: Final = "quantize-"  # of temporary files and folders
+TRIALS: Final = 64  # models built and proven to find the nodes to exclude
+SECONDS: Final = 600.0  # of `TimeLimit`, for finding them
 _PASSES: Final[tuple[type[PrecisionPass], ...]] = (Halves, StaticQuantization, DynamicQuantization)
-_BASE: Final = f"{PREFIX}base.onnx"  # beside the source: under the opset that the precision needs
+_BASE: Final = f"{PREFIX}base.onnx"  # beside the source: converted to the precision's opset
 _WIDENED: Final = "widened.onnx"  # beside the candidate
-_MOST_COSTS: Final = 10  # groups of nodes that are reported
-_SAMPLES_OF_LIMITS: Final = 64  # of calibration data, from which the limits of halves are learnt
-_SHARE: Final = 0.25  # of the nodes that may be left out, where nothing is said
-_BF16_OPSETS: Final = (22, 13)  # convolutions take it from 22 on, products of matrices from 13 on
+_MAX_COSTS: Final = 10  # groups of nodes in the report
+_LIMIT_SAMPLES: Final = 64  # of calibration data, from which the limits of values are taken
+_DEFAULT_EXCLUDED_SHARE: Final = 0.25  # of the nodes
+_BF16_OPSETS: Final = (22, 13)  # convolutions support it since 22, matrix products since 13
 
 
 class QuantizationRequest(Message):
-    """What is to be made of what."""
+    """The model to lower, and how."""
 
     precision: str  # FP16 | BF16 | FP8 | INT8
-    source: Path  # the model at its own precision; its folder is writable
+    source: Path  # the model in its own precision; its folder is writable
     golden: Path  # folder of the golden samples
-    calibration: Path | None  # folder; None: there is no data
+    calibration: Path | None  # folder; None: no data
     inputs: tuple[TensorSpec, ...]
     recipe: Recipe
     out: Path  # folder for the model; must not exist
@@ -77,43 +77,43 @@ class QuantizationRequest(Message):
 
 
 class GroupCost(Message):
-    """What a few neighbouring nodes cost when they alone are of lower precision."""
+    """The cost of a few neighbouring nodes when only they are lowered."""
 
     nodes: tuple[str, ...]  # labels
     error: float  # 1 - cosine of the worst output
 
 
 class QuantizedModel(Message):
-    """What has come of a request."""
+    """The result of a request."""
 
     agrees: bool  # whether parity holds
-    disagreement: str | None = None  # what does not agree, with all nodes or what is left of them
+    disagreement: str | None = (
+        None  # the first output that disagrees; of the first proof if it agrees
+    )
     outputs: tuple[OutputParity, ...] = ()
     opset: int = 0
     ir_version: int = 0
     nodes: int = 0
     shape_nodes: tuple[str, ...] = ()  # labels of shape arithmetic
     source_opset: int = 0
-    changed: tuple[str, ...] = ()  # labels of the nodes that are of lower precision
-    left: dict[str, str] = Field(
-        default_factory=dict
-    )  # labels of those that are not, to the reason
+    changed: tuple[str, ...] = ()  # labels of the lowered nodes
+    left: dict[str, str] = Field(default_factory=dict)  # labels of unchanged nodes, to the reason
     excluded: tuple[str, ...] = ()  # of them, those that cost too much accuracy
-    first_error: float = 0.0  # with no node left out
-    error: float = 0.0  # with those left out that are
-    costs: tuple[GroupCost, ...] = ()  # costliest first; (): not measured, since nothing had to be
+    first_error: float = 0.0  # with no node excluded
+    error: float = 0.0  # of the final model
+    costs: tuple[GroupCost, ...] = ()  # costliest first; (): not measured, since parity holds
     trials: int = 0
     samples: int = 0  # of calibration data that were used; 0: none
-    given: int = 0  # that there were
+    given: int = 0  # of calibration data that were available
 
 
 def quantize(request: QuantizationRequest) -> QuantizedModel:
-    """Carry out an request; the model is left in `out` if it agrees.
+    """Carry out a request; the model is in `out` if parity holds.
 
     Raises:
-        StageFailure: CalibrationInvalid; PrecisionUnsupported where an opset forbids it;
-            QuantizationFailed where no node can be of the precision; ModelTooLarge.
-        SessionError: ONNX Runtime's CPU provider refuses the model before or after.
+        StageFailure: CalibrationInvalid; PrecisionUnsupported if an opset lacks the precision;
+            QuantizationFailed if no node can be lowered; ModelTooLarge.
+        SessionError: ONNX Runtime's CPU provider refuses the original or the lowered model.
     """
     return _Quantizer(request).run()
 
@@ -142,7 +142,7 @@ class _Quantizer:
                 Reason.QUANTIZATION_FAILED,
                 f"no node of the model can be {self._request.precision}{_why(done.kept)}",
                 nodes=tuple(done.kept),
-                remedy="leave spec.precision out, or choose another",
+                remedy="omit spec.precision, or choose another",
             )
         prover = ParityProver.of(
             self._base,
@@ -165,7 +165,7 @@ class _Quantizer:
         (self._out / _WIDENED).unlink(missing_ok=True)
         if proof.agrees:
             self._check()
-        return self._made(proof, first, found, done, excluded)
+        return self._result(proof, first, found, done, excluded)
 
     @staticmethod
     def _prove(how: PrecisionPass, prover: ParityProver, folder: Path) -> Proof:
@@ -175,7 +175,7 @@ class _Quantizer:
             path = folder / _WIDENED
         return prover.prove(path, how.proof_level)
 
-    def _made(
+    def _result(
         self,
         proof: Proof,
         first: Proof,
@@ -198,7 +198,7 @@ class _Quantizer:
             excluded=tuple(self._subject.label(index) for index in sorted(excluded)),
             first_error=_finite(first.error),
             error=_finite(proof.error),
-            costs=tuple(self._cost(group) for group in found.groups[:_MOST_COSTS]),
+            costs=tuple(self._cost(group) for group in found.groups[:_MAX_COSTS]),
             trials=found.trials,
             samples=self._data.samples if self._data else 0,
             given=self._data.given if self._data else 0,
@@ -208,7 +208,7 @@ class _Quantizer:
         labels = tuple(self._subject.label(index) for index in group.units)
         return GroupCost(nodes=labels, error=_finite(group.error))
 
-    # what is needed
+    # inputs
 
     def _read_calibration(self) -> CalibrationData | None:
         wanted = self._recipe.quantization.calibration if self._recipe.quantization else None
@@ -217,24 +217,24 @@ class _Quantizer:
         return calibration.read(
             self._request.calibration,
             self._request.inputs,
-            most=wanted.samples,
+            limit=wanted.samples,
             preprocessing=wanted.preprocessing,
         )
 
     def _load(self) -> tuple[SourceModel, int]:
-        """Parse the model under an opset that has the precision; return it, and its own opset."""
+        """Parse the model, converted to an opset with the precision; return it and its own opset."""
         own = graphs.default_opset(graphs.parse(self._source)) or 1
         refused = ""
         for needed in self._opsets():
             if own >= needed:
                 return SourceModel.load(self._source), own
-            most = self._recipe.target_opset or self._recipe.max_opset
-            if needed > most:
+            newest = self._recipe.target_opset or self._recipe.max_opset
+            if needed > newest:
                 refused = f"{self._request.precision} needs opset {needed}, and"
                 refused += (
-                    f" spec.targetOpset is {most}"
+                    f" spec.targetOpset is {newest}"
                     if self._recipe.target_opset is not None
-                    else f" the runtime image loads at most {most}"
+                    else f" the runtime image loads at most {newest}"
                 )
                 continue
             try:
@@ -244,11 +244,11 @@ class _Quantizer:
         raise StageFailure(
             Reason.PRECISION_UNSUPPORTED,
             refused,
-            remedy="leave spec.targetOpset out, or export with a later opset",
+            remedy="omit spec.targetOpset, or export with a later opset",
         )
 
     def _opsets(self) -> tuple[int, ...]:
-        """Return the opsets that have the precision, the best first."""
+        """Return the oldest opsets with the precision, the best first."""
         match self._request.precision:
             case "FP16":
                 return (1,)
@@ -263,7 +263,7 @@ class _Quantizer:
         return form_of(self._request.precision, self._recipe.backend, self._recipe.int8_products)
 
     def _pass(self) -> PrecisionPass:
-        """Return the pass that has the precision, with all that it is to know of the model."""
+        """Return the pass for the precision, with what it needs to know of the model."""
         precision = self._request.precision
         recipe = self._recipe.model_copy(update={"precision": precision})
         about = Situation(recipe, self._subject.model, {}, has_data=self._data is not None)
@@ -278,7 +278,7 @@ class _Quantizer:
         layers = static.find_layers(self._subject, form, per_channel=per_channel)
         if self._data is None:
             return DynamicQuantization(self._subject, layers, form)
-        ranges = learn(
+        ranges = calibrate(
             self._base,
             layers.values(),
             self._data,
@@ -288,7 +288,7 @@ class _Quantizer:
         return StaticQuantization(self._subject, layers, ranges, form)
 
     def _declare_types(self) -> None:
-        """Write the types of values into the model where schemas do not give them all."""
+        """Declare the types of values in the model that schemas do not determine."""
         graph = self._subject.model.graph
         known = element_types(self._subject.model)
         made = {name for node in graph.node for name in node.output if name}
@@ -300,8 +300,8 @@ class _Quantizer:
                 graph.value_info.append(helper.make_tensor_value_info(name, kind.element, None))
 
     def _largest(self) -> dict[str, float]:
-        """Return the greatest absolute values of golden and calibration samples."""
-        self._report("looking for values that a half cannot hold")
+        """Return the largest absolute values in golden and calibration samples."""
+        self._report("looking for values that half precision cannot represent")
         names = single_values(self._subject.model)
         found = limits(self._base, names, self._observed())
         return {name: each.largest for name, each in found.items()}
@@ -309,28 +309,28 @@ class _Quantizer:
     def _observed(self) -> Iterator[Feeds]:
         for feeds in read_arrays(self._golden / INPUTS).values():
             yield {name: _objects(array) for name, array in feeds.items()}
-        yield from self._some(_SAMPLES_OF_LIMITS)
+        yield from self._some(_LIMIT_SAMPLES)
 
     def _further(self) -> Iterator[Feeds]:
-        yield from self._some(MOST_OF_CALIBRATION)
+        yield from self._some(MAX_CALIBRATION_SAMPLES)
 
-    def _some(self, most: int) -> Iterator[Feeds]:
-        """Yield samples of the calibration data that lie evenly among all."""
+    def _some(self, limit: int) -> Iterator[Feeds]:
+        """Yield at most `limit` evenly spaced samples of the calibration data."""
         if self._data is None:
             return
-        step = max(1, self._data.samples // most)
+        step = max(1, self._data.samples // limit)
         for index, feeds in enumerate(self._data):
-            if index % step == 0 and index // step < most:
+            if index % step == 0 and index // step < limit:
                 yield feeds
 
-    # what is tried
+    # trials
 
     def _search(self, how: PrecisionPass, prover: ParityProver, units: Sequence[int]) -> Exclusions:
-        """Look for few nodes to leave out."""
+        """Search for few nodes to exclude."""
         quantization = self._recipe.quantization
-        share = _SHARE if quantization is None else quantization.max_excluded_share
+        share = _DEFAULT_EXCLUDED_SHARE if quantization is None else quantization.max_excluded_share
         allowed = int(len(units) * share)
-        # where nothing may be left out, it is only to find where the error comes from
+        # if no node may be excluded, a few trials show where the error comes from
         trials = TRIALS if allowed else FIRST_GROUPS
         budget = Budget(trials, TimeLimit(SECONDS))
 
@@ -350,12 +350,12 @@ class _Quantizer:
         return search(units, evaluate, allowed, budget)
 
     def _check(self) -> None:
-        """Hold the result against ONNX's own rules, which its source kept."""
-        made = self._out / MODEL_NAME
-        if not complaint(self._base, full=True) and (broken := complaint(made, full=True)):
+        """Check the result with onnx.checker, if the original model passes."""
+        result = self._out / MODEL_NAME
+        if not complaint(self._base, full=True) and (error := complaint(result, full=True)):
             raise StageFailure(
                 Reason.INTERNAL_ERROR,
-                f"the {self._request.precision} model breaks ONNX's rules: {broken}",
+                f"onnx.checker refuses the {self._request.precision} model: {error}",
             )
 
     def _report(self, doing: str) -> None:
@@ -366,11 +366,11 @@ def _why(left: Mapping[str, str]) -> str:
     if not left:
         return ""
     first = next(iter(left))
-    return f": {counted(len(left), 'node')} could be, of {first} for example: {left[first]}"
+    return f": {counted(len(left), 'node')} could be, but for example {first}: {left[first]}"
 
 
 def _finite(error: float) -> float:
-    """Return a number that JSON can hold."""
+    """Return a finite number, for JSON."""
     return min(error, 1e9)
 
 

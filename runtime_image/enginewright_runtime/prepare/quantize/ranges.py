@@ -1,4 +1,4 @@
-"""Learns the ranges of values from calibration data, by the method that is asked for."""
+"""Calibrates the ranges of values from calibration data, by the requested method."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,24 +17,24 @@ from enginewright_runtime.prepare.quantize.scales import entropy_limit, percenti
 
 Method: TypeAlias = Literal["MinMax", "Entropy", "Percentile"]
 Ranges: TypeAlias = dict[str, tuple[float, float]]
-_PERCENTILE: Final = 0.9999  # of the values; what TensorRT's calibrators and toolkits take
+_PERCENTILE: Final = 0.9999  # of the values; the default of TensorRT's calibrators and toolkits
 
 
-def learn(
+def calibrate(
     model: Path,
     names: Sequence[str],
     data: CalibrationData,
     method: Method,
     report: Callable[[float], None] = lambda _: None,
 ) -> Ranges:
-    """Return least and greatest value to keep, by name; values that were never finite are left out.
+    """Return the minimum and maximum of each value, by name, without values that were never finite.
 
     Args:
         model: in single precision; its folder must be writable.
         names: of its values.
         data: the samples.
-        method: MinMax keeps all; Percentile all but the farthest; Entropy loses least information.
-        report: called with the share that is done, 0 to 1.
+        method: MinMax clips nothing; Percentile clips outliers; Entropy loses least information.
+        report: called with the completed share, 0 to 1.
 
     Raises:
         SessionError: ONNX Runtime refuses a sample.
@@ -52,7 +52,7 @@ def learn(
 
 
 class _Count:
-    """Counts runs; of how many passes the memory allows is known late, so the share stops short of 1."""
+    """Counts runs; the number of passes is not known beforehand, so the share stays below 1."""
 
     def __init__(self, runs: int, report: Callable[[float], None]) -> None:
         self._runs = max(1, runs)
@@ -76,7 +76,7 @@ def _range(
 
 
 def folded(histogram: ValueHistogram) -> Sequence[int]:
-    """Return a histogram of absolute values out of one of values: what entropy is measured on."""
+    """Return the histogram of absolute values, on which entropy is computed."""
     counts = histogram.counts
     edges = np.linspace(histogram.low, histogram.high, len(counts) + 1)
     centres = np.abs((edges[:-1] + edges[1:]) / 2)

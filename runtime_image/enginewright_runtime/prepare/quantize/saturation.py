@@ -1,7 +1,8 @@
-"""Whether a model's INT8 products saturate on processors whose kernels sum them in 16 bits. Pure but for weights.
+"""Whether a model's INT8 products saturate on processors whose kernels sum them in 16 bits.
 
-ONNX Runtime sums products of UINT8 and INT8 so where there is no VNNI; of equal types it never does. OpenVINO
-makes UINT8 of INT8 activations, so both saturate there (both measured with kernels without VNNI).
+Without VNNI, ONNX Runtime does so for products of UINT8 and INT8, but not of equal types. OpenVINO
+converts INT8 activations to UINT8, so both saturate there (measured with kernels without VNNI). Pure,
+except that weights are read.
 """
 
 from pathlib import Path
@@ -19,9 +20,9 @@ _ZERO_POINT: Final = 2  # input of QuantizeLinear
 
 
 def saturable(model: ModelProto, folder: Path, backend: str) -> bool:
-    """Tell whether a quantised model has products that 16 bits do not hold.
+    """Tell whether a quantised model has products that overflow 16 bits.
 
-    The model is parsed without its external data, which lies in `folder`: weights are read one at a
+    The model is parsed without its external data, which is in `folder`: weights are read one at a
     time.
     """
     if not existing(model).quantized:
@@ -39,7 +40,7 @@ def saturable(model: ModelProto, folder: Path, backend: str) -> bool:
 
 
 def _makes_unsigned(node: NodeProto) -> bool:
-    """Tell whether a node makes UINT8 where no tensor says so."""
+    """Tell whether a node produces UINT8 by default, without a tensor of that type."""
     if node.op_type == "QuantizeLinear":
         return len(node.input) <= _ZERO_POINT or not node.input[_ZERO_POINT]
     return "Dynamic" in node.op_type or node.op_type == "MatMulIntegerToFloat"

@@ -1,4 +1,4 @@
-"""Scales and zero points, and what they make of values. Pure arithmetic, on NumPy."""
+"""Scales and zero points, and quantisation with them. Pure arithmetic, on NumPy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from enginewright_runtime.prepare.quantize.forms import Grid
 
 Array = NDArray[Any]
-# A scale of subnormal size is flushed to zero by kernels, and then divided by.
+# Kernels flush a subnormal scale to zero, and then divide by it.
 _SMALLEST: Final = float(np.finfo(np.float32).tiny)
 
 
@@ -32,7 +32,7 @@ class QuantizedWeight:
 
 
 def quantizer(low: float, high: float, grid: Grid, *, symmetric: bool) -> Quantizer:
-    """Return the scale and zero point for values between two limits; zero always lies on the grid."""
+    """Return the scale and zero point for values between two limits; 0.0 is always representable."""
     low, high = min(low, 0.0), max(high, 0.0)
     if symmetric:
         return Quantizer(max(max(-low, high) / grid.high, _SMALLEST), 0)
@@ -42,11 +42,11 @@ def quantizer(low: float, high: float, grid: Grid, *, symmetric: bool) -> Quanti
 
 
 def quantize_weight(array: Array, grid: Grid, axis: int | None) -> QuantizedWeight:
-    """Quantise a weight symmetrically, a scale for each index along `axis` or one for all."""
+    """Quantise a weight symmetrically, with a scale for each index along `axis` or one for all."""
     exact = array.astype(np.float32)
     others = tuple(each for each in range(exact.ndim) if each != axis)
     largest = np.abs(exact).max(axis=others if axis is not None else None, initial=0.0)
-    # a channel of zeros has any scale
+    # for a channel of zeros any scale is valid
     scales = np.where(largest > 0, largest / np.float32(grid.high), 1.0).astype(np.float32)
     scales = np.maximum(scales, np.float32(_SMALLEST))
     shape = [1] * exact.ndim
@@ -60,7 +60,7 @@ def quantize_weight(array: Array, grid: Grid, axis: int | None) -> QuantizedWeig
 
 
 def quantize_bias(array: Array, scales: NDArray[np.float64]) -> NDArray[np.int32] | None:
-    """Return a bias as 32-bit integers; None where it does not fit."""
+    """Return a bias as 32-bit integers; None if it overflows."""
     scaled = np.rint(array.astype(np.float64) / scales)
     limits = np.iinfo(np.int32)
     if not np.isfinite(scaled).all() or (np.abs(scaled) > limits.max).any():
@@ -69,24 +69,24 @@ def quantize_bias(array: Array, scales: NDArray[np.float64]) -> NDArray[np.int32
 
 
 def channel_axis(operator: str, rank: int, *, transposed: bool) -> int | None:
-    """Return the axis of a weight that has an index for each output channel; None: none has."""
+    """Return the axis of a weight's output channels; None if there is none."""
     if operator == "Conv":
         return 0
     if operator == "Gemm":
         return 0 if transposed else 1
-    return 1 if rank == 2 else None  # a stack of matrices has no axis that they share
+    return 1 if rank == 2 else None  # batched matrices share no axis of channels
 
 
 def entropy_limit(counts: Sequence[int] | NDArray[np.int64], largest: float) -> float:
-    """Return the limit beyond which values are best cut off, by the divergence of the distributions.
+    """Return the limit at which values are best clipped, by the divergence of the distributions.
 
-    The calibration of S. Migacz, "8-bit Inference with TensorRT" (GTC 2017): of all limits that one for
-    which the distribution in 128 levels has the least Kullback-Leibler divergence from the true one.
+    The calibration of S. Migacz, "8-bit Inference with TensorRT" (GTC 2017): the limit for which the
+    distribution in 128 levels has the smallest Kullback-Leibler divergence from the true one.
 
-    `counts` is a histogram of absolute values from 0 to `largest`, the limit if nothing is cut off.
+    `counts` is a histogram of absolute values from 0 to `largest`, the limit without clipping.
     """
     histogram = np.asarray(counts, np.float64).copy()
-    # Zeros, half of all values behind a Relu, lose nothing whatever the limit is: they must not count
+    # Zeros, half of all values after a Relu, lose nothing at any limit, so they must not count
     # (NVIDIA's pytorch-quantization, calib/histogram.py, does the same).
     histogram[0] = histogram[1]
     if histogram.sum() == 0:
@@ -118,7 +118,7 @@ def _divergence(true: NDArray[np.float64], coarse: NDArray[np.float64]) -> float
     p = true / true.sum()
     q = coarse / coarse.sum()
     there = p > 0
-    # what the coarse distribution has lost altogether counts as much as its least
+    # levels that the coarse distribution lost count as a small probability
     q = np.where(there & (q <= 0), 1e-9, q)
     return float((p[there] * np.log(p[there] / q[there])).sum())
 
@@ -126,7 +126,7 @@ def _divergence(true: NDArray[np.float64], coarse: NDArray[np.float64]) -> float
 def percentile_limits(
     counts: Sequence[int] | NDArray[np.int64], low: float, high: float, share: float
 ) -> tuple[float, float]:
-    """Return the limits between which this share of the values lies, as much cut off at both ends."""
+    """Return the limits that contain this share of the values, clipping both ends equally."""
     cumulated = np.cumsum(np.asarray(counts, np.float64))
     if not cumulated[-1]:
         return low, high

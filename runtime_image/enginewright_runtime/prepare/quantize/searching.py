@@ -1,8 +1,8 @@
-"""Finds which nodes cost most accuracy, and the few to leave as they were until parity holds. Pure.
+"""Finds the nodes that cost most accuracy, and the few to exclude so that parity holds. Pure.
 
-What a node costs is measured: one group of nodes alone is made of lower precision, and the outputs are
-compared. Groups are runs of neighbours; the costliest are split, so that the number of trials grows
-with the number of costly nodes and not of all.
+The cost of nodes is measured: only one group of nodes is lowered, and the outputs are compared.
+Groups are runs of neighbours; the costliest are split, so that the number of trials grows with the
+number of costly nodes and not of all.
 """
 
 import math
@@ -13,11 +13,11 @@ from typing import Final, Protocol
 from enginewright_runtime.core.time_limit import TimeLimit
 
 FIRST_GROUPS: Final = 8
-_SPLITS: Final = 4  # between two tries to leave the costliest out
+_SPLITS: Final = 4  # between two attempts to exclude the costliest
 
 
 class TrialProof(Protocol):
-    """What a trial has shown."""
+    """The result of a trial."""
 
     @property
     def agrees(self) -> bool:
@@ -26,13 +26,13 @@ class TrialProof(Protocol):
 
     @property
     def error(self) -> float:
-        """Return what it costs: the costs of groups add up, about."""
+        """Return its cost: the costs of groups add up approximately."""
         ...
 
 
 @dataclass(frozen=True)
 class Group:
-    """Neighbouring nodes, and what they cost alone."""
+    """Neighbouring nodes, and their cost when lowered alone."""
 
     units: tuple[int, ...]
     error: float
@@ -45,15 +45,15 @@ class Group:
 
 @dataclass
 class Exclusions:
-    """What a search ends with."""
+    """The result of a search."""
 
-    excluded: frozenset[int] | None  # None: parity holds with none of what is allowed
+    excluded: frozenset[int] | None  # None: no allowed exclusion restores parity
     groups: list[Group] = field(default_factory=list)  # costliest first
     trials: int = 0
 
 
 class Budget:
-    """How many trials there are, and how long they may take."""
+    """The number of trials, and the time that they may take."""
 
     def __init__(self, trials: int, limit: TimeLimit) -> None:
         self._left = trials
@@ -76,14 +76,13 @@ def search(
     allowed: int,
     budget: Budget,
 ) -> Exclusions:
-    """Find nodes to leave out.
+    """Find nodes to exclude.
 
     Args:
-        units: indices of nodes of lower precision, in the order of the graph; with all of them parity
-            does not hold.
-        evaluate: makes the model with these nodes left out, and proves it.
-        allowed: how many nodes may be left out.
-        budget: of trials; what is found when it is spent has to do.
+        units: indices of lowered nodes, in the order of the graph; with all of them parity fails.
+        evaluate: lowers the model without these nodes, and proves it.
+        allowed: how many nodes may be excluded.
+        budget: of trials; when it is spent, the search ends with its findings so far.
     """
     return _ExclusionSearch(tuple(units), evaluate, allowed, budget).run()
 
@@ -104,7 +103,7 @@ class _ExclusionSearch:
         while excluded is None and not self._is_hopeless() and self._split():
             excluded = self._try()
         if excluded is not None:
-            excluded = self._give_back(excluded)
+            excluded = self._include_again(excluded)
         groups = sorted(self._groups, key=lambda each: each.density, reverse=True)
         return Exclusions(excluded, groups, self._budget.used)
 
@@ -115,7 +114,7 @@ class _ExclusionSearch:
         return self._known[excluded]
 
     def _measure(self, units: tuple[int, ...]) -> None:
-        """Note what a group costs alone; unmeasured, it is taken to cost nothing."""
+        """Record the cost of a group alone; if the budget is spent, 0."""
         error = 0.0
         if not self._budget.is_spent():
             error = self._prove(frozenset(self._units) - frozenset(units)).error
@@ -136,7 +135,7 @@ class _ExclusionSearch:
         return done
 
     def _costliest(self) -> list[Group]:
-        """Return as many of the costliest groups as may be left out."""
+        """Return as many of the costliest groups as may be excluded."""
         found: list[Group] = []
         remaining = self._allowed
         for group in sorted(self._groups, key=lambda each: each.density, reverse=True):
@@ -146,7 +145,7 @@ class _ExclusionSearch:
         return found
 
     def _is_hopeless(self) -> bool:
-        """Tell whether what was tried last were single nodes, and no other can be as costly."""
+        """Tell whether the last attempt excluded single nodes, and no other can be as costly."""
         if self._budget.is_spent():
             return True
         tried = self._costliest()
@@ -155,11 +154,11 @@ class _ExclusionSearch:
         return all(len(each.units) == 1 for each in tried) and least >= max(others, default=0.0)
 
     def _try(self) -> frozenset[int] | None:
-        """Leave out as much of the costliest as is allowed, then as little as suffices."""
+        """Exclude as many of the costliest as allowed, then as few as suffice."""
         order = [each.units for each in self._costliest()]
         if not order or self._budget.is_spent() or not self._prove(_union(order)).agrees:
             return None
-        low, high = 0, len(order)  # leaving out `high` groups suffices; `low` does not
+        low, high = 0, len(order)  # excluding `high` groups suffices; `low` does not
         while high - low > 1 and not self._budget.is_spent():
             middle = (low + high) // 2
             if self._prove(_union(order[:middle])).agrees:
@@ -168,8 +167,8 @@ class _ExclusionSearch:
                 low = middle
         return _union(order[:high])
 
-    def _give_back(self, excluded: frozenset[int]) -> frozenset[int]:
-        """Take back halves of groups whose nodes were left out for their neighbours' sake."""
+    def _include_again(self, excluded: frozenset[int]) -> frozenset[int]:
+        """Include halves of groups again whose nodes were excluded only with costly neighbours."""
         pending = [each.units for each in self._groups if excluded.issuperset(each.units)]
         pending = [units for units in pending if len(units) > 1]
         while pending and not self._budget.is_spent():

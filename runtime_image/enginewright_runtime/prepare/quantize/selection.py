@@ -1,4 +1,4 @@
-"""Chooses a precision by measured time. Pure: who measures, and who proves, is elsewhere."""
+"""Chooses a precision by measured time. Pure: measurements and proofs are made elsewhere."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,15 +7,15 @@ from typing import Final
 import numpy as np
 from typing_extensions import override
 
-# From most to least exact: of two that are equally fast the more exact one is taken.
+# From most to least exact: of two that are equally fast the more exact one is chosen.
 _ORDER: Final = ("FP32", "FP16", "BF16", "INT8", "FP8")
-_GAIN: Final = 0.05  # of the time; less is not worth any accuracy
-_WON: Final = 0.75  # of the rounds
+_MIN_GAIN: Final = 0.05  # of the time; less is not worth any accuracy
+_MIN_WON: Final = 0.75  # of the rounds
 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds a run, one figure a round; of models that are compared, of the same rounds."""
+    """Seconds per run, one figure per round; compared models share their rounds."""
 
     rounds: tuple[float, ...]
 
@@ -47,17 +47,17 @@ class TriedPrecision:
 
 @dataclass(frozen=True)
 class Selection:
-    """What serves, and why."""
+    """The chosen precision, and the reasons."""
 
     precision: str | None  # None: the model's own
-    reasons: Mapping[str, str]  # by precision that was tried, for people
+    reasons: Mapping[str, str]  # a sentence for each precision that was tried
 
 
 def select(own: Times | None, candidates: Sequence[TriedPrecision]) -> Selection:
     """Return the fastest precision whose parity holds, if it is faster by more than the noise.
 
     Args:
-        own: times of the model as it is; None: not measured, so nothing can be faster.
+        own: times of the unchanged model; None: not measured, so nothing can be faster.
         candidates: all that were tried.
     """
     best: TriedPrecision | None = None
@@ -82,14 +82,14 @@ def select(own: Times | None, candidates: Sequence[TriedPrecision]) -> Selection
 def is_faster(times: Times, rival: Times) -> bool:
     """Tell whether a difference is more than noise.
 
-    Rounds of both are interleaved, so they are compared one by one: other load on the machine meets
-    both alike. Of models that are equally fast one wins three rounds in four, of 21, in 1 of 25
-    measurements (sign test).
+    Rounds of both are interleaved and compared in pairs, since other load on the machine affects both
+    alike. Of two equally fast models, one wins three quarters of 21 rounds in 1 of 25 measurements
+    (sign test).
     """
     pairs = list(zip(times.rounds, rival.rounds, strict=True))
     won = sum(one < other for one, other in pairs) / len(pairs)
     gain = float(np.median([one / other for one, other in pairs]))
-    return gain <= 1 - _GAIN and won >= _WON
+    return gain <= 1 - _MIN_GAIN and won >= _MIN_WON
 
 
 def _faster(own: Times | None, candidate: TriedPrecision) -> str:

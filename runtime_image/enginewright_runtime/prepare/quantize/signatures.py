@@ -1,7 +1,7 @@
-"""Which element types an operator takes, and so which values of a node can be of lower precision.
+"""Which element types an operator accepts, and so which values of a node can have lower precision.
 
-ONNX's schemas tell for its own domains; ONNX Runtime's for the rest that it knows, com.microsoft's
-operators and a library's of the user. Native code: to be used in a child process.
+ONNX's schemas cover its own domains; ONNX Runtime's schemas cover com.microsoft and users' libraries.
+Native code: to be used in a child process.
 """
 
 from functools import cache
@@ -30,7 +30,7 @@ class OperatorSignatures:
         self._own = {(function.domain, function.name) for function in model.functions}
 
     def of(self, node: NodeProto) -> OperatorSignature | None:
-        """Return the node's signature; None for the model's own functions and for strangers."""
+        """Return the node's signature; None for the model's functions and unknown operators."""
         if (node.domain, node.op_type) in self._own:
             return None
         domain = "" if node.domain in STANDARD else node.domain
@@ -55,7 +55,7 @@ def _of_onnxruntime() -> dict[tuple[str, str], list[tuple[int, Any]]]:
 
 
 def element_types(model: ModelProto) -> dict[str, str]:
-    """Return the type strings of all values, of subgraphs too, as far as schemas tell.
+    """Return the type strings of all values, in subgraphs too, as far as schemas determine them.
 
     The model is sorted, and no two scopes share a name (`scopes.rename_apart`); it is left
     unchanged.

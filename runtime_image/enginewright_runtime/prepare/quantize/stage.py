@@ -1,7 +1,7 @@
-"""Gives the model the precision that is asked for, or the fastest one that keeps parity: docs/precision.md.
+"""Converts the model to the requested precision, or the fastest with parity: docs/precision.md.
 
-What is made is proven before it is kept: on ONNX Runtime's CPU provider, and on the backend that is to
-serve where that needs no device.
+A candidate is proven before it is kept: on ONNX Runtime's CPU provider, and on the backend that is to
+serve if that needs no device.
 """
 
 import logging
@@ -53,13 +53,13 @@ from enginewright_runtime.session import processor
 _log: Final = logging.getLogger(__name__)
 _CALIBRATED: Final = frozenset({"INT8", "FP8"})
 _OWN: Final = "own"
-_SECONDS: Final = 4 * 3600.0  # calibrating with very much data; a hang ends some time
-_MOST_NODES: Final = 100  # kept in a change and in a finding
-_NAMED: Final = 3  # groups of nodes that a failure names
+_SECONDS: Final = 4 * 3600.0  # enough to calibrate with very large data; ends a hang
+_MAX_NODES: Final = 100  # kept in a change and in a finding
+_NAMED: Final = 3  # groups of nodes named in a failure
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:
-    """Make the model that serves; leaves `Quantized`.
+    """Convert the model to the precision that serves; leaves `Quantized`.
 
     Raises:
         StageFailure: PrecisionUnsupported, CalibrationInvalid; QuantizationFailed, naming the nodes
@@ -71,7 +71,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
 
 @dataclass
 class _Notes:
-    """What the report will say."""
+    """Warnings and facts for the report."""
 
     warnings: list[Finding] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class _Notes:
                 severity="warning",
                 reason=reason,
                 cause=cause,
-                nodes=nodes[:_MOST_NODES],
+                nodes=nodes[:_MAX_NODES],
                 node_count=len(nodes),
             )
         )
@@ -102,24 +102,24 @@ class _Quantization:
     def run(self) -> StageReport:
         wanted = self._recipe.precision
         if wanted is not None:
-            return self._asked(wanted)
+            return self._requested(wanted)
         if not self._recipe.allowed_precisions:
             return self._keep(None, "the model keeps its own precision")
         return self._automatic()
 
-    # a precision that is asked for
+    # a requested precision
 
-    def _asked(self, wanted: Precision) -> StageReport:
+    def _requested(self, wanted: Precision) -> StageReport:
         have = existing(graphs.parse(self._source))
         if refused := have.refuses(wanted):
             raise StageFailure(
                 Reason.PRECISION_UNSUPPORTED,
                 f"spec.precision is {wanted}, and {refused}",
-                nodes=have.quantized[:_MOST_NODES],
-                remedy="export the model in FP32, or leave spec.precision out to serve it as it is",
+                nodes=have.quantized[:_MAX_NODES],
+                remedy="export the model in FP32, or omit spec.precision to serve it unchanged",
             )
         if have.precision == wanted:
-            return self._keep(wanted, f"the model is {wanted} already and is served as it is")
+            return self._keep(wanted, f"the model is already {wanted} and is served unchanged")
         if refused := supported(wanted, None, self._recipe.backend):
             raise StageFailure(
                 Reason.PRECISION_UNSUPPORTED, f"spec.precision is {wanted}, and {refused}"
@@ -138,20 +138,20 @@ class _Quantization:
         return self._leave(wanted, made, "")
 
     def _lacks_data(self, wanted: Precision) -> str | None:
-        """Return what the precision needs and is not there; None: nothing."""
+        """Return what data the precision needs and lacks; None: none."""
         if wanted not in _CALIBRATED or self._calibration() is not None:
             return None
         if wanted == "INT8" and self._recipe.backend == "cpu":
-            return None  # ranges are found while it runs
-        return f"on backend {self._recipe.backend} it needs data to learn ranges from"
+            return None  # ranges are computed at run time
+        return f"on backend {self._recipe.backend} it needs calibration data"
 
     def _failed(self, wanted: Precision, made: QuantizedModel) -> StageFailure:
-        """Return the refusal, naming what costs most."""
+        """Return the failure, naming the nodes that cost most accuracy."""
         costs = [f"{name_nodes(list(cost.nodes))} ({cost.error:.2g})" for cost in made.costs]
         units = len(made.changed) + len(made.excluded)
         message = (
             f"the {wanted} model does not keep parity: {made.disagreement}; its error, 1 - cosine, is"
-            f" {made.first_error:.2g}, and leaving out as many of its {counted(units, 'node')} as"
+            f" {made.first_error:.2g}, and excluding as many of its {counted(units, 'node')} as"
             " spec.quantization.maxExcludedShare allows does not suffice"
         )
         if costs:
@@ -162,14 +162,14 @@ class _Quantization:
                 "choose another spec.precision, or widen spec.parity if the drift is acceptable"
             )
             if self._recipe.samples_uri is None:
-                # what is drawn may drive a model where real data never does
-                remedy = f"give real data in spec.parity.samples, {remedy}"
+                # generated inputs may cause values that real data never causes
+                remedy = f"provide real data in spec.parity.samples, {remedy}"
         nodes = tuple(dict.fromkeys(label for cost in made.costs for label in cost.nodes))
         finding = Finding(
             reason=Reason.QUANTIZATION_FAILED,
             cause=f"{message}{', '.join(costs)}",
             remedy=remedy,
-            nodes=nodes[:_MOST_NODES],
+            nodes=nodes[:_MAX_NODES],
             node_count=len(nodes),
         )
         cause = f"{message}{', '.join(costs[:_NAMED])}"
@@ -184,12 +184,12 @@ class _Quantization:
         names = ", ".join(allowed)
         have = existing(graphs.parse(self._source))
         if have.precision != "FP32":
-            return self._keep(None, f"the model is {have.precision} already and keeps that")
+            return self._keep(None, f"the model is already {have.precision} and keeps it")
         if self._recipe.backend in DEVICE_BACKENDS:
             return self._keep(
                 None,
-                f"the model keeps its own precision: {names} would do, and which is fastest can be"
-                " measured on a device alone; set spec.precision to have one",
+                f"the model keeps its own precision: {names} are allowed, but which is fastest can"
+                " only be measured on a device; set spec.precision to choose one",
             )
         made: dict[Precision, QuantizedModel] = {}
         refusals = {precision: self._try(precision, made) for precision in allowed}
@@ -204,11 +204,11 @@ class _Quantization:
         return self._settle(choice, made, times)
 
     def _try(self, precision: Precision, made: dict[Precision, QuantizedModel]) -> str | None:
-        """Make and prove a candidate; return why it cannot serve; None: it can."""
+        """Convert and prove a candidate; return why it cannot serve; None: it can."""
         if refused := supported(precision, None, self._recipe.backend):
             return refused
         if precision in _CALIBRATED and self._calibration() is None:
-            return "there is no spec.quantization.calibration to learn ranges from"
+            return "it needs spec.quantization.calibration"
         try:
             made[precision] = self._make(precision)
         except StageFailure as failure:
@@ -220,7 +220,7 @@ class _Quantization:
         return self._fails_on_backend(precision)
 
     def _measure(self, precisions: list[Precision]) -> dict[str, Times]:
-        """Return the times of the model as it is and of those in other precisions."""
+        """Return the times of the unchanged model and of those in other precisions."""
         if not precisions:
             return {}
         models = {_OWN: self._source} | {each: self._out(each) / MODEL_NAME for each in precisions}
@@ -240,7 +240,7 @@ class _Quantization:
                 self._notes.warn(Reason.QUANTIZATION_FAILED, why)
             else:
                 times[result.candidate.name] = Times(result.usual_rounds)
-        # a fast one is done sooner, and only rounds of the same load compare
+        # faster models may have fewer rounds, and only rounds under the same load are comparable
         least = min((len(each.rounds) for each in times.values()), default=0)
         return {name: Times(each.rounds[:least]) for name, each in times.items()}
 
@@ -258,14 +258,14 @@ class _Quantization:
                 )
         return self._keep(None, f"the model keeps its own precision; {reasons}")
 
-    # what both do
+    # candidates
 
     def _make(self, precision: Precision) -> QuantizedModel:
-        """Make and prove a model.
+        """Convert and prove a model.
 
         Raises:
             StageFailure: QuantizationFailed, PrecisionUnsupported, CalibrationInvalid and the like;
-                ProcessorMismatch where this machine's processor cannot prove the form.
+                ProcessorMismatch if this machine's processor cannot prove the form.
         """
         self._check_processor(precision)
         _log.info("quantising the model to %s", precision)
@@ -284,50 +284,51 @@ class _Quantization:
         try:
             with logged(progress):
                 limits = Limits(_SECONDS, memory_of_child())
-                made = Call(quantize, f"making the model {precision}", limits).run(request)
+                made = Call(quantize, f"converting the model to {precision}", limits).run(request)
         except SessionError as error:
             raise StageFailure(
                 Reason.QUANTIZATION_FAILED,
-                f"whether a model of {precision} keeps parity cannot be found out: ONNX Runtime's CPU"
-                f" provider refuses it: {plain(str(error))}",
-                remedy="leave spec.precision out, or export the model in it",
+                f"parity of the {precision} model cannot be proven: ONNX Runtime's CPU provider"
+                f" refuses it: {plain(str(error))}",
+                remedy="omit spec.precision, or export the model in it",
             ) from error
         self._notes.facts[precision] = made.model_dump(mode="json")
         self._warn_of(precision, made)
         return made
 
     def _check_processor(self, precision: Precision) -> None:
-        """Refuse to prove a form that needs exact products where they saturate: the proof would speak of those."""
+        """Refuse to prove a form that needs exact products if they saturate on this processor."""
         here = processor.read()
         relies = precision == "INT8" and self._recipe.int8_products == "exact"
         if relies and here.exact_products is False:
             raise StageFailure(
                 Reason.PROCESSOR_MISMATCH,
-                "the INT8 form is for processors whose INT8 products are exact (VNNI, AMX, ARM), and they"
-                f" saturate on this one: {here.described}",
-                remedy="correct spec.cpuFeatures of the AcceleratorClass, or keep processors without VNNI out of it",
+                "the INT8 form is for processors whose INT8 products are exact (VNNI, AMX, ARM), but"
+                f" they saturate on this one: {here.described}",
+                remedy="correct spec.cpuFeatures of the AcceleratorClass, or exclude processors"
+                " without VNNI from it",
             )
 
     def _warn_of(self, precision: Precision, made: QuantizedModel) -> None:
         if 0 < made.samples < ENOUGH and precision in _CALIBRATED:
             self._notes.warn(
                 Reason.CALIBRATION_TOO_SMALL,
-                f"ranges were learnt from {counted(made.samples, 'sample')}: what requests have beyond"
-                " what these show is cut off",
+                f"ranges were calibrated with {counted(made.samples, 'sample')}: values of requests"
+                " beyond these ranges are clipped",
             )
         if made.excluded and made.agrees:
             self._notes.warn(
                 Reason.QUANTIZATION_FAILED,
-                f"{counted(len(made.excluded), 'node')} cost too much accuracy and stay as they were:"
+                f"{counted(len(made.excluded), 'node')} cost too much accuracy and stay unchanged:"
                 f" {name_nodes(list(made.excluded))}; the error, 1 - cosine, was {made.first_error:.2g}"
                 f" and is {made.error:.2g}",
                 made.excluded,
             )
 
     def _fails_on_backend(self, precision: Precision) -> str | None:
-        """Return what is wrong on the backend that is to serve; None: nothing, or not known.
+        """Return why the candidate fails on the backend that is to serve; None if not, or unknown.
 
-        Backend cpu is what every proof runs on; those with a device are proven there.
+        Every proof runs on backend cpu; backends with a device are proven there.
         """
         backend = self._recipe.backend
         if backend == "cpu" or backend in DEVICE_BACKENDS:
@@ -354,10 +355,10 @@ class _Quantization:
     def _out(self, precision: Precision) -> Path:
         return self._work / f"{PREFIX}{precision.lower()}"
 
-    # what is left
+    # handing over
 
     def _keep(self, precision: Precision | None, message: str) -> StageReport:
-        """Leave the converted model as the one that serves."""
+        """Leave the converted model as the one to serve."""
         self._warn_of_saturation()
         kept = self._converted
         Quantized(
@@ -375,21 +376,22 @@ class _Quantization:
         return self._report(message)
 
     def _warn_of_saturation(self) -> None:
-        """Say that what was quantised elsewhere gives other outputs on this kind of processor."""
+        """Warn that an already quantised model has different outputs on this kind of processor."""
         here = processor.read()
         if here.exact_products is not False or self._recipe.backend in DEVICE_BACKENDS:
             return
         if saturable(graphs.parse(self._source), self._source.parent, self._recipe.backend):
             self._notes.warn(
                 Reason.PROCESSOR_MISMATCH,
-                f"the model's INT8 products saturate on this processor, {here.described}: outputs differ from"
-                " those on processors with VNNI; quantise it with weights of 7 bits (reduce_range)",
+                f"the model's INT8 products saturate on this processor, {here.described}: outputs"
+                " differ from those on processors with VNNI; quantise it with 7-bit weights"
+                " (reduce_range)",
             )
 
     def _leave(self, precision: Precision, made: QuantizedModel, chosen: str) -> StageReport:
-        """Leave a model that was made as the one that serves."""
+        """Leave a candidate as the model to serve."""
         folder = self._work / QUANTIZED_FOLDER
-        shutil.rmtree(folder, ignore_errors=True)  # of an earlier try
+        shutil.rmtree(folder, ignore_errors=True)  # of an earlier attempt
         self._out(precision).rename(folder)
         changes = self._changes(precision, made)
         Quantized(
@@ -421,21 +423,21 @@ class _Quantization:
             kind = "quantize"
             message = f"quantised {counted(count, 'node')} to {precision}{self._how(made)}"
         if made.excluded:
-            message += f", left out {len(made.excluded)} for accuracy"
+            message += f", excluded {len(made.excluded)} for accuracy"
         if others := len(made.left) - len(made.excluded):
             why = "cannot be quantised" if precision in _CALIBRATED else "stay in FP32"
             message += f"; {others} more {why}"
-        found.append(Change(kind=kind, message=message, nodes=made.changed[:_MOST_NODES]))
+        found.append(Change(kind=kind, message=message, nodes=made.changed[:_MAX_NODES]))
         return found
 
     def _how(self, made: QuantizedModel) -> str:
         quantization = self._recipe.quantization
         if quantization is None or quantization.calibration is None:
-            return ", with ranges found while it runs"
+            return ", with ranges computed at run time"
         return f", with ranges of {counted(made.samples, 'sample')} ({quantization.calibration.method})"
 
     def _costs(self, model: Path) -> tuple[NodeCost, ...]:
-        """Return what the nodes cost; where the model cannot be profiled, what they did before."""
+        """Return the nodes' costs; if the model cannot be profiled, those before the change."""
         _log.info("profiling the model on backend cpu")
         inputs = self._work / GOLDEN_FOLDER / INPUTS
         try:
@@ -468,12 +470,12 @@ class _Quantization:
 def without_rounding(measured: tuple[NodeCost, ...]) -> tuple[NodeCost, ...]:
     """Return costs without those of nodes that only the widened model has."""
     kept = [cost for cost in measured if ROUNDING not in cost.label]
-    whole = sum(cost.share for cost in kept) or 1.0
-    return tuple(cost.model_copy(update={"share": cost.share / whole}) for cost in kept)
+    total = sum(cost.share for cost in kept) or 1.0
+    return tuple(cost.model_copy(update={"share": cost.share / total}) for cost in kept)
 
 
 def _worst(outputs: tuple[OutputParity, ...]) -> str:
-    """Return the least agreement of all outputs, for people."""
+    """Return the worst agreement of all outputs, for a message."""
     cosines = [output.cosine for output in outputs if output.cosine is not None]
     if cosines:
         return f"cosine to the source {min(cosines):.6f}"

@@ -1,7 +1,8 @@
 """Writes a model with quantised nodes: QuantizeLinear and DequantizeLinear around them (QDQ). Pure.
 
-Which values and weights, in which types, the form says. What is not quantised is listed with the reason.
-Only nodes of the main graph are: those in bodies of If, Loop and Scan have no ranges.
+The form determines which values and weights are quantised, and their types. Nodes that are not
+quantised are listed with the reason. Only nodes of the main graph are quantised: those in bodies of
+If, Loop and Scan have no ranges.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,23 +47,23 @@ class Layer:
     weight: str
     bias: str  # "": none
     axis: int | None  # of the weight's channels
-    result: str  # what is quantised behind it, where the form asks for that
+    result: str  # the value quantised after it, if the form requires that; "": none
 
 
 @dataclass
 class Layers:
-    """What can be quantised, and why the rest cannot."""
+    """The nodes that can be quantised, and why others cannot."""
 
     layers: list[Layer] = field(default_factory=list)
     left: dict[str, str] = field(default_factory=dict)  # label to reason
 
     def values(self) -> list[str]:
-        """Return the values whose ranges calibration has to find."""
+        """Return the values that need ranges from calibration."""
         names = [name for layer in self.layers for name in (layer.activation, layer.result)]
         return list(dict.fromkeys(name for name in names if name))
 
     def result(self, nodes: Sequence[str], kept: Mapping[str, str]) -> PassResult:
-        """Return what was done where `nodes` are quantised and `kept` are not."""
+        """Return the result of a pass that quantised `nodes` and not `kept`."""
         units = tuple(each.index for each in self.layers)
         return PassResult(nodes=tuple(nodes), kept={**self.left, **kept}, units=units)
 
@@ -93,19 +94,19 @@ def find_layers(subject: SourceModel, form: Form, *, per_channel: bool) -> Layer
 def _layer(
     subject: SourceModel, index: int, node: NodeProto, per_channel: bool
 ) -> tuple[int, str, str, str, int | None] | str:
-    """Return what a node is quantised by, or why it is not."""
+    """Return the fields of a layer up to `axis`, or why the node is not quantised."""
     activation, weight = str(node.input[_ACTIVATION]), str(node.input[_WEIGHT])
     tensor = subject.constants.tensor(weight)
     constant = subject.constants.tensor(activation) is not None
     if tensor is None:
         return "its weight is its first input" if constant else "both of its inputs are computed"
     if tensor.data_type != TensorProto.FLOAT:
-        return "its weight is not of single precision"
+        return "its weight is not in single precision"
     if constant:
-        return "it has no input that is computed"
+        return "it has no computed input"
     rank = len(tensor.dims)
     if rank < 2:
-        return "its weight is no matrix"
+        return "its weight is not a matrix"
     transposed = attribute(node, "transB")
     axis = channel_axis(node.op_type, rank, transposed=bool(transposed and transposed.i))
     bias = str(node.input[_BIAS]) if len(node.input) > _BIAS else ""
@@ -115,15 +116,15 @@ def _layer(
 
 
 def _result(node: Node, constants: Constants) -> str:
-    """Return the value to quantise behind a node; "": none, since it leaves the integers by itself."""
+    """Return the value to quantise after a node; "": none, since its kernel returns floats itself."""
     made = node.makes()[0]
     readers = [reader.proto if isinstance(reader, Node) else None for reader in made.readers]
     match node.proto.op_type, readers:
         case "Conv", [NodeProto(op_type="Relu" | "Clip") as follower]:
-            return str(follower.output[0])  # the activation is then for free
+            return str(follower.output[0])  # the activation is fused at no cost
         case "Conv", _:
             return made.name
-        # ONNX Runtime makes a Gemm of single precision of the two before it looks for integers
+        # ONNX Runtime fuses both into a single-precision Gemm before it looks for QDQ patterns
         case "MatMul", [NodeProto(op_type="Add") as follower] if any(
             constants.tensor(name) is not None for name in follower.input
         ):
@@ -139,8 +140,8 @@ class StaticQuantization(PrecisionPass):
     order = 20
     needs = Needs(precisions=frozenset({"INT8", "FP8"}), data=True)
     layers: Layers  # what can be quantised
-    ranges: Mapping[str, tuple[float, float]]  # least and greatest value of activations and results
-    form: Form  # whose opset the subject has, or a later one
+    ranges: Mapping[str, tuple[float, float]]  # minimum and maximum of activations and results
+    form: Form  # the subject has its opset, or a later one
 
     @property
     @override
@@ -162,7 +163,7 @@ class _StaticWriter(ModelEditor):
             for name, (low, high) in how.ranges.items()
         }
         self._weights: dict[tuple[str, int | None], tuple[str, QuantizedWeight]] = {}
-        self._pairs: dict[str, str] = {}  # value to what stands behind its pair
+        self._pairs: dict[str, str] = {}  # value to the output of its QDQ pair
 
     def run(self, layers: Layers, excluded: frozenset[int]) -> PassResult:
         kept: dict[str, str] = {}
@@ -172,7 +173,7 @@ class _StaticWriter(ModelEditor):
             if layer.index in excluded:
                 kept[label] = EXCLUDED
             elif missing := self._missing(layer):
-                kept[label] = f"calibration saw no values of {missing}"
+                kept[label] = f"calibration observed no values of {missing}"
             elif not self._takes_bias(layer):
                 kept[label] = "its bias does not fit into 32-bit integers"
             else:
@@ -198,15 +199,15 @@ class _StaticWriter(ModelEditor):
         return not (self._form.integers and layer.bias) or self._integer_bias(layer) is not None
 
     def _integer_bias(self, layer: Layer) -> tuple[Array, NDArray[np.float32]] | None:
-        """Return the bias as integers, and what one of them is worth."""
+        """Return the bias as integers, and their scale."""
         _, weight = self._quantized_weight(layer)
-        worth = self._quantizers[layer.activation].scale * weight.scales.astype(np.float64)
-        values = quantize_bias(self.weight(layer.bias), worth)
-        return None if values is None else (values, worth.astype(np.float32))
+        scale = self._quantizers[layer.activation].scale * weight.scales.astype(np.float64)
+        values = quantize_bias(self.weight(layer.bias), scale)
+        return None if values is None else (values, scale.astype(np.float32))
 
     def _quantize(self, node: Node, layer: Layer) -> None:
         name = layer.activation
-        if name not in self._pairs:  # made in front of its first reader
+        if name not in self._pairs:  # inserted before its first reader
             self._pairs[name] = self.names.fresh(f"{name}_dequantized")
             node.insert_before(*self._pair(name, self._pairs[name], self._quantizers[name]))
         node.set_input(_ACTIVATION, self._pairs[name])
@@ -220,12 +221,12 @@ class _StaticWriter(ModelEditor):
         node.set_input(_WEIGHT, self._pairs[name])
         if self._form.integers and layer.bias:
             found = self._integer_bias(layer)
-            assert found is not None  # noqa: S101 - looked at before
-            values, worth = found
+            assert found is not None  # noqa: S101 - checked by `_takes_bias`
+            values, scale = found
             quantized = self.initializer(f"{layer.bias}_quantized", TensorProto.INT32, values)
             target = self.names.fresh(f"{layer.bias}_dequantized")
-            axis = 0 if worth.ndim else None
-            node.insert_before(self._dequantized(quantized, target, worth, None, None, axis))
+            axis = 0 if scale.ndim else None
+            node.insert_before(self._dequantized(quantized, target, scale, None, None, axis))
             node.set_input(_BIAS, target)
 
     def _pair(self, source: str, target: str, how: Quantizer) -> Iterator[NodeProto]:
@@ -257,7 +258,7 @@ class _StaticWriter(ModelEditor):
         return self.node("DequantizeLinear", inputs, target, source, **attributes)
 
     def _quantized_weight(self, layer: Layer) -> tuple[str, QuantizedWeight]:
-        """Return a weight's quantised initializer, made once for all nodes that share it."""
+        """Return a weight's quantised initializer, created once for all nodes that share it."""
         key = (layer.weight, layer.axis)
         if key not in self._weights:
             weight = quantize_weight(self.weight(layer.weight), self._form.weights, layer.axis)

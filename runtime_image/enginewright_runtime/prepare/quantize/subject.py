@@ -1,4 +1,4 @@
-"""The model whose precision is to change: in order, and with all that is asked of it again and again."""
+"""The model whose precision is to change: sorted, and with facts that passes need repeatedly."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from enginewright_runtime.graph.scoped.shape_nodes import shape_nodes
 from enginewright_runtime.prepare.convert.translating import translate
 from enginewright_runtime.prepare.quantize.tensors import Array, Sink
 
-# Before it every initializer had to be an input as well; since then such a one is no constant.
+# IR version since which initializers need not be inputs, and those that are inputs are not constant.
 _FREE_INITIALIZERS: Final = 4
 
 
@@ -34,10 +34,10 @@ class SourceModel:
 
     @classmethod
     def load(cls, path: Path, opset: int | None = None) -> Self:
-        """Parse a model, sort it, and bring it to at least `opset`.
+        """Parse a model, sort it, and convert it to at least `opset`.
 
         Raises:
-            TranslationError: nodes that the opset has no equivalent of.
+            TranslationError: nodes without an equivalent in the opset.
         """
         model = graphs.parse(path)
         rename_apart(model)
@@ -55,22 +55,22 @@ class SourceModel:
         )
 
     def label(self, index: int) -> str:
-        """Return what people call a node."""
+        """Return a node's label for messages."""
         return graphs.label(self.model.graph.node[index])
 
 
 @dataclass(frozen=True)
 class PrecisionPass(ABC):
-    """Lowers the precision of a model; what it makes differs in which nodes are left out."""
+    """Lowers the precision of a model, except of excluded nodes."""
 
-    order: ClassVar[int]  # the first of those whose needs are met is run
+    order: ClassVar[int]  # the first pass whose needs are met is run
     needs: ClassVar[Needs]
     widened: ClassVar[bool] = False  # whether it is proven in single precision, each result rounded
     subject: SourceModel
 
     @property
     def proof_level(self) -> str:
-        """Return the graph optimisations that it is proven with, a key of `optimization.LEVELS`."""
+        """Return the graph optimisation level of its proof, a key of `optimization.LEVELS`."""
         return "BASIC"
 
     @abstractmethod
@@ -79,12 +79,12 @@ class PrecisionPass(ABC):
 
         Args:
             model: the copy.
-            sink: what large tensors are written to.
-            excluded: indices of nodes that stay as they are, with all that is in their bodies.
+            sink: writer of large tensors.
+            excluded: indices of nodes that stay unchanged, including their bodies.
         """
 
     def write(self, folder: Path, excluded: frozenset[int] = frozenset()) -> PassResult:
-        """Lower the subject and write what comes of it as `MODEL_NAME` into a new folder."""
+        """Lower the subject and write the result as `MODEL_NAME` into a new folder."""
         with Sink(folder, self.subject.model) as sink:
             model = graphs.copy_of(self.subject.model)
             done = self.change(model, sink, excluded)
@@ -93,7 +93,7 @@ class PrecisionPass(ABC):
 
 
 class ModelEditor:
-    """A copy of a model that gets nodes and weights of names that nothing else has."""
+    """A copy of a model to which nodes and weights with unique names are added."""
 
     def __init__(self, model: ModelProto, subject: SourceModel, sink: Sink) -> None:
         self.subject = subject
@@ -116,14 +116,14 @@ class ModelEditor:
         prefix: str,
         **attributes: Any,  # noqa: ANN401 - of the operator
     ) -> NodeProto:
-        """Return a node for the graph, named after what it is made for."""
+        """Return a node for the graph, with a name that begins with `prefix`."""
         name = self.names.fresh(f"{prefix}/{operator}")
         return helper.make_node(operator, inputs, [output], name=name, **attributes)
 
     def weight(self, name: str) -> Array:
-        """Return a constant of the main graph, which is known to be one."""
+        """Return the value of a name that is known to be a constant of the main graph."""
         array = self.subject.constants.array(name)
-        assert array is not None  # noqa: S101 - found to be one before
+        assert array is not None  # noqa: S101 - checked by the caller
         return array
 
 

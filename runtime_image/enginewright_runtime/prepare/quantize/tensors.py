@@ -1,7 +1,7 @@
-"""Writes a changed model whose weights are many.
+"""Writes a changed model with large weights.
 
-A model of gigabytes must not lie in memory twice: what is written goes to an external file at once
-where the model is large.
+A model of gigabytes must not be in memory twice: tensors of a large model are written to an external
+file immediately.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,12 +29,12 @@ Array = NDArray[Any]
 
 
 class Sink:
-    """Writes a model into a new folder; large tensors go to an external file as they are made."""
+    """Writes a model into a new folder; large tensors go to an external file immediately."""
 
     def __init__(self, folder: Path, model: ModelProto) -> None:
-        """Make the folder, which must not exist.
+        """Create the folder, which must not exist.
 
-        `model` is what it is made from, parsed without external data.
+        `model` is the source, parsed without external data.
         """
         folder.mkdir()
         self._folder = folder
@@ -51,7 +51,7 @@ class Sink:
             self._file.close()
 
     def tensor(self, name: str, element: int, array: Array) -> TensorProto:
-        """Return a tensor with the array's bytes, which are those of the element type."""
+        """Return a tensor with the array's bytes, which must be of the element type."""
         tensor = TensorProto(name=name, data_type=element, dims=array.shape)
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         if self._file is None or len(data) <= _SMALL:
@@ -64,7 +64,7 @@ class Sink:
         """Write the model with all weights that it refers to; return the .onnx file's path.
 
         Args:
-            model: changed in place: its external tensors lie in one new file afterwards.
+            model: changed in place: its external tensors are in one new file afterwards.
             source: the folder of external files that the model still refers to.
 
         Raises:
@@ -81,7 +81,7 @@ class Sink:
             path.write_bytes(model.SerializeToString())
         except (EncodeError, ValueError) as error:
             raise StageFailure(
-                Reason.MODEL_TOO_LARGE, "the changed model is larger than one protobuf file can be"
+                Reason.MODEL_TOO_LARGE, "the changed model exceeds protobuf's limit of 2 GiB"
             ) from error
         return path
 

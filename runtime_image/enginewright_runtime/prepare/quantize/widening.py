@@ -1,10 +1,10 @@
-"""Computes what a device computes in half precision, on a processor that has no such kernels.
+"""Emulates a device's half precision on processors without such kernels.
 
-ONNX Runtime's CPU provider runs FP16 nodes in single precision between casts of its own, and takes
-away the casts that follow each other (onnxruntime/core/optimizer/insert_cast_transformer.cc): what overflows on a device is right there, so that
-a comparison on it proves nothing. BF16 it does not run at all. Here every node of half precision is
-widened instead, and each of its results is rounded to the format by casts that stay: what comes out
-is what a device computes but for the order of sums.
+ONNX Runtime's CPU provider runs FP16 nodes in single precision between casts that it inserts, and
+removes consecutive casts (onnxruntime/core/optimizer/insert_cast_transformer.cc): values that overflow
+on a device do not overflow there, so a comparison proves nothing. It does not run BF16 at all. Here
+every half-precision node is widened instead, and each of its results is rounded to the format by
+casts that ONNX Runtime keeps: the results are a device's except for the order of summation.
 """
 
 import logging
@@ -25,16 +25,16 @@ _HALVES: Final[Mapping[str, int]] = {
     "tensor(float16)": TensorProto.FLOAT16,
     "tensor(bfloat16)": TensorProto.BFLOAT16,
 }
-_LEFT_ALONE: Final = frozenset({"Cast", "Constant"})  # the CPU provider has them for halves
-ROUNDING: Final = "/rounding"  # in the names of nodes that the model does not have
+_NOT_WIDENED: Final = frozenset({"Cast", "Constant"})  # the CPU provider has half-precision kernels
+ROUNDING: Final = "/rounding"  # in the names of inserted nodes
 _log: Final = logging.getLogger(__name__)
 _SECONDS: Final = 900.0
 
 
 def widen(model: ModelProto) -> int:
-    """Widen every node of half precision, in place; return how many.
+    """Widen every half-precision node, in place; return how many.
 
-    External data need not be loaded; it is referred to as before.
+    External data need not be loaded; references to it are kept.
     """
     rename_apart(model)
     scope = Scope(model.graph)
@@ -61,26 +61,26 @@ def _is_bfloat16(model: ModelProto) -> bool:
 
 
 def emulated(model: Path, name: str) -> Path | None:
-    """Write the model so that the CPU provider runs it, as `name` beside it; None: it has no BF16.
+    """Write a copy that the CPU provider runs, as `name` beside the model; None: it has no BF16.
 
     Args:
-        model: of an IR version that ONNX Runtime loads; its external data is referred to.
-        name: of the file, which is the caller's to remove.
+        model: with an IR version that ONNX Runtime loads; the copy refers to its external data.
+        name: of the file, which the caller removes.
 
     Raises:
-        StageFailure: as `Call.run`; ModelTooLarge.
+        StageFailure: as by `Call.run`; ModelTooLarge.
     """
     if not _is_bfloat16(graphs.parse(model)):
         return None
     out = model.with_name(name)
-    _log.info("widening BF16, which ONNX Runtime's CPU provider has no kernels for")
+    _log.info("widening BF16, for which ONNX Runtime's CPU provider has no kernels")
     limits = Limits(seconds=_SECONDS, memory_bytes=memory_of_child())
     Call(write_widened, "widening the model", limits).run(model, out)
     return out
 
 
 def write_widened(model: Path, out: Path) -> None:
-    """Write a model of halves as one that ONNX Runtime's CPU provider runs, beside its weights."""
+    """Write a widened copy, which ONNX Runtime's CPU provider runs, beside the model's weights."""
     proto = graphs.parse(model)
     widen(proto)
     save(proto, out)
@@ -98,10 +98,10 @@ class _Widener:
         for node in scope.nodes:
             for body in node.bodies:
                 self.widen(body, wide)
-            # a function of the model has nodes of its own, and gets what it is written for
+            # calls of model-local functions keep their types, which the functions' nodes expect
             if not (
                 node.bodies
-                or node.proto.op_type in _LEFT_ALONE
+                or node.proto.op_type in _NOT_WIDENED
                 or self._signatures.of(node.proto) is None
             ):
                 self._widen_node(node, wide)
