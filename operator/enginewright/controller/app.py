@@ -40,22 +40,22 @@ from enginewright.kube.pod_http import pod_http
 from enginewright.kube.resources import Resource
 from enginewright.plan.plan import plan
 
-MODEL_WORKERS: Final = 8  # each holds at most one request; the event loop is one
+MODEL_WORKERS: Final = 8  # each has at most one request in progress
 ENGINE_WORKERS: Final = 4
-GRACE: Final = 0.7  # seconds for work in progress when the process is to stop
+GRACE: Final = 0.7  # seconds for work in progress when the process stops
 EVENTS_GRACE: Final = 0.2  # seconds for Events that are not written yet
 
 _logger = logging.getLogger(__name__)
 
 
 class OperatorApplication:
-    """Made inside a running event loop; `router` is what the informer feeds.
+    """Created inside a running event loop; the informer passes events to `router`.
 
-    `lost` is called when this process has led and may do so no more; it must end the process.
+    `lost` is called when this process has lost leadership; it must end the process.
     """
 
     def __init__(self, settings: OperatorSettings, lost: Callable[[str], None]) -> None:
-        disable_created_metrics()  # a second series for each counter that nothing reads
+        disable_created_metrics()  # an unused second series for each counter
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
@@ -174,7 +174,7 @@ class OperatorApplication:
         self._stopped = False
 
     async def start(self) -> None:
-        """Return when everything is listed and this process stands for leader."""
+        """Return when everything is listed and this process is a candidate for leadership."""
         await self._health.start()
         await self.informer.first_listing()
         await _until_success(self._leadership.own_namespace.load)
@@ -185,7 +185,7 @@ class OperatorApplication:
         _logger.info("started")
 
     async def stop_acting(self) -> None:
-        """Take nothing more, let work in progress end, write pending Events, hand over."""
+        """Accept no more work, let work in progress end, write pending Events, release the Lease."""
         if self._stopped:
             return
         self._stopped = True
@@ -196,7 +196,7 @@ class OperatorApplication:
         ended = await asyncio.gather(*(each.stop(GRACE) for each in self._controllers))
         with suppress(TimeoutError):
             await asyncio.wait_for(self._recorder.drain(), EVENTS_GRACE)
-        if all(ended):  # else the Lease expires: what was cut off may still be carried out
+        if all(ended):  # else the Lease expires: cancelled requests may still be executed
             await self._leadership.hand_over()
 
     async def stop_serving(self) -> None:
@@ -213,7 +213,7 @@ class OperatorApplication:
         _logger.info("stopped")
 
     async def _lead(self) -> None:
-        """Start what writes, once this process leads."""
+        """Start everything that writes, once this process leads."""
         await self._leadership.release.leading.wait()
         await self.informer.list_all()
         await _until_success(self._images.load)
@@ -256,7 +256,7 @@ class OperatorApplication:
         return "; ".join(problems) or None
 
     def _why_not_ready(self) -> str | None:
-        """Return why not; one that stands by is ready, since the release has one that leads."""
+        """Return why not; a standby replica is ready, since another one leads."""
         if not self.informer.synced:
             return "the initial listing is not complete"
         if self._leadership.refusal is not None:

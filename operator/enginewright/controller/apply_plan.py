@@ -1,4 +1,4 @@
-"""Applies a plan for one object, and reports in its status and an Event where that fails."""
+"""Applies a plan for one object, and reports failures in its status and an Event."""
 
 import logging
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from enginewright.kube.api import JsonObject
 from enginewright.kube.errors import KubeError, Terminating, Transient
 from enginewright.plan.types import EventIntent, Plan
 
-# Of a 500 that the API server answers for somebody else, such as a webhook that is not reached.
+# Reason of a 500 on behalf of another component, such as a webhook that is not reachable.
 _REFUSED: Final = "InternalError"
 
 _logger = logging.getLogger(__name__)
@@ -20,9 +20,9 @@ _logger = logging.getLogger(__name__)
 async def apply_plan(
     plan: Plan, observed: JsonObject, executor: Executor, recorder: EventRecorder
 ) -> bool:
-    """Apply, delete, write the one status, record Events; returns whether to requeue soon.
+    """Apply, delete, write the status, record Events; returns whether to requeue soon.
 
-    Raises KubeError, which the status and an Event report where waiting does not help.
+    Raises KubeError; the status and an Event report it if waiting does not help.
     """
     try:
         changed = await _execute(plan, observed, executor, recorder)
@@ -31,7 +31,7 @@ async def apply_plan(
         await executor.write_status(observed, plan.status)
         return True
     except Terminating as error:
-        _logger.info("skipped: %s", error.message)  # what is there goes with its namespace
+        _logger.info("skipped: %s", error.message)  # the object is deleted with its namespace
         return False
     except Transient as error:
         if error.reason == _REFUSED:
@@ -75,9 +75,9 @@ async def _execute(
 
 
 def _blocked(status: Mapping[str, Any], why: str) -> dict[str, Any]:
-    """Return the status of a plan that could not be applied: it says so where it waits.
+    """Return the status of a plan that could not be applied, with the failure in Ready and Reconciling.
 
-    What is Ready all the same stays so; the Event reports the failure.
+    If it is Ready nevertheless, it stays so; the Event reports the failure.
     """
     conditions = status.get("conditions") or ()
     if any(each["type"] == ConditionType.READY and each["status"] == "True" for each in conditions):

@@ -1,7 +1,7 @@
 """The observed state: one slim copy of every object that the operator watches.
 
-Three sources feed it: the first listing, kopf's watch events and the answers to our own writes.
-They arrive in no order, so a resource version never goes back and a deleted uid never returns.
+Three sources feed it: the first listing, kopf's watch events and the responses to our own writes.
+They arrive in any order, so an older resource version or a deleted uid is ignored.
 """
 
 from collections import Counter, OrderedDict
@@ -14,7 +14,7 @@ from enginewright.kube.api import JsonObject, Listing
 from enginewright.kube.resources import Resource
 from enginewright.manifests import labels
 
-_TOMBSTONES: Final = 4096  # deletions remembered against events that lag behind
+_TOMBSTONES: Final = 4096  # deleted uids that are remembered, against late events
 
 _OWNERS: Final = (labels.MODEL, labels.ENGINE)
 
@@ -23,7 +23,7 @@ _Owner = tuple[str, str, str]  # label, namespace, name
 
 
 class ObjectCache:
-    """Objects by kind and name, children also by the label of their owner. Not for threads."""
+    """Objects by kind and name, children also by the label of their owner. Not thread-safe."""
 
     def __init__(self) -> None:
         self._objects: dict[Resource, dict[_Name, JsonObject]] = {}
@@ -35,23 +35,23 @@ class ObjectCache:
     def observe(
         self, resource: Resource, obj: Mapping[str, Any], *, deleted: bool = False
     ) -> JsonObject | None:
-        """Take in an event; returns the object where something changed that somebody reads."""
+        """Handle an event; returns the object if a field that is read has changed."""
         if deleted:
             return self._forget(resource, obj)
         return self._take(resource, obj)
 
     def wrote(self, resource: Resource, obj: Mapping[str, Any]) -> None:
-        """Take in the API server's answer to a write of ours, before its event comes back."""
+        """Handle the API server's response to our write, before the watch event arrives."""
         self._take(resource, obj)
 
     def deleted(self, resource: Resource, obj: Mapping[str, Any]) -> None:
-        """Forget an object that we deleted, before its event comes back."""
+        """Forget an object that we deleted, before the watch event arrives."""
         self._forget(resource, obj)
 
     def replace(self, resource: Resource, listing: Listing) -> list[JsonObject]:
-        """Take in a whole listing; returns what changed, including what is gone.
+        """Handle a complete listing; returns the objects that were changed or deleted.
 
-        Objects that are newer than the listing stay: they came after it.
+        Objects newer than the listing stay: they were created after it.
         """
         changed = [taken for obj in listing.items if (taken := self._take(resource, obj))]
         listed = {name_of(obj) for obj in listing.items}
@@ -65,19 +65,19 @@ class ObjectCache:
         return changed
 
     def get(self, resource: Resource, namespace: str | None, name: str) -> JsonObject | None:
-        """Return an object; not to be changed."""
+        """Return an object, which must not be modified."""
         return self._objects.get(resource, {}).get((namespace or "", name))
 
     def all(self, resource: Resource) -> Iterable[JsonObject]:
-        """Return all objects of a kind, in a copy that survives changes."""
+        """Return a copy of the list of all objects of a kind."""
         return tuple(self._objects.get(resource, {}).values())
 
     def changes(self, resource: Resource) -> int:
-        """Return how often objects of a kind have changed, come or gone."""
+        """Return how often objects of a kind were created, changed or deleted."""
         return self._changes[resource]
 
     def views(self, kind: Kind[Viewed], objects: Iterable[JsonObject]) -> tuple[Viewed, ...]:
-        """Return the views of cached objects; those of unchanged ones are not made again."""
+        """Return the views of cached objects; those of unchanged objects are reused."""
         return self._views.of(kind, objects)
 
     def of_model(self, resource: Resource, namespace: str, model: str) -> tuple[JsonObject, ...]:
@@ -156,6 +156,6 @@ def _version_of(obj: Mapping[str, Any]) -> int:
 def _version(text: str) -> int:
     """Return a resource version as a number; comparing them is allowed since Kubernetes 1.35.
 
-    Before that it was so in fact for everything that etcd holds (KEP-5504 tells the history).
+    Before, it held in practice for everything in etcd (see KEP-5504 for the history).
     """
     return int(text) if text.isdecimal() else 0

@@ -1,8 +1,7 @@
 """Lists the pods of a finished Job that the watch has not delivered yet.
 
-Jobs and pods come by separate streams. A Job that is complete while its pod still seems to run
-would look like one whose result is lost, and be repeated; so before anything is decided about it,
-its pods are listed, once.
+Jobs and pods have separate watches. A Job that is complete while its pod still seems to run would
+look like one whose result was lost, and be repeated; so its pods are listed once before planning.
 """
 
 from collections.abc import Iterable
@@ -19,7 +18,7 @@ _REMEMBERED: Final = 4096
 
 
 class PodCatchUp:
-    """Remembers which Jobs were handled, so that an unchanged one costs no request."""
+    """Remembers which Jobs were handled, so that each costs at most one request."""
 
     def __init__(self, api: KubeApi, cache: ObjectCache) -> None:
         self._api = api
@@ -27,7 +26,7 @@ class PodCatchUp:
         self._done: set[str] = set()  # uids
 
     async def catch_up(self, jobs: Iterable[JobView]) -> None:
-        """Take the pods of finished Jobs into the cache where some are missing. Raises KubeError."""
+        """Add missing pods of finished Jobs to the cache. Raises KubeError."""
         for job in jobs:
             if job.uid in self._done or not job.ended:
                 continue

@@ -1,4 +1,4 @@
-"""Whose child is whose. Pure."""
+"""Which objects belong to which owner. Pure."""
 
 from collections.abc import Iterable
 from typing import TypeVar
@@ -14,12 +14,12 @@ Child = TypeVar("Child", bound=ObservedObject)
 def of_owner(
     uid: str, children: Iterable[Child], kind: Resource = INFERENCE_MODELS
 ) -> tuple[Child, ...]:
-    """Leave out what belonged to an earlier owner of this name and awaits garbage collection."""
+    """Return the children without those of a deleted owner of the same name."""
     return tuple(child for child in children if child.owners.get(kind.kind, uid) == uid)
 
 
 def of_jobs(jobs: Iterable[JobView], pods: Iterable[PodView]) -> tuple[PodView, ...]:
-    """Leave out the pods of Jobs that are not among `jobs`."""
+    """Return the pods without those of other Jobs than `jobs`."""
     uids = {job.uid for job in jobs}
     return tuple(
         pod for pod in pods if (owner := pod.owners.get(JOBS.kind)) is None or owner in uids

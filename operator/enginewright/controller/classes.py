@@ -1,4 +1,4 @@
-"""AcceleratorClasses: how many nodes each one has, and which two claim the same device."""
+"""AcceleratorClasses: how many nodes each one has, and which ones overlap."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from enginewright.plan.classes import matching, readiness
 
 @dataclass(frozen=True)
 class ClassReconciler:
-    """Writes the status of one AcceleratorClass where it has changed."""
+    """Writes the status of one AcceleratorClass if it has changed."""
 
     cache: ObjectCache
     executor: Executor

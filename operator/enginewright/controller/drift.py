@@ -1,8 +1,8 @@
-"""Does an observed object still say what we applied? Decided without asking the API server.
+"""Whether an observed object still has the fields that we applied, without a request.
 
-Server-side apply owns the fields that we send and no others, so the question is whether each of
-them is still there with its value: others may add what they like. The API server rewrites some
-values (`1000m` to `1`, an empty string to nothing), which are equal here too.
+Server-side apply owns only the fields that we send, so each of them must still have its value; other
+managers may add fields. The API server normalizes some values (`1000m` to `1`, an empty string to
+nothing), which count as equal.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from enginewright.api.scalars import exact_quantity
 
-# What associative lists of built-in kinds are keyed by; other lists are compared item by item.
+# Keys of associative lists in built-in kinds; other lists are compared item by item.
 _ITEM_KEYS: Final = ("name", "uid", "containerPort", "port", "mountPath", "type")
 
 Path: TypeAlias = tuple[str, ...]  # of a field; an item of a list in brackets
@@ -22,7 +22,7 @@ def holds(intent: Any, observed: Any) -> bool:  # noqa: ANN401 - any JSON value
 
 
 def differences(intent: Any, observed: Any, path: Path = ()) -> Iterator[Path]:  # noqa: ANN401 - likewise
-    """Yield the fields of `intent` that `observed` has otherwise or not at all, such as (spec, replicas)."""
+    """Yield the fields of `intent` that differ or are missing in `observed`, such as (spec, replicas)."""
     if observed is None:
         if intent:  # empty values are left out by the API server
             yield path
@@ -48,7 +48,7 @@ def _in_lists(intent: Sequence[Any], observed: Sequence[Any], path: Path) -> Ite
 
 
 def _item_key(items: Sequence[Any]) -> str | None:
-    """Return the field that tells the items apart, if one does."""
+    """Return the field with a unique value in each item, if there is one."""
     for key in _ITEM_KEYS:
         if items and all(isinstance(item, Mapping) and key in item for item in items):
             values = [item[key] for item in items]

@@ -1,7 +1,7 @@
-"""Leader election and claim over the API server; the decisions are leader.py's.
+"""Leader election and claim with Leases; leader.py makes the decisions.
 
-Runs for as long as the process does. One that has led and does so no more must end: `lost` is
-called, and until then `may_act` keeps every request from being sent.
+Runs as long as the process. A process that has lost leadership must exit: `lost` is called, and
+`may_act` already prevents every request.
 """
 
 import asyncio
@@ -40,25 +40,25 @@ _logger = logging.getLogger(__name__)
 
 
 class LeaseApi(Lists, Protocol):
-    """What an election needs of the API server. All of them raise `KubeError`."""
+    """What an election needs from the API server. All of them raise `KubeError`."""
 
     async def create(self, obj: Mapping[str, Any]) -> JsonObject:
-        """Make an object; Conflict where there is one."""
+        """Create an object; Conflict if it exists."""
         ...
 
     async def replace(self, obj: Mapping[str, Any]) -> JsonObject:
-        """Write an object whole; Conflict where it is not of this resource version any more."""
+        """Replace an object; Conflict if its resource version is no longer the current one."""
         ...
 
 
 def steady_clock() -> float:
-    """Return seconds that never go back, and that go on while the machine is suspended."""
+    """Return monotonic seconds that include the time while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True)
 class LeaseClaim:
-    """What is claimed, by whom."""
+    """What is claimed, and by which process."""
 
     key: LeaseKey
     identity: str
@@ -67,10 +67,10 @@ class LeaseClaim:
 
 
 class Election:
-    """One Lease: waits for it, holds it, hands it over.
+    """One Lease: waits for it, holds it, releases it.
 
-    `refused` is called with the reason why another release keeps this one from acting, and with None
-    once none does.
+    `refused` is called with the reason when another release prevents this one from acting, and with
+    None when none does any more.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Election:
         return self._elector.may_act(self._clock())
 
     async def run(self) -> None:
-        """Wait to lead, then lead; returns when that is over, after `lost` was called."""
+        """Wait for leadership and keep it; returns after it was lost and `lost` was called."""
         while True:
             if await self._campaign():
                 break
@@ -111,7 +111,7 @@ class Election:
         self._lost(why)
 
     async def release(self) -> None:
-        """Hand over: another replica need not wait until the Lease expires. `run` has been ended."""
+        """Release the Lease, so that another replica need not wait until it expires, after `run`."""
         self._elector.step_down()
         if not self._elector.has_written:
             return
@@ -129,7 +129,7 @@ class Election:
             async with asyncio.timeout(self._timing.deadline):
                 return await self._try()
         except Conflict:
-            return False  # another replica was quicker
+            return False  # another replica was faster
         except (KubeError, TimeoutError) as error:
             self._log_once(logging.WARNING, f"cannot acquire the Lease: {_text(error)}")
             return False
@@ -189,7 +189,7 @@ class Election:
                 _logger.warning("cannot renew the Lease: %s", problem)
 
     async def _renew(self) -> str | None:
-        """Renew once; returns why this is over for good. Raises KubeError."""
+        """Renew once; returns why leadership is lost, or None. Raises KubeError."""
         try:
             await self._take()
         except NotFound:
@@ -204,14 +204,14 @@ class Election:
         return None
 
     async def _list(self) -> dict[LeaseKey, Record]:
-        """Return all claims in the cluster, and keep the own Lease as it is."""
+        """Return all claims in the cluster, and store our own Lease."""
         listing = await self._api.list(LEASES, labels=SELECTOR)
         leases = {_key(lease): lease for lease in listing.items}
         self._lease = leases.get(self._claim.key)
         return {key: _record(lease) for key, lease in leases.items()}
 
     async def _write(self, holder: str, duration: float) -> None:
-        """Write the own Lease where nobody else has since it was read. Raises KubeError."""
+        """Write our own Lease unless it has changed since it was read. Raises KubeError."""
         known = self._lease
         body = self._body(holder, duration, known)
         self._lease = (
@@ -219,7 +219,7 @@ class Election:
         )
 
     def _body(self, holder: str, duration: float, known: JsonObject | None) -> JsonObject:
-        """Return the Lease; its times are for people: nobody decides by them."""
+        """Return the Lease; its times are informational and not used for decisions."""
         before = (known or {}).get("spec") or {}
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         same = before.get("holderIdentity") == holder
@@ -250,7 +250,7 @@ class Election:
         )
 
     def _log_once(self, level: int, text: str) -> None:
-        """Log what keeps this process waiting, once."""
+        """Log why this process waits, unless it was logged last."""
         if text != self._last_logged:
             self._last_logged = text
             _logger.log(level, "%s", text)
@@ -273,7 +273,7 @@ def _record(lease: Mapping[str, Any]) -> Record:
 
 
 def _why(rival: Record) -> str:
-    """Return the sentence for those who have installed a second release."""
+    """Return the message for users who have installed a second release."""
     namespace, name = rival.key
     scope = "all namespaces" if EVERYTHING in rival.scope else ", ".join(sorted(rival.scope))
     return (

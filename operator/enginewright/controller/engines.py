@@ -25,9 +25,9 @@ from enginewright.plan.types import Config
 
 @dataclass(frozen=True)
 class EngineReconciler:
-    """One pass over one InferenceEngine.
+    """Reconciles one InferenceEngine.
 
-    `progress` returns how far the build of a Job is, by namespace and name; None: not known.
+    `progress` returns the progress of a Job's build, by namespace and name; None: not known.
     """
 
     pods: PodCatchUp
@@ -43,7 +43,7 @@ class EngineReconciler:
         """Do what the engine needs now. Raises KubeError."""
         observed = self.cache.get(INFERENCE_ENGINES, key.namespace, key.name)
         if observed is None or observed["metadata"].get("deletionTimestamp"):
-            # its Jobs are left to Kubernetes' garbage collection
+            # its Jobs are garbage collected
             return ReconcileResult(exists=False)
         engine = readable(InferenceEngine, observed, self.recorder)
         if engine is None:

@@ -24,7 +24,7 @@ COMPONENT: Final = "enginewright"
 REPEAT_AFTER: Final = 300.0  # seconds in which the same Event is recorded once
 _WAITING: Final = 1000
 _REMEMBERED: Final = 4096
-_MESSAGE_LIMIT: Final = 1024  # the API server refuses longer ones
+_MESSAGE_LIMIT: Final = 1024  # the API server rejects longer ones
 _CLUSTER_SCOPED_NAMESPACE: Final = "default"  # where kubectl looks for them
 
 _logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class _PendingEvent:
 
 
 class EventRecorder:
-    """Takes Events without waiting; `run` writes them."""
+    """Queues Events without blocking; `run` writes them."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class EventRecorder:
         self._last_recorded: OrderedDict[str, float] = OrderedDict()
 
     def record(self, regarding: Mapping[str, Any], intent: EventIntent) -> None:
-        """Have an Event written about an object, unless the same one was written just now."""
+        """Queue an Event about an object, unless the same one was recorded within `REPEAT_AFTER`."""
         pending = _PendingEvent(_reference(regarding), intent)
         name = _event_name(pending)
         moment = self._clock()

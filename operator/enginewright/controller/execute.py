@@ -1,9 +1,9 @@
-"""The writes of a plan: apply what differs, delete what must go, write one status.
+"""The writes of a plan: apply, delete, write the status.
 
-Writes nothing where the observed object already has what the plan wants. That is so when its
-intent annotation carries the hash of the wanted object, and its content still holds the intent or
-is what the API server returned for our last apply; so a restart writes nothing, an edit is
-reverted, and an API server that rewrites our values cannot make us write for ever.
+An object is not written if it is already as wanted: its intent annotation has the hash of the wanted
+object, and its content still matches or is what the API server returned for our last apply. So a
+restart writes nothing, an edit is reverted, and an API server that rewrites our values cannot cause
+endless writes.
 """
 
 import hashlib
@@ -35,16 +35,16 @@ _OWNER_KINDS: Final = {each.kind: each for each in (INFERENCE_MODELS, INFERENCE_
 _logger = logging.getLogger(__name__)
 
 
-class NameTaken(KubeError):  # noqa: N818 - says what is the matter
+class NameTaken(KubeError):  # noqa: N818 - says what is wrong
     """An object that Enginewright does not manage has the name that is needed."""
 
 
-class StillTerminating(KubeError):  # noqa: N818 - says what is the matter
+class StillTerminating(KubeError):  # noqa: N818 - says what is wrong
     """An object of an earlier owner has the name that is needed and is being deleted."""
 
 
 class Executor:
-    """Writes for all controllers; remembers what the API server made of it."""
+    """Writes for all controllers; remembers the API server's responses."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class Executor:
         *,
         written: Callable[[Resource, JsonObject], None] = lambda _resource, _obj: None,
     ) -> None:
-        """Make one; `written` is called with every object that was applied, and with its new status.
+        """Initialize; `written` is called with every object after its apply or status update.
 
-        The event that follows a write of ours says nothing new to the cache, and wakes nobody.
+        The watch event after our own write does not change the cache, so it queues nothing.
         """
         self._api = api
         self._cache = cache
@@ -67,13 +67,13 @@ class Executor:
         wanted: Mapping[str, Any],
         undone: Callable[[str], None] = lambda _message: None,
     ) -> bool:
-        """Bring one object to what is wanted; returns whether anything was written.
+        """Bring one object to the wanted state; returns whether anything was written.
 
         Args:
             wanted: the object.
-            undone: is called with a sentence where this reverts somebody else's edit.
+            undone: is called with a message if this reverts another manager's edit.
 
-        Raises KubeError; StillTerminating and NameTaken where the name belongs to another object.
+        Raises KubeError; StillTerminating and NameTaken if the name belongs to another object.
         """
         wanted = _stamped(wanted)
         resource = resource_of(wanted["apiVersion"], wanted["kind"])
@@ -84,13 +84,13 @@ class Executor:
                 if owner := self._living_owner(known):
                     raise NameTaken(f"{_name(wanted)} is owned by {owner}: rename one of the two")
                 raise StillTerminating(f"{_name(wanted)} is still being deleted")
-            # A Job's template cannot change: its name is made from all that decides it.
+            # A Job's template is immutable: its name contains a hash of everything that decides it.
             if resource == JOBS or self._settled(wanted, known):
                 return False
             edited = self._edited(wanted, known)
             editor = await self._editor(resource, known, edited) if edited else ""
             response = await self._api.apply(wanted)
-            # what the API server or a webhook rewrites each time, nobody has edited
+            # fields that the API server or a webhook rewrites each time are not edits
             rewritten = set(differences(wanted, response))
             if edited := [each for each in edited if each not in rewritten]:
                 undone(
@@ -106,7 +106,7 @@ class Executor:
         return True
 
     async def delete(self, ref: ObjectRef) -> bool:
-        """Delete the object that was observed under this name, never one that came after it."""
+        """Delete the observed object with this name, never a later one."""
         resource = resource_of(ref.api_version, ref.kind)
         known = self._cache.get(resource, ref.namespace, ref.name)
         if known is None or known["metadata"].get("deletionTimestamp"):
@@ -121,7 +121,7 @@ class Executor:
         return True
 
     async def write_status(self, observed: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
-        """Write the whole status where it differs from the observed one."""
+        """Write the complete status if it differs from the observed one."""
         wanted = _without_nulls(status)
         uid = observed["metadata"]["uid"]
         written = canonical_json([wanted, observed.get("status")])
@@ -131,7 +131,7 @@ class Executor:
             return False
         metadata = {
             key: observed["metadata"][key]
-            for key in ("name", "namespace", "uid")  # uid: never onto a later one of this name
+            for key in ("name", "namespace", "uid")  # uid: never to a later object of this name
             if key in observed["metadata"]
         }
         response = await self._api.apply_status(
@@ -150,7 +150,7 @@ class Executor:
         return True
 
     async def _first_apply(self, resource: Resource, wanted: Mapping[str, Any]) -> JsonObject:
-        """Apply an object that we do not know of, without taking one from somebody else."""
+        """Apply an object that is not in the cache, without taking over another manager's."""
         try:
             return await self._api.apply(wanted, force=False)
         except Conflict:
@@ -173,7 +173,7 @@ class Executor:
     async def _editor(
         self, resource: Resource, known: Mapping[str, Any], fields: Sequence[Path]
     ) -> str:
-        """Return who owns a field of `known` besides us, by the API server's bookkeeping."""
+        """Return who owns a field of `known` besides us, from its managed fields."""
         metadata = known["metadata"]
         try:
             live = await self._api.get(resource, metadata.get("namespace"), metadata["name"])
@@ -189,7 +189,7 @@ class Executor:
         return " and ".join(sorted(filter(None, owners))) or "somebody"
 
     def _living_owner(self, known: Mapping[str, Any]) -> str | None:
-        """Return the owner of an object where that is there and stays."""
+        """Return the owner of an object if both exist and the object is not being deleted."""
         if known["metadata"].get("deletionTimestamp"):
             return None
         for each in known["metadata"].get("ownerReferences") or ():
@@ -228,7 +228,7 @@ def _shown(fields: Sequence[Path]) -> str:
 
 
 def _owns(fields: Mapping[str, Any], path: Path) -> bool:
-    """Return whether managed fields (FieldsV1) hold a path; lists count whole."""
+    """Return whether managed fields (FieldsV1) contain a path; lists are not descended into."""
     for part in path:
         if part.startswith("["):
             return True
@@ -239,7 +239,7 @@ def _owns(fields: Mapping[str, Any], path: Path) -> bool:
 
 
 def _stamped(wanted: Mapping[str, Any]) -> JsonObject:
-    """Return `wanted` with its own hash, which shows a later pass that a field was dropped."""
+    """Return `wanted` with its own hash, which shows later that a field was dropped."""
     metadata = wanted["metadata"]
     intent = hashlib.sha256(canonical_json(wanted).encode()).hexdigest()
     annotations = {**(metadata.get("annotations") or {}), INTENT_ANNOTATION: intent}
@@ -262,7 +262,7 @@ def _content(obj: Mapping[str, Any]) -> str:
 
 
 def _is_terminating(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Return whether it is being deleted, or will be because its owner is another, gone one."""
+    """Return whether it is being deleted, or will be because its owner was deleted."""
     if known["metadata"].get("deletionTimestamp"):
         return True
     old, new = _owners(known), _owners(wanted)
@@ -270,7 +270,7 @@ def _is_terminating(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool
 
 
 def _same_owner(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
-    """Return whether a live object that we did not know of is the one that we want."""
+    """Return whether a live object that was not in the cache is the wanted one."""
     if wanted_owners := _owners(wanted):
         return wanted_owners.items() <= _owners(live).items()
     managers = [

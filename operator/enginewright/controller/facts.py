@@ -1,4 +1,4 @@
-"""What is known about one model: for the operator's pass over it, and for `enginewright plan`."""
+"""What is known about one model, for its reconciliation and for `enginewright plan`."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
@@ -46,14 +46,14 @@ def gather(
     """Return the facts that a plan of a model is made from.
 
     Args:
-        cache: of all that the API server holds.
-        model: which may be newer than the cache's.
+        cache: of the API server's objects.
+        model: may be newer than the cached one.
         config: the operator's.
         now: timezone-aware.
-        images: what the probed images hold, by reference.
+        images: what the probed images contain, by reference.
         image_failures: why images could not be probed, by reference.
         verdicts: of the sidecars of pods, by name.
-        silent: which pods' sidecars have not answered for long.
+        silent: which pods' sidecars have not responded for a long time.
     """
     namespace, name, uid = model.metadata.namespace, model.metadata.name, model.metadata.uid
 
@@ -97,9 +97,9 @@ def gather(
 
 
 class _Engines(Mapping[str, InferenceEngine]):
-    """A namespace's InferenceEngines by name, read when they are asked for; an unreadable one is missing.
+    """A namespace's InferenceEngines by name, parsed on access; an invalid one is missing.
 
-    A plan of a model reads the few that it needs; a namespace may hold hundreds.
+    A model's plan reads the few that it needs; a namespace may have hundreds.
     """
 
     def __init__(self, cache: ObjectCache, namespace: str) -> None:

@@ -8,11 +8,11 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 _logger = logging.getLogger(__name__)
 
-Check = Callable[[], str | None]  # why not; None: all is well
+Check = Callable[[], str | None]  # the problem; None: healthy
 
 
 class HealthServer:
-    """`/healthz`, `/readyz` and `/metrics`; an event loop that is stuck answers none of them."""
+    """`/healthz`, `/readyz` and `/metrics`; none of them responds if the event loop is stuck."""
 
     def __init__(
         self, port: int, *, alive: Check, ready: Check, registry: CollectorRegistry

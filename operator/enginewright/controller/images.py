@@ -1,7 +1,7 @@
-"""What the configured images hold, probed once in each image itself.
+"""What the configured images contain, probed once in each image.
 
-A Job runs `enginewright-runtime probe` in the image; its report is kept in a ConfigMap, so that a
-restarted operator probes nothing. Models wait for the report, and say why there is none.
+A Job runs `enginewright-runtime probe` in the image; its report is stored in a ConfigMap, so that a
+restarted operator does not probe again. Models wait for the report, and show why it is missing.
 """
 
 import json
@@ -45,7 +45,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Attempts:
-    """What is remembered of an image that is not known yet."""
+    """Attempts to probe an image that is not known yet."""
 
     attempt: int = 1
     failure: JobFailure | None = None
@@ -128,7 +128,7 @@ class ImageReconciler:
         return Observed({job.name: job for job in jobs}, pods, self._now())
 
     def _ours(self, resource: Resource, key: str) -> list[dict[str, object]]:
-        """Return an image's Jobs or pods; of the operator's namespace alone: tenants label as they like."""
+        """Return an image's Jobs or pods in the operator's namespace; labels elsewhere are not trusted."""
         return [
             obj
             for obj in self._cache.all(resource)
@@ -180,7 +180,7 @@ class ImageReconciler:
 
 
 def _newest(key: str, observed: Observed) -> int:
-    """Return the number of the newest Job: after a restart nothing else remembers it."""
+    """Return the number of the newest Job, which is not recorded elsewhere after a restart."""
     prefix = probe_job_name(key, 0)[:-1]
     numbers = [name.removeprefix(prefix) for name in observed.jobs if name.startswith(prefix)]
     return max((int(each) for each in numbers if each.isdecimal()), default=1)

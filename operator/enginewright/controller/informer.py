@@ -1,9 +1,9 @@
-"""What is watched, and the listings that kopf does not do for us.
+"""What is watched, and the listings that kopf does not do.
 
-The first listing comes before any reconcile, so that nothing is decided on half a picture. A new
-leader lists again before it acts: a watch may hang for minutes without an error, and what the
-leader before it did must not be undone. Later listings drop what vanished while a watch was broken,
-of which kopf reports nothing: whenever kopf has begun a watch again, and hourly.
+The first listing precedes any reconcile, so that no plan is made from incomplete state. A new leader
+lists again before it acts: a watch may hang for minutes without an error, and the previous leader's
+writes must not be undone. Later listings remove objects that were deleted while a watch was broken,
+which kopf does not report: whenever kopf has restarted a watch, and hourly.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Watch:
-    """One kind, and which of its objects the API server is to send."""
+    """One kind, and the selectors for its objects."""
 
     resource: Resource
     labels: str | None = None
@@ -58,7 +58,7 @@ def watches(claim: str) -> tuple[Watch, ...]:
     return (
         Watch(NODES),
         Watch(ACCELERATOR_CLASSES),
-        # By name: the administrator may have made the claim, without our labels.
+        # By name: the administrator may have created the claim, without our labels.
         Watch(CLAIMS, fields=f"metadata.name={claim}"),
         Watch(JOBS, labels=MANAGED),
         Watch(PODS, labels=MANAGED),
@@ -72,7 +72,7 @@ def watches(claim: str) -> tuple[Watch, ...]:
 
 
 class Informer:
-    """Lists everything that is watched into the cache; of `namespaces`, or of all where it is None."""
+    """Lists everything that is watched into the cache; in `namespaces`, or in all if None."""
 
     def __init__(
         self,
@@ -162,4 +162,4 @@ class Informer:
             return await listed(None)
         listings = [await listed(namespace) for namespace in sorted(self._namespaces)]
         items = tuple(item for listing in listings for item in listing.items)
-        return Listing(items, listings[0].resource_version)  # the oldest: what is newer stays
+        return Listing(items, listings[0].resource_version)  # the oldest: newer objects stay

@@ -1,4 +1,4 @@
-"""Who may act: the decision, without IO and without a clock of its own.
+"""Who may act: the decisions, without IO and without reading a clock.
 
 Each release has one Lease, in its own namespace. It elects the leader among the release's replicas, as
 client-go's does, and while it has a holder it claims what the release watches. No object is common to all
@@ -58,14 +58,14 @@ class _KnownLease:
 
 @dataclass(frozen=True)
 class Take:
-    """Write the own Lease with this process as its holder, where it is still the one that was read."""
+    """Write our own Lease with this process as its holder, if it has not changed since it was read."""
 
-    known: Record | None  # None: make it
+    known: Record | None  # None: create it
 
 
 @dataclass(frozen=True)
 class Withdraw:
-    """Give up the own claim: another release has been there before."""
+    """Give up our own claim: another release was first."""
 
     known: Record
     rival: Record
@@ -96,7 +96,7 @@ def overlap(one: frozenset[str], other: frozenset[str]) -> bool:
 
 
 class Elector:
-    """One process that wants to lead. Times are seconds of one clock that never goes back."""
+    """One candidate for leadership. Times are seconds of one monotonic clock."""
 
     def __init__(self, key: LeaseKey, identity: str, scope: frozenset[str], timing: Timing) -> None:
         if timing.deadline >= timing.lease:
@@ -123,7 +123,7 @@ class Elector:
         return Take(own) if own is None or free else StandBy(own.holder)
 
     def wrote(self, *, sent: float) -> None:
-        """Take in that the own Lease was written with this process as its holder."""
+        """Record that our own Lease was written with this process as its holder."""
         self._written = sent
 
     def confirm(
@@ -154,7 +154,7 @@ class Elector:
         return (self._written or 0.0) + self.timing.deadline
 
     def step_down(self) -> None:
-        """Lead no more, for good or until the next `confirm`."""
+        """Stop leading, until the next `confirm` if any."""
         self._leads = False
 
     def _in_time(self, now: float) -> bool:
@@ -173,7 +173,7 @@ class Elector:
         return _KnownLease(record.version, now, was_held=was_held or bool(record.holder))
 
     def _rival(self, records: Iterable[Record], now: float) -> Record | None:
-        """Return another release's claim; the same one each time where there are several."""
+        """Return another release's claim; always the same one if there are several."""
         rivals = [
             record
             for record in records

@@ -1,8 +1,8 @@
 """What this process may do now: the leader elections of a release.
 
-One Lease for the release; where it does not watch all namespaces, a second one for what has no
-namespace, which one release only keeps. Both have connections of their own: a renewal waits for
-no other request, and no candidate is kept from standing.
+One Lease for the release; if it does not watch all namespaces, a second one for cluster-scoped
+objects, which only one release manages. They have a client of their own, so that renewals do not
+wait for other requests and a candidate may write its Lease before it leads.
 """
 
 import logging
@@ -32,7 +32,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Leadership:
-    """`lost` is called when this process has led and may do so no more; it must end the process."""
+    """Elections; `lost` is called when this process has lost leadership and must end the process."""
 
     def __init__(
         self, settings: OperatorSettings, registry: CollectorRegistry, lost: Callable[[str], None]
@@ -42,7 +42,7 @@ class Leadership:
         self._namespace = settings.config.namespace
         self.notices = EventRecorder(self._client)
         self.own_namespace = OperatorNamespace(self._client, self._namespace, settings.deployment)
-        self.refusal: str | None = None  # why another release keeps this one from acting
+        self.refusal: str | None = None  # how another release prevents this one from acting
         name = settings.deployment or OPERATOR
         scope = settings.namespaces or frozenset({EVERYTHING})
         self.release = self._elect(name, scope, self._refused)
@@ -60,7 +60,7 @@ class Leadership:
         )
 
     async def hand_over(self) -> None:
-        """Let another replica lead at once."""
+        """Release the Leases, so that another replica can lead at once."""
         for election in filter(None, (self.classes, self.release)):
             await election.release()
 
@@ -76,7 +76,7 @@ class Leadership:
         return Election(self._client, claim, lost=self._lost, refused=refused)
 
     def _refused(self, why: str | None) -> None:
-        """Report that another release is in the way, or remember that none is."""
+        """Report that another release prevents this one from acting; None: none does."""
         if why is not None and why != self.refusal:
             _logger.warning("not reconciling: %s", why)
             if self.own_namespace.deployment is not None:

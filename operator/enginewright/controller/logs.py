@@ -1,7 +1,6 @@
-"""Log lines as logfmt, each with the controller and the key that it is about.
+"""Log lines as logfmt, each with its controller and key.
 
-The key travels in a context variable, so that a line written deep inside a plan or the client
-carries it too without anybody passing it along.
+The key is in a context variable, so that lines written deep inside a plan or the client have it too.
 """
 
 import logging
@@ -49,9 +48,9 @@ class LogfmtFormatter(logging.Formatter):
 
 
 class Sparse(logging.Filter):
-    """Lets one line of kopf through in ten seconds.
+    """Lets one line of kopf through every ten seconds.
 
-    Ten watch streams that tell each attempt to reconnect would say one thing 300 times a minute.
+    Otherwise ten watches that log each attempt to reconnect would write 300 similar lines a minute.
     """
 
     def __init__(self) -> None:
@@ -74,7 +73,7 @@ class Sparse(logging.Filter):
 
 
 def configure_logging(level: str) -> None:
-    """Send everything of at least `level` to stderr; libraries only from warning on."""
+    """Log to stderr from `level` on; for libraries, from warning on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogfmtFormatter())
     handler.addFilter(Sparse())

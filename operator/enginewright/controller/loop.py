@@ -1,4 +1,4 @@
-"""Workers that take keys from a queue and reconcile them: the one place where errors end.
+"""Workers that take keys from a queue and reconcile them, and handle all errors.
 
 Metrics carry controller-runtime's names.
 """
@@ -19,7 +19,7 @@ from enginewright.kube.errors import KubeError, Transient
 
 Key = TypeVar("Key", bound=Hashable)
 
-RESYNC: Final = 600.0  # seconds: every key is looked at this often, in memory
+RESYNC: Final = 600.0  # seconds between reconciles of a key without a change, from the cache
 STUCK: Final = 600.0  # seconds after which work on one key counts as stuck
 
 _logger = logging.getLogger(__name__)
@@ -27,9 +27,9 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ReconcileResult:
-    """What one pass over a key asks of the queue; controller-runtime's Result."""
+    """When to reconcile a key again, as controller-runtime's Result."""
 
-    exists: bool = True  # False: nothing to come back to
+    exists: bool = True  # False: never
     requeue: bool = False  # soon: this pass has changed the facts, or waits for a change
     requeue_after: float | None = None  # seconds
 
@@ -88,14 +88,14 @@ class Controller(Generic[Key]):
         ]
 
     def add(self, key: Key) -> None:
-        """Queue a key; before the start nobody would take it, and what starts looks at everything."""
+        """Queue a key; before the start it is dropped, since everything is queued at the start."""
         if self._tasks:
             self.queue.add(key)
 
     async def stop(self, grace: float) -> bool:
-        """Take nothing more, let what is under way end within `grace` seconds, then cut it off.
+        """Accept no more keys, wait `grace` seconds for work in progress, then cancel it.
 
-        Returns whether all has ended by itself: a request that was cut off may still be carried out.
+        Returns whether nothing was cancelled: a cancelled request may still be executed.
         """
         self.queue.shut_down()
         if not self._tasks:
@@ -107,7 +107,7 @@ class Controller(Generic[Key]):
         return not late
 
     def problem(self) -> str | None:
-        """Return why this controller does not work as it should; None when it does."""
+        """Return why this controller is not healthy; None if it is."""
         if any(task.done() for task in self._tasks):
             return f"a worker of {self._name} has exited"
         if self.queue.longest_running > STUCK:
@@ -147,12 +147,12 @@ class Controller(Generic[Key]):
         self._metrics.time.labels(self._name).observe(time.monotonic() - started)
 
     def _schedule(self, key: Key, reconciled: ReconcileResult) -> str:
-        """Put the key where it belongs next; returns controller-runtime's name of the result."""
+        """Schedule the key's next reconcile; returns controller-runtime's name of the result."""
         if not reconciled.exists:
             self.queue.forget(key)
             return "success"
         if reconciled.requeue:
-            # Later each time: should a plan never settle, it costs less and less.
+            # With backoff, in case a plan never settles.
             self.queue.add_rate_limited(key)
             return "requeue"
         self.queue.forget(key)

@@ -1,7 +1,7 @@
 """The operator's own metrics about models and engines.
 
-Models are counted from the cache when Prometheus asks, engines when a Job of theirs has ended. A
-label names an object only for models that are not ready, and only for so many of them.
+Models are counted from the cache at every scrape, engines when one of their Jobs has finished. Only
+models that are not ready have series of their own, and only a limited number of them.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ class _NotReady:
 
     @classmethod
     def of(cls, model: Mapping[str, Any]) -> Self | None:
-        """Return the model, or None where it is ready or goes away."""
+        """Return the model, or None if it is ready or being deleted."""
         metadata = model["metadata"]
         conditions = {
             each["type"]: each for each in (model.get("status") or {}).get("conditions") or ()
@@ -120,7 +120,7 @@ class ModelCollector(Collector):
 
 
 class EngineMetrics:
-    """What came of the Jobs of engines."""
+    """Results of the Jobs of engines."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._builds = CounterMetric(
@@ -149,7 +149,7 @@ class EngineMetrics:
     def count(self, ended: Ended) -> None:
         """Count how a Job ended."""
         if ended.reason:
-            # Only reasons that are in the enum, so that no pod can make series.
+            # Only reasons in the enum, so that no pod can create series.
             known = ended.reason in set(Reason)
             self._builds.labels("failed", ended.reason if known else Reason.INTERNAL_ERROR).inc()
             return

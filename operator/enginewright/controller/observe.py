@@ -1,4 +1,4 @@
-"""Which view each watched kind has, and views of cached objects, made once for each of them."""
+"""The views of watched kinds, and a cache of views."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ REVISION: Final[Kind[RevisionView]] = Kind(CONTROLLER_REVISIONS, revision_view)
 
 
 class Views:
-    """Views of objects that are replaced, never changed."""
+    """Cached views; objects are replaced, never modified."""
 
     def __init__(self) -> None:
         self._made: dict[Resource, dict[tuple[str, str], tuple[JsonObject, ObservedObject]]] = {}
@@ -55,7 +55,7 @@ class Views:
         return tuple(self._view(kind, obj) for obj in objects)
 
     def forget(self, resource: Resource, obj: Json) -> None:
-        """Forget an object that is gone."""
+        """Forget a deleted object."""
         self._made.get(resource, {}).pop(name_of(obj), None)
 
     def _view(self, kind: Kind[Viewed], obj: JsonObject) -> Viewed:

@@ -1,7 +1,6 @@
-"""What the operator keeps in its own namespace; its Deployment owns all of it.
+"""Objects in the operator's own namespace, which its Deployment owns.
 
-So Kubernetes' garbage collector deletes that when the release is uninstalled, and the operator,
-which is gone by then, has nothing to clean up.
+So they are garbage collected when the release is uninstalled, without the operator.
 """
 
 import logging
@@ -68,7 +67,7 @@ class ConfigMapStore:
         self._name = name
 
     async def load(self) -> dict[str, str]:
-        """Return the stored data; empty where there is none. Raises KubeError."""
+        """Return the stored data; empty if there is none. Raises KubeError."""
         try:
             stored = await self._api.get(CONFIG_MAPS, self._namespace.namespace, self._name)
         except NotFound:
@@ -88,6 +87,6 @@ class ConfigMapStore:
                 "namespace": self._namespace.namespace,
                 "labels": {MANAGED_BY: OPERATOR},
             },
-            "data": dict(data),  # whole: what an apply leaves out is removed
+            "data": dict(data),  # all of it: an apply removes fields that it leaves out
         }
         await self._api.apply(self._namespace.owned(config_map))

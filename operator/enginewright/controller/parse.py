@@ -1,4 +1,4 @@
-"""From observed objects to the typed API, without letting one bad object stop the others."""
+"""Parse observed objects to the typed API; an invalid object does not affect others."""
 
 import logging
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ _logger = logging.getLogger(__name__)
 
 
 def parsed(model: type[Typed], objects: Iterable[JsonObject]) -> list[Typed]:
-    """Return the objects that can be read, by name; the others are logged and left out."""
+    """Return the valid objects, sorted by name; the others are logged and left out."""
     found: list[Typed] = []
     for obj in sorted(objects, key=lambda one: str(one["metadata"]["name"])):
         try:
@@ -31,9 +31,9 @@ def parsed(model: type[Typed], objects: Iterable[JsonObject]) -> list[Typed]:
 
 
 def readable(model: type[Typed], observed: JsonObject, recorder: EventRecorder) -> Typed | None:
-    """Return the object; None, which an Event and the log report, when it cannot be read.
+    """Return the object; None if it is invalid, which an Event and the log report.
 
-    The schema let it through, so our CRD is another version's: only a change can help.
+    Its schema accepted it, so the installed CRD is another version's: only a change can help.
     """
     try:
         return model.model_validate(observed)

@@ -1,6 +1,6 @@
-"""When which pod is polled: often while something may change, else rarely, and never too many.
+"""When pods are polled: often while something may change, else rarely, at a limited rate.
 
-Pure: times are given, in seconds of any clock that does not go back, and so is chance.
+Pure: times, in seconds of any monotonic clock, and random numbers are arguments.
 """
 
 import heapq
@@ -25,26 +25,26 @@ class PollSchedule:
         self._slot = 0.0  # the next poll's, one every 1/RATE seconds
 
     def poll_now(self, pod: str, now: float) -> None:
-        """Have the pod polled as soon as the rate allows."""
+        """Schedule the pod's poll as soon as the rate allows."""
         if pod not in self._due or self._due[pod] > now:
             self._put(pod, now)
 
     def reschedule(self, pod: str, now: float, *, fast: bool, failures: int, pods: int) -> None:
-        """Set when a pod that was taken is polled next.
+        """Schedule the next poll of a pod that was taken.
 
-        One that did not answer comes later each time, up to the sweep's interval, so that a node
-        that is gone does not keep others waiting. `pods` is the number of all pods.
+        A pod that does not respond is polled with backoff, up to the sweep's interval, so that a lost
+        node does not delay others. `pods` is the number of all pods.
         """
         sweep = sweep_interval(pods)
         wait = min(FAST * 2.0 ** min(failures, _MAX_DOUBLINGS), sweep) if fast else sweep
         self._put(pod, now + wait * (1 + _JITTER * (2 * self._jitter() - 1)))
 
     def forget(self, pod: str) -> None:
-        """Wait for the pod no longer."""
+        """Remove the pod from the schedule."""
         self._due.pop(pod, None)
 
     def take(self, now: float) -> str | None:
-        """Return a pod whose time has come, the longest overdue one; None where there is none."""
+        """Return the pod that is overdue longest; None if none is due."""
         self._drop_stale()
         if not self._heap or self._heap[0][0] > now:
             return None
@@ -72,5 +72,5 @@ class PollSchedule:
 
 
 def sweep_interval(pods: int) -> float:
-    """Return the seconds between two polls of a pod; longer where there are very many."""
+    """Return the seconds between two polls of a pod; longer with very many pods."""
     return max(SWEEP, pods / (RATE / 2))

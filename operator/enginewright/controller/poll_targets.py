@@ -15,14 +15,14 @@ _BUILD: Final = ENGINE_STAGES[0]
 
 @dataclass(frozen=True)
 class PollTarget:
-    """Where a pod is polled for what."""
+    """Address of a pod, and what to poll it for."""
 
     address: PodAddress
     kind: Literal["verdict", "progress"]
 
 
 def poll_target(pod: PodView) -> PollTarget | None:
-    """Return what the pod can be polled for now; None while the container that answers does not run."""
+    """Return what the pod can be polled for now; None while its polled container does not run."""
     if not pod.ip or pod.leaving:
         return None
     address = PodAddress(pod.namespace, pod.name, pod.ip, SIDECAR_PORT)
@@ -35,7 +35,7 @@ def poll_target(pod: PodView) -> PollTarget | None:
 
 
 def is_verdict_of(verdict: Verdict, pod: PodView) -> bool:
-    """Return whether the verdict is this pod's: its address may have been another one's before."""
+    """Return whether the verdict is this pod's: its address may have been reused."""
     return (
         model_value(verdict.model) == pod.label(MODEL) and pod.label(REVISION) == verdict.revision
     )
@@ -43,7 +43,7 @@ def is_verdict_of(verdict: Verdict, pod: PodView) -> bool:
 
 @dataclass(frozen=True)
 class ServingPod:
-    """One serving pod of a model, as the choice of `releasable` sees it."""
+    """The facts about a serving pod that `releasable` needs."""
 
     uid: str
     name: str
@@ -55,11 +55,11 @@ class ServingPod:
 def releasable(pods: Iterable[ServingPod], before: str | None) -> str | None:
     """Return the pod of a model that may become unready for its broken promise; None: none may.
 
-    Design 7: never the last good one. At most one at a time, and only while another ready pod of its
-    class keeps its promise. The one that was released `before` stays so: it would come back else.
+    At most one at a time, and only while another ready pod of its class keeps its promise. The one
+    released `before` stays released: otherwise it would become ready again.
     """
     every = tuple(pods)
-    good = {
+    compliant = {
         pod.accelerator_class
         for pod in every
         if pod.ready
@@ -71,13 +71,13 @@ def releasable(pods: Iterable[ServingPod], before: str | None) -> str | None:
     broken = [
         pod
         for pod in every
-        if pod.accelerator_class in good
+        if pod.accelerator_class in compliant
         and pod.verdict is not None
-        and pod.verdict.admitted  # one that never was gets no traffic
+        and pod.verdict.admitted  # else it gets no requests anyway
         and pod.verdict.fallback is not None
         and pod.verdict.fallback.broken
     ]
-    # After a restart nothing is known of before; then it is the one that is unready already.
+    # After a restart `before` is not known: then an unready pod is preferred.
     broken.sort(key=lambda pod: (pod.uid != before, pod.ready, pod.name))
     return broken[0].uid if broken else None
 

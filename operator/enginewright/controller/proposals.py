@@ -1,7 +1,7 @@
-"""Proposing AcceleratorClasses for GPU nodes: once for each kind of GPU, for good.
+"""Proposing AcceleratorClasses for GPU nodes, once for each kind of GPU.
 
-A class that an administrator deleted must stay away, also after a restart, so what has been
-proposed is kept in a ConfigMap. It is written when something was proposed, and at no other time.
+A class that an administrator deleted must not be proposed again, also after a restart, so a ConfigMap
+records what has been proposed. It is written only when something was proposed.
 """
 
 import logging
@@ -19,7 +19,7 @@ from enginewright.plan.classes import propose
 from enginewright.plan.types import Config
 
 CONFIG_MAP: Final = "enginewright-proposals"  # key of a kind of GPU -> name of its class
-KEY: Final = "nodes"  # the one key of this controller's queue: all nodes are looked at together
+KEY: Final = "nodes"  # the only key of this controller's queue: all nodes are handled together
 
 _logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class ProposalReconciler:
             self._kept,
         )
         for wanted in proposals.apply:
-            # Not forced: where somebody has taken the name meanwhile, another one is found.
+            # Not forced: if the name has been taken meanwhile, the next reconcile finds another one.
             await self._api.apply(wanted, force=False)
             spec = wanted["spec"]
             (selector,) = spec["nodeSelector"].items()

@@ -108,8 +108,8 @@ class WorkQueue(Generic[Key]):
     def add_rate_limited(self, key: Key, at_least: float = 0.0) -> float:
         """Queue `key` again after a failure, later each time; returns the seconds until then.
 
-        Between half and the whole of 0.1 s doubled per failure, at most five minutes; never
-        before `at_least`, which is what a server's Retry-After asks for.
+        Between 50% and 100% of 0.1 s doubled per failure, at most five minutes; never less than
+        `at_least`, which comes from a server's Retry-After.
         """
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
@@ -128,7 +128,7 @@ class WorkQueue(Generic[Key]):
         self._failures.pop(key, None)
 
     async def get(self) -> Key:
-        """Take the next key, which stays taken until `done`; QueueClosed when all is over."""
+        """Take the next key, which stays taken until `done`; QueueClosed after a shutdown."""
         while not self._waiting:
             if self._closed:
                 raise QueueClosed
@@ -149,7 +149,7 @@ class WorkQueue(Generic[Key]):
         return key
 
     def done(self, key: Key) -> None:
-        """End the work on `key`; queue it again where it was added meanwhile."""
+        """End the work on `key`; queue it again if it was added meanwhile."""
         now = self._loop.time()
         self._work.observe(now - self._processing.pop(key, now))
         if key in self._dirty:
@@ -157,7 +157,7 @@ class WorkQueue(Generic[Key]):
             self._wake()
 
     def shut_down(self) -> None:
-        """Take nothing more and drop what waits: a level-triggered loop finds it again."""
+        """Accept no more keys and drop waiting ones: a level-triggered loop finds them again."""
         self._closed = True
         for timer in self._later.values():
             timer.cancel()

@@ -44,7 +44,7 @@ class Images(Protocol):
 
 @dataclass(frozen=True)
 class ModelReconciler:
-    """One pass over one model."""
+    """Reconciles one model."""
 
     pods: PodCatchUp
     cache: ObjectCache
@@ -61,7 +61,7 @@ class ModelReconciler:
         """Do what the model needs now. Raises KubeError."""
         observed = self.cache.get(INFERENCE_MODELS, key.namespace, key.name)
         if observed is None or observed["metadata"].get("deletionTimestamp"):
-            # what it owned is left to Kubernetes' garbage collection
+            # its objects are garbage collected
             return ReconcileResult(exists=False)
         model = readable(InferenceModel, observed, self.recorder)
         if model is None:

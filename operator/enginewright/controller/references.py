@@ -1,4 +1,4 @@
-"""What the models of a namespace say of its engines, in their status."""
+"""References to engines in the status of models."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from enginewright.manifests.labels import REQUESTED_BY
 
 
 def references(cache: ObjectCache, engine: EngineKey) -> Iterator[EngineReference]:
-    """Yield the references to an engine in the status of its namespace's models that stay."""
+    """Yield the references to an engine from its namespace's models, except those being deleted."""
     for model in cache.all(INFERENCE_MODELS):
         if model["metadata"]["namespace"] == engine.namespace:
             yield from _of_model(model, engine.name)

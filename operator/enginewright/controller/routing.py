@@ -1,4 +1,4 @@
-"""Which keys an observed change concerns. No IO: kopf calls this inside its watch streams."""
+"""Which keys an observed change affects. No IO: kopf calls this inside its watch streams."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class EngineKey(NamedTuple):
 
 @dataclass(frozen=True)
 class Sinks:
-    """Where keys go: the queues' `add`, one a controller."""
+    """The queues' `add`, one per controller."""
 
     model: Callable[[ModelKey], None]
     engine: Callable[[EngineKey], None]
@@ -43,7 +43,7 @@ class Sinks:
 
 
 class Router:
-    """Feeds the cache and, where that made a difference, the queues."""
+    """Updates the cache and, if that has changed, the queues."""
 
     def __init__(self, cache: ObjectCache, sinks: Sinks) -> None:
         self._cache = cache
@@ -60,27 +60,27 @@ class Router:
                 self._route(resource, before)
 
     def listing(self, resource: Resource, listing: Listing) -> int:
-        """Handle a whole listing; returns how many objects changed."""
+        """Handle a complete listing; returns how many objects changed."""
         changed = self._cache.replace(resource, listing)
         for obj in changed:
             self._route(resource, obj)
         return len(changed)
 
     def written(self, resource: Resource, obj: Mapping[str, Any]) -> None:
-        """Queue those that wait for what another controller of ours has written."""
+        """Queue the keys affected by an object that another of our controllers has written."""
         if resource == INFERENCE_ENGINES:
             self._route(resource, obj)
         elif resource == INFERENCE_MODELS:
             self._unbuilt_engines(obj["metadata"]["namespace"])
 
     def everything(self) -> None:
-        """Queue every key there is: at the start, and when facts that all share have changed."""
+        """Queue every class and model: at the start, and when shared facts have changed."""
         for accelerator_class in self._cache.all(ACCELERATOR_CLASSES):
             self._sinks.accelerator_class(accelerator_class["metadata"]["name"])
         self.all_models()
 
     def begin(self) -> None:
-        """Queue every key there is, once somebody works on them."""
+        """Queue every key, once workers are running."""
         self._sinks.proposals()
         self.everything()
         for engine in self._cache.all(INFERENCE_ENGINES):
@@ -114,7 +114,7 @@ class Router:
             self._sinks.image(image)
 
     def _unbuilt_engines(self, namespace: str) -> None:
-        """Queue the engines that a model of the namespace may have begun to need, or needs no more."""
+        """Queue the unbuilt engines of a namespace: its models may need others than before."""
         for engine in self._cache.all(INFERENCE_ENGINES):
             metadata = engine["metadata"]
             if metadata["namespace"] == namespace and "engine" not in (engine.get("status") or {}):

@@ -20,12 +20,12 @@ _Name = Annotated[str, Field(min_length=1)]
 
 
 class BadSettings(Exception):  # noqa: N818 - read as a sentence where it is raised
-    """The settings cannot be used; the message says which one and what to write."""
+    """A setting is invalid; the message says which one and what to write."""
 
 
 @dataclass(frozen=True)
 class OperatorSettings:
-    """What the process needs beside what plans are made from."""
+    """The plans' configuration, and what else the process needs."""
 
     config: Config
     log_level: str
@@ -121,7 +121,7 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> OperatorSettin
         log_level=read.log_level,
         http_port=read.http_port,
         deployment=read.deployment,
-        # Its own too: Jobs that ask the images run there.
+        # Its own too: Jobs that probe images run there.
         namespaces=frozenset({*read.watch_namespaces, namespace})
         if read.watch_namespaces
         else None,

@@ -1,7 +1,7 @@
-"""What is kept of an observed object: what is read, and no fields that only change often.
+"""The part of an observed object that is cached: only fields that are read.
 
-The cache compares slim objects to tell a change from a heartbeat, so what is dropped here can
-neither cause a reconcile nor take memory.
+The cache compares slim objects to distinguish a change from a heartbeat, so fields that are dropped
+here neither cause a reconcile nor take memory.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ def slim(resource: Resource, obj: Mapping[str, Any]) -> JsonObject:
 
 
 def without_version(obj: Mapping[str, Any]) -> JsonObject:
-    """Return `obj` without the resource version, which moves with every heartbeat."""
+    """Return `obj` without the resource version, which changes with every heartbeat."""
     metadata = {key: value for key, value in obj["metadata"].items() if key != "resourceVersion"}
     return {**obj, "metadata": metadata}
 

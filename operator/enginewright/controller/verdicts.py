@@ -1,8 +1,8 @@
 """Polls sidecars for their verdicts and build pods for their progress.
 
-Live figures must not pass through etcd, so nobody writes them down: the operator polls, keeps the
-last response of each pod in memory, and enqueues the pod's owner when the response has news.
-After a restart nothing is known until the pods have been polled again.
+Live measurements must not be written to etcd: the operator polls, keeps the last response of each pod
+in memory, and enqueues the pod's owner when the response has changed. After a restart nothing is
+known until the pods have been polled again.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from enginewright.manifests.labels import CLASS, ENGINE, MODEL
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
 
-CONCURRENCY: Final = 32  # requests under way
+CONCURRENCY: Final = 32  # requests in progress
 FRESH: Final = 60.0  # seconds after a change in which more of them are likely
 STARTING: Final = 600.0  # seconds for which a pod that is not ready is polled fast
 EXPIRY: Final = 3 * SWEEP  # seconds after which a response that was not renewed is discarded
@@ -59,13 +59,13 @@ class _Pod:
     since: float  # when it first was this target
     changed: float  # when its readiness or its verdict changed
     renewed: float = 0.0  # when a poll of it last succeeded
-    failures: int = 0  # failed polls in a row
+    failures: int = 0  # consecutive failed polls
     failure_logged: bool = False
-    body: bytes | None = None  # the last good answer
+    body: bytes | None = None  # the last valid response
     canonical: str = ""  # the same as canonical JSON
     verdict: Verdict | None = None
     progress: Progress | None = None
-    silent: bool = False  # whether it has not answered for so long that its owner must report it
+    silent: bool = False  # whether it has not responded for `SILENCE` seconds
     marked_until: float = 0.0  # from its annotation, in seconds since 1970
 
 
@@ -85,9 +85,9 @@ def poll_counter(registry: CollectorRegistry) -> Counter:
 class VerdictPoller:
     """Polls every serving pod for its verdict and every building pod for its progress.
 
-    `changed` is called when a model's verdict is another one or is gone, `engine_changed` with
-    namespace and name of the InferenceEngine when its build has come a tenth further. `http` is
-    closed by `stop`.
+    `changed` is called when a verdict of a model has changed or expired, `engine_changed` with
+    namespace and name of the InferenceEngine when its build has advanced by 10%. `stop` closes
+    `http`.
     """
 
     def __init__(
@@ -123,12 +123,12 @@ class VerdictPoller:
         return {name: pod.verdict for name, pod in found if pod and pod.verdict}
 
     def silent(self, pods: Iterable[PodView]) -> frozenset[str]:
-        """Return the names of those of `pods` that have not answered for `SILENCE` seconds."""
+        """Return the names of those of `pods` that have not responded for `SILENCE` seconds."""
         found = ((pod.name, self._pods.get(pod.uid)) for pod in pods)
         return frozenset(name for name, pod in found if pod and pod.silent)
 
     def progress_of(self, namespace: str, job: str) -> Progress | None:
-        """Return how far the build of a Job is; None while it is not known."""
+        """Return the progress of a Job's build; None while it is not known."""
         for pod in self._pods.values():
             if pod.progress is not None and (pod.view.namespace, pod.view.job) == (namespace, job):
                 return pod.progress
@@ -147,7 +147,7 @@ class VerdictPoller:
         await self._http.close()
 
     def problem(self) -> str | None:
-        """Return why pods are not polled as they should be; None when they are."""
+        """Return why pods are not polled; None if they are."""
         if self._task is not None and self._task.done():
             return "the verdict poller has stopped"
         return None
@@ -174,7 +174,7 @@ class VerdictPoller:
                 continue
 
     def _sync(self, now: float) -> None:
-        """Compare with the cache where it has changed, and expire answers that are too old."""
+        """Compare with the cache if that has changed, and expire responses that are too old."""
         synced = (self._cache.changes(PODS), self._cache.changes(DEPLOYMENTS))
         if synced != self._synced:
             self._synced = synced
@@ -260,7 +260,7 @@ class VerdictPoller:
             self._accept(pod, body)
         except NoAnswer as error:
             result = "no-answer"
-            # The sidecar of one that is not ready may not listen yet.
+            # The sidecar of a pod that is not ready may not listen yet.
             self._failed(pod, str(error), log=pod.view.ready)
         except BadAnswer as error:
             result = "bad-answer"
@@ -278,7 +278,7 @@ class VerdictPoller:
         self._polls.labels(result).inc()
 
     def _accept(self, pod: _Pod, body: bytes) -> None:
-        """Keep a good response, and enqueue the owner where it has news. Raises BadAnswer."""
+        """Keep a valid response, and enqueue the owner if it has changed. Raises BadAnswer."""
         now = asyncio.get_running_loop().time()
         if body != pod.body:
             before = pod.progress
@@ -342,7 +342,7 @@ class VerdictPoller:
         )
 
     async def _mark(self, pod: _Pod, *, released: bool) -> None:
-        """Annotate the pod with the time until which it may become unready, where that changes."""
+        """Annotate the pod with the time until which it may become unready, if that changes."""
         now = self._wall()
         if released and pod.marked_until < now + _RENEW:
             until = now + RELEASE_SECONDS
@@ -371,7 +371,7 @@ class VerdictPoller:
         pod.marked_until = until
 
     def _withdraw_release(self, uid: str, pod: _Pod) -> None:
-        """Let the pod become unready no longer."""
+        """Withdraw the pod's permission to become unready."""
         key = _model(pod.view)
         if self._released.get(key) == uid:
             del self._released[key]
@@ -411,18 +411,18 @@ class VerdictPoller:
 
 
 def _marked_until(pod: PodView) -> float:
-    """Return until when the pod's annotation releases it, as an earlier operator process wrote it."""
+    """Return the time in the pod's annotation, which an earlier operator process may have written."""
     text = str(pod.annotations.get(RELEASE_ANNOTATION) or "")
     return float(text) if text.isascii() and text.isdigit() else 0.0
 
 
 def _model(view: PodView | DeploymentView) -> ModelKey:
-    """Return the model that it serves; pods that are polled for a verdict have the label."""
+    """Return the model that it serves; all pods polled for a verdict have the label."""
     return ModelKey(view.namespace, view.label(MODEL))
 
 
 def _advanced(before: Progress | None, now: Progress) -> bool:
-    """Return whether a build has reached another tenth of the whole, or another stage."""
+    """Return whether a build has reached another 10% or another stage."""
     return (
         before is None
         or before.stage != now.stage
