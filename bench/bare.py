@@ -1,4 +1,4 @@
-"""The bare tools that benchmarks compare with, and what a process costs."""
+"""The bare tools as a reference for benchmarks, and the measurement of a process's cost."""
 
 import os
 import subprocess
@@ -42,14 +42,14 @@ open(sys.argv[2], "wb").write(plan)
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one process and all that it waited for: wall seconds, and the largest one's peak bytes."""
+    """Wall time (s) of a process, and the highest peak memory (bytes) of it and its children."""
 
     seconds: float
     peak: int
 
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Cost:
-    """Run a command to its end. Raises RuntimeError, with its last output, when it fails."""
+    """Run a command to completion. Raises RuntimeError, with the end of its output, if it fails."""
     with tempfile.TemporaryFile() as output:
         began = time.monotonic()
         process = subprocess.Popen(

@@ -1,8 +1,8 @@
-"""What each stage costs, in seconds and peak memory, beside the bare tools doing that alone.
+"""Time and peak memory of each stage, compared with the bare tools.
 
-Absolute figures belong to one machine. What is to hold everywhere: preparing stays within a small
-multiple of one check, one load and one run; an engine's build within 10% of the bare builder's,
-beside a constant start; and a model of 2.7 GB within 12 GiB.
+Absolute values depend on the machine. Goals on every machine: preparation takes a small multiple of
+one check, one load and one run; a build takes at most 10% more than the bare builder, plus a
+constant start; a model of 2.7 GB needs at most 12 GiB.
 """
 
 import argparse
@@ -34,24 +34,24 @@ from tests.support.preparing import Workplace
 
 MEMORY_LIMIT: Final = 12 * 2**30  # bytes, of every stage
 BUILD_LIMIT: Final = 1.10  # times the bare builder
-START_SECONDS: Final = 0.5  # of a process of its own and its imports, whatever the model
+START_SECONDS: Final = 0.5  # of a separate process with its imports, independent of the model
 CAPABILITY: Final = "8.9"
-ROUNDS: Final = 3  # of builds, the bare one and ours by turns
+ROUNDS: Final = 3  # of builds, alternating between the bare builder and ours
 
 
 def stage(place: Workplace, name: str, task: str) -> Cost:
-    """Run one stage as its container does."""
+    """Run one stage like its container."""
     environment = {
         "ENGINEWRIGHT_ROOT": str(place.root),
         "ENGINEWRIGHT_TASK": task,
         "TMPDIR": str(place.root / "tmp"),
     }
-    os.sync()  # what the one before has written is not to be waited for
+    os.sync()  # so that this stage does not wait for writes of the previous one
     return run([sys.executable, "-m", "enginewright_runtime", "stage", name], environment)
 
 
 def measure(name: str, *, engines: bool) -> bool:
-    """Print what every stage costs; tell whether all is within its limits."""
+    """Print the cost of every stage; return whether all are within their limits."""
     with tempfile.TemporaryDirectory(prefix="enginewright-bench-") as folder:
         place = Workplace(Path(folder), fresh=True)
         path = graphs.write(name, place.root / "source")
@@ -64,14 +64,14 @@ def measure(name: str, *, engines: bool) -> bool:
             print(f"  {each:28} {cost.seconds:7.2f} s  {cost.peak / 2**20:8.0f} MiB")
         total = sum(cost.seconds for cost in costs.values())
         print(f"  {'all stages':28} {total:7.2f} s  = {total / bare.seconds:.1f} x bare")
-        well = all(cost.peak <= MEMORY_LIMIT for cost in costs.values())
+        is_within = all(cost.peak <= MEMORY_LIMIT for cost in costs.values())
         if engines:
-            well &= build(place, path)
-    return well
+            is_within &= build(place, path)
+    return is_within
 
 
 def build(place: Workplace, path: Path) -> bool:
-    """Build an engine ahead of time by the bare builder and by ours, by turns."""
+    """Build an engine ahead of time, alternating between the bare builder and ours."""
     termination_message = read_termination_message((place.root / "dev/termination-log").read_text())
     if termination_message is None or termination_message.published is None:
         raise RuntimeError("publish has not reported the key of the prepared model")
@@ -90,14 +90,16 @@ def build(place: Workplace, path: Path) -> bool:
     bare, ours, builds = [], [], []
     for _ in range(ROUNDS):
         os.sync()
-        copy = place.root / "copy"  # as the stage copies the model from the store before it builds
+        copy = (
+            place.root / "copy"
+        )  # the stage also copies the model from the store before the build
         shutil.copytree(path.parent, copy)
         bare.append(run([sys.executable, "-c", BUILD, str(copy / path.name), str(copy / "plan")]))
         shutil.rmtree(copy)
         ours.append(stage(place, ENGINE_STAGES[0], task))
         engine = EngineBuilt.pick_up(place.root / "work").engine
         if engine is None:
-            raise RuntimeError("the stage has built nothing")
+            raise RuntimeError("the stage has built no engine")
         builds.append(engine.build_seconds)
     least = min(each.seconds for each in bare)
     peak = max(each.peak for each in ours)
@@ -118,11 +120,11 @@ def build(place: Workplace, path: Path) -> bool:
 def main() -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", help="a part of a case's name")
+    parser.add_argument("--only", help="run only models whose name contains this")
     chosen = parser.parse_args().only or ""
     engines = importlib.util.find_spec("tensorrt_rtx_bindings") is not None
-    well = [measure(name, engines=engines) for name in graphs.NAMES if chosen in name]
-    return 0 if all(well) else 1
+    within = [measure(name, engines=engines) for name in graphs.NAMES if chosen in name]
+    return 0 if all(within) else 1
 
 
 if __name__ == "__main__":

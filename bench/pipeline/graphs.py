@@ -1,4 +1,4 @@
-"""Graphs of real topology and size, with random weights: what the stages' costs depend on."""
+"""Graphs with realistic topology and size, which determine the stages' costs, and random weights."""
 
 import subprocess
 import sys
@@ -138,7 +138,7 @@ def transformer(layers: int = 6, hidden: int = 384, heads: int = 12) -> ModelPro
 
 
 def write_large(folder: Path, layers: int = 10, width: int = 8192) -> Path:
-    """Write a stack of layers whose weights, 2.7 GB by default, lie in one external file."""
+    """Write a stack of layers whose weights, 2.7 GB by default, are in one external file."""
     graph = Graph()
     random = np.random.default_rng(0)
     weights, x, offset = [], "x", 0
@@ -165,31 +165,31 @@ def write_large(folder: Path, layers: int = 10, width: int = 8192) -> Path:
 
 
 LARGE: Final = "large"
-_MADE: Final[dict[str, Callable[[], ModelProto]]] = {
+_BUILDERS: Final[dict[str, Callable[[], ModelProto]]] = {
     "small": small,
     "ResNet-50": resnet50,
     "transformer": transformer,
 }
-NAMES: Final = (*_MADE, LARGE)
+NAMES: Final = (*_BUILDERS, LARGE)
 
 
 def write(name: str, folder: Path) -> Path:
-    """Write model.onnx into the folder, in a process of its own; return its path.
+    """Write model.onnx into the folder, in a separate process; return its path.
 
-    Linux counts what a process had resident for the children that it starts too (fs/exec.c), so that
-    whoever measures them must stay small.
+    Linux counts the resident memory of a parent also for its children (fs/exec.c), so a process that
+    measures them has to stay small.
     """
     subprocess.run([sys.executable, __file__, name, str(folder)], check=True)
     return folder / "model.onnx"
 
 
 def main() -> None:
-    """Write the graph that is asked for."""
+    """Write the requested graph."""
     name, folder = sys.argv[1], Path(sys.argv[2])
     if name == LARGE:
         write_large(folder)
     else:
-        (folder / "model.onnx").write_bytes(_MADE[name]().SerializeToString())
+        (folder / "model.onnx").write_bytes(_BUILDERS[name]().SerializeToString())
 
 
 if __name__ == "__main__":

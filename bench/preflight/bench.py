@@ -1,8 +1,8 @@
-"""What `enginewright preflight` costs beside the bare tools that people call by hand instead.
+"""Time of `enginewright preflight`, compared with the bare tools called manually.
 
-By hand: onnx.checker, one ONNX Runtime session and three runs, and for a GPU the bare builder. The
-ratio counts; seconds belong to one machine. The first run takes nothing from the cache, the second one
-takes all from it. The seconds that docs/preflight.md aims at are those of two idle cores.
+Manually: onnx.checker, one ONNX Runtime session and three runs, and for a GPU the bare builder. The
+ratio matters; absolute times depend on the machine. The first run uses no cache, the second one takes
+everything from it. The goals in docs/preflight.md are for two idle cores.
 """
 
 import os
@@ -17,15 +17,15 @@ sys.path[:0] = [str(BENCH), str(BENCH / "pipeline")]
 import graphs
 from bare import BUILD, CHECK, Cost, run
 
-ROUNDS: Final = 3  # by turns; the least counts
-# targets -> what is done by hand
+ROUNDS: Final = 3  # alternating; the minimum counts
+# targets -> bare tools
 TARGETS: Final = {"cpu": (CHECK,), "sm89": (CHECK, BUILD), "cpu,sm89": (CHECK, BUILD)}
-# model -> seconds that a first run for all targets is to take; None: as long as it takes
+# model -> goal in seconds of a first run for all targets; None: no goal
 MODELS: Final = {"small": 5.0, "transformer": 15.0, "ResNet-50": None}
-AGAIN: Final = 0.5  # seconds that a run is to take which finds its result in the cache
+CACHED_SECONDS: Final = 0.5  # goal of a run whose result is in the cache
 
 
-def by_hand(scripts: tuple[str, ...], model: Path, plan: Path) -> Cost:
+def run_bare(scripts: tuple[str, ...], model: Path, plan: Path) -> Cost:
     """Run the bare tools one after the other."""
     costs = [run([sys.executable, "-c", each, str(model), str(plan)]) for each in scripts]
     return Cost(sum(each.seconds for each in costs), max(each.peak for each in costs))
@@ -41,32 +41,32 @@ def main() -> int:
     """Run the benchmark."""
     with tempfile.TemporaryDirectory(prefix="enginewright-bench-") as folder:
         os.environ["XDG_CACHE_HOME"] = folder
-        for name, aim in MODELS.items():
-            measure(name, graphs.write(name, Path(folder)), Path(folder) / "plan", aim)
+        for name, goal in MODELS.items():
+            measure(name, graphs.write(name, Path(folder)), Path(folder) / "plan", goal)
     return 0
 
 
-def measure(name: str, model: Path, plan: Path, aim: float | None) -> None:
-    """Print what one model costs for each target, and how that compares with what is aimed at."""
+def measure(name: str, model: Path, plan: Path, goal: float | None) -> None:
+    """Print the times of one model for each target, and their ratio to the goals."""
     print(f"\n{name}, {model.stat().st_size / 1e6:.0f} MB")
     for target, scripts in TARGETS.items():
-        bare, first, again = [], [], []
-        preflight(model, target)  # for those that come again
+        bare, first, cached = [], [], []
+        preflight(model, target)  # fills the cache
         for _ in range(ROUNDS):
-            bare.append(by_hand(scripts, model, plan))
+            bare.append(run_bare(scripts, model, plan))
             first.append(preflight(model, target, "--no-cache"))
-            again.append(preflight(model, target))
-        least, ours, cached = (min(each.seconds for each in some) for some in (bare, first, again))
-        every = target == list(TARGETS)[-1]
+            cached.append(preflight(model, target))
+        tools, ours, again = (min(each.seconds for each in some) for some in (bare, first, cached))
+        is_all = target == list(TARGETS)[-1]
         print(
-            f"  {target:8} by hand {least:6.2f} s   preflight {ours:6.2f} s  = {ours / least:.1f} x"
-            f"{_of(ours, aim) if every else ''}, {max(each.peak for each in first) / 2**20:.0f} MiB"
-            f"   again {cached:5.2f} s{_of(cached, AGAIN)}"
+            f"  {target:8} bare {tools:6.2f} s   preflight {ours:6.2f} s  = {ours / tools:.1f} x"
+            f"{_of(ours, goal) if is_all else ''}, {max(each.peak for each in first) / 2**20:.0f} MiB"
+            f"   cached {again:5.2f} s{_of(again, CACHED_SECONDS)}"
         )
 
 
-def _of(seconds: float, aim: float | None) -> str:
-    return "" if aim is None else f" ({seconds / aim:.2f} of {aim:g} s)"
+def _of(seconds: float, goal: float | None) -> str:
+    return "" if goal is None else f" ({seconds / goal:.2f} of {goal:g} s)"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What serving costs over `session.run`: our server and, where they are installed, its peers.
+"""Cost of serving compared with `session.run`: our server and, if installed, its peers.
 
-Figures of one machine mean little; ratios of one run do. The server gets one core, the load
-generator another, ONNX Runtime one thread. Servers take turns, so that a busy neighbour hits all
-of them, and of several rounds the cheapest counts.
+Ratios within one run matter; absolute values depend on the machine. The server has one core, the
+load generator another, ONNX Runtime one thread. Servers alternate, so that other load on the machine
+affects all of them, and the cheapest of several rounds counts.
 """
 
 import argparse
@@ -36,7 +36,7 @@ PEERS: Final = ("asgi", "kserve")
 
 @dataclass(frozen=True)
 class Case:
-    """A model and the one input that it is asked with."""
+    """A model and its only input."""
 
     name: str
     model: ModelProto
@@ -44,7 +44,7 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """Return the cheapest model that there is, and one with 600 kB of input."""
+    """Return a minimal model, and one with 600 kB of input."""
     rng = np.random.default_rng(0)
     tiny = model(
         [
@@ -71,7 +71,7 @@ def cases() -> list[Case]:
 
 
 def bare(path: Path, x: NDArray[np.float32]) -> float:
-    """Return the CPU microseconds of one `session.run`, the least of five rounds."""
+    """Return the CPU time (µs) of one `session.run`, the minimum of five rounds."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
@@ -86,7 +86,7 @@ def bare(path: Path, x: NDArray[np.float32]) -> float:
 
 @contextmanager
 def pinned(core: int) -> Iterator[None]:
-    """Start processes on one core, where there are two."""
+    """Start processes on one core if there are several."""
     before = os.sched_getaffinity(0)
     cores = sorted(before)
     if len(cores) > 1:
@@ -114,7 +114,7 @@ def peer(kind: str, python: str, path: Path) -> Iterator[tuple[int, int]]:
                 break
             except OSError:
                 if process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"peer {kind} does not start: {command}") from None
+                    raise RuntimeError(f"peer {kind} did not start: {command}") from None
                 time.sleep(0.1)
         yield port, process.pid
     finally:
@@ -150,7 +150,7 @@ def measure(
 
 
 def request_bytes(x: NDArray[np.float32]) -> bytes:
-    """Return a binary inference request, as Triton's client writes one."""
+    """Return a binary inference request in the format of Triton's client."""
     header = json.dumps(
         {
             "inputs": [
@@ -177,7 +177,7 @@ def request_bytes(x: NDArray[np.float32]) -> bytes:
 def run_case(
     case: Case, peers: dict[str, str], rounds: int, seconds: float
 ) -> tuple[float, dict[tuple[str, int], dict[str, Any]]]:
-    """Return what the bare session costs, and the best of all rounds by server and connections."""
+    """Return the bare session's cost (µs), and the best round by server and connections."""
     best: dict[tuple[str, int], dict[str, Any]] = {}
     floor = float("inf")
     for turn in range(rounds):
@@ -205,7 +205,7 @@ def take(
     request: Path,
     seconds: float,
 ) -> None:
-    """Measure one server and keep what is better than before."""
+    """Measure one server and keep results that are better than the previous ones."""
     tail = 16 if case.x.ndim == 2 else 12
     for connections in CONNECTIONS:
         found = measure(port, pid, request, tail, connections, seconds)
@@ -217,7 +217,7 @@ def take(
 def main() -> int:
     """Print a table, or JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of every measurement")
+    parser.add_argument("--seconds", type=float, default=2.0, help="duration of each measurement")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument(
         "--peer-python", help="interpreter with the packages of bench/server/peers.txt"

@@ -1,7 +1,7 @@
-"""A closed-loop HTTP load generator: every connection sends its next request when it has its answer.
+"""A closed-loop HTTP load generator: each connection sends its next request after the answer.
 
-The request is built beforehand and every answer must have the first one's length and tensors, so
-that the client costs little and a wrong answer cannot count as a fast one.
+The request is built in advance, and every answer must have the length and tensors of the first, so
+that the client costs little and no wrong answer is counted as a fast one.
 """
 
 import argparse
@@ -71,7 +71,7 @@ class _Run:
         if not end:
             return
         if not head.startswith(b"HTTP/1.1 200"):
-            self.fail(f"refused: {answer[:500]!r}")
+            self.fail(f"unexpected status: {answer[:500]!r}")
             return
         fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
         length = int(fields[b"content-length"])
@@ -96,7 +96,7 @@ async def _load(run: _Run, port: int, connections: int, seconds: float, pid: int
     latencies = sorted(run.latencies)
     run.over = True
     if run.failure or not latencies:
-        return {"failure": run.failure or "no answer at all"}
+        return {"failure": run.failure or "no answers"}
     return {
         "requests": len(latencies),
         "per_second": len(latencies) / elapsed,
@@ -107,7 +107,7 @@ async def _load(run: _Run, port: int, connections: int, seconds: float, pid: int
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Return user and system time of a process, all threads."""
+    """Return the user and system time of all threads of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -116,11 +116,15 @@ def main() -> int:
     """Print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--request", type=Path, required=True, help="file with the whole request")
-    parser.add_argument("--tail", type=int, required=True, help="bytes of tensors in an answer")
+    parser.add_argument("--request", type=Path, required=True, help="file with the request")
+    parser.add_argument(
+        "--tail", type=int, required=True, help="size of an answer's tensors in bytes"
+    )
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--pid", type=int, required=True, help="of the server, for its CPU time")
+    parser.add_argument(
+        "--pid", type=int, required=True, help="process id of the server, for its CPU time"
+    )
     arguments = parser.parse_args()
     run = _Run(arguments.request.read_bytes(), arguments.tail)
     result = uvloop.run(

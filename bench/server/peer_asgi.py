@@ -1,4 +1,4 @@
-"""A peer to measure against: the least that a plain ASGI application on uvicorn can do.
+"""A peer for comparison: a minimal ASGI application on uvicorn.
 
 No validation, no limits, no deadline, no metrics; one thread runs the model.
 """

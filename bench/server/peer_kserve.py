@@ -1,4 +1,4 @@
-"""A peer to measure against: KServe's own Python server with a model in ONNX Runtime."""
+"""A peer for comparison: KServe's Python server with a model in ONNX Runtime."""
 
 import argparse
 import logging
@@ -9,7 +9,7 @@ from kserve import InferOutput, InferResponse, Model, ModelServer
 
 
 class OnnxModel(Model):
-    """One session, as KServe's guide for custom models writes it."""
+    """One session, as in KServe's guide for custom models."""
 
     def __init__(self, path: str) -> None:
         super().__init__("m")
@@ -36,5 +36,5 @@ if __name__ == "__main__":
         enable_grpc=False,
         enable_latency_logging=False,
     )
-    logging.getLogger("uvicorn.access").setLevel(logging.WARNING)  # as a production pod would
+    logging.getLogger("uvicorn.access").setLevel(logging.WARNING)  # as in production
     server.start([OnnxModel(arguments.model)])

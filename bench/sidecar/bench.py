@@ -1,7 +1,7 @@
-"""What the sidecar costs beside a running server: CPU and memory, from /proc, and as shares.
+"""CPU and memory of the sidecar of a running server, from /proc, also relative to the server's.
 
-Absolute figures belong to one machine. What is to hold everywhere: below 1% of a core and 60 MB at
-one golden inference a second, and next to nothing of what the server itself takes.
+Absolute values depend on the machine. Goals on every machine: less than 1% of a core and 60 MB at
+one golden inference per second, and a negligible share of the server's own CPU time.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from tests.support.sidecar import Sidecar, prepared
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 CPU_LIMIT: Final = 0.01  # of a core
 MEMORY_LIMIT: Final = 60.0  # MB
-KUBELET_SECONDS: Final = 5.0  # between readiness probes, verdicts and scrapes, all together
+KUBELET_SECONDS: Final = 5.0  # between two rounds of readiness probe, verdict and scrape
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ def cases() -> list[Case]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process, all its threads."""
+    """Return the CPU time (s) of all threads of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def memory(pid: int, key: str) -> float:
-    """Return a figure of /proc/<pid>/status in MB (1,000,000 bytes)."""
+    """Return a value of /proc/<pid>/status in MB (1,000,000 bytes)."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     kib = next(int(line.split()[1]) for line in lines if line.startswith(f"{key}:"))
     return kib * 1024 / 1e6
@@ -87,7 +87,7 @@ class Shares:
 
 
 def measure(server: int, sidecar: int | None, seconds: float, act: Callable[[], None]) -> Shares:
-    """Let `act` run again and again for `seconds`."""
+    """Call `act` repeatedly for `seconds`, and return the CPU shares meanwhile."""
     pids = [server] if sidecar is None else [server, sidecar]
     before = [cpu_seconds(pid) for pid in pids]
     began = time.monotonic()
@@ -99,14 +99,14 @@ def measure(server: int, sidecar: int | None, seconds: float, act: Callable[[], 
 
 
 def ask(sidecar: Sidecar) -> None:
-    """Do what kubelet, operator and Prometheus do, and pause."""
+    """Send the requests of kubelet, operator and Prometheus, and pause."""
     for path in ("/readyz", "/verdict", "/metrics"):
         sidecar.get(path)
     time.sleep(KUBELET_SECONDS)
 
 
 def load(port: int, request: tuple[str, bytes, dict[str, str]], stop: threading.Event) -> None:
-    """Ask the server one thing after another."""
+    """Send requests to the server one after another until `stop`."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     path, body, headers = request
     while not stop.is_set():
@@ -130,7 +130,7 @@ def request_of(root: Path) -> tuple[str, bytes, dict[str, str]]:
 
 
 def bench(case: Case, root: Path, seconds: float) -> bool:
-    """Measure one model, print a row of the table; return whether it keeps within the limits."""
+    """Measure one model and print a row of the table; return whether it is within the limits."""
     task = prepared(root, case.model, shapes=case.shapes)
     with Server(root, task, fresh=True) as server:
         alone = measure(server.process.pid, None, seconds / 2, lambda: time.sleep(1))
@@ -155,9 +155,9 @@ def bench(case: Case, root: Path, seconds: float) -> bool:
 
 
 def main() -> int:
-    """Measure every case; 1 when one is over the limits."""
+    """Measure every case; return 1 if one exceeds the limits."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=40, help="of measuring a model")
+    parser.add_argument("--seconds", type=float, default=40, help="duration for each model")
     seconds = parser.parse_args().seconds
     print(
         "| model | sidecar, server idle | server, for the sidecar | sidecar, server busy"

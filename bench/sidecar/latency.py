@@ -1,12 +1,12 @@
-"""What golden inferences cost a steady client, and how soon a model that has become slow is found.
+"""What golden inferences cost a steady client, and how soon the sidecar detects a slower model.
 
-Real server, real sidecar, at their defaults. Two parts:
+Real server and sidecar, with default settings. Two parts:
 
-1. p99 of one client that asks a model at batch 1, with the sidecar over without it, in turns within
-   one run: other load on the machine meets both alike.
-2. Requests at 0, 50, 90 and 150% of what the server can do, for some minutes each: no check of latency
-   may fail. Then the model takes three times as long, first because it has grown, then because two
-   other processes compute on its processor: each time a check must fail within a minute.
+1. Ratio of one client's p99 with the sidecar to that without, at batch 1, alternating within one run,
+   so that other load on the machine affects both.
+2. Requests at 0, 50, 90 and 150% of the server's capacity, for some minutes each: no latency check
+   may fail. Then the model becomes three times slower, first by itself, then because two other
+   processes use its processor: each time a check has to fail within a minute.
 """
 
 import argparse
@@ -35,42 +35,42 @@ from enginewright.contract.verdict import Check
 from tests.support.serving import Server, slow_model
 from tests.support.sidecar import Sidecar, artifact
 
-P99_LIMIT: Final = 1.1  # with the sidecar, over without
+P99_LIMIT: Final = 1.1  # ratio with the sidecar to without
 ALARM_SECONDS: Final = 60.0
 RECOVERY_SECONDS: Final = 120.0  # between two slow-downs
-LOADS: Final = (0.0, 0.5, 0.9, 1.5)  # of what the server can do
-CLIENTS: Final = 24  # of the loads: as many may wait at a time
-SMALL: Final = 20  # turns of the small sample; the large one takes forty times as many
+LOADS: Final = (0.0, 0.5, 0.9, 1.5)  # of the server's capacity
+CLIENTS: Final = 24  # of each load, which limits concurrent requests
+SMALL: Final = 20  # iterations of the small sample; the large one has forty times as many
 LATENCY: Final = (Check.PROBE_LATENCY, Check.LIVE_LATENCY)
 
 PROCESSOR: Final = min(os.sched_getaffinity(0))  # of the model
-# For `Server(before=...)`: one thread and one processor for the model, so that clients have the others;
-# and from SIGUSR1 on each run is done three times, until SIGUSR2.
-_GROWS: Final = f"""
+# For `Server(before=...)`: one thread and one processor for the model, which leaves the others to clients;
+# from SIGUSR1 to SIGUSR2, each run is done three times.
+_SLOWS_DOWN: Final = f"""
 import os, signal
 os.sched_setaffinity(0, {{{PROCESSOR}}})
 import enginewright_runtime.core.limits
 from enginewright_runtime.session.runner import Runner
 enginewright_runtime.core.limits.threads = lambda: 1
 once, times = Runner.run, [1]
-def grown(self, *arguments, **options):
+def repeated(self, *arguments, **options):
     for _ in range(times[0] - 1):
         once(self, *arguments, **options)
     return once(self, *arguments, **options)
-Runner.run = grown
+Runner.run = repeated
 signal.signal(signal.SIGUSR1, lambda *_: times.__setitem__(0, 3))
 signal.signal(signal.SIGUSR2, lambda *_: times.__setitem__(0, 1))
 """
 
 
 def request(turns: int) -> tuple[str, bytes, dict[str, str]]:
-    """Return one inference request, which takes as long as `turns` says."""
+    """Return one inference request, whose duration is proportional to `turns`."""
     body = b'{"inputs":[{"name":"turns","datatype":"INT64","shape":[1],"data":[%d]}]}' % turns
     return "/v2/models/m/infer", body, {}
 
 
 def ask(connection: http.client.HTTPConnection) -> tuple[int, float]:
-    """Ask the small sample; return the status and the seconds."""
+    """Send the small sample; return the status and the duration (s)."""
     path, body, headers = request(SMALL)
     began = time.monotonic()
     connection.request("POST", path, body, headers)
@@ -80,14 +80,14 @@ def ask(connection: http.client.HTTPConnection) -> tuple[int, float]:
 
 
 def steady(port: int, seconds: float, pause: float) -> list[float]:
-    """Ask one request after another with `pause` between; return the seconds of each."""
+    """Send requests one after another with `pause` between; return the duration (s) of each."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     times: list[float] = []
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         status, took = ask(connection)
         if status != 200:
-            raise SystemExit(f"the steady client was answered with {status}")
+            raise SystemExit(f"the steady client got status {status}")
         times.append(took)
         time.sleep(pause)
     connection.close()
@@ -95,13 +95,13 @@ def steady(port: int, seconds: float, pause: float) -> list[float]:
 
 
 def cost(root: Path, seconds: float, pause: float) -> float:
-    """Return the p99 of a steady client with the sidecar over that without, measured in turns."""
+    """Return the ratio of a steady client's p99 with the sidecar to that without, alternating."""
     samples = [{"turns": np.array([turns], np.int64)} for turns in (SMALL, SMALL * 40)]
     task = artifact(root, slow_model(), samples)
     without: list[float] = []
     beside: list[float] = []
     with (
-        Server(root, task, before=_GROWS, fresh=True) as server,
+        Server(root, task, before=_SLOWS_DOWN, fresh=True) as server,
         Sidecar(root, task, server.port, fresh=True) as sidecar,
     ):
         sidecar.until_ready()
@@ -124,7 +124,7 @@ def cost(root: Path, seconds: float, pause: float) -> float:
 
 @dataclass
 class Load:
-    """Clients that ask at random times, so often in all that the server has `share` of what it can do."""
+    """Clients with random arrivals (Poisson), at `share` of the server's capacity in total."""
 
     port: int
     share: float
@@ -160,7 +160,7 @@ class Load:
 
 
 def failing(sidecar: Sidecar) -> list[str]:
-    """Return the checks of latency that fail, as text."""
+    """Return the failing latency checks, as text."""
     return [
         f"{each.check}: {each.message}"
         for each in sidecar.verdict().checks
@@ -169,19 +169,19 @@ def failing(sidecar: Sidecar) -> list[str]:
 
 
 @contextmanager
-def grown(server: Server) -> Iterator[None]:
-    """Have the server do each run three times."""
+def slowed_model(server: Server) -> Iterator[None]:
+    """Make the server do each run three times."""
     server.process.send_signal(signal.SIGUSR1)
     yield
     server.process.send_signal(signal.SIGUSR2)
 
 
 @contextmanager
-def beside_others() -> Iterator[None]:
-    """Have two other processes compute on the model's processor, which leaves it a third."""
+def busy_processor() -> Iterator[None]:
+    """Run two other processes on the model's processor, which leaves it a third."""
     code = f"import os; os.sched_setaffinity(0, {{{PROCESSOR}}})\nwhile True: pass"
-    # in the server's session: between sessions, Linux 6.18 gives two thirds to the one whose clients
-    # wake on the other processor
+    # in the server's session: between autogroups, Linux 6.18 gives two thirds to the one whose
+    # clients wake on the other processor
     others = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
     try:
         yield
@@ -191,8 +191,8 @@ def beside_others() -> Iterator[None]:
             each.wait()
 
 
-def found_after(sidecar: Sidecar, slow: AbstractContextManager[None]) -> float | None:
-    """Return the seconds until a check fails while it is `slow`, None: never; wait until all is well again."""
+def seconds_to_detection(sidecar: Sidecar, slow: AbstractContextManager[None]) -> float | None:
+    """Return the seconds from the start of `slow` until a check fails, None: never; wait for recovery."""
     took = None
     with slow:
         began = time.monotonic()
@@ -206,12 +206,12 @@ def found_after(sidecar: Sidecar, slow: AbstractContextManager[None]) -> float |
     return took
 
 
-def judge(root: Path, share: float, seconds: float) -> tuple[int, list[float | None]]:
-    """Return how often a check failed in so many seconds at a load, and how soon it fails once slow."""
+def measure_load(root: Path, share: float, seconds: float) -> tuple[int, list[float | None]]:
+    """Return the seconds with a failing check at a load, and the seconds to detect each slow-down."""
     samples = [{"turns": np.array([SMALL], np.int64)}]
     task = artifact(root, slow_model(), samples).model_copy(update={"max_queue": 16})
     with ExitStack() as stack:
-        server = stack.enter_context(Server(root, task, before=_GROWS, fresh=True))
+        server = stack.enter_context(Server(root, task, before=_SLOWS_DOWN, fresh=True))
         sidecar = stack.enter_context(Sidecar(root, task, server.port, fresh=True))
         sidecar.until_ready()
         compute = float(np.median(steady(server.port, 3, 0.0)))
@@ -223,7 +223,8 @@ def judge(root: Path, share: float, seconds: float) -> tuple[int, list[float | N
                 alarms += 1
                 print(f"  {share:.0%}: {'; '.join(failures)}", file=sys.stderr, flush=True)
             time.sleep(1)
-        took = [found_after(sidecar, slow) for slow in (grown(server), beside_others())]
+        slow_downs = (slowed_model(server), busy_processor())
+        took = [seconds_to_detection(sidecar, slow) for slow in slow_downs]
         found = ["never" if each is None else f"{each:.0f} s" for each in took]
         print(
             f"| {share:.0%} | {seconds / 60:g} min | {alarms} s | {' | '.join(found)}"
@@ -234,7 +235,7 @@ def judge(root: Path, share: float, seconds: float) -> tuple[int, list[float | N
 
 
 def steady_clients(seconds: float) -> bool:
-    """Tell whether the sidecar costs steady clients no more than it may."""
+    """Return whether the sidecar's cost for steady clients is within the limit."""
     print(
         "| pause | p50, ms | p99 without | p99 with the sidecar | ratio | max without | max with |\n"
         "|---|---|---|---|---|---|---|"
@@ -247,29 +248,29 @@ def steady_clients(seconds: float) -> bool:
 
 
 def main() -> int:
-    """Measure; 1 when something is over its limit."""
+    """Measure; return 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=1.0, help="at each load; 10 to accept")
+    parser.add_argument("--minutes", type=float, default=1.0, help="at each load; 10 for a release")
     parser.add_argument(
-        "--seconds", type=float, default=60.0, help="of each steady client; 0: none"
+        "--seconds", type=float, default=60.0, help="duration of each steady client; 0: none"
     )
     parser.add_argument(
         "--loads",
         type=lambda text: [float(each) for each in text.split(",")],
         default=LOADS,
-        help="of what the server can do, with commas between; several runs may share a machine by taskset",
+        help="shares of the server's capacity, separated by commas; several runs can share a machine by taskset",
     )
     options = parser.parse_args()
     within = True
     if options.seconds:
         within &= steady_clients(options.seconds)
     print(
-        "\n| load | for | a check of latency failed for | grown: found after | beside others: found after | answers |\n"
+        "\n| load | duration | a latency check failed for | slower model: detected after | busy processor: detected after | answers |\n"
         "|---|---|---|---|---|---|"
     )
     for share in options.loads:
         with tempfile.TemporaryDirectory() as folder:
-            alarms, took = judge(Path(folder) / "j", share, options.minutes * 60)
+            alarms, took = measure_load(Path(folder) / "j", share, options.minutes * 60)
             within &= not alarms
             within &= all(each is not None and each <= ALARM_SECONDS for each in took)
     return 0 if within else 1
