@@ -1,4 +1,4 @@
-"""Measures the engine on the device that it was built for, where there is one."""
+"""Measures the engine on the device that it was built for, if there is one."""
 
 from typing import Final
 
@@ -26,7 +26,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
     """Measure every shape profile after a warm-up; leaves `EngineBenchmarked`.
 
     Raises:
-        StageFailure: as `benchmark.measure`.
+        StageFailure: as by `comparing.measure`.
     """
     built = EngineBuilt.pick_up(paths.work)
     if built.engine is None or task.recipe.ahead_of_time:

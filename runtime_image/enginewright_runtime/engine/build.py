@@ -25,13 +25,13 @@ STAGE: Final = "build"
 
 
 def run(task: EngineTask, paths: Paths, port: int = SIDECAR_PORT) -> StageReport:
-    """Fetch the prepared model, checked, and build; leaves `EngineBuilt`.
+    """Fetch and check the prepared model, and build the engine; leaves `EngineBuilt`.
 
-    While it runs, GET /progress on `port` tells how far it is.
+    While it runs, GET /progress on `port` returns its progress.
 
     Raises:
-        StageFailure: EngineIncompatible, where the engine could be built and not be served;
-            ArtifactMissing, ArtifactCorrupt or StoreUnavailable of the prepared model; as
+        StageFailure: EngineIncompatible, if the engine could be built but not served;
+            ArtifactMissing, ArtifactCorrupt or StoreUnavailable of the prepared model; as by
             `builder.build`.
     """
     manifest = Store(paths.store, ENGINE).whole(task.engine_key)

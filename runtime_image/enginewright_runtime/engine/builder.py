@@ -1,9 +1,9 @@
-"""Builds the engines of one model and wraps them: the same for both libraries.
+"""Builds the engines of one model and wraps them, for both libraries.
 
-The library gets the whole model first. Where its parser refuses nodes, the parts that it takes
-become an engine each and the rest stays as nodes, if the provider that is to serve them loads such
-engines; if not, nothing is built. Every build is a process of its own: for equal
-bytes, and because a crash in native code must be reported.
+The library first gets the complete model. If its parser refuses nodes, each part that it supports
+becomes an engine and the other nodes remain, if the provider that is to serve them loads such
+engines; otherwise nothing is built. Every build runs in a separate process: for reproducible bytes,
+and so that a crash in native code is reported.
 """
 
 import logging
@@ -56,9 +56,9 @@ _ANALYSIS: Final = Limits(
 _FEW: Final = 3  # an engine of fewer compute nodes costs more in copies than it gains
 _MUCH: Final = 0.2  # unless they take this share of the time
 _SHOWN: Final = 100  # nodes in a finding
-# what the bodies of operators may mend
+# failures that expanding operators may fix
 _REFUSALS: Final = frozenset({Reason.BUILD_FAILED, Reason.UNSUPPORTED_OPERATOR})
-# what may befall one part of a model and leave the others worth building
+# failures of one part of a model after which the other parts are still built
 _PARTIAL: Final = frozenset(
     {
         Reason.BUILD_FAILED,
@@ -73,19 +73,19 @@ _PARTIAL: Final = frozenset(
 
 @dataclass(frozen=True)
 class Order:
-    """What to build, and where."""
+    """A build's inputs and its files."""
 
     manifest: Manifest  # of the prepared model
     prepared: Path  # its artefact
     recipe: EngineRecipe
-    out: Path  # a folder of this build alone
+    out: Path  # a folder for this build only
     progress: Path  # the progress file
     timing_cache: Path  # kernels' timings, if there are any; those of this build are added
 
 
 @dataclass(frozen=True)
 class Built:
-    """What a build has made, below `Order.out`."""
+    """The result of a build; files are below `Order.out`."""
 
     engine: EngineInfo
     files: tuple[str, ...]
@@ -116,7 +116,7 @@ def build(order: Order) -> Built:
 
 
 class _Build:
-    """One build, with what all its steps need."""
+    """One build, with the state that its steps share."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
@@ -191,10 +191,10 @@ class _Build:
         )
 
     def _from_bodies(self, refused: BuildResult) -> BuildResult:
-        """Build again with bodies in the place of the operators that the library refuses.
+        """Build again with refused operators replaced by their function bodies.
 
-        The engine holds the same nodes, so what is around it is the same. Returns the first answer
-        where that is of no use.
+        The engine covers the same nodes, so its wrapper is the same. Returns the first result if
+        this does not help.
         """
         why = diagnosis.failure(refused, self._about())
         operators = self._refused_with_bodies(refused) if why.reason in _REFUSALS else []
@@ -229,11 +229,11 @@ class _Build:
         return answer
 
     def _refused_with_bodies(self, answer: BuildResult) -> list[str]:
-        """Return the operators whose bodies may help: those that the parser refuses, or errors name.
+        """Return the operators to expand: those that the parser refuses, or that errors name.
 
-        ONNX defines Attention and others by bodies of older operators, which the library builds where
-        it has nothing for the whole: TensorRT-RTX 1.7 parses an Attention of any size, and builds
-        those of some. None, if the parser refuses one that has no body.
+        ONNX defines Attention and others by bodies of older operators, which the library may build
+        when it has no kernel for the operator: TensorRT-RTX 1.7 parses an Attention of any size, but
+        builds only some. [] if the parser refuses an operator without a body.
         """
         bodied = operators_with_bodies(self._model)
         unparsed = {error.operator for error in answer.parser}
@@ -244,7 +244,7 @@ class _Build:
         return sorted(unparsed | named)
 
     def _report_layers(self, engines: Sequence[_Engine]) -> None:
-        """Write what layers the engines have, with their kernels where a device can tell."""
+        """Write the engines' layers, with their kernels if there is a device."""
         kernels: dict[str, list[str]] = {}
         for engine in engines:
             if self._recipe.ahead_of_time:
@@ -267,7 +267,7 @@ class _Build:
         layers.write(self._order.out / LAYERS_NAME, library, paths, kernels)
 
     def _extensions(self) -> list[str]:
-        """Copy the model's libraries into the engine's artefact, which is whole in itself."""
+        """Copy the model's libraries into the engine's artefact, which is self-contained."""
         found = files_of(self._source)
         for name, path in found.items():
             target = self._order.out / name
@@ -276,7 +276,7 @@ class _Build:
         return list(found)
 
     def _types(self, why: StageFailure) -> dict[str, TensorType]:
-        """Return the types of all tensors; without them no part can be cut out."""
+        """Return the types of all tensors; without them no part can be extracted."""
         try:
             doing = "reading the types of the model's tensors"
             return Call(tensors.types, doing, _ANALYSIS).run(self._source)
@@ -285,7 +285,7 @@ class _Build:
             raise why from error
 
     def _parts(self, types: Mapping[str, TensorType], why: StageFailure) -> list[_Engine]:
-        """Build an engine of every part that the parser takes and that is worth one."""
+        """Build an engine of every part that the parser supports and that is worth one."""
         report_progress(self._order.progress, 5, "Looking for parts")
         doing = f"asking {self._flavor.title} which nodes it takes"
         taken = Call(partition, doing, _ANALYSIS).run(
@@ -382,7 +382,7 @@ class _Build:
         return known | {profile.name: profile for profile in found}
 
     def _acyclic(self, engines: list[_Engine], types: Mapping[str, TensorType]) -> list[_Engine]:
-        """Leave out the smallest engines until none waits for another that waits for it."""
+        """Drop the smallest engines until the engines form no cycle."""
         kept = sorted(engines, key=lambda engine: len(engine.context.nodes))
         while len(kept) > 1 and self._composed(kept, types) is None:
             kept[0].path.unlink()
@@ -448,7 +448,7 @@ class _Build:
         )
 
     def _built_with(self, engines: Sequence[_Engine]) -> EngineProfile:
-        """Return what the engines take: sizes of every input, and values where these are sizes."""
+        """Return the engines' profile: sizes of every input, and values of shape inputs."""
         valued = {name for engine in engines for name in engine.shape_inputs}
         no_values = {"low": None, "high": None}
         return EngineProfile(
@@ -503,7 +503,7 @@ class _Build:
 
 
 def _profiles(manifest: Manifest, model: ModelProto) -> tuple[ShapeProfile, ...]:
-    """Return sizes of every input: those that `validate` found, else by its rule."""
+    """Return sizes of every input: those that `validate` found, else resolved in the same way."""
     if manifest.profiles:
         return manifest.profiles
     unranked = frozenset(
@@ -518,7 +518,7 @@ def _profiles(manifest: Manifest, model: ModelProto) -> tuple[ShapeProfile, ...]
 
 
 def _values(profile: ShapeProfile) -> tuple[tuple[int, ...], ...] | None:
-    """Return values for an input that is a shape, where the user gave a range of whole numbers."""
+    """Return values for a shape input, if the user declared a range of integers."""
     if profile.low is None or profile.high is None or len(profile.opt) > 1:
         return None
     count = profile.opt[0] if profile.opt else 1

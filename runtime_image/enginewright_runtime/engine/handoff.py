@@ -1,4 +1,4 @@
-"""What one stage of an engine Job leaves in the work folder for the next, and what all of them report."""
+"""What stages of an engine Job leave in the work folder for each other, and parts of their reports."""
 
 from typing import Final
 
@@ -11,14 +11,14 @@ from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.proof.promise import coverage
 
 PREPARED_FOLDER: Final = "prepared"  # the prepared model, with its golden samples
-ENGINE_FOLDER: Final = "engine"  # what `build` has made
+ENGINE_FOLDER: Final = "engine"  # the output of `build`
 _LONGEST_LABEL: Final = 60  # characters, in a termination message
 
 
 class EngineBuilt(Handoff):
     """Left by `build`."""
 
-    engine: EngineInfo | None = None  # None: the store has it already, so there is nothing to do
+    engine: EngineInfo | None = None  # None: the store already has it
     files: tuple[str, ...] = ()  # relative to the engine folder
 
 
@@ -37,15 +37,15 @@ class EngineBenchmarked(Handoff):
 
 
 def cached(stage: str) -> StageReport:
-    """Return the report of a stage that has nothing to do."""
+    """Return the report of a stage whose engine is cached."""
     return StageReport(stage=stage, ok=True, message="cached: the store has this engine already")
 
 
 def published(manifest: Manifest, *, is_cached: bool) -> PublishedEngine:
-    """Return what the operator is sent of an engine's manifest.
+    """Return the part of an engine's manifest that is sent to the operator.
 
     Raises:
-        ValueError: it is none of an engine.
+        ValueError: it is not an engine's manifest.
     """
     engine = manifest.engine
     if engine is None:
@@ -96,7 +96,7 @@ def _elsewhere(manifest: Manifest) -> list[str]:
 
 
 def shortened(label: str) -> str:
-    """Return a node's label in the characters that a termination message has for it, its operator included."""
+    """Return a node's label, with its operator, shortened for a termination message."""
     if len(label) <= _LONGEST_LABEL:
         return label
     name, bracket, operator = label.rpartition(" (")

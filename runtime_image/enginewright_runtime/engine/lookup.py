@@ -1,4 +1,4 @@
-"""Finds out whether an engine has to be built at all, before a device is asked for."""
+"""Checks whether an engine must be built, before a device is requested."""
 
 from enginewright.contract.report import StageReport
 from enginewright.contract.task import LOOKUP_STAGE, EngineTask
@@ -9,7 +9,7 @@ from enginewright_runtime.store import ENGINE, Store
 
 
 def run(task: EngineTask, paths: Paths) -> StageReport:
-    """Look for the engine in the store, every file checked; it is no failure that there is none.
+    """Look for the engine in the store, checking every file; a missing engine is not a failure.
 
     Raises:
         StageFailure: StoreUnavailable.

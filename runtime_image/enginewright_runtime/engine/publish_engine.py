@@ -1,4 +1,4 @@
-"""Puts the engine into the store, whole in itself, and says what it made."""
+"""Publishes the engine to the store as a self-contained artefact, and reports its facts."""
 
 from typing import Final
 
@@ -26,10 +26,10 @@ STAGE: Final = "publish-engine"
 
 
 def run(task: EngineTask, paths: Paths) -> StageReport:
-    """Publish what the stages before have left; idempotent.
+    """Publish the files of the earlier stages; idempotent.
 
     Raises:
-        StageFailure: StoreUnavailable; ArtifactMissing if a cached engine has gone meanwhile.
+        StageFailure: StoreUnavailable; ArtifactMissing if a cached engine was removed meanwhile.
     """
     built = EngineBuilt.pick_up(paths.work)
     store = Store(paths.store, ENGINE)

@@ -1,7 +1,7 @@
-"""Kernels' timings, which TensorRT takes on the device and which make the next build quicker.
+"""TensorRT's timing cache: kernel timings measured on the device, which speed up the next build.
 
-Kept in the store for each version and class. They decide nothing but time: lost, damaged or of
-another device, the build takes its own. So nothing that goes wrong here is a failure.
+Kept in the store for each version and class. It only affects build time: if it is missing, damaged or
+of another device, the build measures again. So no error here is a failure.
 """
 
 import logging
@@ -23,7 +23,7 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9.]+")  # in a file name
 
 
 class Timings:
-    """The timings of one class, in a file for one build."""
+    """The timing cache of one class, in a file for one build."""
 
     def __init__(self, store: Store, recipe: EngineRecipe, folder: Path) -> None:
         self._store = store
@@ -35,7 +35,7 @@ class Timings:
         self._taken: bytes | None = None
 
     def take(self) -> None:
-        """Put what the store has into the file; without any there is no file."""
+        """Write the store's timings to the file; without any there is no file."""
         self.path.unlink(missing_ok=True)
         if not find(self._recipe.backend).timing_cache:
             return
@@ -47,7 +47,7 @@ class Timings:
             self.path.write_bytes(self._taken)
 
     def give_back(self, log: Path) -> None:
-        """Put the file into the store, with what another build has put there meanwhile.
+        """Put the file into the store, merged with what another build has stored meanwhile.
 
         The library's messages are appended to `log`.
         """

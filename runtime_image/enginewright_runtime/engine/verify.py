@@ -1,4 +1,4 @@
-"""Proves the engine: that it is what was built, and, where there is a device, that it is right."""
+"""Verifies that the engine is intact, and, with a device, that its outputs are correct."""
 
 from pathlib import Path
 from typing import Final
@@ -41,7 +41,7 @@ _AGAINST: Final = {
 
 
 def run(task: EngineTask, paths: Paths) -> StageReport:
-    """Check the engine and its wrapper, and its answers on a device; leaves `EngineVerified`.
+    """Check the engine and its wrapper, and its outputs on a device; leaves `EngineVerified`.
 
     Raises:
         StageFailure: EngineCorrupt, EngineVersionMismatch, EngineIncompatible, BuildFailed,
@@ -79,7 +79,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
 
 
 def prove(task: EngineTask, paths: Paths, manifest: Manifest) -> GoldenRun:
-    """Compare the engine's outputs with the golden ones and with those that are expected.
+    """Compare the engine's outputs with the golden ones and with the expected ones.
 
     Raises:
         StageFailure: ParityFailed, naming output and sample; BuildFailed when ONNX Runtime refuses the
@@ -88,7 +88,7 @@ def prove(task: EngineTask, paths: Paths, manifest: Manifest) -> GoldenRun:
     backend = task.recipe.backend
     folder = paths.work / PREPARED_FOLDER
     expected = manifest.golden_expected
-    # golden outputs stay the source's: of a prepared model of another precision they are not its own
+    # golden outputs are the source's: a prepared model of lower precision has slightly different ones
     lowered = any(change.kind in _LOWERING for change in manifest.changes)
     outcome = JudgedRun(
         model=paths.work / ENGINE_FOLDER / MODEL_FOLDER / MODEL_NAME,

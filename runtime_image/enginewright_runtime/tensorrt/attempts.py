@@ -1,4 +1,4 @@
-"""Builds one engine, in as many processes as it takes to find a workspace that fits."""
+"""Builds one engine, in repeated processes until a workspace size fits."""
 
 import logging
 from collections.abc import Sequence
@@ -29,13 +29,13 @@ def file_name(name: str) -> str:
 
 
 def target_name(capability: str | None) -> str:
-    """Return what an engine is built for, for a message."""
+    """Return the target of an engine, for a message."""
     return f"compute capability {capability}" if capability else "the device at hand"
 
 
 @dataclass(frozen=True)
 class EngineBuilds:
-    """What all engines of one artefact are built with."""
+    """The settings with which all engines of one artefact are built."""
 
     flavor: Flavor
     recipe: EngineRecipe
@@ -59,13 +59,13 @@ class EngineBuilds:
         """Build the engine `name` of the prepared model, or of a part of it.
 
         Args:
-            model: its external data lies beside the prepared model.
+            model: its external data is beside the prepared model.
             name: of the engine's file, without suffix.
             profiles: of its inputs.
             span: per cent of the whole build that this one begins and ends with.
 
         Raises:
-            StageFailure: as `Call.run`; what the library refuses is in the answer.
+            StageFailure: as by `Call.run`; refusals of the library are in the result.
         """
         names = graph.contradicts(model, profiles)
         if model is self.prepared and not names:
@@ -86,7 +86,7 @@ class EngineBuilds:
         profiles: Sequence[TensorProfile],
         span: tuple[float, float],
     ) -> BuildResult:
-        """Build, again with another workspace as long as that may help."""
+        """Build, and repeat with another workspace size as long as that may help."""
         space: workspace.Workspace | None = None
         while True:
             limit = space.limit if space else self.recipe.workspace_bytes

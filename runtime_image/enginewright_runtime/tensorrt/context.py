@@ -29,7 +29,7 @@ _CONTEXT_VERSION: Final = 1
 
 @dataclass(frozen=True)
 class Context:
-    """One engine, and which part of the model it stands for."""
+    """One engine, and the part of the model that it replaces."""
 
     name: str  # of its node
     file: str  # beside the model
@@ -39,7 +39,7 @@ class Context:
 
 
 def whole(model: ModelProto, name: str, file: str) -> Context:
-    """Return the context of an engine that holds all of the model."""
+    """Return the context of an engine of the complete model."""
     return Context(
         name,
         file,

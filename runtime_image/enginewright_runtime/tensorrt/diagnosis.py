@@ -1,4 +1,4 @@
-"""Why a build failed: a reason and a message out of what NVIDIA's library says. Pure, so that each has its test."""
+"""Why a build failed: a reason and a message, derived from NVIDIA's messages. Pure, so testable."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -70,7 +70,7 @@ _SIZES: Final = re.compile(r"In analyzeShapes at|shapeContext\.cpp")
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What a message has to name beside the library's message."""
+    """The context that a message names besides the library's message."""
 
     title: str  # of the library
     target: str  # "compute capability 8.9", or "the device at hand"
@@ -81,7 +81,7 @@ class Circumstances:
 
 
 def sentence(text: str) -> str:
-    """Return one of the library's messages as people would say it: without classes and files."""
+    """Return one of the library's messages in readable form: without classes and files."""
     message = _PLACE.sub("", " ".join(text.split()))
     if found := _ERROR.search(message):
         kind, inner = found.group("kind"), found.group("message")
@@ -91,7 +91,7 @@ def sentence(text: str) -> str:
 
 
 def failure(answer: BuildResult, about: Circumstances) -> StageFailure:
-    """Return why a build failed, by what must be mended first."""
+    """Return why a build failed; of several causes the one to fix first."""
     if answer.supported is not None:
         return StageFailure(
             Reason.ENGINE_INCOMPATIBLE,
@@ -110,7 +110,7 @@ def failure(answer: BuildResult, about: Circumstances) -> StageFailure:
 
 
 def out_of_memory(doing: str) -> StageFailure:
-    """Return the failure of a build that had not enough of the container's memory."""
+    """Return the failure of a build that exceeded the container's memory."""
     return StageFailure(
         Reason.OUT_OF_MEMORY,
         f"{doing} wants more memory than it may use",
@@ -119,7 +119,7 @@ def out_of_memory(doing: str) -> StageFailure:
 
 
 def unsupported(errors: Sequence[ParserError], about: Circumstances) -> StageFailure:
-    """Return the failure of a model of which the parser takes nothing that is worth an engine."""
+    """Return the failure of a model without any supported part that is worth an engine."""
     nodes = tuple(dict.fromkeys(about.label(error) for error in errors))
     plugin = any(NO_PLUGIN in error.message for error in errors)
     return StageFailure(
@@ -131,7 +131,7 @@ def unsupported(errors: Sequence[ParserError], about: Circumstances) -> StageFai
 
 
 def not_in_parts(why: StageFailure, limit: str) -> StageFailure:
-    """Return the failure of a model that is not taken whole, where no engine of a part is loaded.
+    """Return the failure of a partly supported model, if the provider loads no partial engines.
 
     Args:
         why: what the library refuses, and why.
@@ -182,7 +182,7 @@ def _unparsed(answer: BuildResult, about: Circumstances) -> StageFailure:
 
 
 def _of_build(answer: BuildResult, about: Circumstances) -> StageFailure:
-    # without a device every build logs what CUDA misses; it is the cause only if nothing else is
+    # without a device every build logs CUDA errors; they are the cause only if there is no other
     spoken = [each for each in answer.errors if not _CUDA.search(each)]
     if not spoken:
         return _without_device(answer, about)
@@ -266,5 +266,5 @@ def _without_device(answer: BuildResult, about: Circumstances) -> StageFailure:
 
 
 def _without_folder(text: str) -> str:
-    """Return the library's message about a file, without the folder that it lies in."""
+    """Return the library's message about a file, without the file's folder."""
     return re.sub(r"(?:/[\w.@-]+)+/([\w.@-]+)", r"\1", sentence(text))

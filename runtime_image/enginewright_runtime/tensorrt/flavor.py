@@ -1,4 +1,4 @@
-"""All that differs between NVIDIA's two libraries, in one table. Nothing else names their modules."""
+"""The differences between NVIDIA's two libraries, in one table. Nothing else names their modules."""
 
 import importlib
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from enginewright_runtime.core.failure import StageFailure
 
 @dataclass(frozen=True)
 class Flavor:
-    """One library, by what the builder has to know of it."""
+    """What the builder needs to know of one library."""
 
     backend: str
     title: str  # in messages
@@ -20,7 +20,7 @@ class Flavor:
     provider: str  # of ONNX Runtime: what runs the engine, and the EPContext nodes' `source`
     typed_by_flag: bool  # networks are strongly typed only when asked to be
     targets: bool  # builds for named compute capabilities, without a device
-    timing_cache: bool  # remembers timings on the device; of TensorRT-RTX's nothing comes
+    timing_cache: bool  # builds reuse timings; TensorRT-RTX's cache has no effect
 
 
 FLAVORS: Final = {

@@ -1,8 +1,8 @@
 """Checks an engine file by its digest and its header, before anything deserialises it.
 
-No GPU is needed. The header is not documented: it was found by comparing the engines that
-TensorRT-RTX 1.4 to 1.7 build for every compute capability. So it only ever adds to what the
-manifest says, and one that cannot be read is logged and believed to be newer.
+No GPU is needed. The header is not documented: it was determined by comparing the engines that
+TensorRT-RTX 1.4 to 1.7 build for every compute capability. So it only supplements the manifest, and
+an unknown header is logged and assumed to be newer.
 """
 
 import logging
@@ -44,7 +44,7 @@ def read_header(path: Path) -> EngineHeader | None:
 
 
 def parse_header(head: bytes) -> EngineHeader | None:
-    """Return the header that an engine begins with; None where it has none that is known."""
+    """Return an engine's header; None if its format is unknown."""
     if len(head) < _LAYOUT.size:
         return None
     magic, size, *version, bits = _LAYOUT.unpack_from(head)
@@ -83,7 +83,7 @@ def check_engine(
 
 
 def _checked_content(path: Path, expected: EngineInfo) -> EngineHeader | None:
-    """Return the header of a file whose size and digest are right."""
+    """Return the header of a file, after checking its size and digest."""
     try:
         found = file_sha256(path)
         header = read_header(path)

@@ -1,8 +1,7 @@
-"""What became of the nodes: the layers of each engine, in one bounded file of the artefact.
+"""The layers of each engine and the nodes that they come from, in one bounded file of the artefact.
 
-Layers are those of the network that the parser made, which need no device to be read; each names
-the ONNX nodes that it stands for. Where a device is there, the kernels of the built engine come
-with them, as TensorRT's inspector names them.
+Layers are those of the parsed network, which can be read without a device; each names its ONNX nodes.
+With a device, the kernels of the built engine are added, as TensorRT's engine inspector names them.
 """
 
 import json
@@ -19,7 +18,7 @@ _NODES: Final = 8  # that one layer names
 
 
 def beside(engine: Path) -> Path:
-    """Return the file that the layers of one engine are written to while it is built."""
+    """Return the file to which the layers of one engine are written during its build."""
     return engine.with_suffix(".layers")
 
 
@@ -47,7 +46,7 @@ def origins(metadata: str) -> tuple[str, ...]:
 
 
 def kernels(inspected: str) -> list[str]:
-    """Return the names of an engine's layers out of what its inspector says as JSON."""
+    """Return the names of an engine's layers from its inspector's JSON."""
     try:
         layers = json.loads(inspected).get("Layers", [])
     except (ValueError, AttributeError):

@@ -1,8 +1,8 @@
-"""What runs in a child process: all calls into NVIDIA's library.
+"""All calls into NVIDIA's library; they run in a child process.
 
-One build is one process: the library keeps the first logger it is given, gives other bytes for the
-second build of a process, and may crash. The functions here interpret nothing: `diagnosis` does, where
-it can be tested without the library.
+Each build is a separate process: the library keeps the first logger it gets, produces different bytes
+for the second build of a process, and may crash. The functions here interpret nothing: `diagnosis`
+does, and can be tested without the library.
 """
 
 import resource
@@ -153,7 +153,7 @@ def network_flags(trt: Any, flavor: flavors.Flavor) -> int:  # noqa: ANN401 - NV
 
 
 def parser_errors(parser: Any) -> tuple[ParserError, ...]:  # noqa: ANN401 - NVIDIA's parser
-    """Return what a parser says against a model."""
+    """Return a parser's errors."""
     errors = (parser.get_error(index) for index in range(min(parser.num_errors, _ERRORS)))
     return tuple(
         ParserError(
@@ -173,7 +173,7 @@ def _set_target(
     config: Any,  # noqa: ANN401 - NVIDIA's
     compute_capability: str | None,
 ) -> list[str] | None:
-    """Set what is built for; return what could be, if that is not."""
+    """Set the compute capability; return the supported ones if it is not among them."""
     if not flavor.targets:
         return None
     wanted = "CURRENT"
@@ -206,7 +206,7 @@ def _set_profile(
     config: Any,  # noqa: ANN401 - NVIDIA's
     profiles: Sequence[TensorProfile],
 ) -> bool:
-    """Give every dynamic input its sizes, or its values; False when the library refuses them."""
+    """Set the sizes, or the values, of every dynamic input; False if the library refuses them."""
     by_name = {profile.name: profile for profile in profiles}
     profile = builder.create_optimization_profile()
     dynamic = False
@@ -218,7 +218,7 @@ def _set_profile(
             sizes = by_name[tensor.name]
             profile.set_shape(tensor.name, sizes.min, sizes.opt, sizes.max)
             dynamic = True
-    # an index, or -1; why, the logger hears
+    # returns an index, or -1; the logger gets the reason
     return not dynamic or config.add_optimization_profile(profile) >= 0
 
 
@@ -232,7 +232,7 @@ def _timing_cache(flavor: flavors.Flavor, config: Any, path: Path) -> Any:  # no
     seed = path.read_bytes() if path.exists() else b""
     cache = config.create_timing_cache(seed)
     if not config.set_timing_cache(cache, ignore_mismatch=False):
-        # of another device, driver or version: begun again empty
+        # of another device, driver or version: start with an empty one
         cache = config.create_timing_cache(b"")
         config.set_timing_cache(cache, ignore_mismatch=False)
     return cache
@@ -242,7 +242,7 @@ def logger_of(trt: Any, sink: Any) -> Any:  # noqa: ANN401 - NVIDIA's
     """Return a logger of the library that keeps errors and writes to `sink`."""
 
     class Log(trt.ILogger):  # type: ignore[misc]  # the module is injected: its classes are Any
-        """Keeps errors, and writes what matters to the build log at once: a crash may follow."""
+        """Keeps errors, and writes messages to the build log immediately: a crash may follow."""
 
         def __init__(self) -> None:
             trt.ILogger.__init__(self)

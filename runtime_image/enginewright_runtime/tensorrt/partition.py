@@ -1,4 +1,4 @@
-"""Which parts of a model the library's parser takes; runs in a child process, as all of `native` does."""
+"""Which parts of a model the library's parser supports; runs in a child process, as `native` does."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from enginewright_runtime.tensorrt.native import logger_of, network_flags, parse
 from enginewright_runtime.tensorrt.plugins import load as load_libraries
 from enginewright_runtime.tensorrt.results import ParserError, Taken
 
-_MOST_QUERIES: Final = 1000  # of the parser, for parts of one model
+_MAX_QUERIES: Final = 1000  # of the parser, for parts of one model
 
 
 def partition(
@@ -26,10 +26,10 @@ def partition(
     log: Path,
     plugins: Sequence[Path],
 ) -> Taken:
-    """Find the parts of a model that the parser takes, as ONNX Runtime's TensorRT provider does.
+    """Find the parts of a model that the parser supports, as ONNX Runtime's TensorRT provider does.
 
-    What the parser proposes for a model that it does not take whole is only a candidate: each is
-    cut out and asked about again, until the parser takes it or proposes nothing smaller.
+    The subgraphs that the parser returns for an unsupported model are only candidates: each is
+    extracted and parsed again, until the parser supports it or returns nothing smaller.
 
     `types` are those of every tensor, as `tensors.types` returns them; other arguments as in
     `native.build`.
@@ -45,7 +45,7 @@ def partition(
         builder = trt.Builder(logger)
         load_libraries(trt, logger, plugins)
         pending = [graph.computing(proto, range(len(proto.graph.node)))]
-        for _ in range(_MOST_QUERIES):
+        for _ in range(_MAX_QUERIES):
             if not pending:
                 break
             asked = pending.pop()

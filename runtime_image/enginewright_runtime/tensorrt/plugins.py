@@ -1,6 +1,6 @@
-"""Loads the plug-in libraries of users, in each process that builds or runs with them.
+"""Loads users' plug-in libraries, in each process that builds or runs with them.
 
-TensorRT's plug-in registry says why it refuses a library to its logger only.
+TensorRT's plug-in registry reports why it refuses a library only to its logger.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from enginewright_runtime.session.extensions.libraries import Libraries, failed,
 from enginewright_runtime.tensorrt.diagnosis import sentence
 
 # what IPluginRegistry::loadLibrary looks for, in TensorRT-RTX 1.7 and TensorRT 10; a library
-# without it registers its plug-ins by itself when it is opened
+# without it registers its plug-ins itself when it is opened
 _ENTRIES: Final = frozenset({"getCreators", "getPluginCreators"})
 _OWN_MESSAGE: Final = "loadLibrary"
 

@@ -1,4 +1,4 @@
-"""What child processes hand back of NVIDIA's library: as it said it, for `diagnosis` to make sense of."""
+"""Results of child processes that call NVIDIA's library, with its raw messages, for `diagnosis`."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -19,13 +19,13 @@ class ParserError:
 
     @property
     def unsupported(self) -> bool:
-        """Whether there is no implementation, rather than something wrong with the node."""
+        """Whether the node has no implementation, rather than being invalid."""
         return self.code.startswith(_UNSUPPORTED) or NO_PLUGIN in self.message
 
 
 @dataclass(frozen=True)
 class BuildResult:
-    """What came of one build."""
+    """The result of one build."""
 
     built: bool  # whether the engine was written
     parsed: bool

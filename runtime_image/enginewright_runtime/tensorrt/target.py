@@ -1,4 +1,4 @@
-"""What an engine is built for, and what its build may use of this machine."""
+"""The target of an engine, and the memory limit of its build."""
 
 from enginewright.contract.engines import PROVIDERS, why_unusable
 from enginewright.contract.reasons import Reason
@@ -15,8 +15,8 @@ def target(flavor: Flavor, recipe: EngineRecipe) -> str | None:
     """Return the compute capability to build for; a device is asked for its own.
 
     Raises:
-        StageFailure: DriverMissing or DriverTooOld without a usable device, EngineIncompatible when
-            it is another one than the class says.
+        StageFailure: DriverMissing or DriverTooOld without a usable device, EngineIncompatible if
+            the device differs from the class.
     """
     if recipe.ahead_of_time and flavor.targets:
         return recipe.compute_capability
@@ -35,10 +35,10 @@ def target(flavor: Flavor, recipe: EngineRecipe) -> str | None:
 
 
 def refuse_unserved(recipe: EngineRecipe) -> None:
-    """Refuse to build what the provider would not load: asked before anything is fetched.
+    """Refuse to build an engine that the provider would not load; checked before anything is fetched.
 
     Raises:
-        StageFailure: EngineIncompatible; as `target`.
+        StageFailure: EngineIncompatible; as by `target`.
     """
     capability = target(find(recipe.backend), recipe)
     if unusable := why_unusable(recipe.backend, capability):
@@ -53,5 +53,5 @@ def refuse_unserved(recipe: EngineRecipe) -> None:
 
 
 def memory(recipe: EngineRecipe) -> Limits:
-    """Return how much memory a build may have; with a device, CUDA reserves more than it uses."""
+    """Return a build's memory limit; none with a device, since CUDA reserves more than it uses."""
     return Limits(memory_bytes=limits.memory_of_child()) if recipe.ahead_of_time else UNLIMITED

@@ -1,7 +1,7 @@
-"""How much device memory a build may use, after one that ran out of it. Pure.
+"""The workspace limit of a build, after one that ran out of device memory. Pure.
 
-The same message has two causes, distinguished by the size in it: more than the limit, and the limit
-was too small for any kernel; not more, and the device had less free than that.
+The same message has two causes, distinguished by the size in it: if it exceeds the limit, the limit
+was too small for any kernel; if not, the device had less free memory than that.
 """
 
 import re
@@ -25,7 +25,7 @@ def wants_memory(errors: Sequence[str]) -> bool:
 
 
 def wanted(errors: Sequence[str]) -> int | None:
-    """Return the bytes that the library has asked for at most; None: it named none."""
+    """Return the largest size that the library requested, in bytes; None if it named none."""
     found = [int(match.group(1)) for error in errors for match in _SIZE.finditer(error)]
     return max(found, default=None)
 
@@ -44,7 +44,7 @@ class Workspace:
         return cls(limit, limit, frozenset({limit}))
 
     def after(self, errors: Sequence[str]) -> Self | None:
-        """Return what to try after a build that failed so; None: nothing would help."""
+        """Return the workspace to try after these errors; None if no other would help."""
         size = wanted(errors)
         if size is None and any(sign in error for error in errors for sign in _TOO_SMALL):
             return None
