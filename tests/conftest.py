@@ -1,4 +1,4 @@
-"""Layers: each test is marked by its folder, bounded by its layer's limit, cheapest layer first."""
+"""Layers: tests are marked by folder, limited in time by layer, and run cheapest layer first."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# how long an example takes says how busy the machine is
+# an example's duration depends on the machine's load
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
 
-LIMITS = {  # layer -> seconds that one test may take, and that the layer should take, of all processes
+LIMITS = {  # layer -> timeout (s) of one test, and budget (s) of the layer, summed over processes
     "unit": (120, 150),
     "integration": (120, 1200),
     "apiserver": (240, 420),
@@ -39,18 +39,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
-    """Name no test by packed bytes, which hold the time: two processes must find the same tests."""
+    """Use no bytes in test ids: archives contain the time, and all processes need the same ids."""
     return "bytes" if isinstance(val, bytes) else None
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    # told to the process that sums up, whichever process ran the test
+    # also called in the controlling process, whichever process ran the test
     _spent[Path(report.nodeid).parts[1]] += report.duration
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    terminalreporter.section("seconds a layer")
+    terminalreporter.section("seconds per layer")
     for layer, seconds in _spent.items():
         budget = LIMITS[layer][1]
-        over = "" if seconds <= budget else "  OVER ITS BUDGET: make it quicker"
+        over = "" if seconds <= budget else "  OVER ITS BUDGET: make it faster"
         terminalreporter.write_line(f"{layer:10} {seconds:7.1f} of {budget}{over}")

@@ -1,4 +1,4 @@
-"""A real kube-apiserver and etcd with our definitions, once a session; a namespace for each test."""
+"""A real kube-apiserver and etcd with our CRDs, once per session; a namespace for each test."""
 
 import itertools
 import os
@@ -16,9 +16,9 @@ _numbers = itertools.count(1)
 
 @contextmanager
 def _control_plane(name: str) -> Iterator[Path]:
-    """Start a control plane of its own; yields its kubeconfig and removes it at the end."""
+    """Start a separate control plane, yield its kubeconfig, and remove it at the end."""
     cluster = [str(REPOSITORY / "hack/cluster/cluster"), "--name", name]
-    run([*cluster, "down"])  # a killed run whose process had this number leaves one
+    run([*cluster, "down"])  # a killed run with the same pid may have left one
     run([*cluster, "up", "--control-plane-only"], timeout=1500)
     try:
         found = re.search(r"KUBECONFIG=(\S+)", run([*cluster, "env"]))
@@ -36,14 +36,14 @@ def _new_namespace(kubeconfig: Path) -> Namespace:
 
 @pytest.fixture(scope="session")
 def bare_kubeconfig() -> Iterator[Path]:
-    """An API server that knows nothing of ours."""
+    """An API server without our CRDs."""
     with _control_plane(f"bare{os.getpid()}") as kubeconfig:
         yield kubeconfig
 
 
 @pytest.fixture(scope="session")
 def kubeconfig() -> Iterator[Path]:
-    """An API server with the definitions of `crds/`."""
+    """An API server with the CRDs in `crds/`."""
     with _control_plane(f"api{os.getpid()}") as kubeconfig:
         admin = Namespace("default", kubeconfig)
         admin.kubectl("apply", "--server-side", "--filename", str(REPOSITORY / "crds"))
@@ -53,11 +53,11 @@ def kubeconfig() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def new_namespace(kubeconfig: Path) -> Callable[[], Namespace]:
-    """Makes namespaces."""
+    """A function that creates namespaces."""
     return lambda: _new_namespace(kubeconfig)
 
 
 @pytest.fixture
 def namespace(kubeconfig: Path) -> Namespace:
-    """A namespace of this test's own."""
+    """A new namespace for this test."""
     return _new_namespace(kubeconfig)

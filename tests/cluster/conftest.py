@@ -1,4 +1,4 @@
-"""Clusters of these tests' own, beside whatever runs on the machine."""
+"""Clusters for these tests only, next to other clusters on the machine."""
 
 import os
 import shutil
@@ -13,14 +13,14 @@ from tests.cluster.harness import Handle, traces
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _able() -> None:
+def _require_root_and_apt() -> None:
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         pytest.skip("the local cluster needs root on a Debian machine")
 
 
 @pytest.fixture(scope="module")
 def probe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The archive of an image with the test program."""
+    """The archive of an image that contains the test program."""
     folder = tmp_path_factory.mktemp("probe")
     subprocess.run(
         [build.find_go(), "build", "-o", folder / "probe", "main.go"],
@@ -35,7 +35,7 @@ def probe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(probe: Path) -> Iterator[Handle]:
-    """Two nodes, one with GPUs, one with slices of one, and the test program's image."""
+    """Two nodes, one with GPUs, one with MIG slices of a GPU, and the test program's image."""
     handle = Handle("ewlife")
     handle.run("down")
     try:
@@ -49,7 +49,7 @@ def cluster(probe: Path) -> Iterator[Handle]:
 
 @pytest.fixture
 def crashing() -> Iterator[Handle]:
-    """The name of a cluster that is to be started badly."""
+    """A cluster whose start tests interrupt."""
     handle = Handle("ewcrash")
     handle.run("down")
     yield handle

@@ -1,4 +1,4 @@
-"""A user's hand on one cluster, and an eye of its own for what a cluster leaves behind."""
+"""Runs the cluster's command like a user, and finds what a cluster leaves behind, without the driver."""
 
 import json
 import os
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 def until(what: str, check: Callable[[], T | None], seconds: float = 60) -> T:
-    """Poll until `check` returns something true, and return that."""
+    """Poll until `check` returns a true value, and return it."""
     deadline = time.monotonic() + seconds
     while not (found := check()):
-        assert time.monotonic() < deadline, f"{what} did not happen within {seconds} s"
+        assert time.monotonic() < deadline, f"timed out after {seconds} s waiting for {what}"
         time.sleep(0.1)
     return found
 
@@ -38,7 +38,7 @@ class Handle:
         return [str(COMMAND), "--name", self.name, *map(str, arguments)]
 
     def run(self, *arguments: str | Path, stdin: str = "", ok: bool = True) -> str:
-        """Run a verb to its end; its standard output. With `ok` false it must fail: its messages."""
+        """Run a verb and return its standard output; if not `ok`, it must fail: return its messages."""
         done = subprocess.run(
             self.command(*arguments),
             input=stdin,
@@ -58,7 +58,7 @@ class Handle:
         return self.kubectl("exec", pod, "--", "/probe", *arguments)
 
     def reach(self, pod: str, url: str) -> str:
-        """GET an address inside a pod, until kube-proxy has been mended too; the answer's body."""
+        """GET a URL from a pod until it succeeds, as kube-proxy may still restart; return the body."""
 
         def body() -> str:
             command = self.command("kubectl", "exec", pod, "--", "/probe", "get", url)
@@ -78,13 +78,13 @@ class Handle:
         self.kubectl("wait", f"--for={condition}", f"--timeout={seconds}s", *what)
 
     def pids(self) -> dict[str, int]:
-        """The process behind each name, as the cluster's folder tells."""
+        """Return the pid of each process name, from the cluster's folder."""
         marks = sorted((self.folder / "processes").glob("*.json"))
         return {mark.stem: json.loads(mark.read_text())["pid"] for mark in marks}
 
 
 def traces(name: str) -> list[str]:
-    """All that is on this machine of a cluster, found without the driver's own code."""
+    """Return everything of a cluster on this machine, found without the driver's own code."""
     found = [
         str(path) for path in (STATE / name, Path(f"/run/lock/ew-{name}.lock")) if path.exists()
     ]
@@ -98,18 +98,18 @@ def traces(name: str) -> list[str]:
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
-            wording = (entry / "cmdline").read_bytes()
-            wording += b" " + (entry / "cgroup").read_bytes()
-            wording += (entry / "mountinfo").read_bytes()
+            text = (entry / "cmdline").read_bytes()
+            text += b" " + (entry / "cgroup").read_bytes()
+            text += (entry / "mountinfo").read_bytes()
         except OSError:
             continue
-        if any(needle in wording for needle in needles):
-            found.append(f"process {entry.name}: {wording[:200]!r}")
+        if any(needle in text for needle in needles):
+            found.append(f"process {entry.name}: {text[:200]!r}")
     return found
 
 
 def start_and_kill(handle: Handle, moment: Callable[[], bool], *arguments: str) -> None:
-    """Run `up` until `moment`, then end the driver as the kernel's memory killer would."""
+    """Run `up` until `moment`, then kill the driver, like the kernel's OOM killer."""
     driver = subprocess.Popen(
         handle.command("up", *arguments),
         stdout=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""The local cluster on the real machine: what a user does with it, what breaks it, what it leaves."""
+"""The local cluster on the real machine: its commands, recovery from crashes, and complete removal."""
 
 import hashlib
 import io
@@ -63,8 +63,8 @@ def web(cluster: Handle) -> str:
     return "web"
 
 
-def test_the_eye_for_traces_sees_every_kind(cluster: Handle) -> None:
-    """Else "nothing is left" would prove nothing."""
+def test_traces_finds_every_kind(cluster: Handle) -> None:
+    """Otherwise `traces(...) == []` would prove nothing."""
     found = "\n".join(traces(cluster.name))
     for kind in (
         "/var/lib/enginewright/ewlife",
@@ -105,12 +105,12 @@ def test_pods_reach_pods_services_and_the_api(cluster: Handle, web: str) -> None
     address = cluster.get("pod", web)["status"]["podIP"]
     name = cluster.probe("far", "get", f"http://{address}:8080/hostname").strip()
     assert name == "web"
-    for client in ("far", "web"):  # the second is reached by way of its own Service
+    for client in ("far", "web"):  # the second reaches itself through its own Service
         assert cluster.probe(client, "get", "http://web.default/hostname").strip() == "web"
     assert '"gitVersion": "v1.36.' in cluster.probe("far", "api", "/version")
 
 
-def test_nothing_outside_is_reached_and_the_answer_comes_at_once(cluster: Handle, web: str) -> None:
+def test_connections_to_the_outside_fail_immediately(cluster: Handle, web: str) -> None:
     begun = time.monotonic()
     refusal = cluster.run(
         "kubectl", "exec", web, "--", "/probe", "dial", "203.0.113.9:80", ok=False
@@ -143,7 +143,7 @@ def test_logs_and_port_forward(cluster: Handle, web: str) -> None:
         forward.wait()
 
 
-def test_a_volume_is_shared_by_nodes_and_goes_with_its_claim(cluster: Handle) -> None:
+def test_a_volume_is_shared_by_nodes_and_removed_with_its_claim(cluster: Handle) -> None:
     claim = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -165,7 +165,7 @@ def test_a_volume_is_shared_by_nodes_and_goes_with_its_claim(cluster: Handle) ->
     assert [each.joinpath("greeting").read_text() for each in folders] == ["hello"]
     cluster.kubectl("delete", "pod", "user-1", "user-2", "--wait=true")
     cluster.kubectl("delete", "pvc", "shared", "--wait=true")
-    until("the volume's end", lambda: not folders[0].exists())
+    until("the volume's removal", lambda: not folders[0].exists())
 
 
 def _allocatable(cluster: Handle, node: int, resource: str) -> str | None:
@@ -196,7 +196,7 @@ def test_devices_are_scheduled_and_survive_a_kubelet_crash(cluster: Handle) -> N
     assert restarts == 0
 
 
-def test_crashes_are_mended_under_running_pods(cluster: Handle, web: str) -> None:
+def test_crashed_processes_restart_under_running_pods(cluster: Handle, web: str) -> None:
     crashed = [
         "containerd-1",
         "etcd",
@@ -241,7 +241,7 @@ def test_metrics_are_served(cluster: Handle) -> None:
     until("figures of both nodes", served, 90)
 
 
-def test_an_image_that_is_there_is_not_loaded_again(cluster: Handle, probe: Path) -> None:
+def test_an_existing_image_is_not_loaded_again(cluster: Handle, probe: Path) -> None:
     cluster.run("load", probe)
     begun = time.monotonic()
     cluster.run("load", probe)
@@ -250,7 +250,7 @@ def test_an_image_that_is_there_is_not_loaded_again(cluster: Handle, probe: Path
 
 
 def _oci_archive(docker: Path, name: str, folder: Path) -> Path:
-    """The one layer of a docker-archive as an oci-archive of another name, as buildah writes it."""
+    """Return the single layer of a docker-archive as an oci-archive of another name, like buildah's."""
     with tarfile.open(docker) as tar:
         raw = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]  # files only
     config = next(content for entry, content in raw.items() if len(entry) > 64)
@@ -276,7 +276,7 @@ def _oci_archive(docker: Path, name: str, folder: Path) -> Path:
     return archive
 
 
-def test_an_image_with_a_short_name_is_found_and_hides_no_other(
+def test_an_image_with_a_short_name_is_usable_by_both_names(
     cluster: Handle, probe: Path, tmp_path: Path
 ) -> None:
     cluster.run("load", _oci_archive(probe, "probe:1", tmp_path))
@@ -285,7 +285,7 @@ def test_an_image_with_a_short_name_is_found_and_hides_no_other(
     cluster.wait("condition=Ready", "pod/short", "pod/long")
 
 
-def test_a_driver_killed_at_any_moment_can_go_on(cluster: Handle, crashing: Handle) -> None:
+def test_up_continues_after_its_driver_was_killed(cluster: Handle, crashing: Handle) -> None:
     folder = crashing.folder
     start_and_kill(crashing, Path("/run/netns/ew-ewcrash").exists)
     start_and_kill(crashing, (folder / "processes" / "etcd.json").exists)
@@ -293,7 +293,7 @@ def test_a_driver_killed_at_any_moment_can_go_on(cluster: Handle, crashing: Hand
     crashing.run("up")
     assert [node["metadata"]["name"] for node in crashing.get("nodes")["items"]] == ["node-1"]
     assert _not_running(crashing) == []
-    # Side by side: the end of one is not felt by the other.
+    # Removing one cluster does not affect another.
     crashing.run("down")
     assert traces("ewcrash") == []
     assert _not_running(cluster) == []
@@ -304,12 +304,12 @@ def test_a_driver_killed_at_any_moment_can_go_on(cluster: Handle, crashing: Hand
 def test_down_removes_what_a_crash_left(crashing: Handle) -> None:
     start_and_kill(crashing, (crashing.folder / "processes" / "kubelet-1.json").exists)
     for mark in (crashing.folder / "processes").iterdir():
-        mark.unlink()  # as if it had been killed between a start and its record
+        mark.unlink()  # as if the driver had been killed between a start and its record
     crashing.run("down")
     assert traces("ewcrash") == []
 
 
-def test_the_control_plane_alone_is_quick_and_whole(crashing: Handle) -> None:
+def test_the_control_plane_alone_keeps_its_data(crashing: Handle) -> None:
     crashing.run("up", "--control-plane-only")
     assert crashing.get("nodes")["items"] == []
     crashing.kubectl("create", "configmap", "kept")
