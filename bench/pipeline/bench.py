@@ -97,7 +97,7 @@ def build(place: Workplace, path: Path) -> bool:
         bare.append(run([sys.executable, "-c", BUILD, str(copy / path.name), str(copy / "plan")]))
         shutil.rmtree(copy)
         ours.append(stage(place, ENGINE_STAGES[0], task))
-        engine = EngineBuilt.pick_up(place.root / "work").engine
+        engine = EngineBuilt.read(place.root / "work").engine
         if engine is None:
             raise RuntimeError("the stage has built no engine")
         builds.append(engine.build_seconds)

@@ -51,7 +51,7 @@ class Job:
             files=(ArtifactFile(path="model.onnx", sha256=digest, size_bytes=1),),
             model_digest=digest,
             samples=False,
-        ).leave(root)
+        ).write(root)
 
     def run_shared(self, log: Path, say: str = "x", model: str = "model/model.onnx") -> Any:
         question = ResultKey(self.work / model, self.recipe, {"say": say}, files=(self.made,))

@@ -116,7 +116,7 @@ def test_calibration_data_is_laid_out_as_it_is(
     assert outcome.full is not None
     facts = outcome.full["facts"]["calibration"]
     assert facts["files"] == len(expected)
-    assert Fetched.pick_up(place.root / "work").calibration == facts["digest"]
+    assert Fetched.read(place.root / "work").calibration == facts["digest"]
     assert not list((place.root / "work").glob("unpacked-*"))
 
 
@@ -125,7 +125,7 @@ def test_the_digest_of_calibration_data_follows_its_content(place: Workplace) ->
     for last in (b"1", b"2"):
         put(place.root / "calibration", {"a.npy": npy(), "b.npy": npy() + last})
         place.stage("fetch", calibrated(place, "pvc://data/"))
-        digests.append(Fetched.pick_up(place.root / "work").calibration)
+        digests.append(Fetched.read(place.root / "work").calibration)
     assert digests[0] != digests[1]
 
 

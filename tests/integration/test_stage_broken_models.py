@@ -217,7 +217,7 @@ def test_what_convert_can_mend_is_no_error(model: ModelProto, place: Workplace) 
     assert outcome.code == 0, outcome.message
     assert outcome.full is not None
     assert "placement_cpu" not in outcome.full["facts"]
-    validated = Validated.pick_up(place.root / "work")
+    validated = Validated.read(place.root / "work")
     assert (validated.opset, validated.ir_version) == (
         model.opset_import[0].version,
         model.ir_version,

@@ -337,7 +337,7 @@ def test_a_source_that_takes_no_drawn_inputs_is_converted_with_a_warning(
 def test_openvino_takes_what_is_expanded(openvino_python: Path, tmp_path: Path) -> None:
     """OpenVINO 2025.4 has no Attention of opset 23, and leaves the nodes before it too."""
     _at_openvino(openvino_python, tmp_path, attention(23), [])
-    left = Converted.pick_up(tmp_path / "work")
+    left = Converted.read(tmp_path / "work")
     assert [change.kind for change in left.changes] == ["expand"]
 
 
@@ -346,7 +346,7 @@ def test_openvino_loads_silero_once_its_branches_are_taken(
 ) -> None:
     """It refuses a dynamic rank, which the outputs of an If with unequal branches have."""
     _at_openvino(openvino_python, tmp_path, real(models, "silero_vad_half.onnx"), [SPEAK])
-    left = Converted.pick_up(tmp_path / "work")
+    left = Converted.read(tmp_path / "work")
     assert [change.kind for change in left.changes] == ["simplify"]
     assert not left.warnings
 

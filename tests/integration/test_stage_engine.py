@@ -134,7 +134,7 @@ def test_a_damaged_engine_is_not_there_and_is_built_again(place: EnginePlace) ->
     published = place.build_engine(task)["publish-engine"].report.engine
     assert published is not None
     assert published.cached is False
-    assert Store(place.root / "store", ENGINE).whole(task.engine_key) is not None
+    assert Store(place.root / "store", ENGINE).find_intact(task.engine_key) is not None
 
 
 def test_without_the_prepared_model(place: EnginePlace) -> None:
@@ -204,7 +204,7 @@ def test_stages_before_their_turn(place: EnginePlace) -> None:
 
 def test_an_engine_that_goes_while_the_job_runs(place: EnginePlace) -> None:
     task = place.engine_task()
-    EngineBuilt().leave(place.root / "work")
+    EngineBuilt().write(place.root / "work")
     outcome = place.engine_stage("publish-engine", task)
     assert (outcome.report.reason, outcome.code) == (Reason.ARTIFACT_MISSING, ExitCode.TRANSIENT)
 
@@ -368,7 +368,7 @@ def test_what_the_wrapper_must_be(place: EnginePlace, tmp_path: Path) -> None:
     task = place.engine_task()
     for stage in ("lookup", "build"):
         place.engine_stage(stage, task)
-    built = EngineBuilt.pick_up(place.root / "work").engine
+    built = EngineBuilt.read(place.root / "work").engine
     assert isinstance(built, EngineInfo)
     manifest = verify.read_manifest(place.root / "work")
     folder = place.root / "work/engine/model"

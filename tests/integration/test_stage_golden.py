@@ -312,8 +312,8 @@ def after_convert(
         inputs=specs[0],
         outputs=specs[1],
         profiles=resolve(specs[0], (), frozenset()).profiles,
-    ).leave(work)
-    Converted(**common, inputs=specs[0], outputs=specs[1], folder=folder).leave(work)
+    ).write(work)
+    Converted(**common, inputs=specs[0], outputs=specs[1], folder=folder).write(work)
     if converted is not None:
         (work / folder).mkdir()
         onnx.save(converted, work / folder / "model.onnx")
@@ -352,7 +352,7 @@ def test_the_converted_model_is_compared_with_the_source(place: Workplace) -> No
     assert "the converted model agrees with the source, largest absolute error 9.8" in (
         outcome.message
     )
-    golden = Golden.pick_up(place.root / "work")
+    golden = Golden.read(place.root / "work")
     assert [(each.name, each.compared_with) for each in golden.parity] == [("y", "source")]
     assert golden.parity[0].max_abs_error == pytest.approx(0.0001, rel=0.1)
     given, got = arrays(place, "inputs"), arrays(place, "outputs")
@@ -391,7 +391,7 @@ def test_expected_outputs_are_compared_with_the_converted_model_too(place: Workp
     given = {"samples_uri": "pvc://data/golden.npz"}
     _, outcome = after_convert(place, two_steps(), two_steps(0.999), **given)
     assert outcome.code == 0, outcome.message
-    golden = Golden.pick_up(place.root / "work")
+    golden = Golden.read(place.root / "work")
     assert golden.expected
     errors = {each.compared_with: each.max_abs_error for each in golden.parity}
     assert errors["source"] == pytest.approx(0.001, rel=0.01)
@@ -479,7 +479,7 @@ def test_a_source_that_nothing_here_runs(place: Workplace) -> None:
         "so nothing proves that it is equivalent to the source; provide inputs and the expected"
         in (outcome.message)
     )
-    golden = Golden.pick_up(place.root / "work")
+    golden = Golden.read(place.root / "work")
     assert golden.parity == ()
 
 

@@ -452,7 +452,7 @@ def test_what_is_handed_on_is_complete(tmp_path: Path) -> None:
         tmp_path, convolutions(), [{"x": random(2, 3, 16, 16)}], how, {"x": random(20, 3, 16, 16)}
     )
     succeeded(about)
-    before, left = Converted.pick_up(about.folder), about.quantized
+    before, left = Converted.read(about.folder), about.quantized
     assert left.nodes > before.nodes
-    assert left.node_costs != Golden.pick_up(about.folder).node_costs
+    assert left.node_costs != Golden.read(about.folder).node_costs
     assert isinstance(left, Quantized)

@@ -86,7 +86,7 @@ def test_what_a_body_takes_from_outside_is_an_input_and_stays_an_output() -> Non
         [value("x", "n", 4), value("flag", kind=TensorProto.BOOL)],
         [value("y", "n", 4)],
     )
-    read = Scope(model.graph).nodes[1].reads()
+    read = Scope(model.graph).nodes[1].consumes()
     assert {each.name for each in read} == {"flag", "outer", "x"}
     assert graph.labels(model.graph.node[1]) == ["if (If)", "inner (Add)", "inner (Add)"]
     first = graph.Cutter(model, types(model)).part([0])

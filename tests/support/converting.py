@@ -186,7 +186,7 @@ def place(root: Path, model: ModelProto | Path, wanted: Recipe) -> Path:
         inputs=inputs,
         outputs=graphs.outputs_of(source),
         profiles=resolved.profiles,
-    ).leave(work)
+    ).write(work)
     return work
 
 
@@ -204,5 +204,5 @@ def converted(root: Path, model: ModelProto | Path, wanted: Recipe) -> Outcome:
             path: path.read_bytes() for path in (work / MODEL_FOLDER).rglob("*") if path.is_file()
         }
         assert not list(work.glob("convert-*"))
-    left = Converted.pick_up(work)
+    left = Converted.read(work)
     return Outcome(report, left, work / left.folder / MODEL_NAME)

@@ -234,7 +234,7 @@ class Work:
     def make(self, precision: str) -> QuantizedModel:
         """Make a model of a precision, in this process."""
         calibration = self.folder / CALIBRATION_FOLDER
-        converted = Converted.pick_up(self.folder)
+        converted = Converted.read(self.folder)
         request = QuantizationRequest(
             precision=precision,
             source=self.folder / MODEL_FOLDER / MODEL_NAME,
@@ -250,7 +250,7 @@ class Work:
     @property
     def quantized(self) -> Quantized:
         """Return what the stage left."""
-        return Quantized.pick_up(self.folder)
+        return Quantized.read(self.folder)
 
     @property
     def model(self) -> Path:
@@ -300,8 +300,8 @@ def work(
         nodes=len(proto.graph.node),
         inputs=graphs.inputs_of(proto),
         outputs=graphs.outputs_of(proto),
-    ).leave(folder)
-    Golden(source="samples", samples=len(samples)).leave(folder)
+    ).write(folder)
+    Golden(source="samples", samples=len(samples)).write(folder)
     return Work(folder, how)
 
 

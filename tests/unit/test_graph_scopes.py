@@ -99,7 +99,7 @@ class Edits:
             (body, body.owner, value)
             for body in self.main.bodies()
             for value in body.captured()
-            if body.owner is not None and value in body.owner.reads()
+            if body.owner is not None and value in body.owner.consumes()
         ]
         if not captured:
             return

@@ -165,15 +165,15 @@ def test_engines_are_kept_apart_with_their_own_messages(root: Path, tmp_path: Pa
     files = {name: artifact(root) / name for name in FILES}
     made, cached = store.publish(KEY, files, lambda listed: as_engine(manifest(KEY, listed)))
     assert not cached
-    assert store.read(KEY, tmp_path / "artifact") == store.whole(KEY) == made
+    assert store.read(KEY, tmp_path / "artifact") == store.find_intact(KEY) == made
     assert sorted(path.name for path in root.iterdir()) == ["engines", "prepared", "tmp"]
 
     (root / "engines" / KEY / FILES[1]).write_bytes(b"damaged")
-    assert store.whole(KEY) is None
+    assert store.find_intact(KEY) is None
     with pytest.raises(StageFailure, match="engine abababababab is damaged: file") as caught:
         store.read(KEY, tmp_path / "artifact")
     assert caught.value.reason is Reason.ENGINE_CORRUPT
-    assert Store(root).whole(KEY) is not None, "the prepared model is another artefact"
+    assert Store(root).find_intact(KEY) is not None, "the prepared model is another artefact"
 
 
 def test_a_manifest_of_the_other_kind(root: Path, tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ class LocalPod:
         """Return what stage `validate` has left, once it went well."""
         from enginewright_runtime.core.handoff import Validated  # noqa: PLC0415 - loaded lazily
 
-        return Validated.pick_up(self._place(contract.WORK_PATH))
+        return Validated.read(self._place(contract.WORK_PATH))
 
     def fetched_model(self) -> Path:
         """Return the source's file, once stage `fetch` has written it."""

@@ -31,12 +31,12 @@ GOLDEN_FOLDER: Final = "golden"  # inputs.npz, outputs.npz and, from the samples
 class Handoff(Message):
     """Base of results, each in a file named after the class."""
 
-    def leave(self, work: Path) -> None:
+    def write(self, work: Path) -> None:
         """Write this into the work folder."""
         (work / self._file()).write_text(self.to_json())
 
     @classmethod
-    def pick_up(cls, work: Path) -> Self:
+    def read(cls, work: Path) -> Self:
         """Read the result of an earlier stage.
 
         Raises:

@@ -71,7 +71,7 @@ def _key(function: str, key: ResultKey) -> str:
     work = key.model.parent.parent
     decides = {
         "function": function,
-        "model": Fetched.pick_up(work).model_digest,
+        "model": Fetched.read(work).model_digest,
         "extensions": [each.sha256 for each in key.recipe.extensions],
         "about": to_jsonable_python(key.about),
     }

@@ -28,9 +28,9 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
     Raises:
         StageFailure: as by `comparing.measure`.
     """
-    built = EngineBuilt.pick_up(paths.work)
+    built = EngineBuilt.read(paths.work)
     if built.engine is None or task.recipe.ahead_of_time:
-        EngineBenchmarked().leave(paths.work)
+        EngineBenchmarked().write(paths.work)
         if built.engine is None:
             return handoff.cached(STAGE)
         return StageReport(
@@ -43,7 +43,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
     model = paths.work / ENGINE_FOLDER / MODEL_FOLDER / MODEL_NAME
     inputs = paths.work / PREPARED_FOLDER / manifest.golden_inputs
     result = measure(model, task.recipe.backend, inputs)
-    EngineBenchmarked(latency=result.usual, latencies=result.latencies).leave(paths.work)
+    EngineBenchmarked(latency=result.usual, latencies=result.latencies).write(paths.work)
     return StageReport(
         stage=STAGE,
         ok=True,

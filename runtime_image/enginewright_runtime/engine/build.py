@@ -34,9 +34,9 @@ def run(task: EngineTask, paths: Paths, port: int = SIDECAR_PORT) -> StageReport
             ArtifactMissing, ArtifactCorrupt or StoreUnavailable of the prepared model; as by
             `builder.build`.
     """
-    manifest = Store(paths.store, ENGINE).whole(task.engine_key)
+    manifest = Store(paths.store, ENGINE).find_intact(task.engine_key)
     if manifest is not None:
-        EngineBuilt().leave(paths.work)
+        EngineBuilt().write(paths.work)
         return StageReport(
             stage=STAGE,
             ok=True,
@@ -60,7 +60,7 @@ def run(task: EngineTask, paths: Paths, port: int = SIDECAR_PORT) -> StageReport
         )
         built = builder.build(order)
         timings.give_back(order.out / builder.BUILD_LOG)
-    EngineBuilt(engine=built.engine, files=built.files).leave(paths.work)
+    EngineBuilt(engine=built.engine, files=built.files).write(paths.work)
     warning = f"; {built.findings[0].cause}" if built.findings else ""
     return StageReport(
         stage=STAGE,

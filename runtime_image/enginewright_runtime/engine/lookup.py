@@ -14,7 +14,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
     Raises:
         StageFailure: StoreUnavailable.
     """
-    manifest = Store(paths.store, ENGINE).whole(task.engine_key)
+    manifest = Store(paths.store, ENGINE).find_intact(task.engine_key)
     if manifest is None or manifest.engine is None:
         return StageReport(
             stage=LOOKUP_STAGE,

@@ -31,7 +31,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
     Raises:
         StageFailure: StoreUnavailable; ArtifactMissing if a cached engine was removed meanwhile.
     """
-    built = EngineBuilt.pick_up(paths.work)
+    built = EngineBuilt.read(paths.work)
     store = Store(paths.store, ENGINE)
     if built.engine is None:
         manifest, cached = store.find(task.engine_key), True
@@ -56,8 +56,8 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
 def _publish(
     task: EngineTask, paths: Paths, engine: EngineInfo, made: tuple[str, ...]
 ) -> tuple[Manifest, bool]:
-    verified = EngineVerified.pick_up(paths.work)
-    benchmarked = EngineBenchmarked.pick_up(paths.work)
+    verified = EngineVerified.read(paths.work)
+    benchmarked = EngineBenchmarked.read(paths.work)
     prepared = read_manifest(paths.work)
     info = engine.model_copy(
         update={

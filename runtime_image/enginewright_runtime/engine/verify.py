@@ -47,9 +47,9 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
         StageFailure: EngineCorrupt, EngineVersionMismatch, EngineIncompatible, BuildFailed,
             ParityFailed; with a device also as `loading.create`.
     """
-    built = EngineBuilt.pick_up(paths.work)
+    built = EngineBuilt.read(paths.work)
     if built.engine is None:
-        EngineVerified().leave(paths.work)
+        EngineVerified().write(paths.work)
         return handoff.cached(STAGE)
     recipe = task.recipe
     manifest = read_manifest(paths.work)
@@ -57,7 +57,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
     check_engine(engine, built.engine, recipe.compute_capability, recipe.backend_version)
     check_wrapper(paths.work / ENGINE_FOLDER / MODEL_FOLDER, built.engine, manifest)
     if recipe.ahead_of_time:
-        EngineVerified().leave(paths.work)
+        EngineVerified().write(paths.work)
         return StageReport(
             stage=STAGE,
             ok=True,
@@ -66,7 +66,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
         )
     outcome = prove(task, paths, manifest)
     worst = outcome.max_abs_error
-    EngineVerified(parity_max_abs_error=worst, parity=outcome.parity).leave(paths.work)
+    EngineVerified(parity_max_abs_error=worst, parity=outcome.parity).write(paths.work)
     error = f", largest absolute error {worst:.3g}" if worst is not None else ""
     return StageReport(
         stage=STAGE,

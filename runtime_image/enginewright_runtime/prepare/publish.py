@@ -44,10 +44,10 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     Raises:
         StageFailure: StoreUnavailable.
     """
-    fetched = Fetched.pick_up(paths.work)
-    validated = Validated.pick_up(paths.work)
-    golden = Golden.pick_up(paths.work)
-    quantized = Quantized.pick_up(paths.work)
+    fetched = Fetched.read(paths.work)
+    validated = Validated.read(paths.work)
+    golden = Golden.read(paths.work)
+    quantized = Quantized.read(paths.work)
     data = _data(fetched, paths)
     key = prepared_key(fetched.model_digest, task.recipe, data)
 

@@ -95,7 +95,7 @@ class Store:
         self._refuse_earlier(manifest)
         return manifest
 
-    def whole(self, key: str) -> Manifest | None:
+    def find_intact(self, key: str) -> Manifest | None:
         """Return the artefact's manifest if it exists and every file matches it, else None.
 
         Raises:
@@ -159,7 +159,7 @@ class Store:
         Raises:
             StageFailure: StoreUnavailable, StorageFull.
         """
-        if (present := self.whole(key)) is not None:
+        if (present := self.find_intact(key)) is not None:
             return present, True
         with self._available():
             self._require_volume()
@@ -242,7 +242,7 @@ class Store:
             except OSError as error:
                 if error.errno not in _TAKEN:
                     raise
-                if attempt == 2 or self.whole(key) is not None:
+                if attempt == 2 or self.find_intact(key) is not None:
                     return False
                 self._move_away(target)
             else:

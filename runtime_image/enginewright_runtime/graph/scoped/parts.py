@@ -77,7 +77,7 @@ class Cutter:
         """
         graph, types = self._model.graph, self._types
         chosen = [self._nodes[index] for index in nodes]
-        needed = [value for node in chosen for value in sorted(node.reads(), key=_name)]
+        needed = [value for node in chosen for value in sorted(node.consumes(), key=_name)]
         used = {value.name for value in needed}
         makers = {value.producer for value in needed} - {None, *chosen}
         constants = sorted(
@@ -96,7 +96,7 @@ class Cutter:
         outputs = tuple(
             value.name
             for node in chosen
-            for value in node.makes()
+            for value in node.produces()
             if any(reader.top not in inside for reader in value.readers)
         )
         if not inputs or not outputs or not types.keys() >= {*inputs, *outputs}:

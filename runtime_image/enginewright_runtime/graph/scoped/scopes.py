@@ -105,18 +105,18 @@ class Node:
         found = (self.scope.find(name) for name in self.proto.input)
         return [value for value in found if value is not None]
 
-    def reads(self) -> dict[Value, None]:
+    def consumes(self) -> dict[Value, None]:
         """Return the values that it reads, those that its bodies take from outside too."""
         captured = (value for body in self.bodies for value in body.captured())
         return dict.fromkeys((*self.inputs(), *captured))
 
-    def makes(self) -> list[Value]:
+    def produces(self) -> list[Value]:
         """Return the values that it makes."""
         return [self.scope.values[name] for name in self.proto.output if name]
 
     def is_read(self) -> bool:
         """Tell whether anything reads what it makes."""
-        return any(value.readers for value in self.makes())
+        return any(value.readers for value in self.produces())
 
     def set_input(self, index: int, name: str) -> None:
         """Have it read another value, or one more behind the others."""
@@ -156,12 +156,12 @@ class Node:
 
     def remove(self) -> None:
         """Take it out; what it makes has to be made by another, or be read by none."""
-        self.forget_reads()
-        for value in self.makes():
+        self.unlink()
+        for value in self.produces():
             value.producer = None
         del self.scope.by_rank[self.rank]
 
-    def forget_reads(self) -> None:
+    def unlink(self) -> None:
         """Be no reader of anything."""
         for name in self.proto.input:
             if (value := self.scope.find(name)) is not None:
@@ -170,7 +170,7 @@ class Node:
             for value in [*body.captured()]:
                 value.readers.pop(body, None)
             for inner in body.nodes:
-                inner.forget_reads()
+                inner.unlink()
 
 
 class Scope:
@@ -244,7 +244,7 @@ class Scope:
             if value is not None and value.scope is not self:
                 yield value
         for node in self.nodes:
-            yield from (value for value in node.reads() if value.scope is not self)
+            yield from (value for value in node.consumes() if value.scope is not self)
 
     # changes
 
@@ -305,7 +305,7 @@ class Scope:
         place = {node: index for index, node in enumerate(nodes)}
         found = order(
             [
-                [place[value.producer] for value in node.reads() if value.producer in place]
+                [place[value.producer] for value in node.consumes() if value.producer in place]
                 for node in nodes
             ]
         )

@@ -80,9 +80,9 @@ class _Kinds:
             name = reported_label(node.proto.name, node.proto.op_type)
             self.found[name] = is_shape and self.found.get(name, True)
             if is_shape:
-                self._shapes.update(node.makes())
+                self._shapes.update(node.produces())
             elif self._is_constant(node, given):
-                self._constants.update(node.makes())
+                self._constants.update(node.produces())
             for body in node.bodies:
                 weights = {*given_names(body.graph)} - {each.name for each in body.graph.input}
                 self._constants.update(body.values[each] for each in weights)

@@ -86,7 +86,9 @@ def replacement(
     scope = Scope(changed)
     inside: list[Value] = []
     for each in scope.nodes:
-        inside += [value for value in each.makes() if value.name not in {*node.input, *node.output}]
+        inside += [
+            value for value in each.produces() if value.name not in {*node.input, *node.output}
+        ]
         inside += [value for body in each.all_bodies() for value in body.own()]
     rename({value: names.fresh(f"{prefix}/{value.name}") for value in inside})
     main = next((each for each in changed.node if each.name == node.name and node.name), None)

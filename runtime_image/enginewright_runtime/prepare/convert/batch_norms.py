@@ -82,7 +82,7 @@ def constants_to_initializers(model: ModelProto) -> int:
         entry = attribute(node.proto, "value") if node.proto.op_type == "Constant" else None
         if (
             entry is not None
-            and scope not in node.makes()[0].readers
+            and scope not in node.produces()[0].readers
             and entry.t.data_type in {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
         ):
             tensor = graphs.copy_of(entry.t)

@@ -67,7 +67,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
             be converted to one that the runtime loads, with the nodes at fault; ModelTooLarge;
             UnsupportedOperator, OutOfMemory or BackendCrashed, if the backend refuses the model.
     """
-    validated = Validated.pick_up(paths.work)
+    validated = Validated.read(paths.work)
     with scratch(paths.work, _PREFIX):
         return _Conversion(task.recipe, paths.work, validated).run()
 
@@ -161,7 +161,7 @@ class _Conversion:
             shape_nodes=self._shape_nodes,
             changes=self._changes,
             warnings=tuple(self._warnings),
-        ).leave(self._work)
+        ).write(self._work)
         summary = "; ".join(change.message for change in self._changes)
         message = summary or "the model is served unchanged"
         if self._warnings:
@@ -206,7 +206,7 @@ class _Conversion:
             raise StageFailure.of(finding, (finding,))
         if sized.profiles:
             self._validated = self._validated.model_copy(update={"profiles": sized.profiles})
-            self._validated.leave(self._work)
+            self._validated.write(self._work)
 
     def _fit(self, path: Path) -> None:
         """Fit the default batch sizes: this is the first model that the runtime loads."""
@@ -215,7 +215,7 @@ class _Conversion:
         self._warnings += fitted.findings
         if fitted.profiles != known.profiles:
             self._validated = known.model_copy(update={"profiles": fitted.profiles})
-            self._validated.leave(self._work)
+            self._validated.write(self._work)
 
     def _improve(self, wanted: AnyPass) -> None:
         """Make a change, and keep it if the model stays equivalent; else warn."""

@@ -69,7 +69,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
         _check_pin(task, "calibration", calibration, "spec.quantization.calibration")
     _extensions(task, paths, facts)
     fetched = Fetched(files=files, model_digest=digest, samples=samples, calibration=calibration)
-    fetched.leave(paths.work)
+    fetched.write(paths.work)
     size = sum(file.size_bytes for file in files)
     more = f" and {counted(len(files) - 1, 'external data file')}" if len(files) > 1 else ""
     return StageReport(

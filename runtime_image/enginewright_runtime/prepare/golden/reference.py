@@ -106,10 +106,10 @@ class _GoldenFiles:
     def __init__(self, recipe: Recipe, work: Path) -> None:
         self._recipe = recipe
         self._work = work
-        self._validated = Validated.pick_up(work)
+        self._validated = Validated.read(work)
         self._folder = work / GOLDEN_FOLDER
         self._source = work / MODEL_FOLDER / MODEL_NAME
-        self._converted = work / Converted.pick_up(work).folder / MODEL_NAME
+        self._converted = work / Converted.read(work).folder / MODEL_NAME
         self._made = Reference()
 
     def run(self) -> Reference:

@@ -60,7 +60,7 @@ class _Golden:
         self._work = work
         self._folder = work / GOLDEN_FOLDER
         self._source = work / MODEL_FOLDER / MODEL_NAME
-        self._converted = work / Converted.pick_up(work).folder / MODEL_NAME
+        self._converted = work / Converted.read(work).folder / MODEL_NAME
 
     def run(self) -> StageReport:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -83,7 +83,7 @@ class _Golden:
             expected=(self._folder / EXPECTED).exists(),
             graph_optimization=self._made.level,
             varying=self._made.varying,
-        ).leave(self._work)
+        ).write(self._work)
         size = sum(path.stat().st_size for path in self._folder.iterdir())
         return StageReport(
             stage="golden",

@@ -94,8 +94,8 @@ class _Quantization:
     def __init__(self, recipe: Recipe, work: Path) -> None:
         self._recipe = recipe
         self._work = work
-        self._converted = Converted.pick_up(work)
-        self._golden = Golden.pick_up(work)
+        self._converted = Converted.read(work)
+        self._golden = Golden.read(work)
         self._source = work / self._converted.folder / MODEL_NAME
         self._notes = _Notes()
 
@@ -372,7 +372,7 @@ class _Quantization:
             changes=kept.changes,
             parity=self._golden.parity,
             warnings=tuple(self._notes.warnings),
-        ).leave(self._work)
+        ).write(self._work)
         return self._report(message)
 
     def _warn_of_saturation(self) -> None:
@@ -405,7 +405,7 @@ class _Quantization:
             changes=(*self._converted.changes, *changes),
             parity=made.outputs,
             warnings=tuple(self._notes.warnings),
-        ).leave(self._work)
+        ).write(self._work)
         summary = "; ".join(change.message for change in changes)
         error = f"; {_worst(made.outputs)}" if made.outputs else ""
         return self._report(f"{summary}{error}{f'; {chosen}' if chosen else ''}")

@@ -117,7 +117,7 @@ def _layer(
 
 def _result(node: Node, constants: Constants) -> str:
     """Return the value to quantise after a node; "": none, since its kernel returns floats itself."""
-    made = node.makes()[0]
+    made = node.produces()[0]
     readers = [reader.proto if isinstance(reader, Node) else None for reader in made.readers]
     match node.proto.op_type, readers:
         case "Conv", [NodeProto(op_type="Relu" | "Clip") as follower]:

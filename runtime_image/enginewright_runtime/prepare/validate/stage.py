@@ -61,7 +61,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
         StageFailure: the most important of the errors found, with all findings; OutOfMemory or
             Timeout, if reading or loading the model exceeded a limit.
     """
-    fetched = Fetched.pick_up(paths.work)
+    fetched = Fetched.read(paths.work)
     path = paths.work / MODEL_FOLDER / MODEL_NAME
     recipe = task.recipe
     size = sum(file.size_bytes for file in fetched.files)
@@ -93,7 +93,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
         profiles=fitted.profiles,
         warnings=warnings,
         shape_nodes=tuple(facts.get("shape_nodes", ())),
-    ).leave(paths.work)
+    ).write(paths.work)
     warning = f"; {warnings[0].cause}" if warnings else ""
     return StageReport(
         stage="validate",

@@ -48,9 +48,9 @@ class Ancestry:
         self._output = output
         scope = Scope(graph)
         self._producers = {
-            value.name: index for index, node in enumerate(scope.nodes) for value in node.makes()
+            value.name: index for index, node in enumerate(scope.nodes) for value in node.produces()
         }
-        self._reads = [{value.name for value in node.reads()} for node in scope.nodes]
+        self._reads = [{value.name for value in node.consumes()} for node in scope.nodes]
         found = self._ancestors()
         self.order = [index for index in scope.order() or () if index in found]
         self.live_ranges = self._live_ranges()

@@ -113,8 +113,8 @@ def _compared(readers: _Readers, value: Value, known: Mapping[str, float]) -> tu
     def visit(node: Node) -> Iterable[Value]:
         operator, inputs = node.proto.op_type, node.inputs()
         if operator in _COPIES and inputs[0] in same:
-            same.add(node.makes()[0])
-            return node.makes()[:1]
+            same.add(node.produces()[0])
+            return node.produces()[:1]
         if operator in _COMPARISONS:
             found.extend(known[each.name] for each in inputs if each.name in known)
         return ()
@@ -135,11 +135,11 @@ def _sizes(
         near = min((distance[each] for each in inputs if each in distance), default=_MAX_DISTANCE)
         if near >= _MAX_DISTANCE:
             return ()
-        for output in node.makes():
+        for output in node.produces():
             distance.setdefault(output, near + 1)
         for each in inputs:
             met.extend((near, size) for size in weights.get(each.name, ()) if 1 < size <= _LARGEST)
-        return node.makes()
+        return node.produces()
 
     readers.follow(value, visit)
     return tuple(dict.fromkeys(size for _, size in sorted(met, key=lambda one: one[0])))[
