@@ -1,4 +1,4 @@
-"""A server that lies: what each lie changes on the way from an honest server to those who ask it."""
+"""A server with false answers: what each changes between a correct server and its clients."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ _LENGTH: Final = "Inference-Header-Content-Length"
 
 @dataclass(frozen=True)
 class Lie:
-    """One lie, and what it must cost."""
+    """One false answer, and the consequence it must have."""
 
     name: str
     begin: Callable[[Proxy], None]
@@ -26,7 +26,7 @@ class Lie:
 
 
 def honest(proxy: Proxy) -> None:
-    """Take every lie back."""
+    """Remove every false answer."""
     proxy.inference_port, proxy.delay, proxy.saying = None, 0.0, None
     proxy.refusing = {}
     proxy.execution = proxy.metrics = proxy.inference = _unchanged
@@ -37,7 +37,7 @@ def _unchanged(said: Any) -> Any:
 
 
 def outputs(change: Callable[[Tensors], Tensors]) -> Callable[[Proxy], None]:
-    """Return a lie about the outputs; the answer stays a well-formed one."""
+    """Return a change of the outputs that keeps the answer well-formed."""
 
     def begin(proxy: Proxy) -> None:
         proxy.inference = lambda answer: _rewritten(answer, change)
@@ -46,7 +46,7 @@ def outputs(change: Callable[[Tensors], Tensors]) -> Callable[[Proxy], None]:
 
 
 def execution(**fields: Any) -> Callable[[Proxy], None]:
-    """Return a lie about how the model runs."""
+    """Return a change of the report on how the model runs."""
 
     def begin(proxy: Proxy) -> None:
         proxy.execution = lambda said: said | fields
@@ -55,7 +55,7 @@ def execution(**fields: Any) -> Callable[[Proxy], None]:
 
 
 def placement(**fields: Any) -> Callable[[Proxy], None]:
-    """Return a lie about where the nodes run."""
+    """Return a change of the report on the placement of nodes."""
 
     def begin(proxy: Proxy) -> None:
         proxy.execution = lambda said: said | {"placement": said["placement"] | fields}

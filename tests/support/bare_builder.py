@@ -14,10 +14,10 @@ BATCHES = (1, 8, 32)  # minimum, usual and maximum where none are given
 
 
 def build(path: str, sizes: dict[str, list[list[int]]]) -> bool:
-    """Tell whether the library takes the whole model and builds it for compute capability 8.9."""
+    """Return whether the library parses the complete model and builds it for compute capability 8.9."""
     model = onnx.load(path)
     for value in model.graph.input:
-        # some exporters call every open dimension "?", and TensorRT takes equal names for equal sizes
+        # some exporters name every dynamic dimension "?", and TensorRT assumes equal names have equal sizes
         for dimension in value.type.tensor_type.shape.dim:
             dimension.ClearField("dim_param")
     logger = trt.Logger(trt.Logger.ERROR)

@@ -57,7 +57,7 @@ def one_node(op_type: str, domain: str = "", **attributes: str) -> ModelProto:
 
 
 def lower_case() -> ModelProto:
-    """Return strings to their lower case, in a language that nobody speaks."""
+    """Return a StringNormalizer to lower case, with a locale that does not exist."""
     text = [helper.make_tensor_value_info(name, TensorProto.STRING, ["n"]) for name in ("x", "y")]
     node = helper.make_node(
         "StringNormalizer", ["x"], ["y"], name="lower", case_change_action="LOWER", locale="xx_XX"
@@ -110,7 +110,7 @@ def cyclic() -> ModelProto:
 
 
 def unsorted() -> ModelProto:
-    """Return two nodes in the wrong order, which ONNX Runtime takes and onnx.checker does not."""
+    """Return two nodes in the wrong order, which ONNX Runtime accepts and onnx.checker rejects."""
     return build(
         [
             helper.make_node("Relu", ["a"], ["y"], name="second"),
@@ -146,7 +146,7 @@ def external(location: str, *, length: int = 64, offset: int = 0) -> ModelProto:
 
 
 def weights() -> bytes:
-    """Return the external data that `external` wants."""
+    """Return the external data that `external` requires."""
     return np.eye(4, dtype=np.float32).tobytes()
 
 
@@ -160,7 +160,7 @@ def open_dimensions(*shape: int | str | None, name: str = "x") -> ModelProto:
 
 
 def fixed_batch() -> ModelProto:
-    """Return a model that says that any batch goes and then reshapes to one."""
+    """Return a model with a dynamic batch that is reshaped to a fixed one."""
     shape = numpy_helper.from_array(np.array([1, 4], np.int64), "shape")
     return build(
         [helper.make_node("Reshape", ["x", "shape"], ["y"], name="reshape")],
@@ -197,7 +197,7 @@ def not_finite() -> ModelProto:
 
 
 def random_output() -> ModelProto:
-    """Return noise beside the identity."""
+    """Return random noise and the identity."""
     return build(
         [
             helper.make_node("RandomNormalLike", ["x"], ["noise"]),
@@ -209,7 +209,7 @@ def random_output() -> ModelProto:
 
 
 def costly(layers: int) -> ModelProto:
-    """Return so many products of matrices, each of which takes tens of milliseconds on a CPU."""
+    """Return that many matrix products, each of which takes tens of milliseconds on a CPU."""
     states = ["x", *(f"state{number}" for number in range(layers))]
     nodes = [
         node
@@ -233,7 +233,7 @@ def endless() -> ModelProto:
 
 
 def looping(turns: int) -> ModelProto:
-    """Return a loop of so many products of matrices, each of which takes about a millisecond."""
+    """Return a loop of that many matrix products, each of which takes about a millisecond."""
     body = helper.make_graph(
         [
             helper.make_node("MatMul", ["state", "m"], ["product"]),
@@ -263,7 +263,7 @@ def looping(turns: int) -> ModelProto:
 
 
 def no_inputs() -> ModelProto:
-    """Return a model that always says the same."""
+    """Return a model with constant outputs."""
     return build([helper.make_node("Constant", [], ["y"], value_floats=[1.0])], [], [value("y", 1)])
 
 
@@ -274,7 +274,7 @@ def newer_domain() -> ModelProto:
 
 
 def enormous() -> ModelProto:
-    """Return a model that wants 256 TiB for its result."""
+    """Return a model that requires 256 TiB for its output."""
     shape = numpy_helper.from_array(np.array([1 << 16, 1 << 30, 1], np.int64), "shape")
     node = helper.make_node("Expand", ["x", "shape"], ["y"], name="expand")
     return build([node], [value("x", 1)], [value("y", None, None, None)], [shape])

@@ -40,7 +40,7 @@ class Broken:
     precision: str | None = None
     nodes: int = 0
     remedy: str | None = None  # in place of the rule's
-    files: Callable[[Path], None] | None = None  # writes what lies beside the model
+    files: Callable[[Path], None] | None = None  # writes files next to the model
     refused: bool = True  # ONNX Runtime refuses it too, where it is an error
     also: frozenset[str] = field(default_factory=frozenset)  # rules that it breaks as well
 
@@ -137,7 +137,7 @@ def dropout(*, training: bool, opset: int = 17) -> ModelProto:
 
 
 def zipmap() -> ModelProto:
-    """Return a classifier as scikit-learn's exporter makes them by default."""
+    """Return a classifier like those that scikit-learn's exporter creates by default."""
     node = N("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2, 3])
     kind = helper.make_map_type_proto(INT64, helper.make_tensor_type_proto(FLOAT, []))
     output = helper.make_value_info("y", helper.make_sequence_type_proto(kind))

@@ -14,14 +14,14 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 @dataclass
 class Loaded:
-    """A page, and what happened while it was loaded."""
+    """A page, and errors and requests during its load."""
 
     page: Page
     console: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
 
     def accessibility(self) -> list[dict[str, Any]]:
-        """Return what assistive technology gets, one entry a node that is not ignored."""
+        """Return the accessibility tree, one entry per node that is not ignored."""
         session = self.page.context.new_cdp_session(self.page)
         return [
             {

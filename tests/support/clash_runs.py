@@ -1,4 +1,4 @@
-"""Runs every clash on a real backend and says whose fault the server would call it.
+"""Runs every clash on a real backend and reports to whom the server would attribute the fault.
 
 A program, for each distribution of ONNX Runtime has an interpreter of its own:
 `python clash_runs.py BACKEND FOLDER THREADS [NAMES]` prints JSON, by the name of the clash.
@@ -28,7 +28,7 @@ from tests.support.clashing import Clash, Feeds, clashes
 
 
 def judged(clash: Clash, backend: str, folder: Path, threads: int) -> dict[str, Any]:
-    """Return what comes of the clash: its fault and message, or that it loads or fails not."""
+    """Return the clash's fault and message, or that it does not load or does not fail."""
     path = folder / "model.onnx"
     onnx.save(clash.model, path)
     try:

@@ -33,7 +33,7 @@ _ONNX = {
 
 @dataclass(frozen=True)
 class Clash:
-    """A model, inputs that it takes and inputs that it does not."""
+    """A model, inputs that it accepts and inputs that it does not."""
 
     name: str
     model: onnx.ModelProto

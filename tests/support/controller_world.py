@@ -48,7 +48,7 @@ class World(Simulation):
         self.restart()
 
     def restart(self) -> None:
-        """Begin a new process: its memory is gone, the listings bring back what is there."""
+        """Restart the process: its memory is lost, lists return the existing objects."""
         kube, cache, config = self.kube, ObjectCache(), self.config
         self.cache = cache
         self.recorder = EventRecorder(kube)
@@ -97,7 +97,7 @@ class World(Simulation):
         return self.plan(facts)
 
     def watch(self) -> None:
-        """Have the watch show all that there is, and what is gone."""
+        """Deliver all existing objects, and deletions, to the watch."""
         for resource in KINDS.values():
             self.cache.replace(resource, self.kube.listing(resource))
 
@@ -109,7 +109,7 @@ class World(Simulation):
         return any(at_once(self.engines.reconcile(key)).requeue for key in keys)
 
     def put(self, obj: Mapping[str, Any]) -> Json:
-        """Have somebody else write `obj` whole, and the watch show it."""
+        """Replace `obj` as another client, and deliver it to the watch."""
         stored = self.kube.put(obj)
         self.cache.observe(resource_of(obj["apiVersion"], obj["kind"]), stored)
         return stored

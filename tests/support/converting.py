@@ -169,7 +169,7 @@ class Outcome:
 
 
 def place(root: Path, model: ModelProto | Path, wanted: Recipe) -> Path:
-    """Leave in `root`/work what `validate` leaves; return that folder."""
+    """Write the results of `validate` to `root`/work; return that folder."""
     work = root / "work"
     (work / MODEL_FOLDER).mkdir(parents=True, exist_ok=True)
     path = work / MODEL_FOLDER / MODEL_NAME

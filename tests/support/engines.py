@@ -64,7 +64,7 @@ def order(
     declared: Sequence[ShapeProfile] = (),
     how: EngineRecipe | None = None,
 ) -> Order:
-    """Return what the builder is given, for a model that no stage has looked at.
+    """Return the builder's input, for a model without earlier stages.
 
     A model that is a path is copied with all that lies beside it.
     """

@@ -52,7 +52,7 @@ class ServingPod:
         self._findings = PodState(task, _manifest(), 1, SidecarSettings(), time.monotonic)
         self._server = Metrics(MODEL, REVISION)
         self._server.depth = lambda: 2
-        for index in range(40):  # enough for a baseline and for what is compared with it
+        for index in range(40):  # enough for a baseline and for measurements to compare
             self._findings.golden(
                 ProbeResult("s0", 0.010, 0.0, compute=0.010, error=1e-6, compared=1), 1.0
             )

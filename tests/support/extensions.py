@@ -26,7 +26,7 @@ def compile_library(folder: Path, *defined: str) -> Path:
 
 
 def compile_failing(folder: Path, switch: str) -> Path:
-    """Compile the operator so that every run throws while a file is at `switch`; it says its text."""
+    """Compile the operator so that every run throws the text of the file `switch` while it exists."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "library.so"
     command = ["g++", "-shared", "-fPIC", "-O1", "-fexceptions", f'-DFAILS_IF="{switch}"']

@@ -42,7 +42,7 @@ class FakeKube:
         self.refused_after: int | None = None
         self.rewrite: Callable[[JsonObject], object] = lambda _obj: None
         self._now = now
-        self._applied: dict[Key, JsonObject] = {}  # what was applied last, without its status
+        self._applied: dict[Key, JsonObject] = {}  # last applied configuration, without status
         self._versions = itertools.count(100)
         self._uids = itertools.count(1)
 
@@ -51,11 +51,11 @@ class FakeKube:
         return sum(self.calls[verb] for verb in _WRITES)
 
     def all(self, kind: str) -> list[JsonObject]:
-        """Return what is kept of a kind, by namespace and name; not copies."""
+        """Return the stored objects of a kind, by namespace and name, without copying."""
         return [obj for key, obj in sorted(self.objects.items()) if key[0] == kind]
 
     def put(self, obj: Mapping[str, Any]) -> JsonObject:
-        """Have somebody else write `obj` whole."""
+        """Replace `obj` as another client."""
         key, stored = _key(obj), copied(dict(obj))
         metadata, known = stored["metadata"], self.objects.get(key)
         if known is None:
@@ -91,7 +91,7 @@ class FakeKube:
         labels: str | None = None,
         fields: str | None = None,
     ) -> Listing:
-        """Return copies of what is kept of a kind, as of now."""
+        """Return copies of the currently stored objects of a kind."""
         wanted = dict(pair.split("=") for pair in (labels or "").split(",") if pair)
         name = (fields or "").removeprefix("metadata.name=")
         items = [
@@ -188,7 +188,7 @@ class FakeKube:
 
 
 def at_once(call: Coroutine[Any, Any, T]) -> T:
-    """Run what asks nobody but the fake, which never waits."""
+    """Run a coroutine that only uses the fake, which never suspends."""
     try:
         call.send(None)
     except StopIteration as end:
@@ -232,7 +232,7 @@ def _owned_alike(known: Mapping[str, Any], obj: Mapping[str, Any]) -> bool:
 
 
 def _owned(obj: Mapping[str, Any]) -> JsonObject:
-    """Return a copy of what belongs to whoever applies `obj`."""
+    """Return a copy of the fields that the applier of `obj` owns."""
     metadata = {
         field: obj["metadata"][field]
         for field in ("labels", "annotations", "ownerReferences")
@@ -242,7 +242,7 @@ def _owned(obj: Mapping[str, Any]) -> JsonObject:
 
 
 def _merged(known: Any, before: Any, wanted: Any) -> Any:
-    """Return `known` with what is wanted, and without what was applied `before` and is wanted no more."""
+    """Return `known` with the desired fields, without those applied `before` that are no longer desired."""
     if not isinstance(known, Mapping) or not isinstance(wanted, Mapping):
         return copied(wanted)
     applied = before if isinstance(before, Mapping) else {}

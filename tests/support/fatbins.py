@@ -25,7 +25,7 @@ class Code(NamedTuple):
 
 
 def code_of(library: Path) -> Code:
-    """Return what a library holds code for."""
+    """Return the compute capabilities that a library contains code for."""
     found: dict[int, set[str]] = {_PTX: set(), _MACHINE_CODE: set()}
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         at = data.find(_MAGIC)

@@ -1,4 +1,4 @@
-"""Processes of the runtime, forked out of one that has imported what they need.
+"""Processes of the runtime, forked from one that has already imported their modules.
 
 A stage, a server and a sidecar are processes of their own in a pod, and so they are here; but what takes
 most of the time of a small model, the imports, the fork server does once, as it does for preflight.
@@ -20,7 +20,9 @@ from enginewright_runtime.core.children import Child, ForkServer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _SERVING = ("serve.server.main", "serve.sidecar.main", "serve.fetch_artifact")
-_running: list["subprocess.Popen[bytes]"] = []  # what forgets a process that runs is warned
+_running: list[
+    "subprocess.Popen[bytes]"
+] = []  # keeps references: Python warns if a running process is garbage-collected
 
 
 @cache
@@ -42,7 +44,7 @@ def _fork_server(python: str) -> ForkServer:
 
 
 class Forked:
-    """A function in a process of its own, with what tests use of `subprocess.Popen`."""
+    """A function in a separate process, with the part of `subprocess.Popen`'s interface that tests use."""
 
     def __init__(
         self,

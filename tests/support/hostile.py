@@ -1,4 +1,4 @@
-"""Files made to bring down what reads them."""
+"""Files that attack their readers."""
 
 import pickle
 from itertools import pairwise
@@ -59,14 +59,14 @@ def many_nodes(count: int) -> bytes:
 
 
 def two_byte_nodes(count: int) -> bytes:
-    """Return a model of nodes that take two bytes in the file and hundreds in memory."""
+    """Return a model of nodes with two bytes in the file and hundreds in memory."""
     head = ModelProto(ir_version=9)
     head.opset_import.append(helper.make_opsetid("", 17))
     return bytes(head.SerializeToString()) + _field(7, _field(1, b"") * count)
 
 
 def two_byte_attributes(count: int) -> bytes:
-    """Return a model with one node of attributes that take two bytes each."""
+    """Return a model with one node whose attributes have two bytes each."""
     head = ModelProto(ir_version=9)
     head.opset_import.append(helper.make_opsetid("", 17))
     return bytes(head.SerializeToString()) + _field(7, _field(1, _field(5, b"") * count))
@@ -135,14 +135,14 @@ def escapes_in_input() -> ModelProto:
 
 
 def huge_tensor(*dims: int) -> ModelProto:
-    """Return a model with an initializer of four bytes that says it has `dims`."""
+    """Return a model with an initializer of four bytes that declares `dims`."""
     weight = TensorProto(name="w", data_type=FLOAT, dims=dims, raw_data=bytes(4))
     node = helper.make_node("Add", ["x", "w"], ["y"], name="sum")
     return build([node], [value("x", 1, 4)], [value("y", None, None)], [weight])
 
 
 def huge_input(*dims: int) -> ModelProto:
-    """Return a good model for an input that nobody can send."""
+    """Return a valid model with an input that no client can send."""
     node = helper.make_node("Relu", ["x"], ["y"], name="relu")
     return build([node], [value("x", *dims)], [value("y", *dims)])
 
@@ -154,12 +154,12 @@ def untyped_input() -> ModelProto:
 
 
 def a_pickle() -> bytes:
-    """Return what torch.save makes without zip."""
+    """Return torch.save's output in the old format, without zip."""
     return pickle.dumps({"state_dict": [1.0] * 64})
 
 
 def sparse_file(path: Path, size: int, start: bytes = b"") -> None:
-    """Write a file of `size` bytes that takes hardly any room."""
+    """Write a sparse file of `size` bytes."""
     with path.open("wb") as writer:
         writer.write(start)
         writer.truncate(size)

@@ -27,7 +27,7 @@ def manifest(**fields: Any) -> Manifest:
 
 
 def engine_info(backend: str = "tensorrt", **fields: Any) -> EngineInfo:
-    """Return what the manifest of an engine for class l4 holds of it."""
+    """Return the manifest's facts of an engine for class l4."""
     smallest: dict[str, Any] = {
         "recipe": EngineRecipe(
             backend=backend, backend_version="10.1", ort_version="1.31.1", accelerator_class="l4"

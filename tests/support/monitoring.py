@@ -1,4 +1,4 @@
-"""Debian's Prometheus, Alertmanager and promtool as processes, and what they scrape."""
+"""Debian's Prometheus, Alertmanager and promtool as processes, and their scrape targets."""
 
 import contextlib
 import json
@@ -69,7 +69,7 @@ def board_queries(name: str) -> list[BoardQuery]:
 
 
 class Pods:
-    """A serving pod and the operator's, as the API server lists them and with what they expose."""
+    """A serving pod and the operator's, as listed by the API server, and with their metrics."""
 
     def __init__(self, web: Mapping[str, WebServer]) -> None:
         self.serving, self.operator = ServingPod(), OperatorPod()
@@ -133,7 +133,7 @@ def _answer(body: Callable[[], bytes], content_type: str) -> Callable[[Request],
 
 @dataclass(frozen=True)
 class Stack:
-    """Base URLs of what runs."""
+    """Base URLs of the running processes."""
 
     prometheus: str
     alertmanager: str
@@ -148,7 +148,7 @@ class Stack:
         return list(http_json(f"{self.alertmanager}/api/v2/alerts?active=true"))
 
     def notified(self, name: str) -> list[dict[str, Any]]:
-        """Return what the webhook was told of one alert, oldest first."""
+        """Return the webhook's notifications of one alert, oldest first."""
         return [
             alert | {"receivedAt": each["time"]}
             for each in http_json(f"{self.webhook}/")
@@ -226,7 +226,7 @@ def _answers(url: str) -> Callable[[], bool]:
 def process(
     command: Sequence[str | Path], log: Path, environment: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[None]:
-    """Run a program meanwhile; its words go to `log`."""
+    """Run a program during the context, with its output in `log`."""
     with log.open("wb") as output:
         child = subprocess.Popen(
             [str(each) for each in command],

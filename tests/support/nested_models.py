@@ -1,4 +1,4 @@
-"""Drawn models with bodies in bodies, whose names are shared, captured and, if wanted, hidden."""
+"""Generated models with nested subgraphs, whose names are shared, captured and, optionally, shadowed."""
 
 from typing import Any, Final
 
@@ -109,13 +109,13 @@ def nested(draw: st.DrawFn, *, hides: bool = False) -> ModelProto:
 
 
 def answers(model: ModelProto) -> Any:
-    """Return what ONNX's reference evaluator makes of a model."""
+    """Return the outputs of ONNX's reference evaluator."""
     found: Any = ReferenceEvaluator(model).run(None, {"x": X})
     return found[0]
 
 
 def is_valid(model: ModelProto) -> bool:
-    """Tell whether ONNX's checker takes a model."""
+    """Return whether ONNX's checker accepts a model."""
     try:
         onnx.checker.check_model(model)
     except onnx.checker.ValidationError:

@@ -1,4 +1,4 @@
-"""Models that leave sizes open and do not take every one: what exporters make of real networks."""
+"""Models with dynamic sizes that do not accept every size, like exporters' models of real networks."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -23,7 +23,7 @@ def ints(*values: int) -> Array:
 
 
 def model(graph: str, **weights: Array) -> ModelProto:
-    """Return the model that the text of a graph and its weights make; every node has a name."""
+    """Return the model from the text of a graph and its weights; every node has a name."""
     made = parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {graph}')
     for index, node in enumerate(made.graph.node):
         node.name = f"{node.op_type}-{index}"
@@ -76,7 +76,7 @@ def sampling_rate() -> ModelProto:
 
 
 def squeezed() -> ModelProto:
-    """Return a model whose batch is open in name alone: a Squeeze takes it away."""
+    """Return a model whose batch is declared dynamic but removed by a Squeeze."""
     return model(
         """squeeze (float[n, time, 40] x) => (float[o, p] y) {
         s = Squeeze(x, zero) y = MatMul(s, w) }""",
@@ -90,7 +90,7 @@ def features() -> ModelProto:
 
 
 def decoder(mask: str = "total") -> ModelProto:
-    """Return a decoder with a past: the mask covers the past and what is new."""
+    """Return a decoder with a key-value cache: the mask covers past and new positions."""
     made = model(
         """decoder (int64[batch, seq] ids, int64[batch, total] mask,
                  float[batch, 4, past, 16] past_key, float[batch, 4, past, 16] past_value)
@@ -177,7 +177,7 @@ def skipping() -> ModelProto:
 
 
 def speech() -> ModelProto:
-    """Return a front end that needs 5,040 samples at least, beside the samples' lengths."""
+    """Return an audio front end that needs at least 5,040 samples, and the samples' lengths."""
     return model(
         """speech (float[batch, samples] wave, int64[batch] lengths) => (float[o, p] y) {
         x = Unsqueeze(wave, one) c = Conv<strides=[160]>(x, w1) d = Conv<strides=[4]>(c, w2)
@@ -188,7 +188,7 @@ def speech() -> ModelProto:
 
 
 def lengths() -> ModelProto:
-    """Return a model whose lengths have the batch of its audio, with no name that says so."""
+    """Return a model whose lengths have the audio's batch size, without a common dimension name."""
     made = model(
         """lengths (float[n, samples] wave, int64[k] lengths) => (float[o, p] y) {
         x = Unsqueeze(wave, one) c = Conv<strides=[160]>(x, w) m = ReduceMean<axes=[2], keepdims=0>(c)
@@ -216,7 +216,7 @@ def positions() -> ModelProto:
 
 
 def pair() -> ModelProto:
-    """Return a model of two images that must be equal in size, with names that do not say so."""
+    """Return a model of two images that must have equal sizes, without common dimension names."""
     return model(
         """pair (float[n, 3, h, w] a, float[n2, 3, h2, w2] b) => (float[o, p, q, r] y) {
         d = Sub(a, b) y = Conv(d, w7) }""",
@@ -252,7 +252,7 @@ def recurrent() -> ModelProto:
 
 
 def unranked() -> ModelProto:
-    """Return a model whose input does not even say how many dimensions it has."""
+    """Return a model whose input has an unknown rank."""
     made = model("g (float[n, 64] x) => (float[o, p] y) { y = MatMul(x, w) }", w=floats(64, 8))
     made.graph.input[0].type.tensor_type.ClearField("shape")
     return made

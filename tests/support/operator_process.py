@@ -25,7 +25,7 @@ WRITING = ("POST", "PUT", "PATCH", "DELETE")
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody listens on."""
+    """Return a free port of the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -53,7 +53,7 @@ def chart_kubeconfig(system: Namespace, folder: Path, *values: str) -> Path:
 
 
 class OperatorProcess:
-    """Started by `with`; `log` holds what it wrote once it has ended."""
+    """Started by `with`; `log` is its output once it has ended."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class OperatorProcess:
             self._process = None
 
     def wait_exit(self) -> int:
-        """Wait until it ends by itself; the exit code."""
+        """Wait until it exits on its own; return the exit code."""
         assert self._process is not None
         code = self._process.wait(20)
         self._process = None
@@ -175,7 +175,7 @@ class OperatorProcess:
         self._process.send_signal(signal.SIGTERM)
 
     def get(self, path: str) -> tuple[int, str]:
-        """GET from its HTTP server; status 0 while nobody listens."""
+        """GET from its HTTP server; status 0 while it does not listen."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:

@@ -111,7 +111,7 @@ def verdict(
     failed: Mapping[Check, Reason] | None = None,
     p99: float | None = 0.012,
 ) -> Verdict:
-    """Return what a sidecar says: all is well, but for the checks that failed."""
+    """Return a sidecar's verdict, with all checks ok except the failed ones."""
     wrong = failed or {}
     return Verdict(
         model=MODEL,
@@ -183,7 +183,7 @@ def engine_spec(*, ahead_of_time: bool = False, **build: Any) -> Json:
 
 
 def published_engine(key: str, **changes: Any) -> PublishedEngine:
-    """Return what a Job says of the engine that it made."""
+    """Return a Job's report of the engine that it built."""
     values: Json = {
         "key": key,
         "sha256": "e" * 64,

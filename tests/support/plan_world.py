@@ -69,7 +69,7 @@ class World(Simulation):
         source = {"uri": "https://models.example/resnet.onnx"}
         self._have(InferenceModel.kind, MODEL, {"source": source, **spec}, uid="0b9e6b6e-model")
         self.jobs_meant = "prepare"
-        self.made: list[str] = []  # Jobs, in the order in which they were made
+        self.made: list[str] = []  # Jobs, in the order of their creation
         self.config = CONFIG
         self.classes = [
             accelerator_class(each) if isinstance(each, str) else each
@@ -128,7 +128,7 @@ class World(Simulation):
         self.subject["status"] = status
 
     def children(self) -> list[Json]:
-        """Return all that there is besides the model, in the order in which it was made."""
+        """Return all objects except the model, in the order of their creation."""
         return [each for each in self.kube.objects.values() if each is not self.model]
 
     @property
@@ -166,7 +166,7 @@ class World(Simulation):
         return self.settle()
 
     def facts(self) -> Facts:
-        """Gather what the controller would for the model."""
+        """Collect the model's observed state like the controller."""
         assert self.model
         deployments = tuple(map(deployment_view, self.all("Deployment")))
         jobs = self._jobs_of(self.model)
@@ -205,7 +205,7 @@ class World(Simulation):
         )
 
     def build_facts(self, engine: Json) -> BuildFacts:
-        """Gather what the controller would for an InferenceEngine."""
+        """Collect an InferenceEngine's observed state like the controller."""
         jobs = self._jobs_of(engine)
         names = {job.name for job in jobs}
         return BuildFacts(
@@ -258,7 +258,7 @@ class World(Simulation):
             self.counted.append(wanted.ended)
 
     def _apply(self, wanted: Mapping[str, Any]) -> None:
-        """Apply an object as the executor does: what is as it is wanted is not written, nor a Job that is there."""
+        """Apply an object like the executor: unchanged objects and existing Jobs are not written."""
         metadata = wanted["metadata"]
         assert metadata.get("namespace") == NAMESPACE, wanted
         known = self.find(wanted["kind"], metadata["name"])
@@ -298,7 +298,7 @@ class World(Simulation):
     def _refuse_downtime(
         self, before: list[DeploymentView], spec: InferenceModelSpec, wanted: str | None
     ) -> None:
-        """Refuse that Recreate ends what serves for a revision that is neither asked for nor serves itself."""
+        """Assert that Recreate stops no serving revision for one that is neither desired nor serving."""
         carried = {each.revision for each in before}
         others = {each.revision for each in self._serving()} - carried - {wanted}
         if spec.rollout.strategy == "Recreate" and others:
@@ -322,7 +322,7 @@ class World(Simulation):
         return self.settle()
 
     def build_changes(self, **build: Any) -> Self:
-        """Have a model, or somebody, write another spec.build of the InferenceEngine."""
+        """Change spec.build of the InferenceEngine, as a model or a user would."""
         return self.edit(build={**self.spec["build"], **build})
 
     def annotate(self, name: str, value: str | None) -> Self:
@@ -394,7 +394,7 @@ def conditions_of(obj: Json) -> dict[str, tuple[str, str]]:
 
 
 def serving(**spec: Any) -> World:
-    """Return a model that serves, with two replicas unless the spec says otherwise."""
+    """Return a serving model, with two replicas unless the spec sets another number."""
     return World(**{"replicas": 2, **spec}).settle().job_succeeds().all_available()
 
 

@@ -32,7 +32,7 @@ HOSTILE = (
 
 
 def partial() -> Result:
-    """Return a model that one target runs in part, one whole, and one not at all."""
+    """Return a model that one target runs in part, one completely, and one not at all."""
     labels = [f"/block.{i}/conv (Conv)" for i in range(40)]
     nodes = [
         PlacedNode(label="/nms (NonMaxSuppression)", count=1, elsewhere=1, share=0.3),

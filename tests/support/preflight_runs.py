@@ -1,4 +1,4 @@
-"""Runs `enginewright preflight` as a user does, in folders of its own, and sees what it leaves."""
+"""Runs `enginewright preflight` like a user, in separate folders, and checks what it leaves behind."""
 
 import json
 import os
@@ -77,12 +77,12 @@ class Desk:
         return done.returncode, json.loads(done.stdout)
 
     def check_clean(self) -> None:
-        """See to it that no file and no process is left."""
+        """Assert that no file and no process is left."""
         assert not list(self.scratch.iterdir())
         assert not self.processes()
 
     def processes(self) -> list[str]:
-        """Return the command lines of what runs with our temporary folder."""
+        """Return the command lines of running processes with our temporary folder."""
         return [line for _, line in self._ours()]
 
     def _ours(self) -> list[tuple[int, str]]:

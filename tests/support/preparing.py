@@ -136,12 +136,12 @@ class Workplace:
         return outcomes[-1]
 
     def fetch_artifact(self, key: str, backend: str = "cpu") -> Outcome:
-        """Run what brings the artefact into a serving pod."""
+        """Run the stage that copies the artefact into a serving pod."""
         task = ServeTask(model="m", revision="r", prepared_key=key, backend=backend)
         return self._run(["fetch-artifact"], task.to_json())
 
     def probe(self) -> ImageFacts:
-        """Ask the environment what it holds."""
+        """Run `probe` in the environment."""
         done = self.start(["probe"], "")
         text, _ = done.communicate(timeout=STAGE_SECONDS)
         assert done.returncode == 0
@@ -161,7 +161,7 @@ class Workplace:
         )
 
     def leftovers(self) -> list[str]:
-        """Return what the stages have forgotten in temporary folders."""
+        """Return files that the stages have left in temporary folders."""
         folders = (self.root / "tmp", self.root / "store/tmp")
         hidden = [path for path in (self.root / "store").rglob(".*") if path.is_file()]
         return [str(path) for folder in folders if folder.is_dir() for path in folder.iterdir()] + [

@@ -1,4 +1,4 @@
-"""State of the process that commands change for good when tests call them in this process."""
+"""Restores process state that commands change permanently when tests call them in this process."""
 
 import logging
 import os

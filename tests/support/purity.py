@@ -82,7 +82,7 @@ def guarded() -> Iterator[None]:
 
 @contextlib.contextmanager
 def refused() -> Iterator[pytest.ExceptionInfo[ImpureError]]:
-    """Expect the guard to refuse what is inside."""
+    """Expect the guard to raise for the code inside."""
     with pytest.raises(ImpureError) as caught:
         yield caught
     _guard.found = None

@@ -32,8 +32,8 @@ IR_VERSION = 9
 START_SECONDS = 60.0
 Feeds = dict[str, NDArray[Any]]
 
-# For `Server(before=...)`. What ONNX Runtime does by itself when a provider fails in the middle of a
-# run: it makes the session again on the CPU. SIGUSR1 makes it do so here.
+# For `Server(before=...)`. When a provider fails during a run, ONNX Runtime automatically recreates the
+# session on the CPU. SIGUSR1 triggers that here.
 REPLACES_SESSION = """
 import signal, threading
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # of all threads that are yet to start
@@ -52,7 +52,7 @@ threading.Thread(target=replace, daemon=True).start()
 
 
 def asks_openvino_for(**options: str) -> str:
-    """Return what makes OpenVINO be asked for other options, for `Server(before=...)`."""
+    """Return code that sets other options of OpenVINO, for `Server(before=...)`."""
     return f"""
 from enginewright_runtime.session.openvino import OpenVinoBackend
 OpenVinoBackend.provider_options = lambda self, request: {options!r}
@@ -112,7 +112,7 @@ def linear_model(size: int = 8) -> onnx.ModelProto:
 
 
 def slow_model() -> onnx.ModelProto:
-    """Return a model that takes as long as its input `turns` says and gives it back."""
+    """Return a model whose run time is proportional to its input `turns`, which it returns."""
     body = helper.make_graph(
         [
             helper.make_node("MatMul", ["state", "m"], ["product"]),
@@ -236,7 +236,7 @@ def real_model(name: str) -> Path:
 
 
 def free_port() -> int:
-    """Return a TCP port that nobody listens on now."""
+    """Return a TCP port that is currently free."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -257,7 +257,7 @@ class Answer:
 
 
 class Wire:
-    """A raw connection, for what no client library would send."""
+    """A raw connection, for requests that no client library would send."""
 
     def __init__(self, port: int, *, host: str = "127.0.0.1", timeout: float = 20.0) -> None:
         self._socket = socket.create_connection((host, port), timeout=timeout)
@@ -295,7 +295,7 @@ class Wire:
         return Answer(int(lines[0].split()[1]), headers, body)
 
     def closed(self) -> bool:
-        """Wait until the server closes and tell whether it sent nothing more."""
+        """Wait until the server closes the connection; return whether it sent nothing more."""
         try:
             return not self._rest and not self._socket.recv(1)
         except ConnectionResetError:

@@ -1,4 +1,4 @@
-"""The real sidecar in a process of its own, artefacts as the stages leave them, and a proxy that lies."""
+"""The real sidecar as a process, artefacts like those of the stages, and a proxy that changes answers."""
 
 import contextlib
 import http.client
@@ -87,7 +87,7 @@ def promising(task: ServeTask, policy: str, **shares: float) -> ServeTask:
 
 
 class Sidecar:
-    """The sidecar as a process, beside the server at `server_port`. Leaving the context ends it."""
+    """The sidecar as a process, for the server at `server_port`. Leaving the context ends it."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class Sidecar:
         return Verdict.model_validate_json(self.get(f"/verdict{query}").body)
 
     def annotate(self, until: float | None) -> None:
-        """Write what the kubelet does when the operator releases the pod; None: no longer."""
+        """Write the annotation like the kubelet when the operator releases the pod; None: removed."""
         path = self.root / "podinfo/release"
         path.parent.mkdir(exist_ok=True)
         path.write_text("" if until is None else str(int(until)))
@@ -207,12 +207,12 @@ class Sidecar:
 
 
 class Proxy:
-    """Stands before a real server and changes what it says. Leaving the context ends it."""
+    """A proxy in front of a real server that changes its answers. Leaving the context ends it."""
 
     def __init__(self, server_port: int) -> None:
         self.server_port = server_port
         self.inference_port: int | None = None  # of another server, which then answers these
-        self.delay = 0.0  # seconds that an inference takes longer
+        self.delay = 0.0  # seconds added to each inference
         self.refusing: dict[str, int] = {}  # answered by a status: the end of a path
         self.saying: bytes | None = None  # to everything, with 200
         self.asked: list[bytes] = []  # the last 8 bytes of each inference's body
@@ -299,7 +299,7 @@ class Proxy:
 
 
 def value(metrics: dict[str, list[Sample]], name: str, **labels: str) -> float | None:
-    """Return the one sample of `name` with `labels`; None when there is none."""
+    """Return the only sample of `name` with `labels`; None if there is none."""
     found = [
         sample.value
         for sample in metrics.get(name, [])

@@ -67,7 +67,7 @@ def place_pod(namespace: Namespace, pod: str, node: str = "node-1") -> None:
 
 
 def refuse_pod(namespace: Namespace, pod: str, wording: str) -> None:
-    """Say why no node takes a pod, as the scheduler does."""
+    """Return the scheduler's message why a pod is unschedulable."""
     status = {"phase": "Pending", "conditions": [unschedulable(wording)]}
     _set_status(namespace, "pod", pod, status)
 
@@ -135,7 +135,7 @@ def _end_job(
         {"type": each, "status": "True", "reason": "Test", "lastTransitionTime": now}
         for each in conditions
     ]
-    # The API server wants the first of the two before the second.
+    # The API server requires the first of the two before the second.
     _set_status(namespace, "job", name, {"conditions": entries[:1]})
     status: dict[str, Any] = {"active": 0, "conditions": entries, **counts}
     if "succeeded" in counts:

@@ -1,4 +1,4 @@
-"""A cluster in memory: what Job and Deployment controllers, kubelet and scheduler do to what the operator makes.
+"""A cluster in memory: how Job and Deployment controllers, kubelet and scheduler act on the operator's objects.
 
 Only for unit tests; the same behaviour is tested on real kubelets in tests/e2e.
 """
@@ -53,7 +53,7 @@ class Simulation(abc.ABC):
         self.now = START
         self.namespace = namespace
         self.kube = FakeKube(lambda: self.now)
-        # what the operator has polled, and forgets when it restarts
+        # polled by the operator, and lost when it restarts
         self.verdicts: dict[str, Verdict] = {}  # by pod
         self.progress: dict[str, Progress] = {}  # by Job
 
@@ -88,7 +88,7 @@ class Simulation(abc.ABC):
         return found
 
     def find(self, kind: str, name: str) -> Json | None:
-        """Return an object, as it is kept; None where there is none of its name."""
+        """Return a stored object; None if there is none of its name."""
         return self.kube.objects.get(self._key(kind, name))
 
     def get(self, kind: str, name: str) -> Json:
@@ -166,7 +166,7 @@ class Simulation(abc.ABC):
         return self.job_pod_becomes(of=of, **statuses(self.stages(of), stage))
 
     def job_reports(self, report: StageReport, of: str = "") -> Self:
-        """End the running Job well, with what its last stage reports."""
+        """Complete the running Job, with the report of its last stage."""
         last = terminated(report.stage, message=report.termination_message())
         self.job_pod(of=of, phase="Succeeded", **statuses(self.stages(of), report.stage, last))
         return self.job_ends("Complete", of)
@@ -191,7 +191,7 @@ class Simulation(abc.ABC):
         return self.job_publishes(None, of)
 
     def pod_fails(self, reason: Reason, stage: str = "", message: str = "", of: str = "") -> Self:
-        """Have a pod of the running Job fail; whether the Job goes on is Kubernetes' to say."""
+        """Let a pod of the running Job fail; Kubernetes' rules decide whether the Job continues."""
         stage = stage or self._failing_stage(of)
         failure = Finding(reason=reason, cause=message or f"{stage}!", remedy="")
         report = StageReport(stage=stage, ok=False, failure=failure)
@@ -299,7 +299,7 @@ class Simulation(abc.ABC):
         return self.settle()
 
     def new_pod_fails(self, reason: Reason, container: str = "server", message: str = "") -> Self:
-        """Have a pod of the wanted revision crash, again and again, on each class."""
+        """Let a pod of the desired revision crash repeatedly, on each class."""
         for deployment in self.serving_deployments():
             self.crash(deployment["metadata"]["name"], reason, container, message)
         return self.settle()
@@ -347,11 +347,11 @@ class Simulation(abc.ABC):
         if ready:
             self.verdicts[name] = verdict()
         elif not self.find("Pod", name):
-            self.verdicts.pop(name, None)  # another pod of that name had said it
+            self.verdicts.pop(name, None)  # it was that of another pod with this name
         return self.add_pod(name, owner, "deployment", {"phase": "Running", **reported})
 
     def sidecars_say(self, said: Verdict) -> Self:
-        """Have the sidecars of all serving pods say the same."""
+        """Set the same verdict for the sidecars of all serving pods."""
         for pod in self.all("Pod"):
             if pod["metadata"]["labels"].get(COMPONENT) == SERVE:
                 self.verdicts[pod["metadata"]["name"]] = said

@@ -1,4 +1,4 @@
-"""A TCP proxy that cuts connections, so that any real server breaks off where a test says."""
+"""A TCP proxy that cuts connections at a given point, in front of any real server."""
 
 import socket
 import threading

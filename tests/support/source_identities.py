@@ -1,4 +1,4 @@
-"""What a cloud puts beside a pod to say who it is: metadata services and token exchanges.
+"""Identity services that clouds provide to pods: metadata services and token exchanges.
 
 The real ones answer only inside their clouds; the stores that are asked with what these give are
 real.

@@ -192,7 +192,7 @@ def _go_servers(program: Path, folder: Path) -> Iterator[dict[str, str]]:
     assert process.stdin
     assert process.stdout
     try:
-        # the servers' own words come first; at its end the program has failed
+        # the servers' own output precedes the line; end of output means that the program has failed
         line = next(line for line in process.stdout if line.startswith("{"))
         yield dict(json.loads(line))
     finally:

@@ -1,4 +1,4 @@
-"""Publishes to a store from a process of its own, for tests of what happens when several do."""
+"""Publishes to a store from a separate process, for tests of concurrent publication."""
 
 import sys
 from pathlib import Path
@@ -24,7 +24,7 @@ def publish(root: Path, key: str, folder: Path) -> bool:
 
 
 def main() -> None:
-    """Publish what the command line names and print whether it was cached."""
+    """Publish the artefact given on the command line and print whether it was cached."""
     root, key, folder = sys.argv[1:]
     print(publish(Path(root), key, Path(folder)))
 

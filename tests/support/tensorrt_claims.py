@@ -32,7 +32,7 @@ except Exception as error:
 
 
 class TensorRtProvider:
-    """The provider of an environment with onnxruntime-gpu, and what stands in around it."""
+    """The provider of an environment with onnxruntime-gpu, and its stand-in dependencies."""
 
     def __init__(self, python: Path, folder: Path) -> None:
         self._python = python

@@ -16,7 +16,7 @@ class Request(BaseHTTPRequestHandler):
     server: "WebServer"
 
     def do_GET(self) -> None:
-        """Answer as the test says, 404 for what it does not say."""
+        """Answer as set by the test, otherwise with 404."""
         self.server.seen.append((self.path, dict(self.headers)))
         answer = self.server.routes.get(self.path.partition("?")[0])
         if answer is None:
@@ -25,7 +25,7 @@ class Request(BaseHTTPRequestHandler):
             answer(self)
 
     def send(self, content: bytes, status: int = 200, **headers: str) -> None:
-        """Send a whole answer; underscores in header names become dashes."""
+        """Send a complete answer; underscores in header names become dashes."""
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
@@ -72,7 +72,7 @@ def serve(content: bytes, **headers: str) -> Answer:
 
 
 def cut_off(content: bytes, after: int, etag: str | None = '"1"') -> Answer:
-    """Return an answer that breaks off after some bytes, and goes on where a range asks it to.
+    """Return an answer that breaks off after some bytes, and supports range requests to resume.
 
     Every answer sends at most `after` bytes of what was asked for, then closes.
     """
