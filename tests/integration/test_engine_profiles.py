@@ -20,7 +20,7 @@ from enginewright_runtime.session.signature import Signature, read_signature
 from onnx import ModelProto
 
 from tests.integration.test_tensorrt_builder import reshaping
-from tests.support.engines import EnginePlace, matmul, order, sizes
+from tests.support.engines import EnginePlace, build_request, matmul, sizes
 from tests.support.serving import Server, write_artifact
 
 WIDTH = 8
@@ -141,7 +141,7 @@ def test_values_that_are_sizes_are_limited_as_the_engine_is(tmp_path: Path) -> N
     size = ShapeProfile(input="size", min=(2,), opt=(2,), max=(2,), low=1, high=8)
     x = ShapeProfile(input="x", min=(1, 8), opt=(8, 8), max=(8, 8), low=0, high=1)
     model = reshaping(by_input=True)
-    (profile,) = builder.build(order(tmp_path, model, (x, size))).engine.profiles
+    (profile,) = builder.build(build_request(tmp_path, model, (x, size))).engine.profiles
     ranges = {each.input: (each.low, each.high) for each in profile.inputs}
     assert ranges == {"x": (None, None), "size": (1.0, 8.0)}, "values of x are no sizes"
     known = signature(model, (profile.inputs,))

@@ -23,7 +23,7 @@ from enginewright_runtime.session import tensorrt_rtx
 from onnx import TensorProto
 
 from tests.support import rtx_devices
-from tests.support.engines import EnginePlace, matmul, mixed, order, recipe
+from tests.support.engines import EnginePlace, build_request, matmul, mixed, recipe
 from tests.support.fatbins import code_of
 from tests.support.tensorrt_claims import TensorRtProvider, engine, relu
 from tests.unit.test_engines_served import RTX
@@ -133,7 +133,7 @@ def parts_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("parts_refused")
 def test_no_part_is_built_where_none_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(StageFailure) as caught:
-        builder.build(order(tmp_path, mixed()))
+        builder.build(build_request(tmp_path, mixed()))
     assert caught.value.reason is Reason.UNSUPPORTED_OPERATOR
     assert caught.value.nodes == ("det_bad (Det)",)
     message = caught.value.message
@@ -149,7 +149,7 @@ def test_no_part_is_built_where_none_is_loaded(tmp_path: Path) -> None:
 def test_a_model_in_parts_is_never_published_where_none_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = order(tmp_path, mixed())
+    asked = build_request(tmp_path, mixed())
     engine = builder.build(asked).engine
     folder = tmp_path / "engine/model"
     verify.check_wrapper(folder, engine, asked.manifest)
@@ -160,7 +160,7 @@ def test_a_model_in_parts_is_never_published_where_none_is_loaded(
 
 @pytest.mark.usefixtures("parts_refused")
 def test_a_whole_model_is_built_and_wrapped_as_one_node(tmp_path: Path) -> None:
-    asked = order(tmp_path, matmul())
+    asked = build_request(tmp_path, matmul())
     engine = builder.build(asked).engine
     verify.check_wrapper(tmp_path / "engine/model", engine, asked.manifest)
     assert len(graphs.parse(tmp_path / "engine/model/model.onnx").graph.node) == 1

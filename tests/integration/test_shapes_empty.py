@@ -13,7 +13,7 @@ from enginewright_cli.preflight import options
 from enginewright_runtime.engine.builder import build
 from onnx import TensorProto, helper
 
-from tests.support.engines import order
+from tests.support.engines import build_request
 from tests.support.open_models import decoder
 from tests.support.preparing import Workplace
 from tests.support.serving import Server, model, real_model, tensor
@@ -70,7 +70,7 @@ def test_an_empty_past_is_asked_by_the_sidecar_and_by_clients(tmp_path: Path) ->
 
 
 def test_an_engine_is_built_for_an_empty_past(tmp_path: Path) -> None:
-    built = build(order(tmp_path, decoder(), SHAPES))
+    built = build(build_request(tmp_path, decoder(), SHAPES))
     assert built.engine.nodes_accelerated == built.engine.nodes_total
 
 

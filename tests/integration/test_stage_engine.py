@@ -65,7 +65,7 @@ def test_the_whole_job_and_again(tmp_path: Path) -> None:
     assert list(outcomes) == list(ALL)
     assert [outcome.code for outcome in outcomes.values()] == [0] * 5
     assert outcomes["lookup"].report.engine is None
-    assert "it is to be built" in outcomes["lookup"].message
+    assert "it will be built" in outcomes["lookup"].message
     assert "8 of 10 compute nodes" in outcomes["build"].message
     assert "not in the engine: 2 of 10 compute nodes, det_bad (Det)" in outcomes["build"].message
     assert "proven by the serving pods" in outcomes["verify"].message

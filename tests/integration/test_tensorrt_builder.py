@@ -18,7 +18,7 @@ from enginewright.contract.task import EngineRecipe, ShapeProfile
 from enginewright_runtime.core import isolation, limits
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.engine import builder
-from enginewright_runtime.engine.builder import Built, Order
+from enginewright_runtime.engine.builder import BuildOutput, BuildRequest
 from enginewright_runtime.tensorrt import flavor, native
 from enginewright_runtime.tensorrt.attempts import EngineBuilds
 from enginewright_runtime.tensorrt.header import check_engine
@@ -30,10 +30,10 @@ from tests.support.broken_models import build, value
 from tests.support.converting import attention
 from tests.support.engines import (
     VERSION,
+    build_request,
     half_way,
     matmul,
     mixed,
-    order,
     recipe,
     sizes,
     weights,
@@ -79,7 +79,7 @@ def alone(path: Path, folder: Path) -> Path:
     return target
 
 
-def refused(asked: Order) -> StageFailure:
+def refused(asked: BuildRequest) -> StageFailure:
     with pytest.raises(StageFailure) as caught:
         builder.build(asked)
     left = list(asked.out.rglob("*.engine"))
@@ -89,7 +89,7 @@ def refused(asked: Order) -> StageFailure:
     return caught.value
 
 
-def model_of(asked: Order) -> ModelProto:
+def model_of(asked: BuildRequest) -> ModelProto:
     """Return the model around the engines; ONNX's checker and ONNX Runtime agree that it is one."""
     path = asked.out / "model/model.onnx"
     onnx.checker.check_model(str(path), full_check=True)
@@ -102,7 +102,7 @@ def model_of(asked: Order) -> ModelProto:
 @pytest.mark.parametrize("real", MODELS, ids=lambda real: Path(real.file).stem)
 def test_real_models(real: Real, models: Path, tmp_path: Path) -> None:
     source = alone(find(models, real.file), tmp_path)
-    asked = order(tmp_path, source, real.shapes)
+    asked = build_request(tmp_path, source, real.shapes)
     built = builder.build(asked)
     engine = built.engine
     assert engine.nodes_accelerated == engine.nodes_total == asked.manifest.nodes
@@ -133,7 +133,7 @@ def test_equal_orders_give_equal_bytes(models: Path, tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         source = alone(find(models, "rec_infer.onnx"), tmp_path / name)
         fixed = [1, 3, 48, 160]
-        asked = order(tmp_path / name, source, [sizes("x", fixed, fixed, fixed)])
+        asked = build_request(tmp_path / name, source, [sizes("x", fixed, fixed, fixed)])
         engine = builder.build(asked).engine
         wrapper = (asked.out / "model/model.onnx").read_bytes()
         found.add((engine.sha256, hashlib.sha256(wrapper).hexdigest()))
@@ -143,14 +143,14 @@ def test_equal_orders_give_equal_bytes(models: Path, tmp_path: Path) -> None:
 def test_what_is_parsed_and_cannot_be_built(models: Path, tmp_path: Path) -> None:
     """Only the build decides: the parser has nothing against this model."""
     source = alone(find(models, "silero_vad_half.onnx"), tmp_path)
-    failure = refused(order(tmp_path, source, SPEAK))
+    failure = refused(build_request(tmp_path, source, SPEAK))
     assert failure.reason is Reason.BUILD_FAILED
-    assert "reads the model and cannot build it for compute capability 8.9" in failure.message
+    assert "parses the model but cannot build it for compute capability 8.9" in failure.message
     assert "kUNDEFINED" in failure.message
 
 
 def test_a_refused_operator_stays_outside(tmp_path: Path) -> None:
-    asked = order(tmp_path, mixed())
+    asked = build_request(tmp_path, mixed())
     built = builder.build(asked)
     engine = built.engine
     assert (engine.nodes_total, engine.nodes_accelerated) == (10, 8)
@@ -166,7 +166,7 @@ def test_a_refused_operator_stays_outside(tmp_path: Path) -> None:
 
 
 def test_a_single_node_that_takes_the_time_is_worth_an_engine(tmp_path: Path) -> None:
-    asked = order(tmp_path, mixed())
+    asked = build_request(tmp_path, mixed())
     nodes = [(node.name, node.op_type) for node in mixed().graph.node]
     heavy = {"add_out": 0.5, "det_bad": 0.05}
     costs = tuple(
@@ -224,7 +224,7 @@ def branches() -> ModelProto:
 
 
 def test_bodies_of_control_flow_stay_outside(tmp_path: Path) -> None:
-    asked = order(tmp_path, branches())
+    asked = build_request(tmp_path, branches())
     built = builder.build(asked)
     wrapper = model_of(asked)
     assert [node.op_type for node in wrapper.graph.node].count("If") == 1
@@ -246,7 +246,7 @@ def test_sizes_between_parts_come_from_running_the_model(tmp_path: Path) -> None
         helper.make_node("Abs", ["g"], ["y"], name="abs"),
     ]
     model = build(nodes, [value("x", "n", 4)], [value("y", None)])
-    built = builder.build(order(tmp_path, model))
+    built = builder.build(build_request(tmp_path, model))
     assert [part.nodes for part in built.engine.partitions] == [
         ("cast (Cast)", "exp (Exp)", "neg (Neg)", "abs (Abs)")
     ]
@@ -373,7 +373,7 @@ REFUSALS = [
         (sizes("x", [1, 8], [1, 8], [4, 8]),),
         recipe(),
         Reason.SHAPE_PROFILE_MISSING,
-        "needs to know what input size may be; add it to spec.shapes",
+        "needs a shape profile of input size; add it to spec.shapes",
     ),
     (
         "no workspace",
@@ -415,20 +415,20 @@ def test_refusals(
     reported: str,
     tmp_path: Path,
 ) -> None:
-    failure = refused(order(tmp_path, model, shapes, how))
+    failure = refused(build_request(tmp_path, model, shapes, how))
     assert (failure.reason, reported in failure.message) == (reason, True), failure.message
 
 
 def test_an_input_that_is_a_shape_has_a_range(tmp_path: Path) -> None:
     size = ShapeProfile(input="size", min=(2,), opt=(2,), max=(2,), low=1, high=8)
     x = sizes("x", [1, 8], [8, 8], [8, 8])
-    asked = order(tmp_path, reshaping(by_input=True), (x, size))
+    asked = build_request(tmp_path, reshaping(by_input=True), (x, size))
     assert builder.build(asked).engine.nodes_accelerated == 2
 
 
 def test_a_workspace_that_is_too_small_names_what_it_needs(models: Path, tmp_path: Path) -> None:
     source = alone(find(models, "rec_infer.onnx"), tmp_path)
-    failure = refused(order(tmp_path, source, READ, recipe(workspace=1 << 20)))
+    failure = refused(build_request(tmp_path, source, READ, recipe(workspace=1 << 20)))
     assert failure.reason is Reason.BUILD_OUT_OF_MEMORY
     assert "needs a workspace of 11802164 bytes" in failure.message
     assert "spec.build.workspace allows 1.0 MiB" in failure.message
@@ -452,7 +452,7 @@ def test_the_workspace_goes_down_until_a_build_fits_the_device(
         return replace(answer, built=False, errors=(error,))
 
     monkeypatch.setattr(EngineBuilds, "_once", full)
-    built = builder.build(order(tmp_path, matmul(), how=recipe(workspace=512 << 20)))
+    built = builder.build(build_request(tmp_path, matmul(), how=recipe(workspace=512 << 20)))
     assert limits_tried == [512 << 20, 150 << 20, (75 << 20) - 1]
     assert built.engine.workspace_bytes == (75 << 20) - 1
 
@@ -470,12 +470,14 @@ def external(folder: Path, model: ModelProto) -> Path:
 
 
 def test_external_data_is_found(tmp_path: Path) -> None:
-    built = builder.build(order(tmp_path, external(tmp_path / "source", matmul(columns=64))))
+    built = builder.build(
+        build_request(tmp_path, external(tmp_path / "source", matmul(columns=64)))
+    )
     assert "model/weights.data" not in built.files, "the engine holds the weights"
 
 
 def test_external_data_of_a_model_in_parts(tmp_path: Path) -> None:
-    asked = order(tmp_path, external(tmp_path / "source", mixed()))
+    asked = build_request(tmp_path, external(tmp_path / "source", mixed()))
     built = builder.build(asked)
     assert (built.engine.nodes_total, built.engine.nodes_accelerated) == (10, 8)
     wrapper = model_of(asked)
@@ -494,9 +496,9 @@ def test_networks_typed_by_a_flag_and_timings_that_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both differences of TensorRT proper that its sister's library can show."""
-    plain = builder.build(order(tmp_path / "plain", matmul()))
+    plain = builder.build(build_request(tmp_path / "plain", matmul()))
     monkeypatch.setattr(native, "build", as_tensorrt_builds)
-    asked = order(tmp_path / "flag", matmul())
+    asked = build_request(tmp_path / "flag", matmul())
     built = builder.build(asked)
     assert built.engine.sha256 == plain.engine.sha256, "strongly typed in either way"
     assert asked.timing_cache.stat().st_size > 0
@@ -518,7 +520,7 @@ def cut(path: Path) -> None:
 def test_external_data_that_is_damaged(
     damage: Callable[[Path], None], reported: str, tmp_path: Path
 ) -> None:
-    asked = order(tmp_path, external(tmp_path / "source", matmul(columns=64)))
+    asked = build_request(tmp_path, external(tmp_path / "source", matmul(columns=64)))
     damage(tmp_path / "prepared/model/weights.data")
     failure = refused(asked)
     assert failure.reason is Reason.EXTERNAL_DATA_MISSING
@@ -531,11 +533,11 @@ def test_a_build_is_held_to_the_containers_memory(
 ) -> None:
     """It fails and tells, instead of being killed with all its container."""
     source = alone(find(models, "rec_infer.onnx"), tmp_path)
-    asked = order(tmp_path, source, READ)
+    asked = build_request(tmp_path, source, READ)
     monkeypatch.setattr(builder, "memory", lambda _: isolation.Limits(memory_bytes=200 << 20))
     failure = refused(asked)
     assert failure.reason is Reason.OUT_OF_MEMORY
-    assert "wants more memory than it may use; raise spec.build.resources" in failure.message
+    assert "exceeds its memory limit; raise spec.build.resources" in failure.message
 
 
 def wait() -> None:
@@ -583,7 +585,7 @@ def crashes(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_crash_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     crashes(1, monkeypatch)
-    failure = refused(order(tmp_path, matmul()))
+    failure = refused(build_request(tmp_path, matmul()))
     assert failure.reason is Reason.BACKEND_CRASHED
     assert "building the engine with TensorRT-RTX crashed with SIGSEGV" in failure.message
 
@@ -595,26 +597,26 @@ def two_parts() -> ModelProto:
 def test_a_part_that_cannot_be_built_stays_outside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = order(tmp_path, two_parts())
-    whole: Built = builder.build(asked)
+    asked = build_request(tmp_path, two_parts())
+    whole: BuildOutput = builder.build(asked)
     assert [len(part.nodes) for part in whole.engine.partitions] == [3, 3]
     crashes(3, monkeypatch)  # the whole is tried first, then the first part
     built = builder.build(asked)
     assert [part.context_node for part in built.engine.partitions] == ["part-0"]
     assert "not in the engine: 4 of 7 compute nodes" in built.findings[0].cause
     assert built.findings[1].reason is Reason.BACKEND_CRASHED
-    assert "part 1 of the model gets no engine" in built.findings[1].cause
+    assert "no engine is built for part 1 of the model" in built.findings[1].cause
     model_of(asked)
 
 
 def test_parts_of_which_none_can_be_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     crashes(2, monkeypatch)
-    assert refused(order(tmp_path, two_parts())).reason is Reason.BACKEND_CRASHED
+    assert refused(build_request(tmp_path, two_parts())).reason is Reason.BACKEND_CRASHED
 
 
 def test_what_has_no_kernel_is_built_from_its_body(tmp_path: Path) -> None:
     """TensorRT-RTX 1.7 parses this Attention, and fails to build it."""
-    asked = order(tmp_path, attention(23))
+    asked = build_request(tmp_path, attention(23))
     built = builder.build(asked)
     assert built.engine.nodes_accelerated == built.engine.nodes_total == 2
     (finding,) = built.findings

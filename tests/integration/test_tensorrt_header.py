@@ -12,13 +12,13 @@ from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.engine import builder
 from enginewright_runtime.tensorrt.header import EngineHeader, check_engine, read_header
 
-from tests.support.engines import VERSION, matmul, order, recipe
+from tests.support.engines import VERSION, build_request, matmul, recipe
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, EngineInfo]:
     """Build an engine for compute capability 8.6."""
-    asked = order(tmp_path_factory.mktemp("built"), matmul(), how=recipe("8.6"))
+    asked = build_request(tmp_path_factory.mktemp("built"), matmul(), how=recipe("8.6"))
     info = builder.build(asked).engine
     return (asked.out / info.file).read_bytes(), info
 

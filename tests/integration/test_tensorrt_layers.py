@@ -9,7 +9,7 @@ from enginewright_runtime.engine import builder
 from enginewright_runtime.tensorrt import layers, native
 from enginewright_runtime.tensorrt.layers import kernels, origins
 
-from tests.support.engines import VERSION, matmul, mixed, order
+from tests.support.engines import VERSION, build_request, matmul, mixed
 
 
 def report(path: Path) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def report(path: Path) -> dict[str, Any]:
 
 
 def test_layers_name_their_nodes(tmp_path: Path) -> None:
-    asked = order(tmp_path, matmul())
+    asked = build_request(tmp_path, matmul())
     built = builder.build(asked)
     assert "layers.json" in built.files
     found = report(asked.out)
@@ -38,7 +38,7 @@ def test_layers_name_their_nodes(tmp_path: Path) -> None:
 
 
 def test_every_engine_of_a_model_in_parts(tmp_path: Path) -> None:
-    asked = order(tmp_path, mixed())
+    asked = build_request(tmp_path, mixed())
     builder.build(asked)
     (engine,) = report(asked.out)["engines"]
     assert engine["engine"] == "part-0.engine"
@@ -48,11 +48,11 @@ def test_every_engine_of_a_model_in_parts(tmp_path: Path) -> None:
 
 
 def test_the_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layers, "_MOST", 5)
+    monkeypatch.setattr(layers, "_MAX_ENTRIES", 5)
     engines = [tmp_path / f"{name}.engine" for name in "ab"]
     layer = {"name": "n" * 160, "type": "T", "precision": "FLOAT", "nodes": []}
     for engine in engines:
-        layers.beside(engine).write_text(
+        layers.file_for(engine).write_text(
             json.dumps({"engine": engine.name, "total": 90, "layers": [layer] * 3})
         )
     layers.write(tmp_path / "layers.json", "L 1", engines, {"b.engine": ["k"] * 9})
@@ -79,7 +79,7 @@ def test_what_the_inspector_says() -> None:
 
 
 def test_without_a_device_nothing_is_inspected(tmp_path: Path) -> None:
-    asked = order(tmp_path, matmul())
+    asked = build_request(tmp_path, matmul())
     engine = asked.out / builder.build(asked).engine.file
     log = tmp_path / "log"
     said = native.inspect(

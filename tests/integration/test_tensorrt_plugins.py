@@ -7,22 +7,22 @@ import pytest
 from enginewright.contract.reasons import Reason
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.engine import builder
-from enginewright_runtime.engine.builder import Order
+from enginewright_runtime.engine.builder import BuildRequest
 
-from tests.support.engines import matmul, mixed, order
+from tests.support.engines import build_request, matmul, mixed
 from tests.support.extensions import compile_library, compile_plugin, cube
 
 
-def asked(root: Path, *defined: str) -> tuple[Order, Path]:
-    """Return an order whose prepared model has a library beside it."""
+def asked(root: Path, *defined: str) -> tuple[BuildRequest, Path]:
+    """Return a request whose prepared model has a library beside it."""
     library = compile_library(root / "prepared/extensions", *defined)
-    return order(root, matmul()), library
+    return build_request(root, matmul()), library
 
 
 def test_a_library_comes_with_the_engine(tmp_path: Path) -> None:
     """Its plug-in is in the registry when the model is read, in parts too."""
     library = compile_plugin(tmp_path / "prepared/extensions")
-    given = order(tmp_path, mixed())
+    given = build_request(tmp_path, mixed())
     built = builder.build(given)
     assert len(built.engine.partitions) == 1
     name = f"extensions/{library.name}"
@@ -36,7 +36,7 @@ def test_the_parser_finds_the_plug_in(tmp_path: Path) -> None:
     What matters here is that this is told, as any crash of native code.
     """
     compile_plugin(tmp_path / "prepared/extensions")
-    given = order(tmp_path, cube())
+    given = build_request(tmp_path, cube())
     with pytest.raises(StageFailure) as caught:
         builder.build(given)
     assert "Successfully created plugin: Cube" in (given.out / "build.log").read_text()
@@ -46,7 +46,7 @@ def test_the_parser_finds_the_plug_in(tmp_path: Path) -> None:
 
 def test_without_the_plug_in_the_parser_misses_it(tmp_path: Path) -> None:
     with pytest.raises(StageFailure) as caught:
-        builder.build(order(tmp_path, cube()))
+        builder.build(build_request(tmp_path, cube()))
     assert caught.value.reason is Reason.UNSUPPORTED_OPERATOR
     assert "has no implementation of cube (Cube), nor a plugin" in caught.value.message
 

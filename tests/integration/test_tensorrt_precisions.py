@@ -10,7 +10,7 @@ from enginewright_runtime.engine import builder
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from tests.support.broken_models import build, value
-from tests.support.engines import order, recipe
+from tests.support.engines import build_request, recipe
 
 FLOATS = {
     "FP32": TensorProto.FLOAT,
@@ -91,7 +91,7 @@ def quantise(name: str) -> list[NodeProto]:
     ],
 )  # fmt: skip
 def test_precisions(precision: str, capability: str, reported: str, tmp_path: Path) -> None:
-    asked = order(tmp_path, model(precision), (), recipe(capability))
+    asked = build_request(tmp_path, model(precision), (), recipe(capability))
     if not reported:
         engine = builder.build(asked).engine
         assert engine.nodes_accelerated == engine.nodes_total

@@ -31,7 +31,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 def of_build(tmp_path: Path, store: Store) -> Timings:
     found = Timings(store, recipe(), tmp_path / "work")
-    found.take()
+    found.load()
     return found
 
 
@@ -39,10 +39,10 @@ def test_the_next_build_begins_with_them(tmp_path: Path, store: Store) -> None:
     first = of_build(tmp_path, store)
     assert not first.path.exists()
     first.path.write_bytes(b"taken")
-    first.give_back(tmp_path / "log")
+    first.save(tmp_path / "log")
     assert of_build(tmp_path, store).path.read_bytes() == b"taken"
     other = Timings(store, recipe(version="1.8"), tmp_path / "work")
-    other.take()
+    other.load()
     assert not other.path.exists(), "of another version"
 
 
@@ -59,7 +59,7 @@ def test_what_another_build_took_meanwhile_is_kept_too(
         target.write_bytes(b"both")
 
     monkeypatch.setattr(Call, "run", merge)
-    mine.give_back(tmp_path / "log")
+    mine.save(tmp_path / "log")
     assert asked == [(merge_timings, [b"mine", b"theirs"])]
     assert store.get_cache(NAME) == b"both"
     assert [path.name for path in (tmp_path / "work").iterdir()] == ["timing.cache"]
@@ -70,7 +70,7 @@ def test_the_library_merges(tmp_path: Path, store: Store) -> None:
     mine = of_build(tmp_path, store)
     mine.path.write_bytes(b"mine")
     store.put_cache(NAME, b"theirs")
-    mine.give_back(tmp_path / "log")
+    mine.save(tmp_path / "log")
     kept = store.get_cache(NAME)
     assert kept not in {b"mine", b"theirs", None}
 
@@ -98,7 +98,7 @@ def test_a_store_that_fails_is_logged(
     (tmp_path / "store").rmdir()
     mine = of_build(tmp_path, store)
     mine.path.write_bytes(b"mine")
-    mine.give_back(tmp_path / "log")
+    mine.save(tmp_path / "log")
     reported = [record.message for record in caplog.records]
     assert "building without earlier timings: the store does not exist" in reported[0]
     assert "the timings of this build are not kept: the store does not exist" in reported[1]

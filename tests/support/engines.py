@@ -18,7 +18,7 @@ from enginewright.contract.task import (
     ShapeProfile,
 )
 from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.engine.builder import Order
+from enginewright_runtime.engine.builder import BuildRequest
 from enginewright_runtime.graph import shapes
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.proof.golden_inputs import generate
@@ -58,12 +58,12 @@ def recipe(
     )
 
 
-def order(
+def build_request(
     root: Path,
     model: ModelProto | Path,
     declared: Sequence[ShapeProfile] = (),
     how: EngineRecipe | None = None,
-) -> Order:
+) -> BuildRequest:
     """Return the builder's input, for a model without earlier stages.
 
     A model that is a path is copied with all that lies beside it.
@@ -106,7 +106,7 @@ def order(
         golden_source="generated",
         versions={},
     )
-    return Order(
+    return BuildRequest(
         manifest=manifest,
         prepared=root / "prepared",
         recipe=how or recipe(),

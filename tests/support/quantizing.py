@@ -21,7 +21,7 @@ from enginewright_runtime.core.handoff import (
 )
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.engine import builder
-from enginewright_runtime.engine.builder import Built
+from enginewright_runtime.engine.builder import BuildOutput
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.quantize import observing, static
 from enginewright_runtime.prepare.quantize import stage as quantize_stage
@@ -327,10 +327,10 @@ def quantized_by(
 
 def build_engine(
     root: Path, model: Path, capability: str, size: Sequence[int], name: str = "x"
-) -> Built:
+) -> BuildOutput:
     """Build an engine with the real TensorRT-RTX, ahead of time, for an input of a fixed size."""
     sizes = engines.sizes(name, size, size, size)
-    return builder.build(engines.order(root, model, [sizes], engines.recipe(capability)))
+    return builder.build(engines.build_request(root, model, [sizes], engines.recipe(capability)))
 
 
 def operators(path: Path) -> list[str]:

@@ -109,12 +109,12 @@ BUILD_ERRORS = [
         BUILDER + "1: Myelin ([myelin_graph.h:1295: attachExceptionMsgToGraph] Unexpected exception"
         " std::bad_alloc In buildAndSerializeMyelinGraph at /_src/x.cpp:403)",
         Reason.OUT_OF_MEMORY,
-        "wants more memory than it may use; raise spec.build.resources.limits.memory",
+        "exceeds its memory limit; raise spec.build.resources.limits.memory",
     ),
     (
         BUILDER + "1: Unexpected exception Resource temporarily unavailable",
         Reason.OUT_OF_MEMORY,
-        "wants more memory than it may use; raise spec.build.resources.limits.memory",
+        "exceeds its memory limit; raise spec.build.resources.limits.memory",
     ),
     (
         ("[graphScope.cpp::analyze::471] Error Code 2: Internal Error (Assertion tScope.getType() !="
@@ -176,7 +176,7 @@ PARSER_ERRORS = [
     (
         [parser("INVALID_NODE", "Loop", "cannot infer the shape of scan output")],
         Reason.BUILD_FAILED,
-        "cannot read the model at node (Loop): cannot infer the shape of scan output;",
+        "cannot parse the model at node (Loop): cannot infer the shape of scan output;",
     ),
 ]  # fmt: skip
 
@@ -208,7 +208,7 @@ def test_weights_that_cannot_be_read(text: str) -> None:
 def test_values_of_an_input_that_is_a_shape() -> None:
     found = failure(BuildResult(built=False, parsed=True, unprofiled=("size",)), ABOUT)
     assert found.reason is Reason.SHAPE_PROFILE_MISSING
-    assert "what input size may be; add it to spec.shapes" in found.message
+    assert "needs a shape profile of input size; add it to spec.shapes" in found.message
 
 
 def test_a_library_that_gives_no_reason() -> None:
@@ -252,7 +252,7 @@ def test_the_next_workspace(errors: list[str], expected: list[int]) -> None:
         if space is None:
             break
         found.append(space.limit // MIB)
-        assert workspace.wants_memory([error])
+        assert workspace.is_out_of_memory([error])
         space = space.after([error])
     assert found == expected
     assert space is None

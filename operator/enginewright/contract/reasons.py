@@ -107,7 +107,7 @@ REMEDIES: Final[dict[Reason, str]] = {
     Reason.SHAPE_PROFILE_MISSING: "add the input to spec.shapes with min, opt and max",
     Reason.SHAPE_PROFILE_INVALID: "correct the input's entry in spec.shapes so that it fits the model",
     Reason.CONVERSION_FAILED: (
-        "export with an opset that the runtime image loads, or leave spec.targetOpset out"
+        "export with an opset that the runtime image loads, or omit spec.targetOpset"
     ),
     Reason.QUANTIZATION_FAILED: (
         "see the most sensitive nodes in the report; provide more representative"

@@ -36,8 +36,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
         return StageReport(
             stage=STAGE,
             ok=True,
-            message="not measured: the engine was built without a device, so there is nothing here"
-            " to measure on",
+            message="not measured: the engine was built ahead of time, without a device",
         )
     manifest = read_manifest(paths.work)
     model = paths.work / ENGINE_FOLDER / MODEL_FOLDER / MODEL_NAME

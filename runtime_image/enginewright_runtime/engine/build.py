@@ -49,8 +49,8 @@ def run(task: EngineTask, paths: Paths, port: int = SIDECAR_PORT) -> StageReport
         shutil.rmtree(prepared, ignore_errors=True)
         progress.report_progress(paths.work / _PROGRESS, 0, "Fetching the prepared model")
         timings = Timings(Store(paths.store), task.recipe, paths.work)
-        timings.take()
-        order = builder.Order(
+        timings.load()
+        request = builder.BuildRequest(
             manifest=Store(paths.store).read(task.prepared_key, prepared),
             prepared=prepared,
             recipe=task.recipe,
@@ -58,8 +58,8 @@ def run(task: EngineTask, paths: Paths, port: int = SIDECAR_PORT) -> StageReport
             progress=paths.work / _PROGRESS,
             timing_cache=timings.path,
         )
-        built = builder.build(order)
-        timings.give_back(order.out / builder.BUILD_LOG)
+        built = builder.build(request)
+        timings.save(request.out / builder.BUILD_LOG)
     EngineBuilt(engine=built.engine, files=built.files).write(paths.work)
     warning = f"; {built.findings[0].cause}" if built.findings else ""
     return StageReport(

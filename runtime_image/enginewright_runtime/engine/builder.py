@@ -49,13 +49,12 @@ from enginewright_runtime.tensorrt.target import memory, target
 
 _log: Final = logging.getLogger(__name__)
 BUILD_LOG: Final = "build.log"
-_WHOLE: Final = "model"
-_ANALYSIS: Final = Limits(
-    seconds=900.0
-)  # of what reads a model; a build may take all of the Job's time
-_FEW: Final = 3  # an engine of fewer compute nodes costs more in copies than it gains
-_MUCH: Final = 0.2  # unless they take this share of the time
-_SHOWN: Final = 100  # nodes in a finding
+_MODEL_ENGINE: Final = "model"  # the engine of the complete model
+# of a process that analyses a model; a build may take all of the Job's time
+_ANALYSIS: Final = Limits(seconds=900.0)
+_MIN_NODES: Final = 3  # an engine of fewer compute nodes costs more in copies than it gains
+_MIN_SHARE: Final = 0.2  # unless they take this share of the time
+_MAX_NODES_LISTED: Final = 100  # nodes in a finding
 # failures that expanding operators may fix
 _REFUSALS: Final = frozenset({Reason.BUILD_FAILED, Reason.UNSUPPORTED_OPERATOR})
 # failures of one part of a model after which the other parts are still built
@@ -72,7 +71,7 @@ _PARTIAL: Final = frozenset(
 
 
 @dataclass(frozen=True)
-class Order:
+class BuildRequest:
     """A build's inputs and its files."""
 
     manifest: Manifest  # of the prepared model
@@ -84,8 +83,8 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Built:
-    """The result of a build; files are below `Order.out`."""
+class BuildOutput:
+    """The result of a build; files are below `BuildRequest.out`."""
 
     engine: EngineInfo
     files: tuple[str, ...]
@@ -103,7 +102,7 @@ class _Engine:
     shape_inputs: tuple[str, ...]  # whose values are sizes
 
 
-def build(order: Order) -> Built:
+def build(request: BuildRequest) -> BuildOutput:
     """Build a model's engines.
 
     Raises:
@@ -112,44 +111,44 @@ def build(order: Order) -> Built:
             ShapeProfileInvalid, ExternalDataMissing, BuildOutOfMemory, OutOfMemory, BackendCrashed
             or BuildFailed.
     """
-    return _Build(order).run()
+    return _Build(request).run()
 
 
 class _Build:
     """One build, with the state that its steps share."""
 
-    def __init__(self, order: Order) -> None:
-        self._order = order
-        self._recipe = order.recipe
-        self._flavor: Flavor = find(order.recipe.backend)
-        self._capability = target(self._flavor, order.recipe)
-        self._folder = order.out / MODEL_FOLDER
-        self._log = order.out / BUILD_LOG
-        self._source = order.prepared / order.manifest.model
+    def __init__(self, request: BuildRequest) -> None:
+        self._request = request
+        self._recipe = request.recipe
+        self._flavor: Flavor = find(request.recipe.backend)
+        self._capability = target(self._flavor, request.recipe)
+        self._folder = request.out / MODEL_FOLDER
+        self._log = request.out / BUILD_LOG
+        self._source = request.prepared / request.manifest.model
         self._libraries = of_model(self._source)
         self._model: ModelProto = graphs.parse(self._source)
-        self._profiles = _profiles(order.manifest, self._model)
+        self._profiles = _profiles(request.manifest, self._model)
         self._attempts = EngineBuilds(
             flavor=self._flavor,
-            recipe=order.recipe,
+            recipe=request.recipe,
             capability=self._capability,
             prepared=self._model,
             source=self._source,
             folder=self._folder,
             log=self._log,
-            progress=order.progress,
-            timing_cache=order.timing_cache,
+            progress=request.progress,
+            timing_cache=request.timing_cache,
             plugins=self._libraries.plugins,
-            limits=memory(order.recipe),
+            limits=memory(request.recipe),
         )
         self._findings: list[Finding] = []
 
-    def run(self) -> Built:
-        shutil.rmtree(self._order.out, ignore_errors=True)
+    def run(self) -> BuildOutput:
+        shutil.rmtree(self._request.out, ignore_errors=True)
         self._folder.mkdir(parents=True)
         self._log.touch()
         for path in self._libraries.plugins:
-            run_isolated(  # each in a process of its own: what it breaks there breaks no build
+            run_isolated(  # each in a separate process: a crash there does not affect the build
                 path,
                 native.load_plugins,
                 backend=self._flavor.backend,
@@ -159,26 +158,30 @@ class _Build:
             )
         began = time.monotonic()
         types: dict[str, TensorType] = {}
-        answer = self._attempts.build(self._model, _WHOLE, self._sizes(), (0, 90))
+        answer = self._attempts.build(self._model, _MODEL_ENGINE, self._sizes(), (0, 90))
         if not answer.built:
-            answer = self._from_bodies(answer)
+            answer = self._build_expanded(answer)
         if answer.built:
-            engines = [self._engine(answer, context.whole(self._model, _WHOLE, file_name(_WHOLE)))]
+            engines = [
+                self._engine(
+                    answer, context.whole(self._model, _MODEL_ENGINE, file_name(_MODEL_ENGINE))
+                )
+            ]
         else:
             why = diagnosis.failure(answer, self._about())
             if answer.parsed or why.reason not in _PARTIAL or not answer.parser:
                 raise why
             if limit := whole_only(self._recipe.backend):
                 raise diagnosis.not_in_parts(why, limit)
-            _log.info("%s does not take the whole model: %s", self._flavor.title, why.cause)
+            _log.info("%s does not support the complete model: %s", self._flavor.title, why.cause)
             types = self._types(why)
             engines = self._parts(types, why)
         seconds = time.monotonic() - began
-        report_progress(self._order.progress, 95, "Wrapping the engines")
+        report_progress(self._request.progress, 95, "Wrapping the engines")
         names = self._wrap(engines, types)
         info = self._describe(engines, seconds)
         self._report_layers(engines)
-        return Built(
+        return BuildOutput(
             info,
             (
                 *(f"{MODEL_FOLDER}/{name}" for name in names),
@@ -190,14 +193,14 @@ class _Build:
             tuple(self._findings),
         )
 
-    def _from_bodies(self, refused: BuildResult) -> BuildResult:
+    def _build_expanded(self, refused: BuildResult) -> BuildResult:
         """Build again with refused operators replaced by their function bodies.
 
         The engine covers the same nodes, so its wrapper is the same. Returns the first result if
         this does not help.
         """
         why = diagnosis.failure(refused, self._about())
-        operators = self._refused_with_bodies(refused) if why.reason in _REFUSALS else []
+        operators = self._operators_to_expand(refused) if why.reason in _REFUSALS else []
         if not operators:
             return refused
         _log.info("building again with the bodies of %s: %s", ", ".join(operators), why.cause)
@@ -208,7 +211,9 @@ class _Build:
             if not changed.changes:
                 return refused
             nodes = changed.changes[0].nodes
-            answer = self._attempts.build(graphs.parse(path), _WHOLE, self._sizes(), (45, 90))
+            answer = self._attempts.build(
+                graphs.parse(path), _MODEL_ENGINE, self._sizes(), (45, 90)
+            )
         except StageFailure as failure:
             _log.info("%s", failure.message)
             return refused
@@ -220,15 +225,15 @@ class _Build:
             Finding(
                 severity="warning",
                 reason=Reason.UNSUPPORTED_OPERATOR,
-                cause=f"{self._flavor.title} has no kernel of its own for {name_nodes(list(nodes))}:"
-                " built from the operators that ONNX defines it by",
+                cause=f"{self._flavor.title} has no kernel for {name_nodes(list(nodes))}:"
+                " built from the operators in its ONNX function body",
                 nodes=nodes,
                 node_count=len(nodes),
             )
         )
         return answer
 
-    def _refused_with_bodies(self, answer: BuildResult) -> list[str]:
+    def _operators_to_expand(self, answer: BuildResult) -> list[str]:
         """Return the operators to expand: those that the parser refuses, or that errors name.
 
         ONNX defines Attention and others by bodies of older operators, which the library may build
@@ -264,13 +269,13 @@ class _Build:
             kernels[engine.path.name] = layers.kernels(inspected)
         library = f"{self._flavor.title} {self._recipe.backend_version}"
         paths = [engine.path for engine in engines]
-        layers.write(self._order.out / LAYERS_NAME, library, paths, kernels)
+        layers.write(self._request.out / LAYERS_NAME, library, paths, kernels)
 
     def _extensions(self) -> list[str]:
         """Copy the model's libraries into the engine's artefact, which is self-contained."""
         found = files_of(self._source)
         for name, path in found.items():
-            target = self._order.out / name
+            target = self._request.out / name
             target.parent.mkdir(exist_ok=True)
             shutil.copyfile(path, target)
         return list(found)
@@ -281,14 +286,14 @@ class _Build:
             doing = "reading the types of the model's tensors"
             return Call(tensors.types, doing, _ANALYSIS).run(self._source)
         except SessionError as error:
-            _log.warning("the model cannot be cut into parts: %s", plain(str(error)))
+            _log.warning("the model cannot be split into parts: %s", plain(str(error)))
             raise why from error
 
     def _parts(self, types: Mapping[str, TensorType], why: StageFailure) -> list[_Engine]:
         """Build an engine of every part that the parser supports and that is worth one."""
-        report_progress(self._order.progress, 5, "Looking for parts")
-        doing = f"asking {self._flavor.title} which nodes it takes"
-        taken = Call(partition, doing, _ANALYSIS).run(
+        report_progress(self._request.progress, 5, "Looking for parts")
+        doing = f"asking {self._flavor.title} which nodes it supports"
+        supported = Call(partition, doing, _ANALYSIS).run(
             backend=self._flavor.backend,
             version=self._recipe.backend_version,
             model=self._source,
@@ -296,10 +301,12 @@ class _Build:
             log=self._log,
             plugins=self._libraries.plugins,
         )
-        refused = diagnosis.unsupported(taken.errors, self._about())
+        refused = diagnosis.unsupported(supported.errors, self._about())
         cutter = graph.Cutter(self._model, types)
         parts = [
-            part for nodes in taken.parts if self._is_worth(nodes) and (part := cutter.part(nodes))
+            part
+            for nodes in supported.parts
+            if self._is_worth_an_engine(nodes) and (part := cutter.part(nodes))
         ]
         if not parts:
             raise refused if why.reason is Reason.UNSUPPORTED_OPERATOR and refused.nodes else why
@@ -318,7 +325,7 @@ class _Build:
                     Finding(
                         severity="warning",
                         reason=failure.reason,
-                        cause=f"part {index} of the model gets no engine: {failure.cause}",
+                        cause=f"no engine is built for part {index} of the model: {failure.cause}",
                     )
                 )
         if not engines:
@@ -350,11 +357,11 @@ class _Build:
             answer.shape_inputs,
         )
 
-    def _is_worth(self, nodes: Sequence[int]) -> bool:
-        """Tell whether an engine of these nodes is worth the copies to it and back."""
+    def _is_worth_an_engine(self, nodes: Sequence[int]) -> bool:
+        """Return whether an engine of these nodes gains more than the copies to it and back cost."""
         found = [name for index in nodes for name in graph.labels(self._model.graph.node[index])]
-        _, count, share = coverage(found, self._order.manifest)
-        return count >= _FEW or (share or 0.0) >= _MUCH
+        _, count, share = coverage(found, self._request.manifest)
+        return count >= _MIN_NODES or (share or 0.0) >= _MIN_SHARE
 
     def _inner_sizes(self, parts: Sequence[Part]) -> dict[str, TensorProfile]:
         """Return the profiles of all tensors that enter a part, found by running the model."""
@@ -367,17 +374,17 @@ class _Build:
             for corner in CORNERS
         ]
         try:
-            doing = "running the model to see the sizes of its tensors"
+            doing = "running the model to find the sizes of its tensors"
             found = Call(tensors.sizes, doing, _ANALYSIS).run(
                 model=self._source,
-                golden=self._order.prepared / self._order.manifest.golden_inputs,
+                golden=self._request.prepared / self._request.manifest.golden_inputs,
                 names=names,
                 corners=corners,
             )
         except SessionError as error:
             raise StageFailure(
                 Reason.SHAPE_PROFILE_INVALID,
-                f"the model fails with the sizes that it is to be built for: {plain(str(error))}",
+                f"the model fails with the sizes of its shape profiles: {plain(str(error))}",
             ) from error
         return known | {profile.name: profile for profile in found}
 
@@ -402,7 +409,7 @@ class _Build:
         composed = self._composed(engines, types)
         if composed is None:
             raise StageFailure(
-                Reason.INTERNAL_ERROR, "the nodes around the engine wait for it and it for them"
+                Reason.INTERNAL_ERROR, "the engine and the nodes around it form a cycle"
             )
         return context.save(composed, self._source.parent, self._folder)
 
@@ -415,14 +422,14 @@ class _Build:
             if index not in inside
             for name in graph.labels(node)
         ]
-        total, elsewhere, share = coverage(outside, self._order.manifest)
+        total, elsewhere, share = coverage(outside, self._request.manifest)
         if elsewhere:
             self._findings.insert(0, self._left_outside(outside, elsewhere, total))
         largest = max(engines, key=lambda engine: engine.path.stat().st_size)
         content = file_sha256(largest.path)
         return EngineInfo(
             recipe=self._recipe,
-            prepared_key=self._order.manifest.key,
+            prepared_key=self._request.manifest.key,
             file=f"{MODEL_FOLDER}/{largest.context.file}",
             sha256=content.sha256,
             size_bytes=content.size_bytes,
@@ -460,13 +467,13 @@ class _Build:
 
     def _left_outside(self, outside: Sequence[str], elsewhere: int, total: int) -> Finding:
         names = [name for name in outside if not name.endswith(f"({graph.CONSTANT})")]
-        names = [name for name in names if name not in self._order.manifest.shape_nodes]
+        names = [name for name in names if name not in self._request.manifest.shape_nodes]
         return Finding(
             severity="warning",
             reason=Reason.UNSUPPORTED_OPERATOR,
             cause=f"not in the engine: {elsewhere} of {counted(total, 'compute node')},"
             f" {name_nodes(names)}",
-            nodes=tuple(names[:_SHOWN]),
+            nodes=tuple(names[:_MAX_NODES_LISTED]),
             node_count=len(names),
         )
 
@@ -495,7 +502,7 @@ class _Build:
             operations={node.name: graphs.label(node) for node in nodes if node.name},
             inputs=tuple(
                 f"{profile.input} {list(profile.opt)}"
-                for profile, spec in zip(self._profiles, self._order.manifest.inputs, strict=True)
+                for profile, spec in zip(self._profiles, self._request.manifest.inputs, strict=True)
                 if any(not isinstance(size, int) for size in spec.shape)
             ),
             workspace_bytes=self._recipe.workspace_bytes,

@@ -19,7 +19,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
         return StageReport(
             stage=LOOKUP_STAGE,
             ok=True,
-            message=f"the store has no whole engine {task.engine_key[:12]}: it is to be built",
+            message=f"the store has no complete engine {task.engine_key[:12]}: it will be built",
         )
     return StageReport(
         stage=LOOKUP_STAGE,

@@ -40,10 +40,10 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
     if manifest is None or manifest.engine is None:
         raise StageFailure(
             Reason.ARTIFACT_MISSING,
-            f"engine {task.engine_key[:12]} has gone from the store meanwhile",
+            f"engine {task.engine_key[:12]} was removed from the store meanwhile",
             remedy="no action needed: it is rebuilt",
         )
-    did = "the store had" if cached else "published"
+    did = "the store already has" if cached else "published"
     return StageReport(
         stage=STAGE,
         ok=True,
@@ -54,7 +54,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
 
 
 def _publish(
-    task: EngineTask, paths: Paths, engine: EngineInfo, made: tuple[str, ...]
+    task: EngineTask, paths: Paths, engine: EngineInfo, built: tuple[str, ...]
 ) -> tuple[Manifest, bool]:
     verified = EngineVerified.read(paths.work)
     benchmarked = EngineBenchmarked.read(paths.work)
@@ -82,6 +82,6 @@ def _publish(
 
     golden = [prepared.golden_inputs, prepared.golden_outputs]
     golden += [prepared.golden_expected] if prepared.golden_expected else []
-    files = {name: paths.work / ENGINE_FOLDER / name for name in made}
+    files = {name: paths.work / ENGINE_FOLDER / name for name in built}
     files |= {name: paths.work / PREPARED_FOLDER / name for name in golden}
     return Store(paths.store, ENGINE).publish(task.engine_key, files, describe)

@@ -32,21 +32,21 @@ class Timings:
         self.path: Final = folder / "timing.cache"
         device = _UNSAFE.sub("-", recipe.device or recipe.accelerator_class)
         self._name: Final = f"timings-{recipe.backend}-{recipe.backend_version}-{device}"
-        self._taken: bytes | None = None
+        self._loaded: bytes | None = None
 
-    def take(self) -> None:
+    def load(self) -> None:
         """Write the store's timings to the file; without any there is no file."""
         self.path.unlink(missing_ok=True)
         if not find(self._recipe.backend).timing_cache:
             return
         try:
-            self._taken = self._store.get_cache(self._name)
+            self._loaded = self._store.get_cache(self._name)
         except StageFailure as failure:
             _log.warning("building without earlier timings: %s", failure.message)
-        if self._taken is not None:
-            self.path.write_bytes(self._taken)
+        if self._loaded is not None:
+            self.path.write_bytes(self._loaded)
 
-    def give_back(self, log: Path) -> None:
+    def save(self, log: Path) -> None:
         """Put the file into the store, merged with what another build has stored meanwhile.
 
         The library's messages are appended to `log`.
@@ -55,7 +55,7 @@ class Timings:
             return
         try:
             meanwhile = self._store.get_cache(self._name)
-            if meanwhile is not None and meanwhile != self._taken:
+            if meanwhile is not None and meanwhile != self._loaded:
                 self._merge(meanwhile, log)
             content = self.path.read_bytes()
             if content != meanwhile:

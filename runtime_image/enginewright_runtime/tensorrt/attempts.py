@@ -30,7 +30,7 @@ def file_name(name: str) -> str:
 
 def target_name(capability: str | None) -> str:
     """Return the target of an engine, for a message."""
-    return f"compute capability {capability}" if capability else "the device at hand"
+    return f"compute capability {capability}" if capability else "the local device"
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class EngineBuilds:
 
     flavor: Flavor
     recipe: EngineRecipe
-    capability: str | None  # to build for; None: that of the device at hand
+    capability: str | None  # to build for; None: that of the local device
     prepared: ModelProto  # the prepared model
     source: Path  # its file
     folder: Path  # where engines go
@@ -91,7 +91,7 @@ class EngineBuilds:
         while True:
             limit = space.limit if space else self.recipe.workspace_bytes
             answer = self._once(model, name, profiles, span, limit)
-            if answer.built or not workspace.wants_memory(answer.errors):
+            if answer.built or not workspace.is_out_of_memory(answer.errors):
                 return answer
             space = (space or workspace.Workspace.first(answer.workspace_bytes or 0)).after(
                 answer.errors
@@ -128,7 +128,7 @@ class EngineBuilds:
                 compute_capability=self.capability if self.flavor.targets else None,
                 workspace_bytes=workspace_bytes,
                 timing_cache=self.timing_cache,
-                layers=layers.beside(engine),
+                layers=layers.file_for(engine),
                 plugins=self.plugins,
             )
         except StageFailure as failure:

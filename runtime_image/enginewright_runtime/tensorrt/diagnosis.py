@@ -37,7 +37,7 @@ _SYMMETRIC: Final = (
     "quantise symmetrically, with int8 weights and activations and unquantised biases, or give the"
     " unquantised model with spec.precision INT8 and spec.quantization.calibration"
 )
-_PRECISION: Final = {  # what to do about each; the first that fits
+_PRECISION: Final = {  # message -> remedy; the first match applies
     re.compile(r"HW-specific datatypes: .*\bb16\b"): (
         "set spec.precision to FP16, or choose an accelerator class of compute capability 8.0 or newer"
     ),
@@ -73,7 +73,7 @@ class Circumstances:
     """The context that a message names besides the library's message."""
 
     title: str  # of the library
-    target: str  # "compute capability 8.9", or "the device at hand"
+    target: str  # "compute capability 8.9", or "the local device"
     label: Callable[[ParserError], str]  # of a node, as people find it in the model
     operations: Mapping[str, str] = field(default_factory=dict)  # name -> "name (OpType)"
     inputs: tuple[str, ...] = ()  # dynamic ones, with their opt sizes
@@ -113,7 +113,7 @@ def out_of_memory(doing: str) -> StageFailure:
     """Return the failure of a build that exceeded the container's memory."""
     return StageFailure(
         Reason.OUT_OF_MEMORY,
-        f"{doing} wants more memory than it may use",
+        f"{doing} exceeds its memory limit",
         remedy=remedy(Reason.OUT_OF_MEMORY, ENGINE_STAGES[0]),
     )
 
@@ -134,12 +134,12 @@ def not_in_parts(why: StageFailure, limit: str) -> StageFailure:
     """Return the failure of a partly supported model, if the provider loads no partial engines.
 
     Args:
-        why: what the library refuses, and why.
-        limit: what the provider that is to serve loads, in a sentence.
+        why: the failure of the complete model.
+        limit: a sentence that states which engines the serving provider loads.
     """
     return StageFailure(
         why.reason,
-        f"{why.cause}; {limit}, so none is built of a part",
+        f"{why.cause}; {limit}, so no engine is built for a part",
         nodes=why.nodes,
         remedy="name backend tensorrt-rtx, which loads engines in parts, or cuda in spec.backends,"
         " or replace the operators when exporting",
@@ -149,9 +149,9 @@ def not_in_parts(why: StageFailure, limit: str) -> StageFailure:
 def _unprofiled(names: Sequence[str], about: Circumstances) -> StageFailure:
     return StageFailure(
         Reason.SHAPE_PROFILE_MISSING,
-        f"{about.title} needs to know what input {', '.join(names)} may be",
+        f"{about.title} needs a shape profile of input {', '.join(names)}",
         remedy=(
-            "add it to spec.shapes with min, opt and max; where its values are sizes, also with"
+            "add it to spec.shapes with min, opt and max; if its values are sizes, also with"
             ' range: {low: "1", high: "640"}'
         ),
     )
@@ -176,7 +176,7 @@ def _unparsed(answer: BuildResult, about: Circumstances) -> StageFailure:
     at = f" at {name_nodes(list(nodes))}" if nodes else ""
     return StageFailure(
         Reason.BUILD_FAILED,
-        f"{about.title} cannot read the model{at}: {sentence(why)}",
+        f"{about.title} cannot parse the model{at}: {sentence(why)}",
         nodes=nodes,
     )
 
@@ -193,11 +193,11 @@ def _of_build(answer: BuildResult, about: Circumstances) -> StageFailure:
     for each in spoken:
         if profile := _of_profile(each, about):
             return profile
-    if workspace.wants_memory(spoken):
+    if workspace.is_out_of_memory(spoken):
         return _of_workspace(spoken, about)
     return StageFailure(
         Reason.BUILD_FAILED,
-        f"{about.title} reads the model and cannot build it for {about.target}:"
+        f"{about.title} parses the model but cannot build it for {about.target}:"
         f" {sentence(spoken[-1])}",
     )
 
@@ -232,24 +232,24 @@ def _of_profile(text: str, about: Circumstances) -> StageFailure | None:
     if _SIZES.search(text):
         return StageFailure(
             Reason.SHAPE_PROFILE_INVALID,
-            f"{about.title} finds that these sizes do not fit the model:"
+            f"{about.title} finds that the sizes do not fit the model:"
             f" {', '.join(about.inputs) or 'fixed ones'}: {message}",
         )
     return None
 
 
 def _of_workspace(errors: Sequence[str], about: Circumstances) -> StageFailure:
-    size = workspace.wanted(errors)
+    size = workspace.requested_bytes(errors)
     needs = f"a workspace of {size} bytes" if size is not None else "more workspace"
     allowed = (
         f"spec.build.workspace allows {format_bytes(about.workspace_bytes)}"
         if about.workspace_bytes is not None
-        else "the device has not that much free"
+        else "the device does not have that much free memory"
     )
     return StageFailure(
         Reason.BUILD_OUT_OF_MEMORY,
         f"building the engine with {about.title} needs {needs}, and {allowed}",
-        remedy="raise spec.build.workspace, or free memory of the device",
+        remedy="raise spec.build.workspace, or free device memory",
     )
 
 

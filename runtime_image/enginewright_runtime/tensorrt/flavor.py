@@ -12,13 +12,13 @@ from enginewright_runtime.core.failure import StageFailure
 
 @dataclass(frozen=True)
 class Flavor:
-    """What the builder needs to know of one library."""
+    """The properties of one library that the builder depends on."""
 
     backend: str
     title: str  # in messages
-    modules: tuple[str, ...]  # the first that is installed is taken
+    modules: tuple[str, ...]  # the first installed one is used
     provider: str  # of ONNX Runtime: what runs the engine, and the EPContext nodes' `source`
-    typed_by_flag: bool  # networks are strongly typed only when asked to be
+    typed_by_flag: bool  # networks are strongly typed only with a flag
     targets: bool  # builds for named compute capabilities, without a device
     timing_cache: bool  # builds reuse timings; TensorRT-RTX's cache has no effect
 

@@ -11,13 +11,13 @@ from typing import Any, Final
 
 from enginewright.contract.layers import ArtifactLayers, EngineLayer, EngineLayers
 
-_MOST: Final = 4096  # layers, and kernels, of one artefact
-_LONGEST: Final = 160  # characters of a name
+_MAX_ENTRIES: Final = 4096  # layers, and kernels, of one artefact
+_MAX_NAME: Final = 160  # characters of a name
 _ORIGIN: Final = "[ONNX Layer: "
-_NODES: Final = 8  # that one layer names
+_MAX_NODES: Final = 8  # listed for one layer
 
 
-def beside(engine: Path) -> Path:
+def file_for(engine: Path) -> Path:
     """Return the file to which the layers of one engine are written during its build."""
     return engine.with_suffix(".layers")
 
@@ -25,12 +25,12 @@ def beside(engine: Path) -> Path:
 def of_network(network: Any, engine: str) -> EngineLayers:  # noqa: ANN401 - NVIDIA's
     """Return the layers of a network that the file `engine` is built from, as far as they fit."""
     found = []
-    for index in range(min(network.num_layers, _MOST)):
+    for index in range(min(network.num_layers, _MAX_ENTRIES)):
         layer = network.get_layer(index)
         kinds = {str(layer.get_output(at).dtype.name) for at in range(layer.num_outputs)}
         found.append(
             EngineLayer(
-                name=layer.name[:_LONGEST],
+                name=layer.name[:_MAX_NAME],
                 type=layer.type.name,
                 precision="/".join(sorted(kinds)),
                 nodes=origins(layer.metadata),
@@ -42,7 +42,7 @@ def of_network(network: Any, engine: str) -> EngineLayers:  # noqa: ANN401 - NVI
 def origins(metadata: str) -> tuple[str, ...]:
     """Return the names of the ONNX nodes that a layer's metadata holds, "[ONNX Layer: NAME]" each."""
     parts = metadata.split(_ORIGIN)[1:]
-    return tuple(part.rstrip("\x1e ").removesuffix("]")[:_LONGEST] for part in parts[:_NODES])
+    return tuple(part.rstrip("\x1e ").removesuffix("]")[:_MAX_NAME] for part in parts[:_MAX_NODES])
 
 
 def kernels(inspected: str) -> list[str]:
@@ -52,7 +52,7 @@ def kernels(inspected: str) -> list[str]:
     except (ValueError, AttributeError):
         return []
     names = [each if isinstance(each, str) else each.get("Name", "") for each in layers]
-    return [str(name)[:_LONGEST] for name in names[:_MOST]]
+    return [str(name)[:_MAX_NAME] for name in names[:_MAX_ENTRIES]]
 
 
 def write(
@@ -63,10 +63,10 @@ def write(
     `library` is title and version; `kernels_of` has kernels by the name of the engine's file, where
     they are known.
     """
-    remaining = _MOST
+    remaining = _MAX_ENTRIES
     listed = []
     for engine in engines:
-        own = beside(engine)
+        own = file_for(engine)
         known = EngineLayers(engine=engine.name, total=0)
         if own.is_file():
             known = EngineLayers.model_validate_json(own.read_bytes())

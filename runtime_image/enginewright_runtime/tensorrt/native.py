@@ -18,8 +18,8 @@ from enginewright_runtime.tensorrt.plugins import load as load_libraries
 from enginewright_runtime.tensorrt.progress import report_progress
 from enginewright_runtime.tensorrt.results import BuildResult, ParserError
 
-_LOG_BYTES: Final = 512 << 10  # of the build log; what the library says past it is dropped
-_ERRORS: Final = 200  # that are handed on
+_LOG_BYTES: Final = 512 << 10  # of the build log; later messages are dropped
+_ERRORS: Final = 200  # returned at most
 
 
 def build(
@@ -51,7 +51,7 @@ def build(
         profiles: of the inputs that have no fixed sizes, or whose values are sizes.
         compute_capability: "8.9"; None: of the device.
         workspace_bytes: limit; None: the library's own.
-        timing_cache: file that timings are kept in, where the flavor has them.
+        timing_cache: file of the timings, if the flavor has them.
         layers: file to write the network's layers to.
         plugins: libraries with plug-ins.
     """
@@ -102,7 +102,7 @@ def _ended(result: BuildResult, logger: Any) -> BuildResult:  # noqa: ANN401 - N
 
 
 def load_plugins(*, backend: str, version: str, plugins: Sequence[Path], log: Path) -> None:
-    """Load libraries with plug-ins, to see whether that can be done; arguments as in `build`."""
+    """Load libraries with plug-ins, to check that this works; arguments as in `build`."""
     trt = flavors.load(flavors.find(backend), version)
     with log.open("a") as sink:
         logger = logger_of(trt, sink)
@@ -112,7 +112,7 @@ def load_plugins(*, backend: str, version: str, plugins: Sequence[Path], log: Pa
 
 
 def inspect(*, backend: str, version: str, engine: Path, log: Path, plugins: Sequence[Path]) -> str:
-    """Load an engine on its device and return what its inspector says, as JSON; "" if it cannot be.
+    """Load an engine on its device; return its inspector's JSON, or "" if it cannot be loaded.
 
     Arguments as in `build`.
     """
@@ -131,7 +131,7 @@ def inspect(*, backend: str, version: str, engine: Path, log: Path, plugins: Seq
 def merge_timings(
     *, backend: str, version: str, timings: Sequence[Path], target: Path, log: Path
 ) -> bool:
-    """Write all timings of several files to `target`; tell whether that was done.
+    """Write all timings of several files to `target`; return whether they could be merged.
 
     `target` may be one of the files; other arguments as in `build`.
     """
@@ -147,7 +147,7 @@ def merge_timings(
 
 
 def network_flags(trt: Any, flavor: flavors.Flavor) -> int:  # noqa: ANN401 - NVIDIA's module
-    """Return the flags that a strongly typed network is made with."""
+    """Return the flags with which a strongly typed network is created."""
     typed = trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED
     return 1 << int(typed) if flavor.typed_by_flag else 0
 
@@ -176,15 +176,15 @@ def _set_target(
     """Set the compute capability; return the supported ones if it is not among them."""
     if not flavor.targets:
         return None
-    wanted = "CURRENT"
+    requested = "CURRENT"
     if compute_capability is not None:
-        wanted = "SM" + compute_capability.replace(".", "")
+        requested = "SM" + compute_capability.replace(".", "")
     targets = trt.ComputeCapability.__members__
-    if wanted not in targets:
+    if requested not in targets:
         names = [name[2:] for name in targets if name.startswith("SM")]
         return [f"{name[:-1]}.{name[-1]}" for name in names]
     config.num_compute_capabilities = 1
-    config.set_compute_capability(targets[wanted], 0)
+    config.set_compute_capability(targets[requested], 0)
     return None
 
 

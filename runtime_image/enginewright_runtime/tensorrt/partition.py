@@ -12,7 +12,7 @@ from enginewright_runtime.graph.scoped.parts import TensorType
 from enginewright_runtime.tensorrt import flavor as flavors
 from enginewright_runtime.tensorrt.native import logger_of, network_flags, parser_errors
 from enginewright_runtime.tensorrt.plugins import load as load_libraries
-from enginewright_runtime.tensorrt.results import ParserError, Taken
+from enginewright_runtime.tensorrt.results import ParserError, SupportedParts
 
 _MAX_QUERIES: Final = 1000  # of the parser, for parts of one model
 
@@ -25,7 +25,7 @@ def partition(
     types: Mapping[str, TensorType],
     log: Path,
     plugins: Sequence[Path],
-) -> Taken:
+) -> SupportedParts:
     """Find the parts of a model that the parser supports, as ONNX Runtime's TensorRT provider does.
 
     The subgraphs that the parser returns for an unsupported model are only candidates: each is
@@ -54,13 +54,13 @@ def partition(
                 continue
             network = builder.create_network(network_flags(trt, flavor))
             parser = trt.OnnxParser(network, logger)
-            taken = parser.supports_model_v2(part.model.SerializeToString(), str(model))
+            supported = parser.supports_model_v2(part.model.SerializeToString(), str(model))
             if errors is None:
                 errors = tuple(
                     replace(each, node=None if each.node is None else part.origin(each.node))
                     for each in parser_errors(parser)
                 )
-            if taken:
+            if supported:
                 parts.append(asked)
                 continue
             for index in range(parser.num_subgraphs):
@@ -68,4 +68,4 @@ def partition(
                 smaller = graph.computing(proto, [node for node in found if node is not None])
                 if smaller and len(smaller) < len(asked):
                     pending.append(smaller)
-    return Taken(tuple(map(tuple, sorted(parts))), errors or ())
+    return SupportedParts(tuple(map(tuple, sorted(parts))), errors or ())

@@ -1,6 +1,6 @@
-"""How far a build is: written by the process that builds, served by the stage that waits for it.
+"""The progress of a build: written by the build process, served by the stage that waits for it.
 
-A file stands between the two, so that neither a crash nor a stuck reader troubles the other.
+The two share a file, so that neither a crash nor a stuck reader affects the other.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ def served(path: Path, port: int) -> Iterator[int | None]:
     """Answer GET /progress on `port` (0: any) with the file, from a thread, while in the context.
 
     Yields:
-        The port; None when it cannot be had, which is logged and hinders no build.
+        The port; None if it cannot be bound, which is logged and does not fail the build.
     """
     report_progress(path, 0, "starting")
 
@@ -74,4 +74,4 @@ class _Handler(BaseHTTPRequestHandler):
 
     @override
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the operator polls every few seconds."""
+        """Log nothing: the operator polls every few seconds."""

@@ -32,17 +32,16 @@ class BuildResult:
     errors: tuple[str, ...] = ()  # the library's
     parser: tuple[ParserError, ...] = ()
     unprofiled: tuple[str, ...] = ()  # inputs that need sizes or values and have none
-    supported: tuple[str, ...] | None = (
-        None  # compute capabilities, if the wanted one is none of them
-    )
+    # compute capabilities that the library builds for, if the requested one is not among them
+    supported: tuple[str, ...] | None = None
     shape_inputs: tuple[str, ...] = ()  # those whose values are sizes
     workspace_bytes: int | None = None  # in effect
     peak_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True)
-class Taken:
-    """What the parser takes of a model."""
+class SupportedParts:
+    """The parts of a model that the parser supports."""
 
-    parts: tuple[tuple[int, ...], ...]  # indices of nodes, constants left out
-    errors: tuple[ParserError, ...]  # about the whole model
+    parts: tuple[tuple[int, ...], ...]  # indices of nodes, without constants
+    errors: tuple[ParserError, ...]  # of the complete model

@@ -25,13 +25,13 @@ def target(flavor: Flavor, recipe: EngineRecipe) -> str | None:
         raise StageFailure(
             device.driver.reason, f"the engine needs a device to be built: {device.driver.message}"
         )
-    wanted, found = recipe.compute_capability, device.compute_capability
-    if wanted is not None and found is not None and wanted != found:
+    requested, found = recipe.compute_capability, device.compute_capability
+    if requested is not None and found is not None and requested != found:
         raise StageFailure(
             Reason.ENGINE_INCOMPATIBLE,
-            f"the engine is to be built for compute capability {wanted}, and this device has {found}",
+            f"the engine is built for compute capability {requested}, but this device has {found}",
         )
-    return wanted or found
+    return requested or found
 
 
 def refuse_unserved(recipe: EngineRecipe) -> None:

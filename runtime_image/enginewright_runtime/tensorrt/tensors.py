@@ -1,7 +1,7 @@
 """Types and sizes of the tensors inside a model, which a part of it has as inputs and outputs.
 
-ONNX Runtime is asked, for it loads everything that was prepared; ONNX's own shape inference ends at
-the first operator of another domain. What is called here runs in a child process.
+ONNX Runtime infers them, since it loads every prepared model; ONNX's own shape inference stops at
+the first operator of another domain. The functions here run in a child process.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,9 +26,9 @@ _LARGEST_SHAPE: Final = 16  # elements of an integer tensor that may be a shape
 
 
 def types(model: Path) -> dict[str, TensorType]:
-    """Return the type of every tensor that a node of the main graph makes.
+    """Return the type of every tensor that a node of the main graph outputs.
 
-    Inputs of the graph are among them; sequences, maps and what has no rank are not.
+    Includes the inputs of the graph; excludes sequences, maps and tensors without a rank.
 
     Raises:
         SessionError: ONNX Runtime refuses the model.
@@ -93,8 +93,8 @@ def sizes(
     return [
         TensorProfile(
             name,
-            *_rising(found),
-            values=_rising(held) if len(held) == len(corners) and _alike(held) else None,
+            *_sorted_columns(found),
+            values=_sorted_columns(held) if len(held) == len(corners) and _alike(held) else None,
         )
         for name, found, held in zip(names, shapes, values, strict=True)
     ]
@@ -133,8 +133,8 @@ def _alike(rows: Sequence[Sequence[int]]) -> bool:
     return len({len(row) for row in rows}) == 1
 
 
-def _rising(rows: Sequence[Sequence[int]]) -> _Rows:
-    """Return three rows whose columns rise: each column's values in order."""
+def _sorted_columns(rows: Sequence[Sequence[int]]) -> _Rows:
+    """Return three rows with each column sorted: min, opt and max."""
     columns = [(min(column), sorted(column)[1], max(column)) for column in zip(*rows, strict=True)]
     low, opt, high = zip(*columns, strict=True) if columns else ((), (), ())
     return low, opt, high

@@ -16,15 +16,15 @@ _TOO_SMALL: Final = (  # without a size
     "Please increase the workspace memory",
     "within workspace limit",
 )
-_LEAST: Final = 16 << 20  # bytes; below it builds fail, or give slow engines
+_MIN_BYTES: Final = 16 << 20  # below it builds fail, or produce slow engines
 
 
-def wants_memory(errors: Sequence[str]) -> bool:
-    """Tell whether a build failed because device memory ran out."""
+def is_out_of_memory(errors: Sequence[str]) -> bool:
+    """Return whether a build failed because device memory ran out."""
     return any(sign in error for error in errors for sign in (_NO_MEMORY, *_TOO_SMALL))
 
 
-def wanted(errors: Sequence[str]) -> int | None:
+def requested_bytes(errors: Sequence[str]) -> int | None:
     """Return the largest size that the library requested, in bytes; None if it named none."""
     found = [int(match.group(1)) for error in errors for match in _SIZE.finditer(error)]
     return max(found, default=None)
@@ -32,28 +32,28 @@ def wanted(errors: Sequence[str]) -> int | None:
 
 @dataclass(frozen=True)
 class Workspace:
-    """One limit that was tried, in bytes, and what is known since."""
+    """One limit that was tried, in bytes, and the bound of the next ones."""
 
     limit: int
-    most: int  # what may be tried: as requested, or less than the device has refused
+    maximum: int  # to try: as requested, or less than the size that the device refused
     tried: frozenset[int] = frozenset()
 
     @classmethod
     def first(cls, limit: int) -> Self:
-        """Return the one that a build begins with: more is never tried."""
+        """Return the workspace that a build starts with: more is never tried."""
         return cls(limit, limit, frozenset({limit}))
 
     def after(self, errors: Sequence[str]) -> Self | None:
         """Return the workspace to try after these errors; None if no other would help."""
-        size = wanted(errors)
+        size = requested_bytes(errors)
         if size is None and any(sign in error for error in errors for sign in _TOO_SMALL):
             return None
-        most = self.most
+        maximum = self.maximum
         if size is not None and size > self.limit:
             limit = size
         else:
             refused = self.limit if size is None else size
-            limit, most = refused // 2, refused - 1
-        if limit > most or limit < _LEAST or limit in self.tried:
+            limit, maximum = refused // 2, refused - 1
+        if limit > maximum or limit < _MIN_BYTES or limit in self.tried:
             return None
-        return type(self)(limit, most, self.tried | {limit})
+        return type(self)(limit, maximum, self.tried | {limit})

@@ -29,7 +29,7 @@ _Proto = TypeVar("_Proto", ModelProto, NodeProto, TensorProto, ValueInfoProto)
 
 
 class UnparsableError(ValueError):
-    """The file's protobuf cannot be parsed: it is no ONNX model, or is cut off."""
+    """The file's protobuf cannot be parsed: it is not an ONNX model, or is truncated."""
 
 
 def parse(path: Path) -> ModelProto:
