@@ -39,7 +39,7 @@ TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
 
 @dataclass(frozen=True)
 class World:
-    """An empty cluster, seen by its administrator."""
+    """An empty cluster, with its administrator's rights."""
 
     admin: Namespace
     folder: Path
@@ -66,7 +66,7 @@ class World:
         return self.classes()
 
     def wait_ready(self, name: str, reason: str) -> None:
-        """Wait until a class tells this reason."""
+        """Wait until a class has this reason."""
 
         def reported() -> bool:
             conditions = self.admin.get("aclass", name).get("status", {}).get("conditions", [])

@@ -1,4 +1,4 @@
-"""The chart on an API server: first install, upgrade, uninstall, and what the operator may do."""
+"""The chart on an API server: install, upgrade, uninstall, and the operator's permissions."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What the API server refuses, and that it says what to write instead."""
+"""Specifications that the API server rejects, with messages that state what to write instead."""
 
 import json
 from collections.abc import Callable
@@ -538,7 +538,7 @@ def merged(base: Spec, change: Spec) -> Spec:
 
 
 def obj(kind: str, name: str, spec: Spec) -> Spec:
-    """Return an object of ours."""
+    """Return an object of Enginewright's API."""
     return {
         "apiVersion": "enginewright.dev/v1alpha1",
         "kind": kind,
@@ -548,12 +548,12 @@ def obj(kind: str, name: str, spec: Spec) -> Spec:
 
 
 def inference_model(change: Spec, name: str = "resnet50") -> Spec:
-    """Return an InferenceModel whose spec is the smallest there is with `change` laid over it."""
+    """Return an InferenceModel with a minimal spec, merged with `change`."""
     return obj("InferenceModel", name, merged(uri("pvc://models/model.onnx"), change))
 
 
 def refusal(namespace: Namespace, body: Spec) -> str:
-    """Return what the user reads when `body` is refused."""
+    """Return the user's error message when `body` is rejected."""
     with pytest.raises(CommandError) as reported:
         namespace.kubectl("create", "--dry-run=server", "--filename", "-", stdin=json.dumps(body))
     return reported.value.stderr
@@ -561,7 +561,7 @@ def refusal(namespace: Namespace, body: Spec) -> str:
 
 @pytest.fixture(scope="module")
 def place(new_namespace: Callable[[], Namespace]) -> Namespace:
-    """One namespace for all: nothing is ever stored in it."""
+    """One namespace for all tests, as nothing is ever stored in it."""
     return new_namespace()
 
 

@@ -1,4 +1,4 @@
-"""The resources as kubectl's users meet them: defaults, explain, scale, columns, status."""
+"""The resources in kubectl: defaults, explain, scale, columns, status."""
 
 import json
 from datetime import UTC, datetime

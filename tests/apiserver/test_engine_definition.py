@@ -1,4 +1,4 @@
-"""InferenceEngines as kubectl's users meet them: columns, explain, what is refused."""
+"""InferenceEngines in kubectl: columns, explain, rejected specifications."""
 
 import json
 from datetime import UTC, datetime

@@ -40,13 +40,13 @@ NO_DRIVER: Final[Stages] = {
 
 
 def found(key: str) -> Stages:
-    """Return what a look into the store says that finds the engine."""
+    """Return the result of a lookup that finds the engine in the store."""
     engine = published_engine(key, cached=True).model_dump(mode="json")
     return {LOOKUP_STAGE: {"ok": True, "engine": engine}}
 
 
 def built(key: str, **changes: Any) -> Stages:
-    """Return what the stages of a build say that goes well."""
+    """Return the results of a successful build's stages."""
     engine = published_engine(key, **changes).model_dump(mode="json")
     good: Stages = {stage: {"ok": True} for stage in ENGINE_STAGES}
     return {**good, ENGINE_STAGES[-1]: {"ok": True, "engine": engine}}
@@ -69,7 +69,7 @@ class World:
         return str(self.user.get("ieng", self.name)["spec"]["key"])
 
     def apply(self, **build: Any) -> None:
-        """Apply an engine, as the plan of a model does."""
+        """Apply an engine, like a model's plan."""
         spec = engine_spec(**build)
         self.user.apply(
             {
@@ -102,7 +102,7 @@ class World:
         stages: tuple[str, ...] = ENGINE_STAGES,
         running: str | None = None,
     ) -> None:
-        """Run a new pod of a Job as far as said, and end the Job with it."""
+        """Run a new pod of a Job with these results, and end the Job with it."""
         pod = played.start_pod(self.user, job)
         played.place_pod(self.user, pod)
         played.run_stages(self.user, pod, ended, running, stages)
@@ -136,7 +136,7 @@ class World:
         eventually(lambda: self.condition("Ready").get("message") == text, 20, text, interval=0.1)
 
     def build(self) -> None:
-        """All the way from nothing to an engine."""
+        """Build an engine from the start."""
         self.apply()
         self.look(NOTHING)
         self.play(self.job("engine"), built(self.key))
@@ -318,7 +318,7 @@ def test_what_can_pass_waits_and_says_so(world: World) -> None:
 
 
 def test_the_operator_may_be_killed_at_any_point(world: World) -> None:
-    """Each step begins with a new process, which finds what the killed one left."""
+    """Each step starts with a new process, which continues from the killed one's state."""
     steps: list[Callable[[], object]] = [
         lambda: world.job("engine-lookup"),
         lambda: world.look(NOTHING),

@@ -88,7 +88,7 @@ class World:
     folder: Path
 
     def furnish(self) -> None:
-        """Have one class and one node, and nothing of an earlier test."""
+        """Set up one class and one node, and remove everything of earlier tests."""
         for kind in ("acceleratorclasses", "nodes"):
             self.user.kubectl("delete", kind, "--all")
         # `plan` reads what any operator of the cluster has asked images
@@ -129,7 +129,7 @@ class World:
         return job
 
     def know_image(self) -> None:
-        """Have the operator ask the image, and answer it."""
+        """Wait for the operator's image probe, and answer it."""
         job = self.job("probe")
         pod = played.start_pod(self.system, job)
         played.end_probe(self.system, pod, FACTS.to_json())
@@ -137,7 +137,7 @@ class World:
         eventually(lambda: self.system.get("configmap", "enginewright-images"), 20, interval=0.1)
 
     def prepare(self, stages: dict[str, dict[str, Any]], count: int = 1) -> dict[str, Any]:
-        """Play the prepare Job to its end."""
+        """Simulate the prepare Job to completion."""
         job = self.job("prepare", count)
         pod = played.start_pod(self.user, job)
         played.run_stages(self.user, pod, stages)
@@ -147,14 +147,14 @@ class World:
         return job
 
     def serve(self, name: str = MODEL) -> None:
-        """Bring up the Deployment of a model, and wait for Ready."""
+        """Simulate a model's Deployment until it is available, and wait for Ready."""
         deployment = f"{name}-cpu"
         eventually(lambda: self.user.get("deployment", deployment), 20, interval=0.1)
         played.roll_out(self.user, deployment)
         self.user.wait_condition(name, "Ready", "True", "Serving", 20)
 
     def wait_stage(self, stage: str) -> None:
-        """Wait until the status says that this stage runs."""
+        """Wait until the status reports this stage as running."""
 
         def runs() -> bool:
             preparation = self.user.get("im", MODEL)["status"].get("preparation", {})
@@ -172,7 +172,7 @@ class World:
         return eventually(events, 20, f"an Event {reason}", interval=0.2)
 
     def bring_up(self, operator: OperatorProcess) -> None:
-        """All the way from nothing to a model that serves."""
+        """Prepare and serve a model from the start."""
         operator.wait_ready()
         self.user.apply(model())
         self.know_image()
@@ -180,7 +180,7 @@ class World:
         self.serve()
 
     def versions(self) -> dict[str, str]:
-        """Resource versions of everything that the operator writes."""
+        """Return the resource versions of everything that the operator writes."""
         kinds = "inferencemodels,jobs,deployments,services,controllerrevisions,pdb,pvc,configmaps"
         return {
             f"{namespace.name}/{each['kind']}/{each['metadata']['name']}": each["metadata"][
@@ -295,7 +295,7 @@ def test_a_refused_update_leaves_what_serves(world: World) -> None:
 
 # event: Operator | the operator is killed, at any point | all pods | nothing
 def test_the_operator_may_be_killed_at_any_point(world: World) -> None:
-    """Each step begins with a new process, which finds what the killed one left."""
+    """Each step starts with a new process, which continues from the killed one's state."""
     job: dict[str, Any] = {}
     pod = ""
 

@@ -1,4 +1,4 @@
-"""A cluster of two nodes, one of them with GPUs, with Enginewright installed as a user installs it, once a session."""
+"""A cluster of two nodes, one with simulated GPUs, and Enginewright installed like a user, once per session."""
 
 import itertools
 import re
@@ -27,9 +27,9 @@ from tests.support.extensions import compile_failing, compile_library, cube
 
 @pytest.fixture(scope="session")
 def kubeconfig() -> Iterator[Path]:
-    """The cluster, new; removed at the end."""
+    """A new cluster; removed at the end."""
     run([str(REPOSITORY / "hack/images"), "build"], timeout=1500)
-    harness.cluster("down")  # a run that was killed leaves one: its events and objects would count
+    harness.cluster("down")  # of a killed run, whose events and objects would be counted
     harness.cluster("up", "--nodes", "2", "--gpus", f"2=l4:{GPUS}", timeout=1500)
     found = re.search(r"KUBECONFIG=(\S+)", harness.cluster("env"))
     assert found
@@ -46,13 +46,13 @@ def installed(kubeconfig: Path) -> Namespace:
 
 @pytest.fixture(scope="session")
 def models() -> Path:
-    """Folder with the real models that packages ship."""
+    """Folder with real models from Python packages."""
     return Path(run([str(REPOSITORY / "hack/models")], timeout=600).strip().splitlines()[-1])
 
 
 @pytest.fixture(scope="session")
 def new_namespace(installed: Namespace) -> Callable[[], Namespace]:
-    """Makes namespaces that admit only pods under the restricted profile."""
+    """A function that creates namespaces which enforce the restricted Pod Security Standard."""
     numbers = itertools.count(1)
 
     def create() -> Namespace:
@@ -75,7 +75,7 @@ def new_namespace(installed: Namespace) -> Callable[[], Namespace]:
 
 @pytest.fixture(scope="session")
 def namespace(new_namespace: Callable[[], Namespace], model_files: Path) -> Namespace:
-    """A namespace whose claim `models` holds the model files."""
+    """A namespace with the model files in the claim `models`."""
     namespace = new_namespace()
     run(
         [str(REPOSITORY / "hack/upload-models"), str(model_files)],
@@ -86,7 +86,7 @@ def namespace(new_namespace: Callable[[], Namespace], model_files: Path) -> Name
 
 @pytest.fixture(scope="session")
 def file_server(namespace: Namespace) -> Files:
-    """A web server with what claim `models` holds."""
+    """A web server with the files of the claim `models`."""
     return files.serve(namespace)
 
 
@@ -107,7 +107,7 @@ def _leaves_no_models(installed: Namespace) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def model_files(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The real models and the broken ones, under the names that the tests use."""
+    """The real and the invalid models, under the names that the tests use."""
     folder = tmp_path_factory.mktemp("models")
     write_models(models, folder)
     onnx.save(cube(), folder / "cube.onnx")

@@ -24,7 +24,7 @@ class Files(SimpleHTTPRequestHandler):
         holder = self.path.rpartition("/")[0]
         due = 0.0
         while holder and not os.path.exists("/tmp" + holder):
-            if time.monotonic() >= due:  # silence would be an error of the source
+            if time.monotonic() >= due:  # keeps the connection alive: silence would be a source error
                 target.write(source.read(1))
                 due = time.monotonic() + 5
             time.sleep(0.1)
@@ -36,33 +36,33 @@ ThreadingHTTPServer(("", 8000), Files).serve_forever()
 
 @dataclass(frozen=True)
 class Files:
-    """The server, which runs."""
+    """The running server."""
 
     namespace: Namespace
 
     def url(self, file: str, *, held_by: str = "") -> str:
-        """Return the address of a file, of which the most is held back until `release(held_by)`."""
+        """Return the URL of a file, most of which is held back until `release(held_by)`."""
         path = f"{held_by}/{file}" if held_by else file
         return f"http://{NAME}.{self.namespace.name}.svc.cluster.local:{PORT}/{path}"
 
     def put(self, file: str, *, of: str) -> None:
-        """Have a file be a copy of one of the claim, whatever it was before."""
+        """Replace a file by a copy of one in the claim."""
         copy = f"mkdir -p /tmp/files && cp /models/{of} /tmp/{file} && mv /tmp/{file} /tmp/files/"
         self.namespace.kubectl("exec", f"deployment/{NAME}", "--", "sh", "-c", copy)
 
     def release(self, holder: str) -> None:
-        """Hold back no more of what has this holder."""
+        """Stop holding back files of this holder."""
 
         def released() -> bool:
             touch = ("touch", f"/tmp/{holder}")
             self.namespace.kubectl("exec", f"deployment/{NAME}", "--", *touch)
             return True
 
-        eventually(released, 60, f"the release of {holder}")  # a kubelet may just have been killed
+        eventually(released, 60, f"the release of {holder}")  # a kubelet may have just been killed
 
 
 def serve(namespace: Namespace) -> Files:
-    """Have the server run in a namespace that has the claim."""
+    """Start the server in a namespace with the claim."""
     namespace.apply(*_objects(run([str(REPOSITORY / "hack/images"), "list", "cpu"]).split()[1]))
     namespace.kubectl("rollout", "status", f"deployment/{NAME}", "--timeout=120s")
     return Files(namespace)

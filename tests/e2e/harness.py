@@ -17,16 +17,16 @@ T = TypeVar("T")
 REPOSITORY = Path(__file__).resolve().parents[2]
 CLUSTER_NAME = "test"
 OPERATOR_NAMESPACE = "enginewright-system"
-GPUS = 4  # that node-2 offers
+GPUS = 4  # of node-2
 FAIL_SWITCH = "/tmp/fail"
 HELD_STAGES = (
     "validate",
     "golden",
-)  # that the library in `held/` keeps running until /tmp/STAGE is there
+)  # which the library in `held/` keeps running until /tmp/STAGE exists
 
 
 def cluster(*arguments: str, timeout: float = 600) -> str:
-    """Run the local cluster's command; its output, or an error that shows all it said."""
+    """Run the local cluster's command and return its output. Raises CommandError with all output."""
     command = [str(REPOSITORY / "hack/cluster/cluster"), "--name", CLUSTER_NAME, *arguments]
     return run(command, timeout=timeout)
 
@@ -38,7 +38,7 @@ def run(
     stdin: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """Run a command to its end; its output, or an error that shows all it said."""
+    """Run a command and return its output. Raises CommandError with all output."""
     done = subprocess.run(
         command,
         capture_output=True,
@@ -64,7 +64,7 @@ class CommandError(AssertionError):
 def eventually(
     check: Callable[[], T], seconds: float = 120, what: str = "", interval: float = 0.5
 ) -> T:
-    """Poll until `check` returns something true; it may raise meanwhile."""
+    """Poll until `check` returns a true value, and return it; `check` may raise meanwhile."""
     deadline = time.monotonic() + seconds
     last: object = None
     while True:
@@ -75,13 +75,15 @@ def eventually(
         except (CommandError, OSError) as error:
             last = error
         if time.monotonic() > deadline:
-            raise AssertionError(f"{what or 'it'} did not happen within {seconds} s; last: {last}")
+            raise AssertionError(
+                f"timed out after {seconds} s waiting for {what or 'a condition'}; last: {last}"
+            )
         time.sleep(interval)
 
 
 @dataclass(frozen=True)
 class Namespace:
-    """One namespace, with a kubectl for it."""
+    """One namespace, with kubectl for it."""
 
     name: str
     kubeconfig: Path
@@ -95,7 +97,7 @@ class Namespace:
         return [program, "--kubeconfig", str(self.kubeconfig), "--namespace", self.name]
 
     def apply(self, *objects: dict[str, Any]) -> str:
-        """Apply objects as a user does: client-side, strictly validated."""
+        """Apply objects like a user: client-side, with strict validation."""
         text = "\n---\n".join(json.dumps(each) for each in objects)
         return self.kubectl("apply", "--filename", "-", stdin=text)
 
@@ -109,12 +111,12 @@ class Namespace:
         return list(found["items"])
 
     def condition(self, name: str, kind: str) -> dict[str, Any]:
-        """Return one condition of an InferenceModel; empty when it is not there."""
+        """Return one condition of an InferenceModel; empty if it is missing."""
         conditions = self.get("inferencemodel", name).get("status", {}).get("conditions", [])
         return next((each for each in conditions if each["type"] == kind), {})
 
     def wait_ready(self, name: str, seconds: int = 300) -> None:
-        """Wait as a user does."""
+        """Run `kubectl wait` for Ready."""
         timeout = f"--timeout={seconds}s"
         try:
             self.kubectl(
@@ -142,7 +144,7 @@ class Namespace:
     def watch(
         self, kind: str, name: str, check: Callable[[dict[str, Any]], T], seconds: float, what: str
     ) -> T:
-        """Watch an object until `check` returns something true of it; no state of it is missed."""
+        """Watch an object until `check` returns a true value for a state; no state is missed."""
         deadline = time.monotonic() + seconds
         last: object = None
         while (left := deadline - time.monotonic()) > 0:
@@ -150,13 +152,13 @@ class Namespace:
                 for last in states:
                     if result := check(last):
                         return result
-            time.sleep(0.2)  # it is not there yet, or the API server has ended the watch
-        raise AssertionError(f"{what} did not happen within {seconds} s; last: {last}")
+            time.sleep(0.2)  # it does not exist yet, or the API server has ended the watch
+        raise AssertionError(f"timed out after {seconds} s waiting for {what}; last: {last}")
 
     def _states(
         self, kind: str, name: str, seconds: float
     ) -> Generator[dict[str, Any], None, None]:
-        """Yield an object as it is and whenever it changes, for so long at most."""
+        """Yield an object's current state and every change, for at most `seconds`."""
         process = subprocess.Popen(
             [*self._command(), "get", kind, name, "--watch", "--output", "json"],
             stdout=subprocess.PIPE,
@@ -179,7 +181,7 @@ class Namespace:
             process.communicate()
 
     def story(self, name: str) -> str:
-        """Return all that a user would look at when something goes wrong."""
+        """Return what a user would inspect to diagnose a failure."""
         parts = [
             self.kubectl("describe", f"im/{name}"),
             self.kubectl("get", "jobs,pods,deployments", "--output", "wide"),
@@ -188,7 +190,7 @@ class Namespace:
 
     @contextlib.contextmanager
     def forward(self, target: str, port: int) -> Iterator[str]:
-        """Forward a port of a Service or a pod to this machine; the base URL."""
+        """Forward a local port to a Service or a pod; yield the base URL."""
         process = subprocess.Popen(
             [*self._command(), "port-forward", target, f":{port}", "--address", "127.0.0.1"],
             stdout=subprocess.PIPE,
@@ -223,7 +225,7 @@ def inference_model(name: str, file: str, *, on: str = "cpu", **spec: Any) -> di
 
 
 def http_json(url: str, body: object = None, timeout: float = 30) -> Any:
-    """GET, or POST `body` as JSON; the answer's JSON."""
+    """GET, or POST `body` as JSON; return the answer's JSON."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

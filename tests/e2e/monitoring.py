@@ -1,4 +1,4 @@
-"""The small Prometheus and Alertmanager in the test cluster, as hack/monitoring/install puts it there."""
+"""The small Prometheus and Alertmanager in the test cluster, installed by hack/monitoring/install."""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ HOME = "enginewright-monitoring"
 
 @contextlib.contextmanager
 def watching(installed: Namespace) -> Iterator[Stack]:
-    """Install it and forward its three Services meanwhile."""
+    """Install it and forward its three Services."""
     run([str(REPOSITORY / "hack/monitoring/install"), CLUSTER_NAME], timeout=400)
     home = Namespace(HOME, installed.kubeconfig)
     with contextlib.ExitStack() as forwards:
@@ -30,10 +30,10 @@ def wait_scraped(stack: Stack, namespace: str, model: str) -> None:
     eventually(lambda: stack.query(series), 120, series)
 
 
-def wait_told(
+def wait_notified(
     stack: Stack, alert: str, status: str, *, model: str, seconds: float = 60
 ) -> dict[str, Any]:
-    """Wait until the webhook was told of an alert's status for a model; the last such notification."""
+    """Wait until the webhook is notified of an alert's status for a model; return the last notification."""
 
     def reported() -> list[dict[str, Any]]:
         return [

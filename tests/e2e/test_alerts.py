@@ -1,4 +1,4 @@
-"""A fallback is told to people: metric, alert, notification, and the end of it, on a real cluster."""
+"""A fallback is reported on a real cluster: metric, alert, notification, and their end."""
 
 import time
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import yaml
 
 from hack.samples.magika import features
 from tests.e2e.harness import Namespace, eventually, http_json, inference_model
-from tests.e2e.monitoring import first_seen, wait_scraped, wait_told, watching
+from tests.e2e.monitoring import first_seen, wait_notified, wait_scraped, watching
 from tests.e2e.test_engines import CLASS, l4
 from tests.e2e.test_fallback import MAKEFILE, _twin
 from tests.support.monitoring import RULES, Stack, board_queries
@@ -32,7 +32,7 @@ NOT_IN_THIS_SCENE = {
 
 @pytest.fixture(scope="module")
 def side_by_side(l4: Namespace) -> None:
-    """All models at once, while what watches them starts: none waits for the test of another."""
+    """All models at once, while monitoring starts: tests do not wait for each other's models."""
     l4.apply(
         inference_model("alerted", "magika.onnx", on=CLASS, backends=["cuda"], fallback=ALLOW),
         inference_model("refused-alert", "truncated.onnx"),
@@ -57,9 +57,9 @@ def test_the_operator_and_its_sidecars_are_found_by_the_shipped_pod_monitors(
 
 @pytest.fixture(scope="module")
 def fallen(l4: Namespace, watch: Stack) -> Iterator[tuple[Namespace, dict[str, Any]]]:
-    """The incident under Allow: the gpu image where there is no CUDA. The webhook was told of it."""
+    """The incident under Allow: the gpu image without CUDA. The webhook has been notified."""
     l4.wait_ready("alerted", 300)
-    fired = wait_told(watch, ALERT, "firing", model="alerted")
+    fired = wait_notified(watch, ALERT, "firing", model="alerted")
     yield l4, fired
     l4.kubectl("delete", "im", "alerted", "--ignore-not-found")
 
@@ -117,7 +117,7 @@ def test_a_mended_model_ends_the_alert(
     assert not [each for each in watch.notified(ALERT) if _resolved(each, "alerted")]
     began = time.time()
     namespace.apply(inference_model("alerted", "magika.onnx", backends=["cpu"]))
-    reported = wait_told(watch, ALERT, "resolved", model="alerted", seconds=240)
+    reported = wait_notified(watch, ALERT, "resolved", model="alerted", seconds=240)
     assert reported["labels"] == fired["labels"]
     ended = datetime.fromisoformat(reported["endsAt"]).timestamp()
     print(
@@ -132,18 +132,18 @@ def test_a_mended_model_ends_the_alert(
 #   reason | 1 min
 def test_a_refused_model_is_an_alert_with_its_reason(watch: Stack, namespace: Namespace) -> None:
     namespace.wait_condition("refused-alert", "Stalled", "True", "InvalidModel", 180)
-    fired = wait_told(watch, NOT_READY, "firing", model="refused-alert", seconds=120)
+    fired = wait_notified(watch, NOT_READY, "firing", model="refused-alert", seconds=120)
     assert fired["labels"]["reason"] == "InvalidModel"
     assert fired["labels"]["namespace"] == namespace.name
     namespace.kubectl("delete", "im", "refused-alert")
-    wait_told(watch, NOT_READY, "resolved", model="refused-alert", seconds=120)
+    wait_notified(watch, NOT_READY, "resolved", model="refused-alert", seconds=120)
 
 
 # fault: Reports | a model that never starts raises alerts that do not name the cause
 def test_a_model_that_never_starts_is_one_alert_that_names_the_cause(
     watch: Stack, l4: Namespace
 ) -> None:
-    """Its engine is built ahead of time, and the node that serves has no driver."""
+    """Its engine is built ahead of time, and the serving node has no driver."""
     model = "never-starts"
     l4.wait_condition(model, "PlacementVerified", "False", "DriverMissing", 300)
     wait_scraped_check(watch, l4.name, model)
@@ -165,7 +165,7 @@ def test_a_model_that_never_starts_is_one_alert_that_names_the_cause(
 def test_a_session_that_falls_back_while_serving_alerts_within_seconds(
     watch: Stack, namespace: Namespace
 ) -> None:
-    """The pod has served well before, so that the moment of the fallback is known."""
+    """The pod has served without fallback before, so the time of the fallback is known."""
     model = "sudden-alert"
     namespace.wait_ready(model)
     namespace.apply(_twin(namespace, model))
@@ -173,7 +173,7 @@ def test_a_session_that_falls_back_while_serving_alerts_within_seconds(
     wait_scraped(watch, namespace.name, model)
     namespace.kubectl("exec", "twin", "--container", "server", "--", "touch", "/tmp/fall")
     began = time.time()
-    fired = wait_told(watch, ALERT, "firing", model=model)
+    fired = wait_notified(watch, ALERT, "firing", model=model)
     assert fired["labels"]["reason"] == "SessionReplaced"
     metric = first_seen(watch, f'enginewright_fallback_active{{model="{model}"}} == 1')
     alert = datetime.fromisoformat(fired["startsAt"]).timestamp()
@@ -182,7 +182,7 @@ def test_a_session_that_falls_back_while_serving_alerts_within_seconds(
         f" to alert {alert - began:.1f} s, to the webhook {fired['receivedAt'] - began:.1f} s"
     )
     namespace.kubectl("delete", "pod", "twin", "--grace-period=0", "--force")
-    wait_told(watch, ALERT, "resolved", model=model, seconds=90)
+    wait_notified(watch, ALERT, "resolved", model=model, seconds=90)
     namespace.kubectl("delete", "im", model)
 
 

@@ -32,7 +32,7 @@ SELECTOR: Final = f"enginewright.dev/model={NAME},enginewright.dev/component=ser
 
 
 class Counts(NamedTuple):
-    """How many pods there are, by everybody who counts them."""
+    """The number of pods, as reported by each counter."""
 
     asked: int
     observed: int
@@ -43,19 +43,19 @@ class Counts(NamedTuple):
 
 
 def counts(total: int, first: int, second: int) -> Counts:
-    """Return what all say when `total` pods are the autoscaler's, and the classes have these."""
+    """Return the counts for `total` replicas of the autoscaler and these numbers per class."""
     column = f"cpu {first}/{first}, cpu-2 {second}/{second}"
     return Counts(total, total, total, total, column, (first, second))
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """The model and its autoscaler, as kubectl shows them."""
+    """The model and its autoscaler, as shown by kubectl."""
 
     namespace: Namespace
 
     def pods(self, accelerator_class: str = "") -> list[str]:
-        """Return the names of the pods that are to stay."""
+        """Return the names of pods that are not being deleted."""
         of_class = f",enginewright.dev/class={accelerator_class}" if accelerator_class else ""
         return sorted(
             pod["metadata"]["name"]
@@ -64,13 +64,13 @@ class Scaled:
         )
 
     def put(self, load: int, pods: list[str]) -> None:
-        """Have each of the pods hold so many bytes more."""
+        """Allocate that many more bytes in each pod."""
         for pod in pods:
             write = f"head -c {load} /dev/zero > $(mktemp -p {LOAD_FOLDER})"
             self._execute(pod, write)
 
     def clear(self, pods: list[str]) -> None:
-        """Have them hold none."""
+        """Free the allocated bytes."""
         for pod in pods:
             self._execute(pod, f"rm -f {LOAD_FOLDER}/*")
 
@@ -108,7 +108,7 @@ class Scaled:
         return int(parse_quantity(metric["containerResource"]["target"]["averageValue"]))
 
     def decisions(self) -> list[int]:
-        """Return every count that the autoscaler has asked for, in its order."""
+        """Return every count that the autoscaler has requested, in order."""
         of_it = f"involvedObject.name={NAME},reason=SuccessfulRescale"
         events = self.namespace.kubectl("get", "events", "--field-selector", of_it, "-o", "json")
         items = sorted(json.loads(events)["items"], key=lambda each: str(each["firstTimestamp"]))
@@ -116,7 +116,7 @@ class Scaled:
         return [int(each) for each in itertools.chain(*sizes)]
 
     def reaches(self, expected: Counts) -> None:
-        """Wait until everybody has these counts."""
+        """Wait until all counters have these values."""
         try:
             eventually(lambda: self.counts() == expected, 120, str(expected))
         except AssertionError as error:
@@ -124,7 +124,7 @@ class Scaled:
             raise AssertionError(f"{error}\n{self.counts()}\n{described}") from None
 
     def stays(self, expected: Counts) -> None:
-        """See that the autoscaler, with all metrics before it, is content: it looks several times."""
+        """Assert that the autoscaler, with all metrics, keeps the count over several syncs."""
         time.sleep(3 * AUTOSCALER_SYNC_SECONDS)
         assert self.counts() == expected, self.namespace.kubectl("describe", "hpa", NAME)
 
@@ -142,7 +142,7 @@ class Scaled:
 
 @pytest.fixture(scope="module")
 def two_classes(namespace: Namespace) -> Iterator[Namespace]:
-    """The class of all CPUs made two: a node each."""
+    """Two classes with one node each, instead of one class of all nodes."""
 
     def narrow(selector: dict[str, str]) -> None:
         change = [{"op": "replace", "path": "/spec/nodeSelector", "value": selector}]
@@ -168,7 +168,7 @@ def two_classes(namespace: Namespace) -> Iterator[Namespace]:
 
 @pytest.fixture(scope="module")
 def scaled(two_classes: Namespace) -> Iterator[Scaled]:
-    """A model with a pod on each class, both under load, and an autoscaler that is content with two."""
+    """A model with a pod on each class, both under load, and an autoscaler that keeps two."""
     model = inference_model(NAME, "magika.onnx", backends=["cpu"], replicas=2)
     model["spec"]["accelerators"] = [{"class": each} for each in CLASSES]
     model["spec"]["podTemplate"] = {
@@ -231,7 +231,7 @@ def test_more_load_is_shared_by_more_pods_of_both_classes(scaled: Scaled) -> Non
 
 # event: Classes | an autoscaler scales a model of several classes
 def test_a_class_with_a_count_of_its_own_is_not_the_autoscalers(scaled: Scaled) -> None:
-    """Its pods keep their load: counted, they would hold the autoscaler at three."""
+    """Its pods keep their load: if counted, they would keep the autoscaler at three."""
     first, second = CLASSES
     accelerators = [{"class": first}, {"class": second, "replicas": 2}]
     spec = {"spec": {"replicas": 2, "accelerators": accelerators}}

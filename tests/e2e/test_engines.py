@@ -1,4 +1,4 @@
-"""Engines on real nodes: a class is proposed, built for without a device, shared, and held back."""
+"""Engines on real nodes: proposed classes, builds without a device, sharing, and no traffic without a driver."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ SHAPES = [{"input": "x", "min": [1, 3, 32, 32], "opt": [4, 3, 32, 32], "max": [8
 
 @pytest.fixture(scope="module")
 def l4(namespace: Namespace) -> Namespace:
-    """The class of GPUs as proposed, and as its administrator wants it: built ahead of time."""
+    """The proposed class of GPUs, changed by its administrator to build ahead of time."""
     found = eventually(lambda: namespace.get("acceleratorclass", CLASS), 60, "the proposal")
     assert found["spec"]["computeCapability"] == "8.9"
     assert found["spec"]["resourceName"] == "nvidia.com/gpu"
@@ -40,7 +40,7 @@ def engine_jobs(namespace: Namespace, engine: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def ahead(l4: Namespace) -> Namespace:
-    """Real models whose engines are built by real TensorRT-RTX, for a GPU that is not there."""
+    """Real models whose engines are built by real TensorRT-RTX, without the GPU."""
     l4.apply(
         inference_model("ahead", "magika.onnx", on=CLASS),
         inference_model("partly", "partly-supported.onnx", on=CLASS, shapes=SHAPES),
@@ -155,7 +155,7 @@ def test_a_build_that_needs_a_device_waits_for_one_and_says_so(ahead: Namespace)
 def test_under_recreate_pods_leave_the_last_device_to_a_build_and_come_back(
     ahead: Namespace,
 ) -> None:
-    """The build gets the device that serves; it fails here, for there is no driver."""
+    """The build gets the serving pod's device; it fails here, as there is no driver."""
     set_class(ahead, aheadOfTime=False, backends=["tensorrt-rtx", "cpu"])
     wanted = inference_model(
         "last-device", "magika.onnx", on=CLASS, backends=["cpu"], rollout={"strategy": "Recreate"}
@@ -188,7 +188,7 @@ def test_under_recreate_pods_leave_the_last_device_to_a_build_and_come_back(
 
 
 def _holder(namespace: Namespace, devices: int = GPUS) -> dict[str, Any]:
-    """Return a pod that takes devices, as another team's would."""
+    """Return a pod that requests devices, like another team's."""
     server = namespace.items("pods", f"{NAMED}=serve")[0]["spec"]
     return {
         "apiVersion": "v1",

@@ -1,4 +1,4 @@
-"""The incident itself, on real nodes: a session that falls back to the CPU without a word."""
+"""The incident itself, on real nodes: a session that silently falls back to the CPU."""
 
 import time
 from typing import Any
@@ -20,7 +20,7 @@ MAKEFILE = (
 
 @pytest.fixture(scope="module", autouse=True)
 def side_by_side(l4: Namespace) -> None:
-    """All models at once: none waits for the test of another."""
+    """All models at once: tests do not wait for each other's models."""
     allow, backends = {"policy": "Allow"}, ["tensorrt-rtx", "cuda"]
     l4.apply(
         inference_model(
@@ -42,7 +42,7 @@ def partly_here(**fallback: str) -> dict[str, object]:
 
 
 def metrics(namespace: Namespace, model: str) -> str:
-    """Return what the sidecar of a pod of the revision that serves exposes."""
+    """Return the metrics of the sidecar of a pod of the serving revision."""
     revision = namespace.get("inferencemodel", model)["status"]["serving"]["revision"]
     selector = f"enginewright.dev/model={model},enginewright.dev/revision={revision}"
     pods = namespace.items("pods", f"{selector},enginewright.dev/component=serve")
@@ -220,7 +220,7 @@ def annotations(namespace: Namespace, pod: str) -> dict[str, str]:
 
 
 def _twin(namespace: Namespace, model: str) -> dict[str, object]:
-    """Return a pod as the Deployment makes them, whose server can be made to fall back."""
+    """Return a pod like the Deployment's, whose server can be made to fall back."""
     template = namespace.get("deployment", f"{model}-cpu")["spec"]["template"]
     (server,) = template["spec"]["containers"]
     server = server | {"command": ["python3", "-c", FALLS]}

@@ -1,4 +1,4 @@
-"""Whatever dies at whatever stage, nothing is lost: the model becomes ready in the end."""
+"""Processes and nodes die at every stage, and the model still becomes ready."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ def _held(name: str, file_server: Files, file: str = "magika.onnx", **spec: Any)
 
 
 def _wait_stage(namespace: Namespace, name: str, stage: str) -> None:
-    """Wait until a stage runs, and the operator says so."""
+    """Wait until a stage runs and the status reports it."""
 
     def runs() -> bool:
         status = namespace.get("inferencemodel", name).get("status", {})
@@ -69,7 +69,7 @@ def _prepare_pods(namespace: Namespace, name: str) -> list[dict[str, Any]]:
 def test_the_operator_is_killed_while_a_stage_runs(
     namespace: Namespace, installed: Namespace, file_server: Files, model_files: Path
 ) -> None:
-    """Each of these stages is held until the next operator is there."""
+    """Each of these stages is held until the next operator leads."""
     name = "operator-killed"
     (library,) = (model_files / "held").glob("*.so")
     extension = {"uri": f"pvc://models/held/{library.name}", "sha256": library.stem}
@@ -125,7 +125,7 @@ def test_a_node_agent_is_killed(namespace: Namespace, file_server: Files, proces
 
 @pytest.fixture(scope="module")
 def together(namespace: Namespace, model_files: Path, file_server: Files) -> Namespace:
-    """The models whose faults are felt by their own pods alone, prepared side by side."""
+    """Models whose faults affect only their own pods, prepared concurrently."""
     (library,) = model_files.glob("*.so")
     extension = {"uri": f"pvc://models/{library.name}", "sha256": library.stem}
     extension["type"] = "CustomOperators"
@@ -166,7 +166,7 @@ class LosesItsDevice:
 
 @pytest.fixture(scope="module")
 def lost(together: Namespace) -> LosesItsDevice:
-    """A server that has just lost its device; it is minutes until it has been restarted and serves."""
+    """A server that has just lost its device; its restart takes minutes."""
     together.wait_ready("device-lost")
     selector = "enginewright.dev/model=device-lost,enginewright.dev/component=serve"
     (pod,) = together.items("pods", selector)
@@ -192,7 +192,7 @@ def test_a_server_killed_for_memory_names_its_limit(together: Namespace) -> None
 
 
 def test_a_lost_artefact_is_prepared_again(together: Namespace) -> None:
-    """The store is cache: deleting from it costs time, never a service."""
+    """The store is a cache: deletion from it costs time but never interrupts serving."""
     together.wait_ready("cache-lost")
     _lose_artifact(together, "cache-lost")
     together.wait_condition("cache-lost", "Ready", "False", "Preparing", 120)
@@ -229,7 +229,7 @@ def test_a_server_that_has_lost_its_device_is_restarted(lost: LosesItsDevice) ->
 
 
 def _lose_artifact(namespace: Namespace, model: str) -> None:
-    """Delete what serves from the store, and the pod that has a copy."""
+    """Delete the serving artefact from the store, and the pod that has a copy."""
     key = namespace.get("inferencemodel", model)["status"]["serving"]["preparedKey"]
     _remove_from_store(namespace, key)
     # not waited for: what is to be seen begins while the old pod still ends

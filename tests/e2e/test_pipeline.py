@@ -1,4 +1,4 @@
-"""What is done to a model on its way: converted, expanded, quantised, extended, and told each time."""
+"""Preparation of a model: converted, expanded, quantised and extended, with each change reported."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ DETECT = [{"input": "x", "min": [1, 3, 320, 320], "opt": [1, 3, 320, 320], "max"
 
 @pytest.fixture(scope="module", autouse=True)
 def side_by_side(namespace: Namespace, model_files: Path) -> None:
-    """All models at once: none waits for the test of another."""
+    """All models at once: tests do not wait for each other's models."""
     (library,) = model_files.glob("*.so")
     extension = {"uri": f"pvc://models/{library.name}", "type": "CustomOperators"}
     known = extension | {"sha256": library.stem}
@@ -51,7 +51,7 @@ def prepared(namespace: Namespace, model: str) -> dict[str, Any]:
 def test_what_the_backend_does_not_know_is_expanded_and_runs_there_whole(
     namespace: Namespace,
 ) -> None:
-    """The incident's own fix: Attention as one operator would run on the CPU, in silence."""
+    """Attention as one operator would silently run on the CPU."""
     namespace.wait_ready("attention")
     assert "Attention" in prepared(namespace, "attention")["changes"]
     assert "Attention" in namespace.condition("attention", "Validated")["message"]

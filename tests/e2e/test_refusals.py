@@ -1,4 +1,4 @@
-"""Bad input in the cluster: each ends in its reason, nothing storms, and a correction is enough."""
+"""Invalid input in the cluster: each ends with its reason, without retry storms, and a correction suffices."""
 
 import json
 
@@ -19,7 +19,7 @@ BROKEN = {
 
 @pytest.fixture(scope="module")
 def refused(namespace: Namespace) -> Namespace:
-    """All broken models applied at once: none may hinder another."""
+    """All invalid models applied at once: none may delay another."""
     namespace.apply(*(inference_model(_name(file), file) for file in BROKEN))
     wrong = inference_model("wrong-digest", "magika.onnx")
     wrong["spec"]["source"]["sha256"] = "0" * 64

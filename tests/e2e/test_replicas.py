@@ -1,4 +1,4 @@
-"""Two replicas of the operator as the chart installs them: fail-over, rights for users, uninstalling."""
+"""Two replicas of the operator, installed by the chart: failover, users' permissions, uninstallation."""
 
 import time
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def _scale(count: int) -> None:
 
 
 def _leader(installed: Namespace) -> str:
-    """Return the name of the pod that leads; empty for none."""
+    """Return the name of the leading pod; empty if there is none."""
     holder = installed.get("lease", "enginewright")["spec"]["holderIdentity"]
     return str(holder.rpartition("_")[0])
 
@@ -76,7 +76,7 @@ def test_who_may_edit_a_namespace_may_serve_models_there(
         namespace.kubectl("create", "rolebinding", role, f"--clusterrole={role}", f"--user={role}")
 
     def may(user: str, verb: str, *kind: str) -> bool:
-        """Ask as kubectl does, which fails where the answer is no."""
+        """Run `kubectl auth can-i`, which fails if the answer is no."""
         try:
             namespace.kubectl("auth", "can-i", verb, *kind, f"--as={user}")
         except harness.CommandError:
@@ -96,7 +96,7 @@ def test_who_may_edit_a_namespace_may_serve_models_there(
 def test_uninstalling_leaves_nothing_of_ours_in_the_operators_namespace(
     two: Namespace, namespace: Namespace
 ) -> None:
-    """And takes nothing away that serves."""
+    """And keeps everything that serves."""
     ours = "app.kubernetes.io/managed-by=enginewright"
     kinds = "jobs,configmaps,leases"
     namespace.apply(inference_model(NAME, "magika.onnx"))

@@ -1,4 +1,4 @@
-"""The main job: a manifest becomes a service that answers, and behaves as a Kubernetes user expects."""
+"""The main job: a manifest becomes a Service that answers and behaves as a Kubernetes user expects."""
 
 import json
 import re
@@ -41,7 +41,7 @@ def served(namespace: Namespace) -> Namespace:
 def elsewhere(
     namespace: Namespace, new_namespace: Callable[[], Namespace], file_server: Files
 ) -> Namespace:
-    """Models of later tests, on their way once no test counts the operator's writes; a second namespace."""
+    """Models for later tests, applied when no test counts the operator's writes; a second namespace."""
     namespace.apply(inference_model("classify", "classify.onnx", backends=["cpu"]))
     elsewhere = new_namespace()
     source = {"uri": file_server.url("magika.onnx")}
@@ -168,7 +168,7 @@ def test_deleting_leaves_only_the_cache(namespace: Namespace) -> None:
 
 @pytest.mark.usefixtures("elsewhere")
 def test_declared_shapes_on_the_cpu_backend_with_tritons_client(namespace: Namespace) -> None:
-    """Without shapes every size of an open dimension is served; declared ones are limits."""
+    """Without shapes, every size of a dynamic dimension is served; declared shapes are limits."""
     namespace.wait_ready("classify")
     with namespace.forward("service/classify", 80) as url:
         client = InferenceServerClient(url.removeprefix("http://"))
@@ -209,7 +209,7 @@ def test_a_source_over_http(elsewhere: Namespace) -> None:
 
 
 def _told_all(served: Namespace, model: str) -> bool:
-    """Tell whether the status holds what the sidecars have measured by themselves, once each."""
+    """Return whether all sidecars have their baselines and the status reports the measurements."""
     pods = served.items("pods", f"enginewright.dev/model={model},enginewright.dev/component=serve")
     path = "/api/v1/namespaces/{}/pods/{}:8081/proxy/verdict"
     said = [
@@ -237,7 +237,7 @@ def _metrics(installed: Namespace) -> str:
 
 
 def _writes(installed: Namespace) -> float:
-    """Count the operator's API requests that are no reads."""
+    """Count the operator's API requests that are not reads."""
     pattern = r'^rest_client_requests_total\{[^}]*method="(?!GET)[A-Z]+"[^}]*\} ([0-9.e+]+)$'
     return sum(float(value) for value in re.findall(pattern, _metrics(installed), re.MULTILINE))
 
@@ -249,7 +249,7 @@ def _passes(installed: Namespace) -> float:
 
 
 def _settled(installed: Namespace, passes: float) -> None:
-    """Wait until the operator has made more than `passes` passes and has nothing left to do."""
+    """Wait until the operator has made more than `passes` passes and is idle."""
 
     def idle() -> bool:
         pattern = r"^workqueue_depth\{[^}]*\} ([0-9.e+]+)$"
