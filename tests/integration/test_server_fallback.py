@@ -249,7 +249,7 @@ def test_damage_beside_the_engine_is_seen_too(name: str, tmp_path: Path, engine:
 def test_an_engine_for_another_compute_capability(tmp_path: Path, engine: ServeTask) -> None:
     why = refusal(tmp_path, engine.model_copy(update={"compute_capability": "8.6"}))
     assert why.reason is Reason.ENGINE_INCOMPATIBLE
-    assert "runs on compute capability 8.9, and this device has 8.6" in why.message
+    assert "runs on compute capability 8.9, but this device has 8.6" in why.message
 
 
 def test_an_engine_of_another_version_by_its_own_header(tmp_path: Path, engine: ServeTask) -> None:
@@ -260,7 +260,7 @@ def test_an_engine_of_another_version_by_its_own_header(tmp_path: Path, engine: 
     change_engine(tmp_path, sha256=hashlib.sha256(content).hexdigest())
     why = refusal(tmp_path, engine)
     assert why.reason is Reason.ENGINE_VERSION_MISMATCH
-    assert "built by tensorrt-rtx 1.6.1.120, and this image has 1.7.1.116" in why.message
+    assert "built by tensorrt-rtx 1.6.1.120, but this image has 1.7.1.116" in why.message
 
 
 @pytest.mark.parametrize(

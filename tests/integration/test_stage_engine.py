@@ -68,7 +68,7 @@ def test_the_whole_job_and_again(tmp_path: Path) -> None:
     assert "it will be built" in outcomes["lookup"].message
     assert "8 of 10 compute nodes" in outcomes["build"].message
     assert "not in the engine: 2 of 10 compute nodes, det_bad (Det)" in outcomes["build"].message
-    assert "proven by the serving pods" in outcomes["verify"].message
+    assert "the serving pods check its outputs" in outcomes["verify"].message
     assert outcomes["benchmark"].message.startswith("not measured: ")
     published = outcomes["publish-engine"].report.engine
     assert published is not None
@@ -377,7 +377,7 @@ def test_what_the_wrapper_must_be(place: EnginePlace, tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"engine file model\.engine is not beside it"):
         verify.check_wrapper(folder, built, manifest)
     other = built.model_copy(update={"partitions": ()})
-    with pytest.raises(Exception, match="its EPContext nodes are not those of the partitions"):
+    with pytest.raises(Exception, match="its EPContext nodes do not match the partitions"):
         verify.check_wrapper(folder, other, manifest)
 
 

@@ -333,7 +333,7 @@ REFUSALS = [
         (),
         recipe(version="1.6.1.120"),
         Reason.ENGINE_VERSION_MISMATCH,
-        "asked for from TensorRT-RTX 1.6.1.120, and this image has 1.7.1.116",
+        "requires TensorRT-RTX 1.6.1.120, but this image has 1.7.1.116",
     ),
     (
         "nothing is taken",

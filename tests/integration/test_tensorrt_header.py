@@ -52,14 +52,14 @@ def test_another_device(built: tuple[bytes, EngineInfo], engine: Path) -> None:
     with pytest.raises(StageFailure) as caught:
         check_engine(engine, built[1], "8.9", VERSION)
     assert caught.value.reason is Reason.ENGINE_INCOMPATIBLE
-    assert "runs on compute capability 8.6, and this device has 8.9" in caught.value.message
+    assert "runs on compute capability 8.6, but this device has 8.9" in caught.value.message
 
 
 def test_another_version(built: tuple[bytes, EngineInfo], engine: Path) -> None:
     with pytest.raises(StageFailure) as caught:
         check_engine(engine, built[1], "8.6", "1.8.0.1")
     assert caught.value.reason is Reason.ENGINE_VERSION_MISMATCH
-    assert f"built by tensorrt-rtx {VERSION}, and this image has 1.8.0.1" in caught.value.message
+    assert f"built by tensorrt-rtx {VERSION}, but this image has 1.8.0.1" in caught.value.message
 
 
 def test_the_file_is_believed_more_than_its_manifest(
@@ -92,7 +92,7 @@ def no_engine(path: Path) -> None:
     [
         (flip, "its sha256 is"),
         (cut, "bytes instead of"),
-        (no_engine, "and it does not begin as an engine does"),
+        (no_engine, "and it has no engine header"),
         (Path.unlink, "it cannot be read: No such file"),
     ],
 )
@@ -114,7 +114,7 @@ def test_a_header_of_another_kind_is_a_warning(
     no_engine(engine)
     info = rewritten(engine, built[1])
     check_engine(engine, info, "8.6", VERSION)
-    assert "is of an unknown kind: not checked" in caplog.text
+    assert "has an unknown format: not checked" in caplog.text
     with pytest.raises(StageFailure, match=r"this device has 8\.9"):
         check_engine(engine, info, "8.9", VERSION)
     engine.write_bytes(b"short")

@@ -45,7 +45,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
 
     Raises:
         StageFailure: EngineCorrupt, EngineVersionMismatch, EngineIncompatible, BuildFailed,
-            ParityFailed; with a device also as `loading.create`.
+            ParityFailed; with a device also as by `loading.create`.
     """
     built = EngineBuilt.read(paths.work)
     if built.engine is None:
@@ -62,7 +62,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
             stage=STAGE,
             ok=True,
             message="digest, version, compute capability and wrapper agree; built without a device,"
-            " so its answers are proven by the serving pods",
+            " so the serving pods check its outputs",
         )
     outcome = prove(task, paths, manifest)
     worst = outcome.max_abs_error
@@ -82,8 +82,8 @@ def prove(task: EngineTask, paths: Paths, manifest: Manifest) -> GoldenRun:
     """Compare the engine's outputs with the golden ones and with the expected ones.
 
     Raises:
-        StageFailure: ParityFailed, naming output and sample; BuildFailed when ONNX Runtime refuses the
-            engine or a sample; as `Call.run`.
+        StageFailure: ParityFailed, naming output and sample; BuildFailed if ONNX Runtime refuses the
+            engine or a sample; as by `Call.run`.
     """
     backend = task.recipe.backend
     folder = paths.work / PREPARED_FOLDER
@@ -118,12 +118,12 @@ def _warning(cause: str) -> Finding:
 
 
 def read_manifest(work: Path) -> Manifest:
-    """Return the prepared model's manifest, which `build` has fetched."""
+    """Return the prepared model's manifest, which `build` fetched."""
     return Manifest.model_validate_json((work / PREPARED_FOLDER / MANIFEST_NAME).read_bytes())
 
 
 def check_wrapper(folder: Path, engine: EngineInfo, manifest: Manifest) -> None:
-    """Check the model around the engines: valid, with the prepared model's inputs and outputs.
+    """Check the EPContext model: valid, with the prepared model's inputs and outputs.
 
     Raises:
         StageFailure: BuildFailed.
@@ -138,14 +138,14 @@ def check_wrapper(folder: Path, engine: EngineInfo, manifest: Manifest) -> None:
         for attribute in node.attribute
         if attribute.name == "ep_cache_context"
     }
-    wrong = Call(complaint, "checking the model around the engine").run(path)
+    wrong = Call(complaint, "checking the EPContext model").run(path)
     if len(model.graph.node) > 1 and (limit := whole_only(engine.recipe.backend)):
         wrong = limit
     elif names != {part.context_node for part in engine.partitions}:
-        wrong = "its EPContext nodes are not those of the partitions"
+        wrong = "its EPContext nodes do not match the partitions"
     elif lost := [name for name in sorted(files) if not (folder / name).is_file()]:
         wrong = f"engine file {lost[0]} is not beside it"
     elif graphs.inputs_of(model) != manifest.inputs or graphs.outputs_of(model) != manifest.outputs:
         wrong = "its inputs and outputs are not the prepared model's"
     if wrong:
-        raise StageFailure(Reason.BUILD_FAILED, f"the model around the engine is unusable: {wrong}")
+        raise StageFailure(Reason.BUILD_FAILED, f"the EPContext model is invalid: {wrong}")

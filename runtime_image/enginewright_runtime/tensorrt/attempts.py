@@ -62,7 +62,7 @@ class EngineBuilds:
             model: its external data is beside the prepared model.
             name: of the engine's file, without suffix.
             profiles: of its inputs.
-            span: per cent of the whole build that this one begins and ends with.
+            span: percentages of the complete build at which this one starts and ends.
 
         Raises:
             StageFailure: as by `Call.run`; refusals of the library are in the result.
@@ -86,7 +86,7 @@ class EngineBuilds:
         profiles: Sequence[TensorProfile],
         span: tuple[float, float],
     ) -> BuildResult:
-        """Build, and repeat with another workspace size as long as that may help."""
+        """Build, and repeat with other workspace sizes while these may help."""
         space: workspace.Workspace | None = None
         while True:
             limit = space.limit if space else self.recipe.workspace_bytes

@@ -1,8 +1,8 @@
 """Wraps engines as an ONNX model of EPContext nodes, which ONNX Runtime loads without compiling.
 
 The attributes are those that ONNX Runtime's TensorRT and TensorRT-RTX providers read and write
-(onnx_ctx_model_helper.cc; schema of the operator: contrib_defs.cc). What no engine holds remains
-as ordinary nodes, with its weights.
+(onnx_ctx_model_helper.cc; schema of the operator: contrib_defs.cc). Nodes outside the engines
+remain, with their weights.
 """
 
 from collections.abc import Mapping, Sequence
@@ -78,19 +78,19 @@ def compose(
 
     Args:
         model: the prepared model, without its external data.
-        contexts: none of their nodes is in two of them.
-        nodes: EPContext nodes, one a context.
+        contexts: disjoint.
+        nodes: EPContext nodes, one for each context.
         types: of the contexts' outputs; ONNX Runtime cannot infer them.
 
     Returns:
-        The model, with the same inputs and outputs; None if the contexts would need each other.
+        The model, with the same inputs and outputs; None if the contexts would form a cycle.
     """
     graph = model.graph
     inside = {index for context in contexts for index in context.nodes}
     rest = [
         each
         for index, each in enumerate(graph.node)
-        if index not in inside or each.op_type == CONSTANT  # which others may use too
+        if index not in inside or each.op_type == CONSTANT  # nodes outside may use it too
     ]
     composed = graphs.copy_of(model)
     target = composed.graph

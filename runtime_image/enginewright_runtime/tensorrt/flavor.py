@@ -49,7 +49,7 @@ FLAVORS: Final = {
 
 
 def find(backend: str) -> Flavor:
-    """Return the flavor that builds for `backend`; InternalError when none does."""
+    """Return the flavor that builds for `backend`; InternalError if none does."""
     if backend not in FLAVORS:
         raise StageFailure(
             Reason.INTERNAL_ERROR,
@@ -59,10 +59,10 @@ def find(backend: str) -> Flavor:
 
 
 def load(flavor: Flavor, version: str) -> Any:  # noqa: ANN401 - NVIDIA's module, without types
-    """Import the library; only a child process may, for it is native and keeps its first logger.
+    """Import the library; call it only in a child process: it is native and keeps its first logger.
 
     Raises:
-        StageFailure: ProviderMissing; EngineVersionMismatch when it is not of `version`.
+        StageFailure: ProviderMissing; EngineVersionMismatch if it is not of `version`.
     """
     errors = []
     for name in flavor.modules:
@@ -74,7 +74,7 @@ def load(flavor: Flavor, version: str) -> Any:  # noqa: ANN401 - NVIDIA's module
         if module.__version__ != version:
             raise StageFailure(
                 Reason.ENGINE_VERSION_MISMATCH,
-                f"the engine is asked for from {flavor.title} {version}, and this image has"
+                f"the engine requires {flavor.title} {version}, but this image has"
                 f" {module.__version__}",
                 remedy="no action needed: the image is probed again",
             )

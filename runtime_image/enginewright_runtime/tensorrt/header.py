@@ -26,15 +26,15 @@ _CAPABILITIES: Final = {1: "7.5", 2: "8.0", 4: "8.6", 8: "8.9", 16: "12.0", 32: 
 
 @dataclass(frozen=True)
 class EngineHeader:
-    """What an engine says of itself."""
+    """The contents of an engine's header."""
 
     version: str  # of the builder: 1.7.1.116
     size_bytes: int
-    compute_capabilities: tuple[str, ...]  # that it runs on; (): none that is known here
+    compute_capabilities: tuple[str, ...]  # that it runs on; (): none is known
 
 
 def read_header(path: Path) -> EngineHeader | None:
-    """Return the header of a TensorRT-RTX engine; None for a file that has none that is known.
+    """Return the header of a TensorRT-RTX engine; None if its format is unknown.
 
     Raises:
         OSError: the file cannot be read.
@@ -70,14 +70,14 @@ def check_engine(
     if backend_version is not None and built_by != backend_version:
         raise StageFailure(
             Reason.ENGINE_VERSION_MISMATCH,
-            f"the engine was built by {expected.recipe.backend} {built_by}, and this image has"
+            f"the engine was built by {expected.recipe.backend} {built_by}, but this image has"
             f" {backend_version}",
         )
     runs_on = (header.compute_capabilities if header else ()) or expected.compute_capabilities
     if compute_capability is not None and compute_capability not in runs_on:
         raise StageFailure(
             Reason.ENGINE_INCOMPATIBLE,
-            f"the engine runs on compute capability {', '.join(runs_on) or 'unknown'}, and this"
+            f"the engine runs on compute capability {', '.join(runs_on) or 'unknown'}, but this"
             f" device has {compute_capability}",
         )
 
@@ -92,12 +92,12 @@ def _checked_content(path: Path, expected: EngineInfo) -> EngineHeader | None:
     if found.size_bytes != expected.size_bytes:
         raise _corrupt(path, f"it has {found.size_bytes} bytes instead of {expected.size_bytes}")
     if found.sha256 != expected.sha256:
-        begins = "" if header else ", and it does not begin as an engine does"
+        suffix = "" if header else ", and it has no engine header"
         raise _corrupt(
-            path, f"its sha256 is {found.sha256[:12]} instead of {expected.sha256[:12]}{begins}"
+            path, f"its sha256 is {found.sha256[:12]} instead of {expected.sha256[:12]}{suffix}"
         )
     if header is None:
-        _log.warning("the header of engine %s is of an unknown kind: not checked", path.name)
+        _log.warning("the header of engine %s has an unknown format: not checked", path.name)
     return header
 
 

@@ -47,7 +47,7 @@ def build(
         engine: file to write the engine to.
         log: file that the library's messages are appended to.
         progress: the progress file.
-        span: per cent of the whole that this build begins and ends with.
+        span: percentages of the complete build at which this one starts and ends.
         profiles: of the inputs that have no fixed sizes, or whose values are sizes.
         compute_capability: "8.9"; None: of the device.
         workspace_bytes: limit; None: the library's own.
@@ -189,7 +189,7 @@ def _set_target(
 
 
 def _unprofiled(network: Any, profiles: Sequence[TensorProfile]) -> list[str]:  # noqa: ANN401 - NVIDIA's
-    """Return the dynamic inputs without sizes, and inputs that are shapes without values."""
+    """Return the dynamic inputs without sizes, and shape inputs without values."""
     sizes = {profile.name for profile in profiles}
     values = {profile.name for profile in profiles if profile.values}
     return [
@@ -257,7 +257,7 @@ def logger_of(trt: Any, sink: Any) -> Any:  # noqa: ANN401 - NVIDIA's
             line = f"{severity.name} {message}\n"
             if self.remaining > 0:
                 self.remaining -= len(line)
-                sink.write(line if self.remaining > 0 else "… the rest is dropped\n")
+                sink.write(line if self.remaining > 0 else "… later messages are dropped\n")
                 sink.flush()
 
     return Log()
@@ -265,7 +265,7 @@ def logger_of(trt: Any, sink: Any) -> Any:  # noqa: ANN401 - NVIDIA's
 
 def _monitor(trt: Any, path: Path, span: tuple[float, float]) -> Any:  # noqa: ANN401 - NVIDIA's
     class ProgressMonitor(trt.IProgressMonitor):  # type: ignore[misc]  # as above
-        """Turns nested phases of known numbers of steps into one share that only rises."""
+        """Maps nested phases with known step counts to one percentage that never decreases."""
 
         def __init__(self) -> None:
             trt.IProgressMonitor.__init__(self)
@@ -295,7 +295,7 @@ def _monitor(trt: Any, path: Path, span: tuple[float, float]) -> Any:  # noqa: A
 
 
 class Phase:
-    """One phase of a build that is under way."""
+    """One active phase of a build."""
 
     def __init__(self, parent: str | None, steps: int) -> None:
         self.parent = parent

@@ -18,7 +18,7 @@ _OWN_MESSAGE: Final = "loadLibrary"
 
 
 def load(trt: Any, logger: Any, plugins: Sequence[Path]) -> None:  # noqa: ANN401 - NVIDIA's module
-    """Open libraries and give them to the registry. Called in a child process.
+    """Load and register libraries; call it in a child process.
 
     Raises:
         StageFailure: ExtensionFailed, with the loader's or the registry's message.
@@ -32,5 +32,7 @@ def load(trt: Any, logger: Any, plugins: Sequence[Path]) -> None:  # noqa: ANN40
             continue
         before = len(logger.errors)
         if registry.load_library(str(path)) is None:
-            said = [each for each in logger.errors[before:] if _OWN_MESSAGE in each]
-            raise failed(path, short(sentence(said[0])) if said else "the registry refuses it")
+            messages = [each for each in logger.errors[before:] if _OWN_MESSAGE in each]
+            raise failed(
+                path, short(sentence(messages[0])) if messages else "the registry refuses it"
+            )
