@@ -232,7 +232,7 @@ def test_without_permissions_the_reason_is_printed(world: World) -> None:
     kubeconfig = reader(world, "nobody", [])
     wording = unusable(kubeconfig)
     assert "the cluster denies access: acceleratorclasses" in wording
-    assert "without a cluster, give --offline" in wording
+    assert "to plan without a cluster, give --offline" in wording
 
 
 def test_a_server_that_knows_nothing_of_ours(bare_kubeconfig: Path, tmp_path: Path) -> None:
@@ -285,9 +285,9 @@ def test_preflight_takes_what_an_image_of_the_cluster_holds(world: World, tmp_pa
     assert "no images of the cluster match this reference or digest; known images:" in none.stderr
     engine = desk.run(newer, "--target", "sm89", "--image", digest, environment=there)
     assert engine.returncode == 2
-    assert f"needs backend {AHEAD_OF_TIME}, and image" in " ".join(engine.stderr.split())
+    assert f"needs backend {AHEAD_OF_TIME}, but image" in " ".join(engine.stderr.split())
     nowhere = {"KUBECONFIG": "/nonexistent"}
     alone = desk.run(newer, "--target", "cpu", "--image", digest, environment=nowhere)
     assert (alone.returncode, alone.stdout) == (2, "")
     assert "kubeconfig /nonexistent does not exist" in alone.stderr
-    assert "without a cluster, give --runtime-version instead" in alone.stderr
+    assert "without a cluster, use --runtime-version" in alone.stderr

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from enginewright_cli.preflight.workspace import LOCALE_ALIASES, lay_out_locales
+from enginewright_cli.preflight.workspace import LOCALE_ALIASES, link_locales
 from onnx import ModelProto, TensorProto, helper
 
 from tests.support import broken_models as broken
@@ -41,7 +41,7 @@ def like_the_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the locales that the Containerfile makes, and no others."""
     (names,) = re.findall(r"for name in ([^;]*); do", CONTAINERFILE.read_text())
     assert tuple(names.split()) == LOCALE_ALIASES
-    variables = lay_out_locales(tmp_path / "locale")
+    variables = link_locales(tmp_path / "locale")
     if not variables:
         pytest.skip("NOT TESTED, this machine has no C.UTF-8 where glibc keeps it")
     for name, value in variables.items():
@@ -83,5 +83,5 @@ def test_preflight_has_the_image_s_locales_on_any_machine(tmp_path: Path) -> Non
 
 
 def test_without_c_utf_8_nothing_is_changed(tmp_path: Path) -> None:
-    assert lay_out_locales(tmp_path / "locale", tmp_path / "none") == {}
+    assert link_locales(tmp_path / "locale", tmp_path / "none") == {}
     assert not (tmp_path / "locale").exists()

@@ -77,13 +77,13 @@ def test_a_shape_that_is_missing_is_refused_for_an_engine_alone(desk: Desk) -> N
 @pytest.mark.parametrize(
     ("arguments", "wording"),
     [
-        (["nothing-here.onnx"], "there is no such file"),
-        (["{model}", "--target", "gpu"], "is no target; write sm86"),
+        (["nothing-here.onnx"], "no such file"),
+        (["{model}", "--target", "gpu"], "is not a target; write sm86"),
         (["{model}", "--target", "openvino"], "needs backend openvino, which is not installed"),
         (["{model}", "--shapes", "x"], "write INPUT=MIN:OPT:MAX"),
         (["{model}", "--budget", "2%"], "write allow, or shares such as compute=2%,nodes=5%"),
         (["{model}", "--precision", "FP4"], "write one of FP32, FP16"),
-        (["{model}", "--runtime-version", "9.9"], "what it loads is known of 1.16"),
+        (["{model}", "--runtime-version", "9.9"], "unknown version; known versions: 1.16"),
     ],
 )
 def test_unusable_input_is_said_in_a_sentence(

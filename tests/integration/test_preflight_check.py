@@ -32,17 +32,17 @@ class Failing(Stages):
         call: tuple[Any, ...],
         environment: Mapping[str, str],
         output: int,
-        look: Callable[[], None],
+        poll: Callable[[], None],
     ) -> int:
         job = json.loads(environment[TASK_VARIABLE] or "{}").get("job", "")
         if not self.fails.get(job):
-            return super().call(call, environment, output, look)
+            return super().call(call, environment, output, poll)
         report = self.fails[job].pop(0)
         root = Path(environment["ENGINEWRIGHT_ROOT"])
         path = root / STORE_PATH.lstrip("/") / "reports" / job / f"{report.stage}.json"
         path.parent.mkdir(parents=True)
         path.write_text(report.model_dump_json())
-        look()
+        poll()
         return 1
 
 
@@ -90,11 +90,11 @@ def test_no_stage_begins_after_one_that_failed(model: Path, stages: Failing) -> 
 def test_what_was_no_model_is_looked_at_again(tmp_path: Path, model: Path) -> None:
     known = _ModelFindings()
     with pytest.raises(FileNotFoundError):
-        known.look(tmp_path / "gone.onnx")
+        known.describe_graph(tmp_path / "gone.onnx")
     (tmp_path / "bad.onnx").write_bytes(b"no model")
-    known.look(tmp_path / "bad.onnx")
+    known.describe_graph(tmp_path / "bad.onnx")
     assert known._graph is None
-    known.look(model)
+    known.describe_graph(model)
     assert known._graph is not None
 
 

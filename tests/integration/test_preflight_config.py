@@ -30,4 +30,4 @@ def test_a_run_without_a_model_takes_all_of_the_configuration(tmp_path: Path) ->
 def test_a_run_without_anything_says_what_to_write(tmp_path: Path) -> None:
     done = Desk(tmp_path).run()
     assert (done.returncode, done.stdout) == (2, "")
-    assert "name a MODEL, or write enginewright.toml" in done.stderr
+    assert "give a MODEL, or create enginewright.toml" in done.stderr

@@ -105,8 +105,8 @@ def test_it_holds_what_was_found(shown: Loaded) -> None:
         "images",
         "[n, 3, ?, 640]",
         "and 100 more",  # 140 nodes of a finding, 40 of them named
-        "9 further operators (and 99 that are not listed)",
-        "Not measured, because there is no device or no pass: openvino.",
+        "9 more operators (and 99 that are not listed)",
+        "Not measured (no device, or verdict fail): openvino.",
     ):
         assert wording in text
     assert shown.page.evaluate("document.title") == "detector.onnx: fail (preflight)"
@@ -327,7 +327,7 @@ def test_several_models_stand_on_one_page(browser: Browser, tmp_path: Path) -> N
     assert "3 models" in text
     assert "2 of 3 can be deployed." in text
     assert "The model could not be fetched." in text
-    assert "of an earlier run: nothing has changed" in text
+    assert "cached from an earlier run: nothing has changed" in text
     assert count(shown, "article") == 3
     assert count(shown, "h1") == 1
     ids = shown.page.evaluate("[...document.querySelectorAll('[id]')].map(each => each.id)")

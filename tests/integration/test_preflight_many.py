@@ -41,7 +41,7 @@ def test_results_in_the_order_asked_and_the_worst_exit_code(desk: Desk) -> None:
 
     table = desk.run(good, bad, *CPU, "--html", "page.html", "--junit", "junit.xml")
     assert "2 models: 1 pass, 1 fail" in table.stdout
-    assert "an earlier run" in table.stdout
+    assert "(cached)" in table.stdout
     for name in ("page.html", "junit.xml"):
         assert good.name in (desk.root / name).read_text()
         assert bad.name in (desk.root / name).read_text()
@@ -67,7 +67,7 @@ def test_one_model_of_several_that_is_not_there_is_refused_before_any_begins(des
     good = desk.save(broken.relu())
     done = desk.run(good, "gone.onnx", *CPU)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "enginewright preflight: gone.onnx: there is no such file\n"
+    assert done.stderr == "enginewright preflight: gone.onnx: no such file\n"
 
 
 def test_an_option_that_one_model_cannot_have_names_the_model(desk: Desk) -> None:
@@ -83,10 +83,10 @@ def test_an_option_that_one_model_cannot_have_names_the_model(desk: Desk) -> Non
 
 
 class NoProcesses(Stages):
-    """Stages on a machine that begins no more processes."""
+    """Stages on a machine that cannot start any more processes."""
 
     @override
-    def begin(self) -> None:
+    def start(self) -> None:
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 

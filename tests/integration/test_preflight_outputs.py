@@ -261,7 +261,7 @@ def test_a_real_model_is_written_as_it_would_serve(rendered: Run) -> None:
 def test_nothing_is_written_of_a_model_that_nothing_serves(refused: Run) -> None:
     assert refused.done.returncode == 1
     assert not list(refused.folder.glob("fixed*"))
-    assert "nothing is written, for no target would serve it" in refused.done.stderr
+    assert "not written, since no target would serve the model" in refused.done.stderr
 
 
 def test_external_data_goes_along_and_the_sources_stays(examples: Run) -> None:

@@ -74,7 +74,7 @@ def test_an_interrupt_ends_both_jobs(desk: Desk) -> None:
     process.terminate()
     out, wording = process.communicate(timeout=30)
     assert (process.returncode, out) == (2, "")
-    assert wording == "enginewright preflight: interrupted; nothing is left behind\n"
+    assert wording == "enginewright preflight: interrupted; temporary files are removed\n"
     desk.check_clean()
 
 
@@ -152,7 +152,7 @@ class Slow(Progress):
 def test_what_is_noted_last_is_shown_last() -> None:
     progress = Slow()
     live = _Live(progress, 1)
-    live.begins("a.onnx")
+    live.started("a.onnx")
     progress.meanwhile = threading.Thread(target=lambda: live.stage("a.onnx", "sm89", "fetch"))
     live.stage("a.onnx", "cpu", "fetch")
     progress.meanwhile.join(60)

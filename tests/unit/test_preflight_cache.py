@@ -104,7 +104,7 @@ def test_another_question_has_no_answer(kept: ResultCache, model: Path, tmp_path
     samples.write_bytes(b"1")
     for other in (
         asked(model, targets=(targets.parse("cpu"), targets.parse("sm89"))),
-        asked(model, recipe=options.recipe(HELD, wanted="FP16")),
+        asked(model, recipe=options.recipe(HELD, target_precision="FP16")),
         asked(model, promise=options.promise("allow")),
         asked(model, samples=samples),
     ):
@@ -242,9 +242,9 @@ def test_what_is_installed_is_known_by_its_content(monkeypatch: pytest.MonkeyPat
 
 def test_a_source_that_only_fetching_identifies_is_not_looked_up(tmp_path: Path) -> None:
     (tmp_path / "a.onnx").write_bytes(b"1")
-    assert cached.see(str(tmp_path))
+    assert cached.find_model(str(tmp_path))
     (tmp_path / "b.onnx").write_bytes(b"2")
-    assert cached.see(str(tmp_path)) is None
-    assert cached.see("https://models.example/model.onnx") is None
+    assert cached.find_model(str(tmp_path)) is None
+    assert cached.find_model("https://models.example/model.onnx") is None
     (tmp_path / "model.zip").write_bytes(b"3")
-    assert cached.see(str(tmp_path / "model.zip")) is None
+    assert cached.find_model(str(tmp_path / "model.zip")) is None

@@ -101,23 +101,23 @@ def test_it_is_found_upwards(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "wording"),
     [
-        ("[default]", "default is no key; did you mean defaults?"),
-        ("[defaults]\ntarget = []", "defaults.target is no key; did you mean targets?"),
+        ("[default]", "default is not a known key; did you mean defaults?"),
+        ("[defaults]\ntarget = []", "defaults.target is not a known key; did you mean targets?"),
         (
             "[defaults]\nruntime-version = '1'",
-            "defaults.runtime-version is no key; did you mean runtime_version?",
+            "defaults.runtime-version is not a known key; did you mean runtime_version?",
         ),
         (
             '[[models]]\npath = "a.onnx"\nzzz = 1',
-            "models[0].zzz is no key; there are targets, precision, shapes,",
+            "models[0].zzz is not a known key; known keys: targets, precision, shapes,",
         ),
         ("[[models]]\nbudget = 'allow'", 'models[0].path is missing; write path = "models/*.onnx"'),
         (
             '[defaults]\ntargets = "cpu"',
-            'defaults.targets is no list; write a list, such as ["cpu"',
+            'defaults.targets must be a list; write a list, such as ["cpu"',
         ),
-        ('[models]\npath = "a.onnx"', "models is no list; write it as [[models]]"),
-        ('[defaults]\ntargets = ["gpu"]', "defaults.targets[0]: 'gpu' is no target; write sm86"),
+        ('[models]\npath = "a.onnx"', "models must be a list; write it as [[models]]"),
+        ('[defaults]\ntargets = ["gpu"]', "defaults.targets[0]: 'gpu' is not a target; write sm86"),
         ('[defaults]\nbudget = "2%"', "write allow, or shares such as compute=2%,nodes=5%"),
         ('[defaults]\nprecision = "FP4"', "write one of FP32, FP16"),
         ('[defaults]\nshapes = ["x"]', "write INPUT=MIN:OPT:MAX"),
@@ -142,7 +142,7 @@ def test_a_glob_that_matches_nothing_is_refused(folder: Path) -> None:
     known = read(folder, '[[models]]\npath = "audio/*.onnx"\n')
     with pytest.raises(ConfigError, match=r"models\[0\]\.path: 'audio/\*\.onnx' matches no file"):
         known.models()
-    with pytest.raises(ConfigError, match=r"names no models; add a table \[\[models\]\]"):
+    with pytest.raises(ConfigError, match=r"lists no models; add a table \[\[models\]\]"):
         read(folder, "").models()
 
 

@@ -117,7 +117,7 @@ def test_a_model_without_changes_is_copied_and_said_to_be(tmp_path: Path, place:
     log = write(place / "out.onnx", tmp_path)
     assert log is not None
     assert (place / "out.onnx").read_bytes() == source.read_bytes()
-    assert "nothing had to be changed: it is a copy of the source" in fix.summary(
+    assert "no changes were necessary: it is a copy of the source" in fix.summary(
         log, Path("out.onnx")
     )
 
@@ -152,7 +152,7 @@ def test_an_own_output_is_replaced_with_its_data(tmp_path: Path, place: Path) ->
 @pytest.mark.parametrize("name", ["out.onnx", "out.changes.json", "out.data"])
 def test_what_is_not_ours_is_left(tmp_path: Path, place: Path, name: str) -> None:
     (place / name).write_bytes(b"precious")
-    with pytest.raises(OptionError, match=r"is there already and is not what --fix wrote"):
+    with pytest.raises(OptionError, match=r"exists and is not an unchanged output of --fix"):
         fix.check(place / "out.onnx", "source.onnx")
 
 
@@ -161,7 +161,9 @@ def test_an_output_that_was_edited_since_is_left(tmp_path: Path, place: Path) ->
     write(place / "out.onnx", tmp_path)
     with (place / "out.onnx").open("ab") as stream:
         stream.write(b"\x00")
-    with pytest.raises(OptionError, match=r"was changed since; delete it or name another file"):
+    with pytest.raises(
+        OptionError, match=r"is not an unchanged output of --fix; delete it or give another file"
+    ):
         fix.check(place / "out.onnx", "source.onnx")
 
 
@@ -170,16 +172,16 @@ def test_the_source_is_never_written_to(place: Path) -> None:
     source.write_bytes(broken.relu().SerializeToString())
     (place / "link.onnx").symlink_to(source)
     for out, given in ((source, source), (source, place), (place / "link.onnx", source)):
-        with pytest.raises(OptionError, match=r"that is the model itself, which stays as it is"):
+        with pytest.raises(OptionError, match=r"is the source model, which is never changed"):
             fix.check(out, str(given))
 
 
 @pytest.mark.parametrize(
     ("out", "wording"),
     [
-        ("out.pb", "name a file that ends in .onnx"),
-        ("nowhere/out.onnx", "there is no folder"),
-        ("folder.onnx", "that is a folder; name a file"),
+        ("out.pb", "give a file that ends in .onnx"),
+        ("nowhere/out.onnx", "does not exist; create it first"),
+        ("folder.onnx", "is a folder; give a file"),
     ],
 )
 def test_an_unusable_place_is_said_before_anything_runs(
@@ -188,7 +190,7 @@ def test_an_unusable_place_is_said_before_anything_runs(
     (place / "folder.onnx").mkdir()
     with pytest.raises(OptionError, match=wording):
         Outputs(fix=place / out).check(["source.onnx"])
-    with pytest.raises(OptionError, match="it writes one model, so give one"):
+    with pytest.raises(OptionError, match="writes one model: give exactly one"):
         Outputs(fix=place / "out.onnx").check(["a.onnx", "b.onnx"])
 
 
@@ -198,7 +200,7 @@ def test_a_read_only_folder_is_said_before_anything_runs(
     # a fake of what the kernel says, since root may write anywhere; the real refusal is tested next
     monkeypatch.setattr(os, "access", lambda _path, _mode: False)
     for outputs in (Outputs(fix=place / "out.onnx"), Outputs(html=place / "a.html")):
-        with pytest.raises(OptionError, match="is read-only; name another one"):
+        with pytest.raises(OptionError, match="is not writable; choose another one"):
             outputs.check(["source.onnx"])
 
 
@@ -228,7 +230,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, place: Path, size: in
             )
         assert reported.failed
         assert os.strerror(errno.EFBIG) in reported.text
-        assert "nothing was written, and what was there is as it was" in reported.text
+        assert "nothing was written, existing files are unchanged" in reported.text
         assert tree(place) == before
         assert not (place / "out.data").exists()
         for path in place.iterdir():

@@ -80,7 +80,9 @@ def test_failures_have_messages_and_warnings_are_output() -> None:
     assert sm89.find("failure") is None
     out = sm89.findtext("system-out", "")
     assert "warning CalibrationTooSmall (quantize): 16 samples are few" in out
-    assert "63 of 65 compute nodes on the backend, 32.5% of the compute time elsewhere" in out
+    assert (
+        "63 of 65 compute nodes on the backend, 32.5% of the compute time on other providers" in out
+    )
     assert "changed: converted opset 11 to 17" in out
     assert "CalibrationTooSmall" not in cpu.findtext("system-out", "")
 

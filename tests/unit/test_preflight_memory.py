@@ -17,11 +17,11 @@ def test_memory_bounds_how_many_begin(tmp_path: Path, monkeypatch: pytest.Monkey
         file.truncate(GIB // 4)
     monkeypatch.setattr(memory, "_free_memory", lambda: 3 * GIB)
     promised = memory.Memory()
-    assert promised.take(0, asked(large, "cpu"), 1)
-    assert not promised.take(1, asked(large, "cpu"), 1)
-    assert promised.take(2, asked(small, "cpu"), 1)
-    promised.give_back(0)
-    assert promised.take(1, asked(large, "cpu"), 1)
+    assert promised.reserve(0, asked(large, "cpu"), 1)
+    assert not promised.reserve(1, asked(large, "cpu"), 1)
+    assert promised.reserve(2, asked(small, "cpu"), 1)
+    promised.release(0)
+    assert promised.reserve(1, asked(large, "cpu"), 1)
 
 
 def test_memory_bounds_how_many_jobs_of_one_model_run_at_once(
@@ -32,11 +32,11 @@ def test_memory_bounds_how_many_jobs_of_one_model_run_at_once(
     need = memory.need(asked(path, "cpu", "sm89"))
     for free, jobs in ((2 * need, 2), (need, 1), (need // 2, 1)):
         monkeypatch.setattr(memory, "_free_memory", lambda free=free: free / memory._USABLE + 1)
-        assert memory.Memory().take(0, asked(path, "cpu", "sm89"), 2) == jobs
+        assert memory.Memory().reserve(0, asked(path, "cpu", "sm89"), 2) == jobs
     # beside another model there may be room for one Job, or none
     monkeypatch.setattr(memory, "_free_memory", lambda: 2 * need / memory._USABLE + 1)
     promised = memory.Memory()
-    assert [promised.take(number, asked(path, "cpu", "sm89"), 1) for number in range(3)] == [
+    assert [promised.reserve(number, asked(path, "cpu", "sm89"), 1) for number in range(3)] == [
         1,
         1,
         0,
@@ -57,7 +57,7 @@ def test_memory_bounds_how_many_jobs_of_one_model_run_at_once(
     ],
 )
 def test_jobs_that_may_run_at_once(source: str, names: tuple[str, ...], jobs: int) -> None:
-    assert memory.apart(asked(source, *names)) == jobs
+    assert memory.independent_jobs(asked(source, *names)) == jobs
 
 
 def test_a_model_that_is_too_large_for_all_memory_is_looked_at_alone(
@@ -68,8 +68,8 @@ def test_a_model_that_is_too_large_for_all_memory_is_looked_at_alone(
         file.truncate(64 * GIB)
     monkeypatch.setattr(memory, "_free_memory", lambda: GIB)
     promised = memory.Memory()
-    assert promised.take(0, asked(huge, "cpu", "sm89"), 2) == 1
-    assert not promised.take(1, asked(huge, "cpu"), 1)
+    assert promised.reserve(0, asked(huge, "cpu", "sm89"), 2) == 1
+    assert not promised.reserve(1, asked(huge, "cpu"), 1)
 
 
 def test_external_data_counts_where_the_model_names_it(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from enginewright_cli.plan.manifest import Applied, AppliedManifest, ManifestErr
 from enginewright_cli.plan.result import Forecast, Forecasts
 from enginewright_cli.preflight.cache import ResultCache, default_folder, installation
 from enginewright_cli.preflight.outfile import write
-from enginewright_cli.preflight.stages import InstallationError, begun
+from enginewright_cli.preflight.stages import InstallationError, running_stages
 from enginewright_cli.preflight.stopping import Stopped, stopped_by_signals
 from enginewright_cli.preflight.tools import installed_facts
 
@@ -80,7 +80,7 @@ def _assumed(*, own_classes: bool) -> ClusterState:
         )
     try:
         cache = ResultCache(default_folder(), lambda _: None)
-        with stopped_by_signals() as stop, begun() as stages:
+        with stopped_by_signals() as stop, running_stages() as stages:
             installed = installed_facts(cache, installation(), stages, stop)
     except InstallationError as error:
         raise InstallationError(f"{error}; or give --facts FILE") from None

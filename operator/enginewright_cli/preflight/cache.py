@@ -1,9 +1,9 @@
-"""Remembers results, so that a model that has not changed costs a look at its files.
+"""Caches results, so that for an unchanged model only its files are hashed.
 
-A result belongs to everything that decided it: the model's bytes, the recipe, the targets, the
-promise, the data that it was tried with, and the versions of all that is installed. Whatever else
-goes wrong here costs a second look at a model and nothing more: entries are written whole or not
-at all, an entry that cannot be read is none, and a folder that cannot be written is reported once.
+The key covers everything that determines a result: the model's bytes, the recipe, the targets, the
+promise, the samples and calibration data, and the versions of all that is installed. A failing
+cache only costs another check: entries are written atomically, unreadable ones are ignored, and a
+folder that is not writable is reported once.
 """
 
 import contextlib
@@ -31,32 +31,32 @@ from enginewright_cli.preflight.request import PreflightRequest
 from enginewright_cli.preflight.result import SCHEMA, Result
 
 LIMIT: Final = 64 << 20  # bytes of all entries together
-_KEPT: Final = 0.8  # of the limit, when it was passed
-_MOST_FILES: Final = 10_000  # of calibration data
+_PRUNED_SHARE: Final = 0.8  # of the limit, to which the cache is pruned
+_MAX_FILES: Final = 10_000  # of calibration data
 _DRIVER: Final = Path("/proc/driver/nvidia/version")
-_OURS: Final = ("enginewright", "enginewright_cli", "enginewright_runtime")
-# Another look may find something else: a machine may have been busy, or a child killed.
-_PASSING: Final = frozenset({Reason.TIMEOUT, Reason.BACKEND_CRASHED})
+_PACKAGES: Final = ("enginewright", "enginewright_cli", "enginewright_runtime")
+# The next check may have another result: the machine may have been busy, or a child killed
+_TRANSIENT: Final = frozenset({Reason.TIMEOUT, Reason.BACKEND_CRASHED})
 
 Kind = TypeVar("Kind", bound=Message)
 
 
-class _Beside(Message):
-    """The files that a model of one file's bytes needs besides."""
+class _ExternalFiles(Message):
+    """The external data files of an .onnx file."""
 
     files: tuple[str, ...]  # relative to the model's folder
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A model as it lies there, before anybody has read it."""
+    """A model of this machine, before it is parsed."""
 
     file: Path
     sha256: str  # of the .onnx file
 
 
 class ResultCache:
-    """The entries below one folder; `warn` hears at most one sentence."""
+    """The entries below one folder; `warn` is called at most once."""
 
     def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
         self._folder = folder
@@ -64,17 +64,17 @@ class ResultCache:
         self._warned = False
 
     def tools(self, installed: str) -> ImageFacts | None:
-        """Return what an installation holds, as it has said before."""
+        """Return the cached facts of an installation."""
         return self._read("tools", installed, ImageFacts)
 
     def keep_tools(self, installed: str, held: ImageFacts) -> None:
-        """Remember what an installation holds."""
+        """Store the facts of an installation."""
         self._write("tools", installed, held)
 
     def result(self, request: PreflightRequest, held: ImageFacts, installed: str) -> Result | None:
-        """Return an earlier result; None: look."""
-        seen = see(request.source)
-        beside = self._read("models", seen.sha256, _Beside) if seen else None
+        """Return a cached result; None: there is none."""
+        seen = find_model(request.source)
+        beside = self._read("models", seen.sha256, _ExternalFiles) if seen else None
         if seen is None or beside is None:
             return None
         key = self._key(request, held, installed, seen, beside.files)
@@ -91,19 +91,19 @@ class ResultCache:
         result: Result,
         files: tuple[str, ...],
     ) -> None:
-        """Remember a result, unless it may be another one next time.
+        """Store a result, unless the next check may have another one.
 
-        `files` are those that stage `fetch` has brought, the .onnx file first.
+        `files` are those that stage `fetch` has written, the .onnx file first.
         """
-        seen = see(request.source)
-        if seen is None or result.model is None or _passes(result):
+        seen = find_model(request.source)
+        if seen is None or result.model is None or _is_transient(result):
             return
         key = self._key(request, held, installed, seen, files[1:])
-        # the digest is of what was looked at: the file may have changed since
+        # the file may have changed since it was checked
         if key is None or result.model.digest != _model_digest(seen, files[1:]):
             return
         self._write("results", key, result)
-        self._write("models", seen.sha256, _Beside(files=files[1:]))
+        self._write("models", seen.sha256, _ExternalFiles(files=files[1:]))
         self._prune()
 
     def _key(
@@ -143,7 +143,7 @@ class ResultCache:
         except (OSError, ValidationError):
             return None
         with contextlib.suppress(OSError):
-            os.utime(path)  # the least recently used goes first
+            os.utime(path)  # the least recently used is pruned first
         return found
 
     def _write(self, kind: str, key: str, entry: Message) -> None:
@@ -165,12 +165,12 @@ class ResultCache:
         if not self._warned:
             self._warned = True
             self._warn(
-                f"results are not kept in {self._folder}: {error.strerror}; set XDG_CACHE_HOME to"
-                " a folder that can be written, or give --no-cache"
+                f"results cannot be cached in {self._folder}: {error.strerror}; set XDG_CACHE_HOME to"
+                " a writable folder, or give --no-cache"
             )
 
     def _prune(self) -> None:
-        """Remove what was not used for longest, where there is too much."""
+        """Remove the least recently used entries if the limit is exceeded."""
         entries = sorted(_entries(self._folder), key=lambda each: each[1])
         total = sum(size for _, _, size in entries)
         if total <= LIMIT:
@@ -179,7 +179,7 @@ class ResultCache:
             with contextlib.suppress(OSError):
                 path.unlink()
             total -= size
-            if total <= LIMIT * _KEPT:
+            if total <= LIMIT * _PRUNED_SHARE:
                 return
 
 
@@ -193,9 +193,9 @@ def default_folder() -> Path:
 def installation() -> str:
     """Return a digest of all that is installed: versions of packages, and our own code.
 
-    Our code is read, since a version says little of what is being worked on; times are not looked
-    at, so that the same installation on another machine of a fleet has the same digest, where its
-    processor is of the same kind.
+    Our code is hashed, since a version number does not distinguish states of development; file
+    times are ignored, so that the same installation on another machine with the same kind of
+    processor has the same digest.
     """
     packages = {
         name
@@ -219,8 +219,8 @@ def installation() -> str:
     )
 
 
-def see(source: str) -> ModelFile | None:
-    """Return the .onnx file of this machine that a source names; None: only fetching shows it."""
+def find_model(source: str) -> ModelFile | None:
+    """Return the local .onnx file of a source; None: it is known only after the fetch."""
     if "://" in source:
         return None
     path = Path(source)
@@ -236,7 +236,7 @@ def see(source: str) -> ModelFile | None:
 
 
 def _model_digest(seen: ModelFile, beside: tuple[str, ...]) -> str | None:
-    """Return the digest as stage `fetch` makes it; None: a file is not there."""
+    """Return the digest as stage `fetch` computes it; None: a file is missing."""
     if not beside:
         return seen.sha256
     folder = seen.file.resolve().parent
@@ -258,7 +258,7 @@ def _content(path: Path) -> str:
         if not each.is_file():
             continue
         digest = _file_digest(each)
-        if digest is None or len(digests) >= _MOST_FILES:
+        if digest is None or len(digests) >= _MAX_FILES:
             return ""
         digests[each.relative_to(path).as_posix()] = digest
     return sha256_text(canonical_json(digests))
@@ -272,19 +272,19 @@ def _file_digest(path: Path) -> str | None:
         return None
 
 
-def _passes(result: Result) -> bool:
-    """Tell whether another look may find something else."""
+def _is_transient(result: Result) -> bool:
+    """Return whether the next check may have another result."""
     reasons = {each.reason for each in result.findings}
     reasons |= {each.reason for each in result.targets.values() if each.reason}
     return any(
-        exit_code(Reason(each)) != ExitCode.PERMANENT or Reason(each) in _PASSING
+        exit_code(Reason(each)) != ExitCode.PERMANENT or Reason(each) in _TRANSIENT
         for each in reasons
     )
 
 
 def _code() -> Iterator[Path]:
-    """Yield the folders of our packages, as far as they are installed."""
-    for package in _OURS:
+    """Yield the folders of our installed packages."""
+    for package in _PACKAGES:
         found = importlib.util.find_spec(package)
         yield from map(Path, (found and found.submodule_search_locations) or ())
 

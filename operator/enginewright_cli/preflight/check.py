@@ -1,4 +1,4 @@
-"""Runs the stages for every target and puts together what they found.
+"""Runs the stages for every target and collects their results.
 
 Targets of one backend share one prepared model, as classes do in the cluster.
 """
@@ -54,36 +54,38 @@ from enginewright_cli.preflight.result import (
 from enginewright_cli.preflight.targets import PreflightTarget, prepared_alike, scope
 from enginewright_cli.preflight.workspace import PreflightWorkspace
 
-_NAMED: Final = 100  # nodes elsewhere
+_MAX_NODES_ELSEWHERE: Final = 100
 
-# it lacked what Jobs that run at once share: memory, and the disk of temporary files
-_SHARED: Final = frozenset({Reason.OUT_OF_MEMORY, Reason.BUILD_OUT_OF_MEMORY, Reason.STORAGE_FULL})
+# a lack of what concurrent Jobs share: memory, and the disk of temporary files
+_SHARED_RESOURCE_REASONS: Final = frozenset(
+    {Reason.OUT_OF_MEMORY, Reason.BUILD_OUT_OF_MEMORY, Reason.STORAGE_FULL}
+)
 
-Progress = Callable[[str, str], None]  # target, what happens now
-_Job = Callable[[], str | None]  # why it failed; what an earlier run of it found is discarded
+Progress = Callable[[str, str], None]  # target, stage that starts
+_Job = Callable[[], str | None]  # returns why it failed; discards the findings of its earlier run
 
 
 class _ModelFindings:
-    """What is found of the model itself: the same in every pod, so that one look will do."""
+    """Facts about the model itself: the same in every pod, so read only once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._graph: Graph | None = None
         self.facts: ModelFacts | None = None
 
-    def look(self, path: Path) -> None:
-        """Describe the source's graph, while the stages go on with it."""
+    def describe_graph(self, path: Path) -> None:
+        """Describe the source's graph, while the stages continue."""
         with self._lock:
             if self._graph is None:
                 self._graph = graph.describe(path)
 
     def note(self, outcome: StageResult, pod: LocalPod) -> None:
-        """Take what stages `fetch` and `validate` have found."""
+        """Take the facts of stages `fetch` and `validate`."""
         report = outcome.report
         if not report.ok:
             return
         if report.stage == "fetch":
-            self.look(pod.fetched_model())
+            self.describe_graph(pod.fetched_model())
         with self._lock:
             if report.stage == "fetch" and self.facts is None:
                 fetched = FetchFacts.model_validate(report.facts)
@@ -110,11 +112,11 @@ def check(
     progress: Progress,
     at_once: int,
 ) -> Result:
-    """Look at the model on every target, as so many Jobs at once.
+    """Check the model on every target, with up to `at_once` Jobs at once.
 
     Raises:
-        InstallationError: a stage says nothing.
-        Stopped: it was ended.
+        InstallationError: a stage leaves no report.
+        Stopped: it was interrupted.
     """
     began = time.monotonic()
     uri = _mount(request, place)
@@ -128,7 +130,7 @@ def check(
     _run([each.prepare for each in backends], at_once, place)
     _run([build for each in backends for build in each.builds()], at_once, place)
     for each in backends:
-        each.examine()  # alone: runs are timed
+        each.examine()  # one at a time: runs are timed
     found_on = {name: result for each in backends for name, result in each.targets.items()}
     ordered = {
         each.name: found_on[each.name].model_copy(
@@ -147,21 +149,21 @@ def check(
 
 
 def _run(jobs: Sequence[_Job], at_once: int, place: PreflightWorkspace) -> None:
-    """Run Jobs at once, and those again alone that lacked what the others had taken."""
-    short: list[_Job] = []
+    """Run Jobs at once, then rerun one by one those that lacked shared resources."""
+    retries: list[_Job] = []
 
     def run(job: _Job) -> None:
-        if job() in _SHARED:
-            short.append(job)
+        if job() in _SHARED_RESOURCE_REASONS:
+            retries.append(job)
 
     in_parallel([partial(run, each) for each in jobs], at_once, place.abandon)
     if min(at_once, len(jobs)) > 1:
-        for each in short:
+        for each in retries:
             each()
 
 
 def _mount(request: PreflightRequest, place: PreflightWorkspace) -> str:
-    """Show local files where stage `fetch` looks for them; return the model's address."""
+    """Mount local files where stage `fetch` reads them; return the model's URI."""
     for path, mount in (
         (request.samples, contract.SAMPLES_PATH),
         (request.calibration, contract.CALIBRATION_PATH),
@@ -181,11 +183,11 @@ class _Prepared:
 
     key: str
     manifest: Manifest
-    seconds: float  # that preparing took
+    seconds: float  # time that preparation took
 
 
 class _Backend:
-    """All targets of one backend that one prepared model serves."""
+    """All targets of one backend that share one prepared model."""
 
     def __init__(
         self,
@@ -201,7 +203,7 @@ class _Backend:
         self._place = place
         self._held = held
         self._progress = progress
-        self._asked = targets
+        self._targets = targets
         self._backend = targets[0].backend
         self._uri = uri
         self._model = model
@@ -211,12 +213,12 @@ class _Backend:
 
     @property
     def findings(self) -> list[Found]:
-        """Return what was found: of all targets first, then of each in its turn."""
+        """Return the findings: first those of all targets, then those of each."""
         return [each for found in self._found.values() for each in found]
 
     def prepare(self) -> str | None:
         """Run the prepare Job; return why it failed."""
-        targets = self._asked
+        targets = self._targets
         self._found[""].clear()
         began = time.monotonic()
         task = PrepareTask(
@@ -227,21 +229,21 @@ class _Backend:
         last = self._stages(PREPARE_STAGES, task, targets)
         seconds = time.monotonic() - began
         if last.report.published is None:
-            refused = _refused(self._backend, last, seconds)
-            self.targets |= dict.fromkeys((each.name for each in targets), refused)
-            return refused.reason
+            failed = _failed_target(self._backend, last, seconds)
+            self.targets |= dict.fromkeys((each.name for each in targets), failed)
+            return failed.reason
         key = last.report.published.key
         self._prepared = _Prepared(key, self._place.manifest("prepared", key), seconds)
         return None
 
     def builds(self) -> list[_Job]:
-        """Return what runs the engine Job of each target, where engines are run."""
+        """Return the engine Jobs of the targets; [] for backends without engines."""
         if self._backend not in COMPILED_BACKENDS:
             return []
         return self._each(self._engine)
 
     def examine(self) -> None:
-        """Run the prepared model as it would be served, where no engine is."""
+        """Run the prepared model as it would be served, for backends without engines."""
         if self._backend in COMPILED_BACKENDS:
             return
         for examine in self._each(self._examine):
@@ -250,7 +252,7 @@ class _Backend:
     def _each(self, judge: Callable[[PreflightTarget, _Prepared], dict[str, Any]]) -> list[_Job]:
         if self._prepared is None:
             return []
-        return [partial(self._judge, each, self._prepared, judge) for each in self._asked]
+        return [partial(self._judge, each, self._prepared, judge) for each in self._targets]
 
     def _judge(
         self,
@@ -281,7 +283,7 @@ class _Backend:
         """Return the recipe of a Job that prepares the model for these targets."""
         wanted = self._request.recipe
         may_be_int8 = "INT8" in (wanted.precision, *wanted.allowed_precisions)
-        products = self._asked[0].int8_products if may_be_int8 else None
+        products = self._targets[0].int8_products if may_be_int8 else None
         return wanted.model_copy(update={"backend": self._backend, "int8_products": products})
 
     def _stages(
@@ -294,20 +296,20 @@ class _Backend:
         names = ", ".join(each.name for each in targets)
         with self._place.pod(task.job) as pod:
 
-            def begins(stage: str) -> None:
+            def on_stage(stage: str) -> None:
                 if stage == "validate":
-                    self._model.look(pod.fetched_model())
+                    self._model.describe_graph(pod.fetched_model())
                 self._progress(names, stage)
 
-            outcomes = pod.run(stages, task, begins)
+            outcomes = pod.run(stages, task, on_stage)
             for outcome in outcomes:
                 self._note(outcome, targets)
                 self._model.note(outcome, pod)
         return outcomes[-1]
 
     def _note(self, outcome: StageResult, targets: tuple[PreflightTarget, ...]) -> None:
-        of = targets[0].name if outcome.report.stage not in PREPARE_STAGES else ""
-        self._found[of] += [
+        target_name = targets[0].name if outcome.report.stage not in PREPARE_STAGES else ""
+        self._found[target_name] += [
             found(each, outcome.report.stage, (target.name,))
             for target in targets
             for each in outcome.findings
@@ -333,10 +335,10 @@ class _Backend:
         last = self._stages(ENGINE_STAGES, task, (target,))
         if last.report.engine is None or not last.report.ok:
             return _failed(last)
-        return self._promised(target, last.report.engine)
+        return self._check_promise(target, last.report.engine)
 
-    def _promised(self, target: PreflightTarget, engine: PublishedEngine) -> dict[str, Any]:
-        """Judge what the engine leaves outside, as the operator does before a pod starts."""
+    def _check_promise(self, target: PreflightTarget, engine: PublishedEngine) -> dict[str, Any]:
+        """Check the engine's coverage against the promise, as the operator does before a pod starts."""
         manifest = self._place.manifest("engines", engine.key)
         known = manifest.engine
         outside = EngineCoverage(
@@ -347,7 +349,7 @@ class _Backend:
         )
         broken = promise_violation(outside, self._request.promise, target.name)
         if outside.nodes_accelerated < outside.nodes_total:
-            self._found[target.name] += _refusing(self._backend, target, outside)
+            self._found[target.name] += _rejecting_backends(self._backend, target, outside)
         return {
             **self._judged(target, outside, broken),
             "engine_key": engine.key,
@@ -360,7 +362,7 @@ class _Backend:
         }
 
     def _examine(self, target: PreflightTarget, prepared: _Prepared) -> dict[str, Any]:
-        """Load the prepared model as a serving pod would, and see where its nodes run."""
+        """Load the prepared model as a serving pod would, and record where its nodes run."""
         task = ServeTask(
             model="model",
             revision=f"examine-{target.name}",
@@ -379,18 +381,18 @@ class _Backend:
             nodes_total=seen.nodes_total,
             nodes_accelerated=seen.nodes_total - seen.nodes_elsewhere,
             compute=_billionths(seen.compute_share),
-            elsewhere=facts.elsewhere[:_NAMED],
+            elsewhere=facts.elsewhere[:_MAX_NODES_ELSEWHERE],
         )
-        elsewhere_timed = self._unlike(target)
+        not_comparable = self._note_timing_mismatch(target)
         broken = (seen.reason, seen.message) if seen.broken and seen.reason else None
         return {
             **self._judged(target, outside, broken),
-            "latency": None if elsewhere_timed else facts.latency,
+            "latency": None if not_comparable else facts.latency,
             "placement": placement.of_session(prepared.manifest, facts.elsewhere),
         }
 
-    def _unlike(self, target: PreflightTarget) -> bool:
-        """Note that the target's kind of CPU cannot be timed here, where that is so; return whether it was."""
+    def _note_timing_mismatch(self, target: PreflightTarget) -> bool:
+        """Return whether the target's kind of CPU cannot be timed here; if so, add a finding."""
         here = self._held.processor
         if target.processor is None or here is None:
             return False
@@ -400,7 +402,7 @@ class _Backend:
         finding = Finding(
             severity="warning",
             reason=Reason.PROCESSOR_MISMATCH,
-            cause=f"how long it takes on {target.name} cannot be measured here: {why}",
+            cause=f"the latency on {target.name} cannot be measured here: {why}",
         )
         self._found[target.name].append(found(finding, EXAMINE_STAGE, (target.name,)))
         return True
@@ -422,14 +424,16 @@ class _Backend:
         return {"verdict": "warn" if left or warned else "pass", **counted}
 
 
-def _refusing(backend: str, target: PreflightTarget, outside: EngineCoverage) -> list[Found]:
-    """Say which backends would refuse a model of which nodes stay outside the engine."""
+def _rejecting_backends(
+    backend: str, target: PreflightTarget, outside: EngineCoverage
+) -> list[Found]:
+    """Return findings for backends that reject a model with nodes outside the engine."""
     return [
         Found(
             severity="warning",
             reason=Reason.UNSUPPORTED_OPERATOR.value,
-            message=f"backend {other} would refuse this model: {limit}",
-            remedy=f"name backend {backend} first in spec.backends where nodes may stay outside",
+            message=f"backend {other} would reject this model: {limit}",
+            remedy=f"list backend {backend} first in spec.backends if nodes may stay outside the engine",
             nodes=outside.elsewhere,
             node_count=outside.nodes_total - outside.nodes_accelerated,
             stage="build",
@@ -457,7 +461,7 @@ def _engine(info: EngineInfo) -> Engine:
     )
 
 
-def _refused(backend: str, outcome: StageResult, seconds: float) -> TargetResult:
+def _failed_target(backend: str, outcome: StageResult, seconds: float) -> TargetResult:
     return TargetResult.model_validate(
         {"backend": backend, "seconds": round(seconds, 3), **_failed(outcome)}
     )

@@ -1,6 +1,6 @@
-"""The command: from options to an exit code.
+"""The command line of `preflight`, and its exit codes.
 
-0: deployable. 1: not. 2: not judged, for unusable input or usage, a machine that fails, an interrupt.
+0: deployable. 1: not deployable. 2: unknown: invalid input or usage, a failing machine, an interrupt.
 """
 
 from collections.abc import Sequence
@@ -22,20 +22,20 @@ from enginewright_cli.preflight.outputs import Outputs
 from enginewright_cli.preflight.progress import shown
 from enginewright_cli.preflight.request import PreflightRequest, request
 from enginewright_cli.preflight.result import VERDICTS, Result, Results, worst
-from enginewright_cli.preflight.stages import JOB_SECONDS, InstallationError, begun
+from enginewright_cli.preflight.stages import JOB_SECONDS, InstallationError, running_stages
 from enginewright_cli.preflight.stopping import Stopped, stopped_by_signals
 from enginewright_cli.preflight.table import show
 from enginewright_cli.preflight.tools import installed_facts
 
-UNUSABLE: Final = 2
-# Failures of this machine: they say nothing of the model.
-_NOT_JUDGED: Final = frozenset(
+UNKNOWN: Final = 2
+# Failures of this machine, which say nothing about the model
+_MACHINE_FAILURES: Final = frozenset(
     {Reason.STORAGE_FULL, Reason.STORE_UNAVAILABLE, Reason.OUT_OF_MEMORY, Reason.INTERNAL_ERROR}
 )
 
 
 class _UsageError(ValueError):
-    """What was asked for cannot be done; says what can."""
+    """An invalid combination of arguments; the message states the remedy."""
 
 
 def preflight(
@@ -51,7 +51,7 @@ def preflight(
         str | None,
         typer.Option(
             help="Targets, comma-separated: sm86 to sm121, cpu, openvino, cuda, cpu:avx2."
-            " Default: all that this installation has, and sm89."
+            " Default: all backends installed here, and sm89."
         ),
     ] = None,
     precision: Annotated[
@@ -62,13 +62,13 @@ def preflight(
         typer.Option(help="Shapes of a dynamic input, INPUT=MIN:OPT:MAX; repeat for each input."),
     ] = None,
     samples: Annotated[
-        str | None, typer.Option(help="Samples (.npz), as spec.parity.samples.")
+        str | None, typer.Option(help="Samples (.npz), like spec.parity.samples.")
     ] = None,
     calibration: Annotated[
-        str | None, typer.Option(help="Calibration data, as spec.quantization.calibration.")
+        str | None, typer.Option(help="Calibration data, like spec.quantization.calibration.")
     ] = None,
     target_opset: Annotated[
-        int | None, typer.Option(min=7, help="Opset to convert to, as spec.targetOpset.")
+        int | None, typer.Option(min=7, help="Opset to convert to, like spec.targetOpset.")
     ] = None,
     runtime_version: Annotated[
         str | None,
@@ -86,7 +86,7 @@ def preflight(
     budget: Annotated[
         str | None,
         typer.Option(
-            help="What may run off the backend: allow, or compute=2%,nodes=5%. Default: nothing."
+            help="Allowed fallback to other providers: allow, or compute=2%,nodes=5%. Default: none."
         ),
     ] = None,
     config_file: Annotated[
@@ -94,19 +94,21 @@ def preflight(
         typer.Option(
             "--config",
             metavar="FILE",
-            help="Configuration. Default: enginewright.toml of this folder or a parent.",
+            help="Configuration. Default: enginewright.toml in this folder or a parent.",
         ),
     ] = None,
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Models at once at most. Default: as CPUs and memory allow."),
+        typer.Option(
+            min=1, help="Maximum number of models at once. Default: as CPUs and memory allow."
+        ),
     ] = None,
     timeout: Annotated[
         int,
-        typer.Option(min=1, help="Time limit of a Job in seconds, as spec.build.timeout."),
+        typer.Option(min=1, help="Time limit of a Job in seconds, like spec.build.timeout."),
     ] = JOB_SECONDS,
     no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Use no results of earlier runs.")
+        bool, typer.Option("--no-cache", help="Do not use results of earlier runs.")
     ] = False,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write an HTML report to this file.")
@@ -118,21 +120,21 @@ def preflight(
         Path | None,
         typer.Option(
             metavar="OUT.onnx",
-            help="Write the model that would be served, with a log of what was changed.",
+            help="Write the model that would be served, with a log of its changes.",
         ),
     ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print JSON, as docs/preflight.md describes.")
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", help="Print nothing; only set the exit code.")
+        bool, typer.Option("--quiet", help="Print nothing, only set the exit code.")
     ] = False,
 ) -> None:
-    """Check what a cluster would do with a model, before it is applied."""
+    """Check what a cluster would do with a model before you deploy it."""
     console = Console(stderr=True, quiet=quiet)
     if message := installing.why_no_stages():
-        _say(console, message, failed=True)
-        raise typer.Exit(UNUSABLE)
+        _print_message(console, message, failed=True)
+        raise typer.Exit(UNKNOWN)
     outputs = Outputs(html, junit, fix)
     typed = ModelOptions.model_construct(
         targets=tuple(target.split(",")) if target else None,
@@ -145,45 +147,45 @@ def preflight(
         runtime_version=runtime_version,
     )
     try:
-        with stopped_by_signals() as stop, begun() as stages:
-            wanted = _wanted(model or [], config_file, typed)
+        with stopped_by_signals() as stop, running_stages() as stages:
+            models = _models_with_options(model or [], config_file, typed)
             if image and runtime_version:
-                raise _UsageError("give --image or --runtime-version: an image has a version")
-            outputs.check(list(wanted))
+                raise _UsageError("give --image or --runtime-version, not both")
+            outputs.check(list(models))
             cache = (
                 None
                 if no_cache
-                else ResultCache(default_folder(), lambda message: _say(console, message))
+                else ResultCache(default_folder(), lambda message: _print_message(console, message))
             )
             installed = installation()
             held = installed_facts(cache, installed, stages, stop)
             serving = _image(image) if image else None
-            requests = [_request(each, wanted, held, serving) for each in wanted]
+            requests = [_request(each, models, held, serving) for each in models]
             settings = RunSettings(held, installed, cache, outputs, jobs, stages, stop, timeout)
             with shown(console, len(requests)) as watcher:
-                results, said = check_all(requests, settings, watcher)
-            said += outputs.save_reports(results)
-    except _UNUSABLE as error:
-        _say(console, str(error), failed=True)
-        raise typer.Exit(UNUSABLE) from None
+                results, messages = check_all(requests, settings, watcher)
+            messages += outputs.save_reports(results)
+    except _UNKNOWN as error:
+        _print_message(console, str(error), failed=True)
+        raise typer.Exit(UNKNOWN) from None
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _say(console, f"{where}{error.strerror or error}", failed=True)
-        raise typer.Exit(UNUSABLE) from None
+        _print_message(console, f"{where}{error.strerror or error}", failed=True)
+        raise typer.Exit(UNKNOWN) from None
     except Stopped:
-        _say(console, "interrupted; nothing is left behind", failed=True)
-        raise typer.Exit(UNUSABLE) from None
+        _print_message(console, "interrupted; temporary files are removed", failed=True)
+        raise typer.Exit(UNKNOWN) from None
     if json:
-        output.write(_json(results, alone=len(model or ()) == 1))
+        output.write(_json(results, single=len(model or ()) == 1))
     elif not quiet:
         output.write(_table(results))
-    for one in said:
-        _say(console, one.text, failed=one.failed)
-    failed = any(one.failed for one in said)
-    raise typer.Exit(max([UNUSABLE if failed else 0, *map(_code, results)]))
+    for one in messages:
+        _print_message(console, one.text, failed=one.failed)
+    failed = any(one.failed for one in messages)
+    raise typer.Exit(max([UNKNOWN if failed else 0, *map(_code, results)]))
 
 
-_UNUSABLE: Final = (
+_UNKNOWN: Final = (
     targets.TargetError,
     options.OptionError,
     InstallationError,
@@ -192,7 +194,7 @@ _UNUSABLE: Final = (
 )
 
 
-def _wanted(
+def _models_with_options(
     models: Sequence[str], file: Path | None, typed: ModelOptions
 ) -> dict[str, ModelOptions]:
     """Return every model with its options."""
@@ -205,9 +207,9 @@ def _wanted(
         }
     if known is None:
         raise _UsageError(
-            f"name a MODEL, or write {config.NAME}, which is neither in this folder nor in a parent"
+            f"give a MODEL, or create {config.NAME}: this folder and its parents have none"
         )
-    return {each: typed.over(theirs) for each, theirs in known.models().items()}
+    return {each: typed.over(configured) for each, configured in known.models().items()}
 
 
 def _image(text: str) -> tuple[str, ImageFacts]:
@@ -217,7 +219,7 @@ def _image(text: str) -> tuple[str, ImageFacts]:
         return images.chosen(text, cluster.query(images.known))
     except cluster.ClusterError as error:
         raise _UsageError(
-            f"--image {text}: {error}; without a cluster, give --runtime-version instead"
+            f"--image {text}: {error}; without a cluster, use --runtime-version"
         ) from None
     except images.ImageError as error:
         raise _UsageError(str(error)) from None
@@ -225,20 +227,20 @@ def _image(text: str) -> tuple[str, ImageFacts]:
 
 def _request(
     source: str,
-    wanted: dict[str, ModelOptions],
+    models: dict[str, ModelOptions],
     held: ImageFacts,
     image: tuple[str, ImageFacts] | None,
 ) -> PreflightRequest:
     try:
-        return request(source, wanted[source], held, image)
+        return request(source, models[source], held, image)
     except (targets.TargetError, options.OptionError) as error:
-        if len(wanted) == 1 or str(error).startswith(source):
+        if len(models) == 1 or str(error).startswith(source):
             raise
         raise _UsageError(f"{source}: {error}") from None
 
 
-def _json(results: Sequence[Result], *, alone: bool) -> str:
-    if alone:
+def _json(results: Sequence[Result], *, single: bool) -> str:
+    if single:
         return results[0].to_json()
     verdict = worst(tuple(each.verdict for each in results))
     return Results(verdict=verdict, models=tuple(results)).to_json()
@@ -258,7 +260,7 @@ def _table(results: Sequence[Result]) -> str:
     return output.rendered(print_all)
 
 
-def _say(console: Console, message: str, *, failed: bool = False) -> None:
+def _print_message(console: Console, message: str, *, failed: bool = False) -> None:
     console.print(
         f"enginewright preflight: {visible(message)}",
         style="red" if failed else None,
@@ -270,7 +272,7 @@ def _say(console: Console, message: str, *, failed: bool = False) -> None:
 
 def _code(result: Result) -> int:
     if result.model is None:
-        return UNUSABLE
-    if any(each.reason in _NOT_JUDGED for each in result.targets.values()):
-        return UNUSABLE
+        return UNKNOWN
+    if any(each.reason in _MACHINE_FAILURES for each in result.targets.values()):
+        return UNKNOWN
     return 1 if result.verdict == "fail" else 0

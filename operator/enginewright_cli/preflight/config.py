@@ -1,7 +1,7 @@
-"""`enginewright.toml`: what a repository's models are looked at for, written down once.
+"""`enginewright.toml`: the models of a repository, with their options.
 
-Options come from three places. What is typed wins, then the entries of `models` that match, the
-last one first, then `defaults`.
+Options of the command line take precedence, then matching entries of `models`, the last one first,
+then `defaults`.
 """
 
 import difflib
@@ -19,11 +19,11 @@ from enginewright_cli.preflight import options
 from enginewright_cli.preflight.targets import parse as target
 
 NAME: Final = "enginewright.toml"
-_MOST_MODELS: Final = 10_000
+_MAX_MODELS: Final = 10_000
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used; says which key, why and what to write."""
+    """An invalid configuration; the message names the key, the cause and the remedy."""
 
 
 def _valid(read: Callable[[str], object]) -> AfterValidator:
@@ -39,27 +39,27 @@ class _Table(BaseModel):
 
 
 class ModelOptions(_Table):
-    """How a model is looked at. What is absent is left to what is asked next."""
+    """Options of a model. Absent ones are taken from the next source."""
 
     targets: tuple[Annotated[str, _valid(target)], ...] | None = None
-    """Where it is to run, as `--target`: sm86 to sm121, cpu, openvino, cuda, cpu:avx2."""
+    """Targets, like `--target`: sm86 to sm121, cpu, openvino, cuda, cpu:avx2."""
     precision: Annotated[str, _valid(options.precision)] | None = None
-    """Precision that it is brought to, as `--precision`."""
+    """Precision to convert to, like `--precision`."""
     shapes: tuple[Annotated[str, _valid(options.shape)], ...] | None = None
-    """Sizes of its dynamic inputs, each as `--shapes`: INPUT=MIN:OPT:MAX."""
+    """Shapes of dynamic inputs, each like `--shapes`: INPUT=MIN:OPT:MAX."""
     samples: str | None = None
-    """An .npz file as for spec.parity.samples; relative to the configuration's folder."""
+    """An .npz file, like spec.parity.samples; relative to the configuration's folder."""
     calibration: str | None = None
-    """Data as for spec.quantization.calibration; relative to the configuration's folder."""
+    """Calibration data, like spec.quantization.calibration; relative to the configuration's folder."""
     target_opset: int | None = None
-    """Opset to convert to, as `--target-opset`."""
+    """Opset to convert to, like `--target-opset`."""
     budget: Annotated[str, _valid(options.promise)] | None = None
-    """What may run elsewhere, as `--budget`: allow, or compute=2%,nodes=5%."""
+    """Allowed fallback to other providers, like `--budget`: allow, or compute=2%,nodes=5%."""
     runtime_version: str | None = None
-    """ONNX Runtime that is to serve, as `--runtime-version`."""
+    """ONNX Runtime that will serve, like `--runtime-version`."""
 
     def over(self, other: "ModelOptions") -> "ModelOptions":
-        """Return these options, and the other ones where these are absent."""
+        """Return these options, with absent ones taken from `other`."""
         given = {name: getattr(self, name) for name in ModelOptions.model_fields}
         known = {name: getattr(other, name) for name in ModelOptions.model_fields}
         return ModelOptions.model_construct(
@@ -68,31 +68,31 @@ class ModelOptions(_Table):
 
 
 class ModelEntry(ModelOptions):
-    """Models, and what is particular about them."""
+    """One or several models, with their options."""
 
     path: str
     """A file, a glob such as models/**/*.onnx, relative to the configuration's folder, or a URI."""
 
 
 class Document(_Table):
-    """The whole file."""
+    """The content of the file."""
 
     defaults: ModelOptions = ModelOptions()
     """Options of every model."""
     models: tuple[ModelEntry, ...] = ()
-    """The models of a run that names none."""
+    """The models of a run without MODEL arguments."""
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """A file that was read, and the folder that it speaks of."""
+    """A configuration file and its content."""
 
     file: Path
     document: Document
 
     @property
     def folder(self) -> Path:
-        """Return the folder that paths start from."""
+        """Return the folder that paths are relative to."""
         return self.file.parent
 
     @classmethod
@@ -100,7 +100,7 @@ class Configuration:
         """Read a file.
 
         Raises:
-            ConfigError: it cannot be read, or says something that nobody understands.
+            ConfigError: it cannot be read, or is invalid.
         """
         try:
             document = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -115,21 +115,21 @@ class Configuration:
             raise ConfigError(f"{file}: {problems}") from None
 
     def options_of(self, source: str) -> ModelOptions:
-        """Return the options of one model, named as a path seen from here or as a URI."""
+        """Return the options of one model, given as a URI or a path relative to the current folder."""
         key = _key(source, Path())
         entries = [each for each in self.document.models if key in self._matched(each)]
         return self._merged(entries)
 
     def models(self) -> dict[str, ModelOptions]:
-        """Return all models, as they are seen from the current folder, with their options.
+        """Return all models with their options; paths are relative to the current folder.
 
         Raises:
-            ConfigError: an entry matches nothing, or there is none.
+            ConfigError: there is no entry, or one matches no file.
         """
         if not self.document.models:
             raise ConfigError(
-                f"{self.file} names no models; add a table [[models]] with path ="
-                ' "models/**/*.onnx", or name a MODEL'
+                f"{self.file} lists no models; add a table [[models]] with path ="
+                ' "models/**/*.onnx", or give a MODEL'
             )
         entries: dict[str, list[ModelEntry]] = {}
         for number, entry in enumerate(self.document.models):
@@ -141,18 +141,18 @@ class Configuration:
                 )
             for key in matched:
                 entries.setdefault(key, []).append(entry)
-        if len(entries) > _MOST_MODELS:
+        if len(entries) > _MAX_MODELS:
             raise ConfigError(
-                f"{self.file} matches {len(entries)} models, more than {_MOST_MODELS}; narrow the"
-                " globs, or write several files and name one with --config"
+                f"{self.file} matches {len(entries)} models, more than {_MAX_MODELS}; narrow the"
+                " globs, or split the file and select one with --config"
             )
         return {_shown(key): self._merged(matching) for key, matching in entries.items()}
 
     def _matched(self, entry: ModelEntry) -> list[str]:
-        """Return the keys of what an entry names: absolute paths in order, or the URI."""
+        """Return the keys of the models of an entry: sorted absolute paths, or the URI."""
         if "://" in entry.path:
             return [entry.path]
-        if (self.folder / entry.path).exists():  # a name may hold the characters of a glob
+        if (self.folder / entry.path).exists():  # a name may contain glob characters
             return [_key(entry.path, self.folder)]
         found = glob.glob(entry.path, root_dir=self.folder, recursive=True)
         return sorted(_key(each, self.folder) for each in found if (self.folder / each).is_file())
@@ -177,7 +177,7 @@ def find(start: Path) -> Path | None:
 
 
 def _key(source: str, folder: Path) -> str:
-    """Return the name under which a model is known, whatever way it was written."""
+    """Return the canonical name of a model: its URI or absolute path."""
     return source if "://" in source else os.path.abspath(folder / source)
 
 
@@ -186,7 +186,7 @@ def _shown(key: str) -> str:
 
 
 def _problem(error: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, which its plugin hides
-    """Say what is wrong with one key."""
+    """Return the problem of one key, as text."""
     where = "".join(
         f"[{step}]" if isinstance(step, int) else f".{step}" for step in error["loc"]
     ).lstrip(".")
@@ -196,19 +196,19 @@ def _problem(error: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, whic
         return f'{where} is missing; write path = "models/*.onnx"'
     if error["type"] == "tuple_type":
         table = where == "models"
-        wanted = "write it as [[models]]" if table else 'write a list, such as ["cpu", "sm89"]'
-        return f"{where} is no list; {wanted}"
+        remedy = "write it as [[models]]" if table else 'write a list, such as ["cpu", "sm89"]'
+        return f"{where} must be a list; {remedy}"
     message = str(error["msg"]).removeprefix("Value error, ")
     return f"{where}: {message[:1].lower()}{message[1:]}"
 
 
 def _unknown(where: str, steps: tuple[int | str, ...]) -> str:
-    """Name the nearest key that there is."""
+    """Return the problem of an unknown key, with the closest known one."""
     tables: dict[str, type[BaseModel]] = {"defaults": ModelOptions, "models": ModelEntry}
     table = tables.get(str(steps[0]), Document) if len(steps) > 1 else Document
     known = list(table.model_fields)
     name = str(steps[-1])
     near = difflib.get_close_matches(name.replace("-", "_"), known, n=1, cutoff=0.6)
     if near:
-        return f"{where} is no key; did you mean {near[0]}?"
-    return f"{where} is no key; there are {', '.join(known)}"
+        return f"{where} is not a known key; did you mean {near[0]}?"
+    return f"{where} is not a known key; known keys: {', '.join(known)}"

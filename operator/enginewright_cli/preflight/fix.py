@@ -1,11 +1,11 @@
-"""`--fix`: the model that the pipeline would serve, beside a log of what was done to it.
+"""`--fix`: writes the model that the pipeline would serve, and a log of its changes.
 
-An existing file is replaced only where its log proves that it is an earlier output and nobody has
-changed it since: whatever else lies there cannot be made again. A model that needs no change is
-copied all the same, so that what comes next in a script finds the file and never a stale one.
+An existing file is replaced only if its log proves that it is an unchanged earlier output: any other
+file might be irreplaceable. A model that needs no change is copied, so that a script always finds a
+current file.
 
-External data lies in a folder of its own, under names that are made of its content. So the model,
-which is renamed last, refers to whole files at every moment, and no file of the source is touched.
+External data is in a separate folder, with file names derived from the content. So the model, which
+is renamed last, always refers to complete files, and no file of the source is modified.
 """
 
 import hashlib
@@ -31,22 +31,22 @@ from enginewright_cli.preflight.outfile import check_folder, replaced
 from enginewright_cli.preflight.result import Described, Parity, Result
 
 _SUFFIX: Final = ".onnx"
-_DIGEST: Final = 16  # of the characters of a digest that name external data
+_DIGEST_LENGTH: Final = 16  # characters of a digest in the file names of external data
 _CHUNK: Final = 1 << 20  # bytes
 
 
 class FixError(Exception):
-    """The model could not be written; nothing of it was."""
+    """The model could not be written; existing files are unchanged."""
 
 
 class ChangeLog(Described):
-    """What was written, and what was done to it: OUT.changes.json."""
+    """The log of an output, OUT.changes.json: its files, origin and changes."""
 
-    # "schema" is a method of pydantic's models, so the field has another name here
+    # pydantic's models have a method `schema`, hence the underscore
     schema_: Literal["enginewright.dev/preflight-fix/v1"] = Field(
         default="enginewright.dev/preflight-fix/v1", alias="schema"
     )
-    """Name and version of this form."""
+    """Name and version of this format."""
     source: str
     """The model that was given."""
     source_digest: str
@@ -54,37 +54,37 @@ class ChangeLog(Described):
     target: str
     """The target that the model was prepared for."""
     backend: str
-    """What runs it there."""
+    """Backend that runs it there."""
     precision: str | None = None
-    """Precision that it was brought to; absent: its own."""
+    """Precision that it was converted to; absent: its own."""
     opset: int
-    """Opset that it has now."""
+    """Opset of the written model."""
     ir_version: int
-    """IR version that it has now."""
+    """IR version of the written model."""
     changes: tuple[Change, ...] = ()
-    """What was done to the source; empty: nothing, and the files are copies."""
+    """Changes of the source; empty: none, the files are copies."""
     parity: Parity
-    """How close the written model is to the source."""
+    """How close the outputs of the written model are to the source's."""
     prepared_key: str
     """Key of the same model in the pipeline's store."""
     versions: dict[str, str]
-    """Versions of what made it."""
+    """Versions of the software that created it."""
     files: tuple[ArtifactFile, ...]
-    """What was written, the model first; paths are relative to its folder."""
+    """Written files, the model first; paths are relative to its folder."""
 
 
 def check(out: Path, source: str) -> None:
-    """See to it, before a long run, that the model may be written there.
+    """Verify, before a long run, that the model may be written there.
 
     Raises:
-        OptionError: it may not; says what to do.
+        OptionError: it may not; the message states the remedy.
     """
     if out.suffix != _SUFFIX:
-        raise OptionError(f"--fix {out}: name a file that ends in {_SUFFIX}")
+        raise OptionError(f"--fix {out}: give a file that ends in {_SUFFIX}")
     check_folder("--fix", out)
     if _is_source(out, source):
         raise OptionError(
-            f"--fix {out}: that is the model itself, which stays as it is; name another"
+            f"--fix {out} is the source model, which is never changed; give another file"
         )
     log, folder = _log(out), _folder(out)
     earlier = _earlier(out)
@@ -92,16 +92,16 @@ def check(out: Path, source: str) -> None:
         for path in (out, log, folder):
             if path.exists():
                 raise OptionError(
-                    f"--fix {out}: {path} is there already and is not what --fix wrote, or was"
-                    " changed since; delete it or name another file"
+                    f"--fix {out}: {path} exists and is not an unchanged output of --fix; delete it or"
+                    " give another file"
                 )
 
 
 def write(out: Path, result: Result, artifact: Callable[[str], Path]) -> ChangeLog | None:
-    """Write the model of the first target that would serve it; None where none would.
+    """Write the model for the first target that would serve it; None: no target would.
 
     Args:
-        out: the file, as `check` has found it.
+        out: the file, already verified by `check`.
         result: of the run.
         artifact: from the key of a prepared model to its folder.
 
@@ -133,24 +133,24 @@ def write(out: Path, result: Result, artifact: Callable[[str], Path]) -> ChangeL
         return _write(out, prepared, manifest, log)
     except OSError as error:
         raise FixError(
-            f"--fix {out}: {error.strerror or error}; nothing was written, and what was there is"
-            " as it was"
+            f"--fix {out}: {error.strerror or error}; nothing was written, existing files are"
+            " unchanged"
         ) from error
 
 
 def summary(log: ChangeLog, out: Path) -> list[str]:
-    """Return what was written, changed and compared, a line each."""
+    """Return what was written, changed and compared, one line each."""
     size = formatting.size(sum(each.size_bytes for each in log.files))
     lines = [f"wrote {out} ({size}), the model as target {log.target} would serve it"]
     lines += [f"changed: {each.message}" for each in log.changes]
     if not log.changes:
-        lines.append("nothing had to be changed: it is a copy of the source")
+        lines.append("no changes were necessary: it is a copy of the source")
     return lines + [f"output {each.name} {_difference(each)}" for each in log.parity.outputs]
 
 
 def _difference(each: OutputParity) -> str:
     if each.runs is not None:
-        return f"is distributed as the {each.compared_with}'s"
+        return f"has the same distribution as the {each.compared_with}'s"
     if each.max_abs_error is None:
         return f"was compared with the {each.compared_with}'s"
     if not each.max_abs_error:
@@ -168,7 +168,7 @@ def _write(out: Path, prepared: Path, manifest: Manifest, log: ChangeLog) -> Cha
     }
     folder = _folder(out)
     names = {
-        path: f"{folder.name}/{each.sha256[:_DIGEST]}{PurePosixPath(path).suffix}"
+        path: f"{folder.name}/{each.sha256[:_DIGEST_LENGTH]}{PurePosixPath(path).suffix}"
         for path, each in data.items()
     }
     with ExitStack() as undo:
@@ -177,11 +177,11 @@ def _write(out: Path, prepared: Path, manifest: Manifest, log: ChangeLog) -> Cha
             undo.callback(folder.rmdir)
         for path, each in data.items():
             _copy_data(prepared / each.path, out.parent / names[path], each.sha256, undo)
-        # the log is renamed first, once all of the model is on the disk
+        # the log is renamed first, after the model is completely on disk
         with replaced(out) as model_stream, replaced(_log(out)) as log_stream:
             source = prepared / manifest.model
             if data:
-                model_stream.write(_moved(source, names))
+                model_stream.write(_with_external_names(source, names))
             else:
                 with source.open("rb") as stream:
                     shutil.copyfileobj(stream, model_stream, _CHUNK)
@@ -209,8 +209,8 @@ def _copy_data(source: Path, target: Path, sha256: str, undo: ExitStack) -> None
     undo.callback(target.unlink)
 
 
-def _moved(model: Path, names: dict[str, str]) -> bytes:
-    """Return the model with its external data under other names."""
+def _with_external_names(model: Path, names: dict[str, str]) -> bytes:
+    """Return the model with its external data renamed."""
     from enginewright_runtime.graph.raw import graphs  # noqa: PLC0415 - loaded lazily
 
     proto = graphs.parse(model)
@@ -224,7 +224,7 @@ def _moved(model: Path, names: dict[str, str]) -> bytes:
 
 
 def _remove_stale(out: Path, earlier: ChangeLog | None, now: ChangeLog) -> None:
-    """Remove the external data of an earlier output that the present one has not."""
+    """Remove external data of an earlier output that the current one does not use."""
     kept = {each.path for each in now.files}
     folder = _folder(out)
     for each in earlier.files if earlier else ():
@@ -236,7 +236,7 @@ def _remove_stale(out: Path, earlier: ChangeLog | None, now: ChangeLog) -> None:
 
 
 def _earlier(out: Path) -> ChangeLog | None:
-    """Return the log of an earlier output that is still as it was written."""
+    """Return the log of an earlier output; None: there is none, or it was changed."""
     try:
         log = ChangeLog.model_validate_json(_log(out).read_bytes())
         unchanged = log.files[0].sha256 == _digest(out)

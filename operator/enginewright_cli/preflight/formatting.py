@@ -1,7 +1,7 @@
-"""Names and figures as people read them, the same in every rendering.
+"""Names and numbers as text for people, the same in every output format.
 
-Names come from models, which anybody may have written: what would move a cursor, turn the direction
-of text round or hide is spelled out.
+Names come from untrusted models: characters that move the cursor, change the text direction or are
+invisible are escaped.
 """
 
 import unicodedata
@@ -14,13 +14,13 @@ _STEP: Final = 1000
 
 
 def visible(text: str, limit: int = _MOST) -> str:
-    """Return text in which every character is seen, and that ends after `limit` of them."""
+    """Return text with invisible characters escaped, truncated to `limit` characters."""
     cut = text[:limit]
-    shown = "".join(map(_spelled, cut)) if not cut.isprintable() else cut
+    shown = "".join(map(_escaped, cut)) if not cut.isprintable() else cut
     return shown + (" …" if len(text) > limit else "")
 
 
-def _spelled(character: str) -> str:
+def _escaped(character: str) -> str:
     if character == "\n" or unicodedata.category(character) not in _HIDDEN:
         return character
     code = ord(character)

@@ -1,4 +1,4 @@
-"""What the source's graph is made of: read for people, after the stages have had their say."""
+"""Describes the source's graph for people: operators, constants and opsets."""
 
 import math
 from collections import Counter, defaultdict
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 _MOST_OPERATORS: Final = 100
 _MOST_WEIGHTS: Final = 10
 _STANDARD: Final = frozenset({"", "ai.onnx"})
-# NumPy has them in a byte each
+# NumPy stores each of these elements in a byte
 _PACKED_BITS: Final = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m1fn": 4}
 
 
 def describe(path: Path) -> Graph | None:
-    """Return what the model's graph is made of, without its external data; None: unparsable."""
+    """Return a description of the model's graph, without its external data; None: unparsable."""
     from enginewright_runtime.graph.raw import graphs  # noqa: PLC0415 - loaded lazily
 
     if path.stat().st_size > graphs.LARGEST_PROTOBUF:
@@ -50,7 +50,7 @@ def describe(path: Path) -> Graph | None:
             each.weight
             for each in sorted(weights, key=lambda each: -each.weight.size_bytes)[:_MOST_WEIGHTS]
         ),
-        external_bytes=sum(each.weight.size_bytes for each in weights if each.is_outside),
+        external_bytes=sum(each.weight.size_bytes for each in weights if each.is_external),
     )
 
 
@@ -61,11 +61,11 @@ def operator(node: "NodeProto") -> str:
 
 @dataclass(frozen=True)
 class _Constant:
-    """A constant tensor, and what it is called where it is read."""
+    """A constant tensor, with the name under which nodes read it."""
 
     weight: Weight
     elements: int
-    is_outside: bool
+    is_external: bool
 
 
 def _weights(model: "ModelProto", nodes: Iterable["NodeProto"]) -> Iterator[_Constant]:

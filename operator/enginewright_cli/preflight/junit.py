@@ -1,7 +1,7 @@
-"""What continuous integration shows: JUnit's XML, as Jenkins' schema and GitLab's reader take it.
+"""The result as JUnit XML for continuous integration, as Jenkins and GitLab accept it.
 
-A model is a test suite and a target a test case, so that a pipeline says "sm75 fails" by itself.
-The schema: jenkinsci/xunit-plugin, junit-10.xsd. GitLab reads of it classname, name, time, failure
+A model is a test suite and a target a test case, so that a pipeline shows which target fails.
+The schema: jenkinsci/xunit-plugin, junit-10.xsd. GitLab reads classname, name, time, failure
 and system-out.
 """
 
@@ -13,7 +13,7 @@ from enginewright_cli.preflight.formatting import share, visible
 from enginewright_cli.preflight.result import Found, Result, TargetResult
 
 _PACKAGE: Final = "enginewright.preflight"
-_TITLE: Final = 300  # characters of the attribute that lists show
+_TITLE: Final = 300  # characters of the message attribute, which lists show
 
 
 def document(results: Sequence[Result]) -> str:
@@ -68,11 +68,11 @@ def _case(result: Result, name: str, each: TargetResult) -> ET.Element:
 
 
 def _summary(each: TargetResult) -> list[str]:
-    """Return what is worth knowing of a target that passes, too."""
+    """Return the summary of a target, whether it passes or fails."""
     lines = [f"backend {each.backend}: {each.verdict}"]
     if each.nodes_total is not None:
         outside = each.compute_share_elsewhere
-        time = f", {share(outside)} of the compute time elsewhere" if outside else ""
+        time = f", {share(outside)} of the compute time on other providers" if outside else ""
         lines.append(
             f"{each.nodes_accelerated} of {each.nodes_total} compute nodes on the backend{time}"
         )

@@ -1,4 +1,4 @@
-"""How far models are, on a terminal: a row for each, with the stage of every Job."""
+"""Progress on a terminal: a row per model, with the stage of every Job."""
 
 import threading
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _LONGEST: Final = 80  # characters of a name
 
 @contextmanager
 def live(console: Console, models: int) -> Iterator[Watcher]:
-    """Give what is notified of the models, and remove the rows in the end."""
+    """Yield the watcher to notify of progress; remove the rows on exit."""
     with Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
@@ -30,22 +30,22 @@ def live(console: Console, models: int) -> Iterator[Watcher]:
 
 
 def now(stages: dict[str, str], targets: str, stage: str) -> str:
-    """Note the stage of a Job among those of others; return what is done now, for people.
+    """Record the stage of a Job; return the stages of all Jobs, for people.
 
     Args:
         stages: by the targets of each Job.
-        targets: of this Job, with commas between.
-        stage: that begins.
+        targets: of this Job, comma-separated.
+        stage: that starts.
     """
-    begun = set(targets.split(", "))
-    for earlier in [each for each in stages if begun & set(each.split(", ")) and each != targets]:
+    current = set(targets.split(", "))
+    for earlier in [each for each in stages if current & set(each.split(", ")) and each != targets]:
         del stages[earlier]
     stages[targets] = stage
     return "  ".join(f"{each}: {known}" for each, known in stages.items())
 
 
 class _Live(Watcher):
-    """Rows of a live display, for any thread: what is noted is shown before the next note."""
+    """Rows of a live display, thread-safe: every update is shown before the next."""
 
     def __init__(self, progress: Progress, models: int) -> None:
         self._progress = progress
@@ -54,13 +54,13 @@ class _Live(Watcher):
         self._lock = threading.Lock()
         self._rows: dict[str, TaskID] = {}
         self._stages: dict[str, dict[str, str]] = {}  # by source and targets
-        self._whole = progress.add_task(self._count(), visible=models > 1, total=None)
+        self._total = progress.add_task(self._count(), visible=models > 1, total=None)
 
     def _count(self) -> str:
         return f"{self._done} of {self._models} models"
 
     @override
-    def begins(self, source: str) -> None:
+    def started(self, source: str) -> None:
         with self._lock:
             self._rows[source] = self._progress.add_task(_name(source), total=None)
             self._stages[source] = {}
@@ -73,11 +73,11 @@ class _Live(Watcher):
             self._progress.update(self._rows[source], description=f"{name}{row}")
 
     @override
-    def ends(self, result: Result) -> None:
+    def ended(self, result: Result) -> None:
         with self._lock:
             self._progress.remove_task(self._rows.pop(result.source))
             self._done += 1
-            self._progress.update(self._whole, description=self._count())
+            self._progress.update(self._total, description=self._count())
 
 
 def _name(source: str) -> str:

@@ -1,4 +1,4 @@
-"""The pod of one Job on this machine: the folders that it would see, and what runs on them."""
+"""The pod of one Job on this machine: its volumes as folders, and the stages that run in it."""
 
 import json
 import os
@@ -39,8 +39,8 @@ _EXAMINATION: Final = "enginewright_runtime.examination"
 _MISSING: Final = re.compile(r"No module named '?([\w.]+)")
 
 
-class _LateError(Exception):
-    """A Job's time has ended."""
+class _TimeoutError(Exception):
+    """A Job has exceeded its time limit."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class StageResult:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Return the findings; a failure that has none of its own is one."""
+        """Return the findings, with the failure as one unless an error among them explains it."""
         report = self.report
         if report.failure is None:
             return report.findings
@@ -64,14 +64,14 @@ class StageResult:
 class PodSettings:
     """What the pods of one model have in common."""
 
-    stages: Stages  # begins what runs
-    stop: Stop  # once it is set, what runs is ended
-    job_seconds: float  # that the stages of one Job may take
-    environment: Mapping[str, str]  # beside this process's
+    stages: Stages  # runs the processes
+    stop: Stop  # when set, running processes are ended
+    job_seconds: float  # time limit for the stages of one Job
+    environment: Mapping[str, str]  # in addition to this process's
 
 
 class LocalPod:
-    """The volumes of one pod, below a folder of its own."""
+    """One pod, whose volumes are folders below `root`."""
 
     def __init__(self, root: Path, settings: PodSettings) -> None:
         self._root = root
@@ -80,11 +80,11 @@ class LocalPod:
         self._job_seconds = settings.job_seconds
         self._environment = settings.environment
         for path in (contract.WORK_PATH, "/dev", "/tmp"):  # noqa: S108 - below root
-            self._place(path).mkdir(parents=True)
+            self._path(path).mkdir(parents=True)
 
     def mount(self, path: str, folder: Path) -> None:
-        """Show a folder of this machine where a volume would be."""
-        place = self._place(path)
+        """Mount a folder of this machine as a volume."""
+        place = self._path(path)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to(folder, target_is_directory=True)
 
@@ -94,13 +94,13 @@ class LocalPod:
         task: PrepareTask | EngineTask,
         progress: Callable[[str], None],
     ) -> tuple[StageResult, ...]:
-        """Run the stages of one Job until one fails; return what each of them found.
+        """Run the stages of one Job until one fails; return their reports.
 
-        `progress` is called with the name of every stage when it begins.
+        `progress` is called with the name of every stage when it starts.
 
         Raises:
-            InstallationError: nothing readable came of it.
-            Stopped: it was ended.
+            InstallationError: a stage left no readable report.
+            Stopped: it was interrupted.
         """
         call = (f"{_RUNTIME}.__main__:main", ["stage", *stages])
         return self._run(call, stages, task.job, task.to_json(), progress)
@@ -109,7 +109,7 @@ class LocalPod:
         """Run a prepared model as a serving pod would.
 
         Raises:
-            InstallationError, Stopped: as `run`.
+            InstallationError, Stopped: like `run`.
         """
         stages = (EXAMINE_STAGE,)
         return self._run(
@@ -124,74 +124,72 @@ class LocalPod:
         task: str,
         progress: Callable[[str], None],
     ) -> tuple[StageResult, ...]:
-        reports = self._place(contract.STORE_PATH) / "reports" / job
+        reports = self._path(contract.STORE_PATH) / "reports" / job
         shutil.rmtree(reports, ignore_errors=True)  # of an earlier run of this Job
-        begun = iter(stages)
-        progress(next(begun))
-        waited = list(stages[:-1])
+        starting = iter(stages)
+        progress(next(starting))
+        pending = list(stages[:-1])
         end = time.monotonic() + self._job_seconds
 
-        def look() -> None:
-            report = read_report(reports / f"{waited[0]}.json") if waited else None
+        def poll() -> None:
+            report = read_report(reports / f"{pending[0]}.json") if pending else None
             if report and report.ok:
-                waited.pop(0)
-                progress(next(begun))
+                pending.pop(0)
+                progress(next(starting))
             if time.monotonic() > end:
-                raise _LateError
+                raise _TimeoutError
 
         def read() -> list[StageReport | None]:
             return [read_report(reports / f"{stage}.json") for stage in stages]
 
         try:
-            code, output = self._call(call, task, look)
-        except _LateError:
+            code, output = self._call(call, task, poll)
+        except _TimeoutError:
             done = [StageResult(report) for report in read() if report and report.ok]
-            return (*done, self._late(stages[-1 - len(waited)]))
+            return (*done, self._timed_out(stages[-1 - len(pending)]))
         known = read()
         found = [StageResult(report) for report in known if report]
-        if last := read_report(self._place(contract.TERMINATION_LOG)):
-            # where the store is full there is only the termination message
+        if last := read_report(self._path(contract.TERMINATION_LOG)):
+            # if the store is full, only the termination message exists
             found += (
                 [StageResult(last)] if not found or found[-1].report.stage != last.stage else []
             )
         if not found or (code and found[-1].report.ok):
             raise InstallationError(f"stage {stages[len(found)]} {_ended(code)}{output}")
         if found[-1].report.ok and known[-1] is None:
-            raise InstallationError(f"there is no space for the report of stage {stages[-1]}")
+            raise InstallationError(f"no space for the report of stage {stages[-1]}")
         return tuple(found)
 
-    def _late(self, stage: str) -> StageResult:
-        """Return the outcome of a stage in which the Job's time ended, as the operator reports it."""
+    def _timed_out(self, stage: str) -> StageResult:
+        """Return the result of the stage in which the Job timed out, as the operator reports it."""
         failure = Finding(
             reason=Reason.TIMEOUT,
-            cause=f"the Job took longer than {self._job_seconds:g} s, the last of it in stage {stage}",
+            cause=f"the Job exceeded its time limit of {self._job_seconds:g} s in stage {stage}",
         )
         return StageResult(StageReport(stage=stage, ok=False, failure=failure))
 
     def validated(self) -> "Validated":
-        """Return what stage `validate` has left, once it went well."""
+        """Return the result of stage `validate`, after it succeeded."""
         from enginewright_runtime.core.handoff import Validated  # noqa: PLC0415 - loaded lazily
 
-        return Validated.read(self._place(contract.WORK_PATH))
+        return Validated.read(self._path(contract.WORK_PATH))
 
     def fetched_model(self) -> Path:
-        """Return the source's file, once stage `fetch` has written it."""
+        """Return the source's file, after stage `fetch` has written it."""
         from enginewright_runtime.core.handoff import MODEL_FOLDER  # noqa: PLC0415 - loaded lazily
 
-        return self._place(contract.WORK_PATH) / MODEL_FOLDER / MODEL_NAME
+        return self._path(contract.WORK_PATH) / MODEL_FOLDER / MODEL_NAME
 
     def facts(self) -> ImageFacts:
-        """Ask this installation what it holds, as the operator asks an image.
+        """Probe this installation, as the operator probes an image.
 
         Raises:
-            InstallationError: it cannot say.
+            InstallationError: the probe fails.
         """
         code, output = self._call((f"{_RUNTIME}.__main__:main", ["probe"]), "")
-        output += self._stages.last_words()
+        output += self._stages.server_output()
         try:
-            return ImageFacts.model_validate_json(
-                self._place(contract.TERMINATION_LOG).read_bytes()
-            )
+            return ImageFacts.model_validate_json(self._path(contract.TERMINATION_LOG).read_bytes())
         except (OSError, ValidationError):
             missing = _MISSING.search(output)
             why = f"needs {missing[1]}, which is not installed" if missing else "does not work"
@@ -201,17 +199,17 @@ class LocalPod:
             ) from None
 
     def _call(
-        self, call: tuple[Any, ...], task: str, look: Callable[[], None] = lambda: None
+        self, call: tuple[Any, ...], task: str, poll: Callable[[], None] = lambda: None
     ) -> tuple[int, str]:
-        """Call a function of the runtime in a process of its own; return exit code and the end of its output.
+        """Call a function of the runtime package in a process; return exit code and the end of its output.
 
         Args:
             call: "module:name", and arguments.
-            task: what it finds in its environment.
-            look: is called while it runs.
+            task: JSON of the task, passed in the environment.
+            poll: is called while it runs.
         """
-        self._place(contract.TERMINATION_LOG).unlink(missing_ok=True)
-        scratch = self._place("/tmp")  # noqa: S108 - below root
+        self._path(contract.TERMINATION_LOG).unlink(missing_ok=True)
+        scratch = self._path("/tmp")  # noqa: S108 - below root
         environment = os.environ | {
             ROOT_VARIABLE: str(self._root),
             TASK_VARIABLE: task,
@@ -219,31 +217,31 @@ class LocalPod:
             **self._environment,
         }
         with tempfile.TemporaryFile(dir=scratch) as log:
-            code = self._stages.call(call, environment, log.fileno(), lambda: self._look(look))
+            code = self._stages.call(call, environment, log.fileno(), lambda: self._poll(poll))
             output = tail(log.fileno()).strip()
         return code, f"; last output: {output}" if output else ""
 
-    def _look(self, look: Callable[[], None]) -> None:
-        self._go_on()
-        look()
+    def _poll(self, poll: Callable[[], None]) -> None:
+        self._check_stop()
+        poll()
 
-    def _go_on(self) -> None:
+    def _check_stop(self) -> None:
         if self._stop.is_set():
             raise Stopped
 
-    def _place(self, path: str) -> Path:
+    def _path(self, path: str) -> Path:
         return self._root / path.lstrip("/")
 
 
 def _ended(code: int) -> str:
-    """Say how a process ended."""
+    """Return how a process ended, as text."""
     if code >= 0:
         return f"ended with code {code}"
     return f"was killed by {signal.Signals(-code).name}"
 
 
 def read_report(path: Path) -> StageReport | None:
-    """Return a stage's report; None: there is none that can be read."""
+    """Return a stage's report; None: it does not exist or is unreadable."""
     try:
         content: Any = json.loads(path.read_bytes())
         return StageReport.model_validate(content)

@@ -1,8 +1,8 @@
-"""Checks one model or many: in the order asked, as many at once as CPUs and memory allow.
+"""Checks models: in the order given, as many at once as CPUs and memory allow.
 
-Where CPUs are left the Jobs of one model run at once too.
-A model that cannot be checked is reported and stops no other. After a signal everything under way
-ends what it has started and removes its folders, and only then does the command end.
+If CPUs are left, the Jobs of one model run at once too.
+A model that cannot be checked is reported and does not stop the others. After a signal, the command
+waits until everything in progress has ended its processes and removed its folders.
 """
 
 import errno
@@ -16,7 +16,7 @@ from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding
 
 from enginewright_cli.preflight.cache import ResultCache
-from enginewright_cli.preflight.memory import Memory, apart
+from enginewright_cli.preflight.memory import Memory, independent_jobs
 from enginewright_cli.preflight.outputs import FileMessage, Outputs
 from enginewright_cli.preflight.request import PreflightRequest
 from enginewright_cli.preflight.result import Result, TargetResult, found
@@ -25,18 +25,18 @@ from enginewright_cli.preflight.stopping import Stop, Stopped
 
 
 class Watcher(Protocol):
-    """Is notified of the progress of each model, from any thread."""
+    """Receives the progress of each model, from any thread."""
 
-    def begins(self, source: str) -> None:
-        """A model is checked from now on."""
+    def started(self, source: str) -> None:
+        """The check of a model starts."""
         ...
 
     def stage(self, source: str, target: str, stage: str) -> None:
-        """A stage of a target's Job begins."""
+        """A stage of a target's Job starts."""
         ...
 
-    def ends(self, result: Result) -> None:
-        """A model is done."""
+    def ended(self, result: Result) -> None:
+        """The check of a model has ended."""
         ...
 
 
@@ -48,19 +48,19 @@ class RunSettings:
     installed: str  # digest of what is installed
     cache: ResultCache | None
     outputs: Outputs
-    jobs: int | None  # at most at once; None: as many as there are CPUs
+    jobs: int | None  # maximum number of models at once; None: the number of CPUs
     stages: Stages
     stop: Stop
-    job_seconds: float  # that the stages of one Job may take
+    job_seconds: float  # time limit for the stages of one Job
 
 
 def check_all(
     requests: Sequence[PreflightRequest], settings: RunSettings, watcher: Watcher
 ) -> tuple[list[Result], list[FileMessage]]:
-    """Check all of them; return the results in the order asked, and what was written.
+    """Check all models; return the results in the order given, and messages about written files.
 
     Raises:
-        Stopped: a signal came; nothing is left behind.
+        Stopped: a signal arrived; temporary files are removed.
     """
     jobs = min(settings.jobs or _cpus(), len(requests))
     each_at_once = max(1, _cpus() // jobs)
@@ -72,7 +72,9 @@ def check_all(
         while waiting or running:
             while waiting and len(running) < jobs and not settings.stop.is_set():
                 request = requests[waiting[0]]
-                at_once = memory.take(waiting[0], request, min(each_at_once, apart(request)))
+                at_once = memory.reserve(
+                    waiting[0], request, min(each_at_once, independent_jobs(request))
+                )
                 if not at_once:
                     break
                 number = waiting.pop(0)
@@ -82,11 +84,11 @@ def check_all(
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for each in done:
                 number = running.pop(each)
-                memory.give_back(number)
+                memory.release(number)
                 if each.exception() is None:
                     ended[number] = each.result()
                 elif not isinstance(each.exception(), Stopped):
-                    settings.stop.set()  # a bug of ours: end the others, and let it be seen
+                    settings.stop.set()  # a bug: end the others, and raise it
                     each.result()
     if len(ended) < len(requests):
         raise Stopped
@@ -97,27 +99,29 @@ def check_all(
 def _one(
     request: PreflightRequest, settings: RunSettings, watcher: Watcher, at_once: int
 ) -> tuple[Result, list[FileMessage]]:
-    watcher.begins(request.source)
-    # the model that would be served is no part of a result
+    watcher.started(request.source)
+    # a cached result does not contain the model to write
     if settings.cache and settings.outputs.fix is None:
         earlier = settings.cache.result(request, settings.held, settings.installed)
         if earlier:
-            watcher.ends(earlier)
+            watcher.ended(earlier)
             return earlier, []
-    said: list[FileMessage] = []
+    messages: list[FileMessage] = []
 
     def progress(target: str, stage: str) -> None:
         watcher.stage(request.source, target, stage)
 
     try:
-        settings.stages.begin()
-        # in the time that the stages take to begin
+        settings.stages.start()
+        # while the fork server starts
         from enginewright_cli.preflight.check import check  # noqa: PLC0415 - loaded lazily
         from enginewright_cli.preflight.workspace import workspace  # noqa: PLC0415 - likewise
 
         with workspace(settings.stages, settings.stop, settings.job_seconds) as place:
             result = check(request, place, settings.held, progress, at_once)
-            said = settings.outputs.save_model(result, lambda key: place.artifact("prepared", key))
+            messages = settings.outputs.save_model(
+                result, lambda key: place.artifact("prepared", key)
+            )
             if settings.cache:
                 settings.cache.keep(
                     request, settings.held, settings.installed, result, place.fetched()
@@ -125,13 +129,13 @@ def _one(
     except InstallationError as error:
         result = _unknown(request, Reason.INTERNAL_ERROR, str(error))
     except OSError as error:
-        result = _unknown(request, _reason(error), _in_words(error))
-    watcher.ends(result)
-    return result, said
+        result = _unknown(request, _reason(error), _error_text(error))
+    watcher.ended(result)
+    return result, messages
 
 
 def _unknown(request: PreflightRequest, reason: Reason, cause: str) -> Result:
-    """Return the result of a model that could not be looked at."""
+    """Return the result of a model that could not be checked."""
     names = tuple(each.name for each in request.targets)
     finding = found(Finding(reason=reason, cause=cause), "preflight", names)
     return Result(
@@ -155,7 +159,7 @@ def _reason(error: OSError) -> Reason:
     return Reason.STORE_UNAVAILABLE if error.errno == errno.EROFS else Reason.INTERNAL_ERROR
 
 
-def _in_words(error: OSError) -> str:
+def _error_text(error: OSError) -> str:
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{error.strerror or error}"
 

@@ -1,4 +1,4 @@
-"""Memory that models are likely to need, by which so many of them, and of their Jobs, run at once."""
+"""Estimates the memory of models, which limits how many of them and of their Jobs run at once."""
 
 import mmap
 import os
@@ -14,23 +14,23 @@ _MIB: Final = 1 << 20
 _MEMORY_AT_LEAST: Final = 200 * _MIB
 _MEMORY_FOR_AN_ENGINE: Final = 400 * _MIB
 _MEMORY_TIMES_SIZE: Final = 5
-_USABLE: Final = 0.8  # of what is free
+_USABLE: Final = 0.8  # of the free memory
 _MODEL: Final = ".onnx"
-_SMALL: Final = _MIB  # files that decide nothing
-_MOST_LOOKED_FOR: Final = 16  # files, by their names in a model
+_SMALL: Final = _MIB  # smaller files are ignored
+_MAX_SEARCHED: Final = 16  # file names that are searched in a model
 
 
 class Memory:
-    """Memory that is promised to the models under way."""
+    """Memory reserved for the models in progress."""
 
     def __init__(self) -> None:
         self._free = _free_memory() * _USABLE
         self._taken: dict[int, int] = {}
 
-    def take(self, number: int, request: PreflightRequest, most: int) -> int:
-        """Promise what a model is likely to need; return how many of its Jobs may run at once.
+    def reserve(self, number: int, request: PreflightRequest, most: int) -> int:
+        """Reserve what a model is likely to need; return how many of its Jobs may run at once.
 
-        0: others must end first. One model alone takes what it needs: there is nothing to wait for.
+        0: others must end first. A single model always gets at least one, since none would free more.
         """
         needed = need(request)
         left = self._free - sum(self._taken.values())
@@ -40,13 +40,13 @@ class Memory:
             self._taken[number] = jobs * needed
         return jobs
 
-    def give_back(self, number: int) -> None:
-        """Take it back when the model has been looked at."""
+    def release(self, number: int) -> None:
+        """Release the memory of a model that has been checked."""
         del self._taken[number]
 
 
-def apart(request: PreflightRequest) -> int:
-    """Return how many Jobs of a model have nothing to wait for in each other."""
+def independent_jobs(request: PreflightRequest) -> int:
+    """Return how many Jobs of a model are independent of each other."""
     if not _is_known(request.source):
         return 1
     engines = sum(each.compute_capability is not None for each in request.targets)
@@ -54,7 +54,7 @@ def apart(request: PreflightRequest) -> int:
 
 
 def _is_known(source: str) -> bool:
-    """Tell whether the model's size is known before it is fetched: not at a URI, nor in an archive."""
+    """Return whether the model's size is known before it is fetched: not for a URI or an archive."""
     path = Path(source)
     return "://" not in source and (path.suffix.lower() == _MODEL or path.is_dir())
 
@@ -67,7 +67,7 @@ def need(request: PreflightRequest) -> int:
 
 
 def _size(source: str) -> int:
-    """Return the bytes of a model with its external data, of an archive as it is; 0: not known."""
+    """Return the bytes of a model with its external data, or of an archive; 0: not known."""
     if "://" in source:
         return 0
     path = Path(source)
@@ -88,15 +88,15 @@ def _size(source: str) -> int:
 
 
 def _named(path: Path, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names that occur in a model, as those of its external data do; of many all."""
-    if not names or len(names) > _MOST_LOOKED_FOR or not path.stat().st_size:
+    """Return the names that occur in a model, as those of its external data do; all if too many."""
+    if not names or len(names) > _MAX_SEARCHED or not path.stat().st_size:
         return names
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return tuple(name for name in names if content.find(os.fsencode(name)) >= 0)
 
 
 def _free_memory() -> int:
-    """Return the bytes that this machine, and the container that we may be in, have left."""
+    """Return the free memory of this machine, or of the container if that is less, in bytes."""
     from enginewright_runtime.core.limits import memory_limit  # noqa: PLC0415 - loaded lazily
 
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""From what is typed to what is asked for. Every refusal says what to write instead."""
+"""Parses options. Every error message states what to write instead."""
 
 import re
 from typing import Final, get_args
@@ -15,8 +15,8 @@ from enginewright.contract.task import (
 
 _RANK: Final = re.compile(r"(\d+(?:x\d+)*|)")
 _PROFILE_SIZES: Final = 3
-# The newest opset and IR version that each ONNX Runtime loads: found by making sessions with the
-# last wheel of each, as `enginewright-runtime probe` does with the one at hand.
+# The newest opset and IR version that each ONNX Runtime loads: determined by creating sessions with
+# the last wheel of each, as `enginewright-runtime probe` does with the installed one.
 RUNTIME_LIMITS: Final = {
     "1.16": (19, 9),
     "1.17": (20, 9),
@@ -32,16 +32,16 @@ RUNTIME_LIMITS: Final = {
 
 
 class OptionError(ValueError):
-    """An option that cannot be used; says what to write."""
+    """An invalid option; the message states what to write."""
 
 
 def shape(text: str) -> ShapeProfile:
     """Read `INPUT=MIN:OPT:MAX`, sizes with x between: images=1x3x224x224:8x3x224x224:32x3x224x224.
 
-    One shape instead of three stands for all of them.
+    A single shape is used as MIN, OPT and MAX.
 
     Raises:
-        OptionError: it is none.
+        OptionError: it is invalid.
     """
     name, separator, rest = text.rpartition("=")
     parts = rest.split(":")
@@ -53,26 +53,26 @@ def shape(text: str) -> ShapeProfile:
         parts *= _PROFILE_SIZES
     if len(parts) != _PROFILE_SIZES:
         raise OptionError(f"--shapes {text!r}: write one shape, or three: MIN:OPT:MAX")
-    least, usual, most = (
+    smallest, typical, largest = (
         tuple(int(size) for size in part.split("x")) if part else () for part in parts
     )
-    if not len(least) == len(usual) == len(most):
+    if not len(smallest) == len(typical) == len(largest):
         raise OptionError(
-            f"--shapes {text!r}: give all three shapes as many sizes as the input has"
+            f"--shapes {text!r}: give all three shapes the number of dimensions of the input"
         )
     if any(
         not (low <= middle <= high and middle > 0)
-        for low, middle, high in zip(least, usual, most, strict=True)
+        for low, middle, high in zip(smallest, typical, largest, strict=True)
     ):
         raise OptionError(f"--shapes {text!r}: write sizes with MIN <= OPT <= MAX and OPT > 0")
-    return ShapeProfile(input=name, min=least, opt=usual, max=most)
+    return ShapeProfile(input=name, min=smallest, opt=typical, max=largest)
 
 
 def promise(budget: str | None) -> Promise:
     """Read `--budget`: `allow`, or shares such as `compute=2%,nodes=5%`; None: Forbid.
 
     Raises:
-        OptionError: it is none.
+        OptionError: it is invalid.
     """
     if budget is None:
         return Promise()
@@ -97,7 +97,7 @@ def precision(text: str | None) -> Precision | None:
     """Read `--precision`.
 
     Raises:
-        OptionError: it is none.
+        OptionError: it is invalid.
     """
     if text is None:
         return None
@@ -109,17 +109,19 @@ def precision(text: str | None) -> Precision | None:
 
 
 def limits(version: str | None, held: ImageFacts) -> tuple[str, int, int]:
-    """Return version, newest opset and newest IR version of the ONNX Runtime that is to serve.
+    """Return version, newest opset and newest IR version of the ONNX Runtime that will serve.
 
     Raises:
-        OptionError: nothing is known of it.
+        OptionError: the version is unknown.
     """
     if version is None:
         return held.ort_version, held.max_opset, held.max_ir_version
     minor = ".".join(version.split(".")[:2])
     if minor not in RUNTIME_LIMITS:
         known = ", ".join(RUNTIME_LIMITS)
-        raise OptionError(f"--runtime-version {version!r}: what it loads is known of {known}")
+        raise OptionError(
+            f"--runtime-version {version!r}: unknown version; known versions: {known}"
+        )
     opset, ir_version = RUNTIME_LIMITS[minor]
     return version, opset, ir_version
 
@@ -128,13 +130,13 @@ def recipe(
     held: ImageFacts,
     *,
     shapes: tuple[ShapeProfile, ...] = (),
-    wanted: Precision | None = None,
+    target_precision: Precision | None = None,
     runtime_version: str | None = None,
     target_opset: int | None = None,
     samples_uri: str | None = None,
     calibration_uri: str | None = None,
 ) -> Recipe:
-    """Return the recipe of a Job that was asked for the same; its backend is filled in later."""
+    """Return the recipe of a Job with these options; its backend is filled in later."""
     version, opset, ir_version = limits(runtime_version, held)
     quantization = (
         Quantization(calibration=Calibration(uri=calibration_uri)) if calibration_uri else None
@@ -146,7 +148,7 @@ def recipe(
         max_ir_version=ir_version,
         shapes=shapes,
         target_opset=target_opset,
-        precision=wanted,
+        precision=target_precision,
         quantization=quantization,
         samples_uri=samples_uri,
     )

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written under another name, then renamed."""
+"""Atomic writes: a file is written under a temporary name, then renamed."""
 
 import os
 from collections.abc import Iterator
@@ -10,25 +10,25 @@ from enginewright_cli.preflight.options import OptionError
 
 
 def check_folder(option: str, path: Path) -> None:
-    """See to it, before a long run, that a file can be written there.
+    """Verify, before a long run, that a file can be written there.
 
     Raises:
         OptionError: it cannot.
     """
     folder = path.parent
     if not folder.is_dir():
-        raise OptionError(f"{option} {path}: there is no folder {folder}; make it first")
+        raise OptionError(f"{option} {path}: folder {folder} does not exist; create it first")
     if path.is_dir():
-        raise OptionError(f"{option} {path}: that is a folder; name a file")
+        raise OptionError(f"{option} {path} is a folder; give a file")
     if not os.access(folder, os.W_OK) and not _is_device(path):
-        raise OptionError(f"{option} {path}: folder {folder} is read-only; name another one")
+        raise OptionError(f"{option} {path}: folder {folder} is not writable; choose another one")
 
 
 @contextmanager
 def replaced(path: Path) -> Iterator[BinaryIO]:
-    """Give a file to write to, which takes the place of `path` once all is written.
+    """Yield a file to write to, which replaces `path` once it is complete.
 
-    Whatever goes wrong, `path` stays as it was and nothing is left beside it.
+    On any error, `path` is unchanged and the temporary file is removed.
 
     Raises:
         OSError: there is no space, or no permission.
@@ -37,14 +37,14 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
         with path.open("ab") as stream:
             yield stream
         return
-    whole = path.resolve()  # a link stays one
-    part = whole.with_name(f".{whole.name}.{os.getpid()}.part")
+    resolved = path.resolve()  # a symbolic link stays one
+    part = resolved.with_name(f".{resolved.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        part.replace(whole)
+        part.replace(resolved)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
@@ -61,5 +61,5 @@ def write(path: Path, text: str) -> None:
 
 
 def _is_device(path: Path) -> bool:
-    """Tell whether it is there and no file, or /dev/stdout, which may lead to one."""
+    """Return whether the path is not a regular file, or is in /dev, which may link to one."""
     return path.exists() and (not path.is_file() or path.absolute().is_relative_to("/dev"))

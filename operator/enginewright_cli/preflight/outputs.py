@@ -1,4 +1,4 @@
-"""The files that a run is asked to write: refused before it begins, or reported at its end."""
+"""The files that a run writes: verified before it starts, written at its end."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from enginewright_cli.preflight.result import Result
 
 @dataclass(frozen=True)
 class FileMessage:
-    """What became of a file."""
+    """A message about a written file, or why it could not be written."""
 
     text: str
     failed: bool = False
@@ -20,30 +20,30 @@ class FileMessage:
 
 @dataclass(frozen=True)
 class Outputs:
-    """Where to write what; None: nowhere."""
+    """The files to write; None: not requested."""
 
     html: Path | None = None
     junit: Path | None = None
     fix: Path | None = None
 
     def check(self, sources: Sequence[str]) -> None:
-        """See to it that all of it can be written.
+        """Verify that all of them can be written.
 
         Raises:
-            OptionError: it cannot; says what to do.
+            OptionError: one cannot; the message states the remedy.
         """
         for option, path in (("--html", self.html), ("--junit", self.junit)):
             if path is not None:
                 outfile.check_folder(option, path)
         if self.fix is not None:
             if len(sources) != 1:
-                raise OptionError(f"--fix {self.fix}: it writes one model, so give one")
-            from enginewright_cli.preflight import fix  # noqa: PLC0415 - seldom asked for
+                raise OptionError(f"--fix {self.fix} writes one model: give exactly one")
+            from enginewright_cli.preflight import fix  # noqa: PLC0415 - rarely used
 
             fix.check(self.fix, sources[0])
 
     def save_model(self, result: Result, artifact: Callable[[str], Path]) -> list[FileMessage]:
-        """Write the model that would be served, while the run's store is there.
+        """Write the model that would be served, while the run's store exists.
 
         Args:
             result: of the run.
@@ -51,7 +51,7 @@ class Outputs:
         """
         if self.fix is None:
             return []
-        from enginewright_cli.preflight import fix  # noqa: PLC0415 - seldom asked for
+        from enginewright_cli.preflight import fix  # noqa: PLC0415 - rarely used
 
         try:
             log = fix.write(self.fix, result, artifact)
@@ -59,12 +59,12 @@ class Outputs:
             return [FileMessage(str(error), failed=True)]
         if log is None:
             return [
-                FileMessage(f"--fix {self.fix}: nothing is written, for no target would serve it")
+                FileMessage(f"--fix {self.fix}: not written, since no target would serve the model")
             ]
         return [FileMessage(line) for line in fix.summary(log, self.fix)]
 
     def save_reports(self, results: Sequence[Result]) -> list[FileMessage]:
-        """Write the renderings."""
+        """Write the reports."""
         return list(self._reports(results))
 
     def _reports(self, results: Sequence[Result]) -> Iterator[FileMessage]:
@@ -74,7 +74,7 @@ class Outputs:
         ):
             if path is None:
                 continue
-            # imported when it is asked for, as a preflight that is cached takes no longer than that
+            # imported only if requested: the import takes as long as a cached preflight
             render = getattr(import_module(f"enginewright_cli.preflight.{module}"), name)
             try:
                 outfile.write(path, render(results))

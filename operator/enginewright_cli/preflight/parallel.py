@@ -1,4 +1,4 @@
-"""Calls that run at once, for one model: what one of them raises ends the others."""
+"""Concurrent calls for one model: an exception of one ends the others."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -9,15 +9,15 @@ from enginewright_cli.preflight.stopping import Stopped
 def in_parallel(
     calls: Sequence[Callable[[], None]], at_once: int, abandon: Callable[[], None]
 ) -> None:
-    """Make all calls, and return when the last one under way has ended.
+    """Make all calls, and return when all of them have ended.
 
     Args:
-        calls: begun in this order.
-        at_once: so many at most.
-        abandon: ends the calls under way soon, with `Stopped`.
+        calls: started in this order.
+        at_once: maximum number at once.
+        abandon: makes the running calls end soon, with `Stopped`.
 
     Raises:
-        Exception: the first that a call has raised by itself; else `Stopped`.
+        Exception: the first one that is not `Stopped`; otherwise `Stopped`.
     """
     if not calls:
         return

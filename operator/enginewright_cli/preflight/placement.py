@@ -1,4 +1,4 @@
-"""Which nodes run where, from what the manifest has of them: names, costs and the engine's parts."""
+"""Where nodes run, from the manifest: their names, costs and the engine's partitions."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ _DIGITS: Final = 6  # of a share
 
 
 def of_engine(manifest: Manifest) -> Placement | None:
-    """Return what is in the engine and what is outside; None where nothing was profiled."""
+    """Return the nodes inside and outside the engine; None: nothing was profiled."""
     from enginewright_runtime.core.labels import fused_name  # noqa: PLC0415 - loaded lazily
 
     parts = manifest.engine.partitions if manifest.engine else ()
@@ -22,7 +22,7 @@ def of_engine(manifest: Manifest) -> Placement | None:
     names = {_name(label) for label in inside}
 
     def outside(cost: NodeCost) -> int:
-        # ONNX Runtime has fused nodes that the builder was given one by one
+        # ONNX Runtime has fused nodes that the builder received separately
         if fused_name(cost.label) in names:
             return 0
         return cost.count - min(cost.count, inside[cost.label])
@@ -31,7 +31,7 @@ def of_engine(manifest: Manifest) -> Placement | None:
 
 
 def of_session(manifest: Manifest, elsewhere: Iterable[str]) -> Placement | None:
-    """Return the same of a live session.
+    """Return the placement of a live session; None: nothing was profiled.
 
     Args:
         manifest: of the model that it serves.

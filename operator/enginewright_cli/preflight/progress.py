@@ -1,4 +1,4 @@
-"""Shows how far models are: a line for each that moves on a terminal (`live`), one at its end elsewhere."""
+"""Shows progress: live rows on a terminal (`live`), otherwise one line per completed model."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from enginewright_cli.preflight.result import Result
 
 
 class _Lines(Watcher):
-    """One line a model, for logs."""
+    """One line per completed model, for logs."""
 
     def __init__(self, console: Console, models: int) -> None:
         self._console = console
@@ -20,7 +20,7 @@ class _Lines(Watcher):
         self._done = 0
 
     @override
-    def begins(self, source: str) -> None:
+    def started(self, source: str) -> None:
         return
 
     @override
@@ -28,10 +28,10 @@ class _Lines(Watcher):
         return
 
     @override
-    def ends(self, result: Result) -> None:
+    def ended(self, result: Result) -> None:
         self._done += 1
         if self._models > 1:
-            time = "an earlier run" if result.cached else f"{result.seconds:.1f} s"
+            time = "cached" if result.cached else f"{result.seconds:.1f} s"
             self._console.print(
                 f"[{self._done}/{self._models}] {result.verdict} {visible(result.source)} ({time})",
                 markup=False,
@@ -42,11 +42,11 @@ class _Lines(Watcher):
 
 @contextmanager
 def shown(console: Console, models: int) -> Iterator[Watcher]:
-    """Give what is notified of the models."""
+    """Yield the watcher to notify of progress."""
     if not console.is_terminal:
         yield _Lines(console, models)
         return
-    from enginewright_cli.preflight.live import live  # noqa: PLC0415 - terminals alone have it
+    from enginewright_cli.preflight.live import live  # noqa: PLC0415 - only for terminals
 
     with live(console, models) as watcher:
         yield watcher

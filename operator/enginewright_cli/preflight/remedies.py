@@ -1,7 +1,6 @@
-"""What to do about a finding on a machine that is no cluster, and the options that do it.
+"""Remedies of findings outside a cluster, and the options that apply them.
 
-The stages propose what a resource would say; whoever runs preflight needs the same as an option that
-can be pasted.
+The stages propose fields of a resource; preflight shows the same as options that can be pasted.
 """
 
 import shlex
@@ -12,21 +11,21 @@ from enginewright.contract.report import Proposal
 from enginewright.contract.task import ShapeProfile
 
 REMEDIES_HERE: Final = {
-    Reason.STORE_UNAVAILABLE: "set TMPDIR to a folder that can be written",
+    Reason.STORE_UNAVAILABLE: "set TMPDIR to a writable folder",
     Reason.STORAGE_FULL: (
-        "free space where temporary files lie, or set TMPDIR to a folder with more that can be"
-        " written"
+        "free space in the folder for temporary files, or set TMPDIR to a writable folder with more"
+        " space"
     ),
     Reason.OUT_OF_MEMORY: "free memory; with several models, lower --jobs",
-    Reason.TIMEOUT: "try again on a machine with less load, or raise --timeout and spec.build.timeout",
-    Reason.PROCESSOR_MISMATCH: "run preflight on a processor of the kind that is to serve",
+    Reason.TIMEOUT: "retry on a machine with less load, or raise --timeout and spec.build.timeout",
+    Reason.PROCESSOR_MISMATCH: "run preflight on a processor of the kind that will serve",
     Reason.BACKEND_CRASHED: "choose another target, or report its last output to its maintainers",
-    Reason.INTERNAL_ERROR: "report this with what --json prints",
+    Reason.INTERNAL_ERROR: "report this with the output of --json",
 }
 
 
 def suggested(proposal: Proposal | None) -> tuple[str, ...]:
-    """Return the options that say what is proposed; () where nothing is."""
+    """Return the options that apply a proposal; () without one."""
     return tuple(
         f"--shapes {shlex.quote(option(each))}"
         for each in (proposal.shapes if proposal else ())

@@ -1,4 +1,4 @@
-"""From a model and its options to what is looked at. Nothing is started before all of it is read."""
+"""The request for one model, from its options: validated completely before anything starts."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +11,13 @@ from enginewright_cli.preflight import options, targets
 from enginewright_cli.preflight.config import ModelOptions
 from enginewright_cli.preflight.formatting import visible
 
-_MISSING: Final = "there is no such file"
+_MISSING: Final = "no such file"
 _CLAIM: Final = "local"
 
 
 @dataclass(frozen=True)
 class PreflightRequest:
-    """What is to be looked at, and how."""
+    """The model to check, and how."""
 
     source: str  # a path of this machine, or a URI as in spec.source.uri
     targets: tuple[targets.PreflightTarget, ...]
@@ -28,35 +28,35 @@ class PreflightRequest:
 
 
 def request(
-    source: str, wanted: ModelOptions, held: ImageFacts, image: tuple[str, ImageFacts] | None
+    source: str, model_options: ModelOptions, held: ImageFacts, image: tuple[str, ImageFacts] | None
 ) -> PreflightRequest:
-    """Return what is asked about a model.
+    """Return the request for a model.
 
     Args:
         source: a path or a URI.
-        wanted: its options.
-        held: what this installation holds.
-        image: reference and contents of the image that is to serve; None: this installation's.
+        model_options: its options.
+        held: what is installed here.
+        image: reference and contents of the image that will serve; None: that of this installation.
 
     Raises:
-        OptionError, TargetError: something of it cannot be used.
+        OptionError, TargetError: an option is invalid.
     """
     _check_source(source)
-    samples = _data("samples", wanted.samples, folder=False)
-    calibration = _data("calibration", wanted.calibration, folder=True)
+    samples = _data("samples", model_options.samples, folder=False)
+    calibration = _data("calibration", model_options.calibration, folder=True)
     return PreflightRequest(
         source=source,
-        targets=_targets(wanted.targets, held, image),
+        targets=_targets(model_options.targets, held, image),
         recipe=options.recipe(
             image[1] if image else held,
-            shapes=tuple(map(options.shape, wanted.shapes or ())),
-            wanted=options.precision(wanted.precision),
-            runtime_version=wanted.runtime_version,
-            target_opset=wanted.target_opset,
+            shapes=tuple(map(options.shape, model_options.shapes or ())),
+            target_precision=options.precision(model_options.precision),
+            runtime_version=model_options.runtime_version,
+            target_opset=model_options.target_opset,
             samples_uri=local_uri(samples) if samples else None,
             calibration_uri=local_uri(calibration) if calibration else None,
         ),
-        promise=options.promise(wanted.budget),
+        promise=options.promise(model_options.budget),
         samples=samples,
         calibration=calibration,
     )
@@ -65,38 +65,36 @@ def request(
 def _targets(
     names: tuple[str, ...] | None, held: ImageFacts, image: tuple[str, ImageFacts] | None
 ) -> tuple[targets.PreflightTarget, ...]:
-    asked = tuple(dict.fromkeys(map(targets.parse, names or ())))
-    found = asked or targets.defaults(held)
+    requested = tuple(dict.fromkeys(map(targets.parse, names or ())))
+    found = requested or targets.defaults(held)
     for each in found:
         targets.check(each, held)
     if image is None:
         return found
     reference, serves = image
-    there = tuple(each for each in found if each.backend in serves.backends)
-    if len(there) < len(asked) or not there:
-        missing = next(each for each in found if each not in there)
+    supported = tuple(each for each in found if each.backend in serves.backends)
+    if len(supported) < len(requested) or not supported:
+        missing = next(each for each in found if each not in supported)
         raise targets.TargetError(
-            f"target {missing.name} needs backend {missing.backend}, and image {reference} holds"
-            f" {', '.join(serves.backends) or 'none'}; name another --image or --target"
+            f"target {missing.name} needs backend {missing.backend}, but image {reference} has"
+            f" {', '.join(serves.backends) or 'none'}; choose another --image or --target"
         )
-    return there
+    return supported
 
 
 def _check_source(source: str) -> None:
     if not source.isascii() and any(0xD800 <= ord(each) <= 0xDFFF for each in source):
-        # what Python makes of bytes that are no UTF-8, which no JSON carries
+        # surrogates, by which Python represents bytes that are not UTF-8; JSON cannot contain them
         raise options.OptionError(f"{visible(source)}: its name is not UTF-8; rename it")
     if "://" in source:
         return
     path = Path(source)
     if path.is_symlink() and not path.exists():
-        raise options.OptionError(
-            f"{source}: it is a link to {path.readlink()}, which is not there"
-        )
+        raise options.OptionError(f"{source}: dangling link to {path.readlink()}")
     if not path.exists():
         raise options.OptionError(f"{source}: {_MISSING}")
     if not path.is_file() and not path.is_dir():
-        raise options.OptionError(f"{source}: that is neither a file nor a folder")
+        raise options.OptionError(f"{source}: neither a file nor a folder")
 
 
 def _data(option: str, value: str | None, *, folder: bool) -> Path | None:
@@ -106,10 +104,10 @@ def _data(option: str, value: str | None, *, folder: bool) -> Path | None:
     if not path.exists():
         raise options.OptionError(f"--{option} {value}: {_MISSING}")
     if not (path.is_file() or (folder and path.is_dir())):
-        raise options.OptionError(f"--{option} {value}: that is not a file")
+        raise options.OptionError(f"--{option} {value}: not a file")
     return path
 
 
 def local_uri(path: Path) -> str:
-    """Return the address under which stage `fetch` finds a file of this machine."""
+    """Return the URI at which stage `fetch` finds a file of this machine."""
     return f"pvc://{_CLAIM}/{path.name}"

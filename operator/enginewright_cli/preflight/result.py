@@ -1,7 +1,8 @@
-"""What preflight found, as data: the JSON that is documented, and what every rendering is made of.
+"""The result of preflight, as data: the documented JSON, and the source of every other output.
 
 The docstring below each field is its description in docs/preflight.schema.json, which
-hack/preflight-schema makes of this file. Within one version of the schema fields are only added.
+hack/preflight-schema generates from this file. Within one version of the schema, fields are only
+added.
 """
 
 from typing import Final, Literal, TypeAlias, get_args
@@ -28,7 +29,7 @@ class OperatorCount(Described):
     operator: str
     """Name of the operator, with its domain before it unless that is ai.onnx's."""
     count: int
-    """How many nodes there are, those of bodies and functions among them."""
+    """Number of nodes, including those of subgraphs and functions."""
     weight_bytes: int = 0
     """Size of the constant tensors that these nodes read."""
 
@@ -39,11 +40,11 @@ class WeightType(Described):
     dtype: str
     """Name of the element type, as in NumPy."""
     tensors: int
-    """How many tensors there are."""
+    """Number of tensors."""
     elements: int
-    """How many elements they have together."""
+    """Total number of elements."""
     size_bytes: int
-    """Their size."""
+    """Total size."""
 
 
 class Weight(Described):
@@ -60,16 +61,16 @@ class Weight(Described):
 
 
 class Graph(Described):
-    """What the source's graph is made of, read without its external data."""
+    """Contents of the source's graph, read without its external data."""
 
     producer: str = ""
-    """Name and version of the exporter, as it says."""
+    """Name and version of the exporter, as the model states them."""
     opsets: dict[str, int] = Field(default_factory=dict)
     """Version of each imported domain; ai.onnx's has the empty name."""
     functions: int = 0
-    """How many functions the model brings along."""
+    """Number of functions that the model defines."""
     operator_types: int = 0
-    """How many different operators there are."""
+    """Number of different operators."""
     operators: tuple[OperatorCount, ...] = ()
     """The operators by number of nodes, most first; at most 100."""
     weight_types: tuple[WeightType, ...] = ()
@@ -77,60 +78,60 @@ class Graph(Described):
     largest_weights: tuple[Weight, ...] = ()
     """The largest constant tensors; at most 10."""
     external_bytes: int = 0
-    """Size of the constant tensors that lie in external data."""
+    """Size of the constant tensors in external data."""
 
 
 class ModelFacts(Described):
-    """The model as it was found."""
+    """The source model."""
 
     digest: str
     """sha256 over the .onnx file and its external data."""
     ir_version: int | None = None
-    """The file's IR version; absent, as what follows, where the model could not be read."""
+    """IR version of the file; absent, like the fields below except size_bytes, where the model could not be read."""
     opset: int | None = None
     """Version of the domain ai.onnx that it imports."""
     nodes: int | None = None
-    """Number of nodes in the file, constants and those of bodies and functions among them."""
+    """Number of nodes in the file, including constants and those of subgraphs and functions."""
     inputs: tuple[TensorSpec, ...] = ()
-    """What a caller gives."""
+    """Inputs of the model."""
     outputs: tuple[TensorSpec, ...] = ()
-    """What a caller gets."""
+    """Outputs of the model."""
     size_bytes: int
     """Size of the .onnx file and its external data."""
     graph: Graph | None = None
-    """What the graph is made of; absent where the file cannot be parsed."""
+    """Contents of the graph; absent where the file cannot be parsed."""
 
 
 class Found(Described):
-    """One finding, with the stage and the targets that it was made for."""
+    """One finding, with its stage and targets."""
 
     severity: Literal["error", "warning"]
-    """Whether it stops the model; a warning does not."""
+    """error: the model cannot be deployed; warning: it can."""
     reason: str
-    """Why, as one of the reasons that conditions and metrics carry."""
+    """Reason, as in conditions and metrics."""
     message: str
-    """The thing and the reason, as text."""
+    """Object and cause, as text."""
     remedy: str
-    """What to do about it; empty where nothing is known."""
+    """What to do about it; empty: no known remedy."""
     options: tuple[str, ...] = ()
-    """Options of this command that mend it, quoted for a shell, with sizes to be checked."""
+    """Options of this command that resolve it, quoted for a shell; check the suggested sizes."""
     nodes: tuple[str, ...] = ()
-    """Nodes at fault, each as "name (OpType)"; at most 100."""
+    """Affected nodes, each as "name (OpType)"; at most 100."""
     node_count: int = 0
-    """How many nodes are at fault."""
+    """Number of affected nodes."""
     stage: str
-    """The stage of the pipeline that found it."""
+    """Stage that reported it."""
     targets: tuple[str, ...]
-    """The targets that it was found for."""
+    """Targets that it applies to."""
 
 
 class Parity(Described):
-    """How close what would serve is to the source."""
+    """How close the outputs of the served model are to the source model's."""
 
     verdict: Literal["pass", "fail", "unknown"]
-    """Whether every output is within its tolerance; unknown where nothing was compared."""
+    """Whether every output is within its tolerance; unknown: nothing was compared."""
     outputs: tuple[OutputParity, ...] = ()
-    """The figures of each output; empty where nothing was compared, as of a source served as it is."""
+    """Results for each output; empty: nothing was compared, such as for a source that is served unchanged."""
 
 
 class PlacedOperator(Described):
@@ -139,135 +140,135 @@ class PlacedOperator(Described):
     operator: str
     """Name of the operator."""
     count: int
-    """How many compute nodes there are."""
+    """Number of compute nodes."""
     elsewhere: int
-    """How many of them run elsewhere than on the target's backend."""
+    """Number of them that do not run on the target's backend."""
     share: float | None = None
     """Their share of the compute time on a CPU, 0 to 1; absent: not profiled."""
     elsewhere_share: float | None = None
-    """The share of those elsewhere."""
+    """Share of those that do not run on the target's backend."""
 
 
 class PlacedNode(Described):
     """Where the compute nodes of one name run."""
 
     label: str
-    """The node, as "name (OpType)"; nodes without a name share one label an operator."""
+    """The node, as "name (OpType)"; nodes without a name share one label per operator."""
     count: int
-    """How many compute nodes have this label."""
+    """Number of compute nodes with this label."""
     elsewhere: int
-    """How many of them run elsewhere than on the target's backend."""
+    """Number of them that do not run on the target's backend."""
     share: float | None = None
     """Their share of the compute time on a CPU, 0 to 1; absent: not profiled."""
 
 
 class Placement(Described):
-    """Where the compute nodes run. ONNX Runtime has folded constants away before."""
+    """Where the compute nodes run, after ONNX Runtime's constant folding."""
 
     operators: tuple[PlacedOperator, ...] = ()
-    """All compute nodes by operator, costliest first; at most 100 operators."""
+    """All compute nodes by operator, highest compute time first; at most 100 operators."""
     nodes: tuple[PlacedNode, ...] = ()
-    """The nodes that run elsewhere, then the others, costliest first; at most 200."""
+    """Nodes that do not run on the target's backend, then the others, highest compute time first; at most 200."""
     shape_nodes: int = 0
-    """Nodes that compute shapes only, which may run anywhere and are counted nowhere else."""
+    """Number of nodes that compute only shapes, which may run anywhere and are excluded from all other counts."""
 
 
 class Engine(Described):
-    """What was built."""
+    """The engine that was built."""
 
     sha256: str
     """Digest of the (largest) engine file."""
     compute_capabilities: tuple[str, ...] = ()
     """Compute capabilities of the GPUs that it runs on."""
     partitions: int
-    """How many parts of the graph became engines; 1: it is whole."""
+    """Number of subgraphs that became engines."""
     ahead_of_time: bool = False
-    """Whether it was built without such a device, so that nothing could be run or measured."""
+    """Whether it was built without a device of this kind, so that it could not be run or measured."""
     workspace_bytes: int | None = None
-    """Device memory that the builder may use for a layer; absent: its own limit."""
+    """Workspace limit: device memory that the builder may use for a layer; absent: the builder's default."""
     peak_memory_bytes: int | None = None
-    """Most memory of this machine that the build took."""
+    """Peak host memory of the build."""
     max_abs_error: float | None = None
-    """Largest difference of the engine from the prepared model; absent: it was not run."""
+    """Largest absolute difference between engine and prepared model; absent: it was not run."""
     outputs: tuple[OutputParity, ...] = ()
-    """The engine's own figures, of each output; empty: it was not run."""
+    """Results of the engine for each output; empty: it was not run."""
 
 
 class TargetResult(Described):
-    """What one target does with the model."""
+    """Result for one target."""
 
     verdict: Verdict
-    """pass: it serves there whole; warn: it serves, and something is to be known; fail: not."""
+    """pass: the complete model can be served; warn: it can be served, with warnings; fail: it cannot."""
     backend: str
-    """What runs the model there: tensorrt-rtx, cuda, openvino or cpu."""
+    """Backend that runs the model: tensorrt-rtx, cuda, openvino or cpu."""
     scope: str = ""
-    """Which backend of which version the verdict speaks of, and what it cannot know of a cluster's classes."""
+    """Backend and versions that the verdict applies to, and what a cluster's class may do differently."""
     reason: str | None = None
-    """Why it failed, as one of the reasons that conditions and metrics carry."""
+    """Reason for the failure, as in conditions and metrics."""
     message: str = ""
-    """Why it failed, as text."""
+    """Cause and remedy of the failure, as text."""
     nodes_total: int | None = None
-    """Nodes that compute data; absent, as what follows, where it did not come that far."""
+    """Number of compute nodes; absent, like the fields below, where an earlier stage failed."""
     nodes_accelerated: int | None = None
-    """How many of them run on the target's backend."""
+    """Number of them that run on the target's backend."""
     elsewhere: tuple[str, ...] = ()
-    """The first nodes that run elsewhere, each as "name (OpType)"."""
+    """The first nodes that do not run on the target's backend, each as "name (OpType)"."""
     compute_share_elsewhere: float | None = None
     """Their share of the compute time on a CPU, 0 to 1; absent: not profiled."""
     placement: Placement | None = None
-    """Which nodes run where; absent where they were not profiled."""
+    """Where the nodes run; absent: not profiled."""
     engine_bytes: int | None = None
-    """Size of the engine; absent where the backend needs none."""
+    """Size of the engine; absent: the backend has no engines."""
     build_seconds: float | None = None
-    """Time that building the engine took on this machine."""
+    """Build time of the engine on this machine."""
     engine: Engine | None = None
-    """About the engine; absent where the backend needs none."""
+    """The engine; absent: the backend has no engines."""
     precision: str | None = None
-    """Precision that the model was brought to; absent: its own."""
+    """Precision that the model was converted to; absent: its own."""
     changes: tuple[Change, ...] = ()
-    """What was done to the source before it is served; empty: nothing."""
+    """Changes of the source model before it is served; empty: none."""
     parity: Parity | None = None
-    """How close what would serve is to the source."""
+    """How close the outputs of the served model are to the source model's."""
     latency: Latency | None = None
-    """Seconds a run on this machine; absent where it has no such device."""
+    """Latency on this machine, in seconds; absent: it has no device of this kind."""
     versions: dict[str, str] = Field(default_factory=dict)
-    """Versions of what made it."""
+    """Versions of the software that created it."""
     prepared_key: str | None = None
     """Key of the prepared model in the store."""
     engine_key: str | None = None
-    """Key of the engine in the store; absent where the backend needs none."""
+    """Key of the engine in the store; absent: the backend has no engines."""
     seconds: float = 0.0
-    """Time that finding out took."""
+    """Duration of the check, in seconds."""
 
 
 class Result(Described):
-    """All about one model."""
+    """Result for one model."""
 
-    # "schema" is a method of pydantic's models, so the field has another name here
+    # pydantic's models have a method `schema`, hence the underscore
     model_config = ConfigDict(
         validate_by_name=True, validate_by_alias=True, serialize_by_alias=True
     )
 
     schema_: Literal["enginewright.dev/preflight/v1"] = Field(default=SCHEMA, alias="schema")
-    """Name and version of this form."""
+    """Name and version of this format."""
     verdict: Verdict
     """The worst of the targets' verdicts."""
     source: str
     """The model: a path, or a URI as in spec.source.uri."""
     model: ModelFacts | None = None
-    """The model as it was found; absent where it could not be fetched."""
+    """The source model; absent: it could not be fetched."""
     findings: tuple[Found, ...] = ()
-    """Everything found, errors first."""
+    """All findings, errors first."""
     targets: dict[str, TargetResult] = Field(default_factory=dict)
-    """What each target does with the model, by the target's name, in the order asked for."""
+    """Result for each target, by the target's name, in the order requested."""
     seconds: float = 0.0
-    """Time that all of it took."""
+    """Total duration, in seconds."""
     cached: bool = False
-    """Whether this is an earlier run's result, for the same model, options and versions."""
+    """Whether this is the cached result of an earlier run with the same model, options and versions."""
 
 
 class Results(Described):
-    """All about several models: what one model's result is for one."""
+    """Results for several models."""
 
     model_config = ConfigDict(
         validate_by_name=True, validate_by_alias=True, serialize_by_alias=True
@@ -276,20 +277,20 @@ class Results(Described):
     schema_: Literal["enginewright.dev/preflight-models/v1"] = Field(
         default="enginewright.dev/preflight-models/v1", alias="schema"
     )
-    """Name and version of this form."""
+    """Name and version of this format."""
     verdict: Verdict
     """The worst of the models' verdicts."""
     models: tuple[Result, ...]
-    """Each model, in the order asked for."""
+    """Result for each model, in the order requested."""
 
 
 def worst(verdicts: tuple[Verdict, ...]) -> Verdict:
-    """Return the worst of several; "pass" of none."""
+    """Return the worst verdict; "pass" for an empty tuple."""
     return max(verdicts, key=VERDICTS.index, default="pass")
 
 
 def advice(finding: Finding) -> str:
-    """Return what to do about it on a machine that is no cluster."""
+    """Return the remedy for a finding outside a cluster."""
     return REMEDIES_HERE.get(finding.reason, finding.advice)
 
 
@@ -309,7 +310,7 @@ def found(finding: Finding, stage: str, targets: tuple[str, ...]) -> Found:
 
 
 def merged(findings: list[Found]) -> tuple[Found, ...]:
-    """Return each finding once, with all the targets that it was made for; errors first."""
+    """Return each finding once, with all targets that it applies to; errors first."""
     targets: dict[tuple[str, str, str], list[str]] = {}
     first: dict[tuple[str, str, str], Found] = {}
     for each in findings:

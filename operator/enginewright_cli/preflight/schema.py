@@ -1,4 +1,4 @@
-"""The JSON Schema of what `--json` prints, made of the classes that print it."""
+"""The JSON Schema of what `--json` prints, generated from its classes."""
 
 import ast
 import inspect
@@ -15,69 +15,69 @@ from enginewright_cli.preflight.result import SCHEMA, Described, Result, Results
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _NULL: Final = {"type": "null"}
-# classes that the pipeline shares, whose fields have comments and no descriptions
+# classes of the contract, whose fields have comments instead of descriptions
 _SHARED: Final[dict[type[BaseModel], dict[str, str]]] = {
     TensorSpec: {
         "name": "Name of the input or output.",
         "dtype": 'NumPy\'s name of the element type, such as float32, or "string".',
-        "shape": "Sizes of the dimensions; a name or null for those left open.",
+        "shape": "Sizes of the dimensions; a name or null for dynamic ones.",
     },
     Change: {
-        "kind": "What was done: opset, ir-version, expand, simplify, fold-batch-norm, precision"
+        "kind": "Kind of change: opset, ir-version, expand, simplify, fold-batch-norm, precision"
         " or quantize.",
-        "message": "What was done and why, for people.",
-        "nodes": 'Nodes of the source concerned, each as "name (OpType)"; at most 100.',
+        "message": "What was changed and why, for people.",
+        "nodes": 'Affected nodes of the source, each as "name (OpType)"; at most 100.',
     },
     OutputParity: {
         "name": "Name of the output.",
-        "compared_with": "What it was compared with: source, expected or prepared.",
+        "compared_with": "Reference of the comparison: source, expected or prepared.",
         "max_abs_error": "Largest absolute difference; absent: not numeric, or not comparable.",
-        "max_rel_error": "Largest relative difference; absent likewise.",
-        "cosine": "Cosine of the angle between both, taken as vectors; 1: same direction.",
-        "top1_agreement": "Share of samples with the same largest value, 0 to 1; absent: no scores.",
-        "nan": "Values that are NaN here and not there.",
-        "inf": "Values that are infinite here and not there.",
-        "runs": "Runs by which the distribution of a varying output was compared; absent: compared"
-        " by values.",
+        "max_rel_error": "Largest relative difference; absent: not numeric, or not comparable.",
+        "cosine": "Cosine similarity with the reference; 1: same direction.",
+        "top1_agreement": "Share of samples with the same largest value, 0 to 1; absent: not scores over classes.",
+        "nan": "Number of values that are NaN here but not in the reference.",
+        "inf": "Number of values that are infinite here but not in the reference.",
+        "runs": "Number of runs by which the distribution of a random output was compared; absent:"
+        " compared by values.",
     },
     Latency: {
         "p50": "Median, in seconds.",
         "p90": "90% of the runs took at most this, in seconds.",
         "p99": "99% of the runs took at most this, in seconds.",
-        "samples": "How many runs were measured, after a warm-up.",
-        "shapes": "Which shapes were run: min, opt, max, or the name of a golden sample.",
-        "throughput": "Rows of the first dimension a second; absent: not measured.",
-        "peak_memory_bytes": "Most memory of the process, model and libraries included.",
-        "peak_device_memory_bytes": "Most memory of the device; absent: there is none.",
-        "warm_up_runs": "Runs until two in a row took about as long.",
+        "samples": "Number of measured runs, after a warm-up.",
+        "shapes": "Shapes of the runs: min, opt, max, or the name of a golden sample.",
+        "throughput": "Rows of the first dimension per second; absent: not measured.",
+        "peak_memory_bytes": "Peak memory of the process, including model and libraries.",
+        "peak_device_memory_bytes": "Peak device memory; absent: no device.",
+        "warm_up_runs": "Number of runs until two in a row took about the same time.",
     },
 }
 
 
 def schema() -> dict[str, Any]:
-    """Return the schema of what is printed about one model, and about several."""
+    """Return the schema of the output for one model and for several."""
     printed: TypeAdapter[Result | Results] = TypeAdapter(Result | Results)
-    made = printed.json_schema(mode="serialization")
+    generated = printed.json_schema(mode="serialization")
     known = {each.__name__: fields for each, fields in _SHARED.items()}
     for each in _described(Described):
         names = {name: field.alias or name for name, field in each.model_fields.items()}
         known[each.__name__] = {names[name]: text for name, text in descriptions(each).items()}
-    for name, body in made["$defs"].items():
+    for name, body in generated["$defs"].items():
         _describe(body, known.get(name, {}))
-    return {"$schema": _DIALECT, "$id": f"https://{SCHEMA}", **made}
+    return {"$schema": _DIALECT, "$id": f"https://{SCHEMA}", **generated}
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
-    """Return the docstring of each field of a class, and of those that it extends.
+    """Return the docstring of each field of a class and its base classes.
 
-    pydantic's `use_attribute_docstrings` reads the source when a class is made, thus in every run.
+    pydantic's `use_attribute_docstrings` would read the source at import, thus in every run.
     """
     found: dict[str, str] = {}
     for each in reversed(model.__mro__):
         if each is BaseModel or not issubclass(each, BaseModel):
             continue
-        for made in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(each)))):
-            lines = made.body if isinstance(made, ast.ClassDef) else []
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(each)))):
+            lines = node.body if isinstance(node, ast.ClassDef) else []
             for field, description in itertools.pairwise(lines):
                 match field, description:
                     case (
@@ -95,7 +95,7 @@ def _described(model: type[Described]) -> list[type[Described]]:
 
 
 def _describe(body: dict[str, Any], descriptions: dict[str, str]) -> None:
-    """Say of each field what it is, and that it is absent where nothing is known, never null."""
+    """Add descriptions to the fields; mark optional ones as absent rather than null."""
     properties = body.get("properties", {})
     for name, each in properties.items():
         each.pop("title", None)

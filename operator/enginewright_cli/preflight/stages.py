@@ -1,7 +1,7 @@
-"""Begins what runs in the place of pods: all of it out of one process that has imported what is needed.
+"""Runs stages as forks of one process that has imported the libraries, in place of pods' containers.
 
-Every container of a pod is a process of its own, and so is every stage here; but on one machine they need
-not start Python and read the same libraries each time.
+Like a container of a pod, every stage is a separate process; but on one machine it need not start Python
+and import the same libraries each time.
 """
 
 import os
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from enginewright_runtime.core.children import ForkServer
 
-JOB_SECONDS: Final = 3600  # that the stages of one Job may take, as in a cluster
-_STOP_SECONDS: Final = 10.0  # that a stage has to end its children
-_LOOK_SECONDS: Final = 0.05  # between two looks at how far a Job is
+JOB_SECONDS: Final = 3600  # time limit for the stages of one Job, as in a cluster
+_STOP_SECONDS: Final = 10.0  # for a stage to end its children
+_POLL_SECONDS: Final = 0.05  # between two checks of a Job's progress
 _TAIL_BYTES: Final = 2000
-# What stages and their children use, so that it is imported once.
+# modules that stages and their children use, imported once
 _PRELOAD: Final = tuple(
     f"enginewright_runtime.{name}"
     for name in (
@@ -44,25 +44,25 @@ _PRELOAD: Final = tuple(
 
 
 def tail(descriptor: int) -> str:
-    """Return the end of what was written to an open file."""
+    """Return the last bytes of an open file, as text."""
     end = os.lseek(descriptor, 0, os.SEEK_END)
     return os.pread(descriptor, _TAIL_BYTES, max(0, end - _TAIL_BYTES)).decode(errors="replace")
 
 
 class InstallationError(Exception):
-    """The runtime package is not there, or says nothing that can be read."""
+    """The runtime package is not installed or does not work; the message states the remedy."""
 
 
 class Stages:
-    """The processes of one command."""
+    """The fork server of one command, and the stages that it runs."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._errors = os.memfd_create("errors")
-        self._begun: tuple[ForkServer, subprocess.Popen[bytes]] | None = None
+        self._started: tuple[ForkServer, subprocess.Popen[bytes]] | None = None
 
-    def begin(self) -> None:
-        """Begin the process out of which all others are, which takes a while, without waiting for it."""
+    def start(self) -> None:
+        """Start the fork server, which takes a while, without waiting for it."""
         self._server()
 
     def call(
@@ -70,15 +70,15 @@ class Stages:
         call: tuple[Any, ...],
         environment: Mapping[str, str],
         output: int,
-        look: Callable[[], None],
+        poll: Callable[[], None],
     ) -> int:
-        """Call a function of the runtime in a process of its own.
+        """Call a function of the runtime package in a separate process.
 
         Args:
             call: "module:name", and arguments that JSON can hold.
             environment: of the process.
-            output: descriptor for all that it prints.
-            look: is called while it runs; what it raises ends the process, and is raised.
+            output: descriptor for its stdout and stderr.
+            poll: called while it runs; an exception from it ends the process, and is reraised.
 
         Returns:
             Its exit code; negative: the signal that ended it.
@@ -96,25 +96,27 @@ class Stages:
             return -signal.SIGKILL
         with child:
             try:
-                while (end := child.wait(_LOOK_SECONDS)) is None:
-                    look()
+                while (end := child.wait(_POLL_SECONDS)) is None:
+                    poll()
             except BaseException:
                 child.send_signal(signal.SIGTERM)  # it kills its own children
                 child.wait(_STOP_SECONDS)
                 raise
         return end.code
 
-    def last_words(self) -> str:
-        """Return what the process said that begins the others, such as why it cannot."""
+    def server_output(self) -> str:
+        """Return the last output of the fork server, such as why it cannot start."""
         return tail(self._errors)
 
     def close(self) -> None:
-        """End all of them."""
-        if self._begun is not None:
-            server, process = self._begun
+        """End the fork server and all stages."""
+        if self._started is not None:
+            server, process = self._started
             server.close()
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # not reaped yet: the group is still its own
+                os.killpg(
+                    process.pid, signal.SIGKILL
+                )  # not reaped yet, so the group ID is still valid
             process.wait()
         os.close(self._errors)
 
@@ -122,15 +124,15 @@ class Stages:
         from enginewright_runtime.core.children import start  # noqa: PLC0415 - loaded lazily
 
         with self._lock:
-            if self._begun is None:
-                # an interrupt is ours to pass on, once: hence a session of its own
-                self._begun = start(self._errors, session=True, preload=_PRELOAD)
-            return self._begun[0]
+            if self._started is None:
+                # a separate session: this process forwards an interrupt, once
+                self._started = start(self._errors, session=True, preload=_PRELOAD)
+            return self._started[0]
 
 
 @contextmanager
-def begun() -> Iterator[Stages]:
-    """Give what begins stages, and leave no process behind."""
+def running_stages() -> Iterator[Stages]:
+    """Yield the stages' fork server; end all its processes on exit."""
     stages = Stages()
     try:
         yield stages

@@ -1,4 +1,4 @@
-"""An interrupt: set by a signal, seen by everything under way."""
+"""Interrupts: a flag that a signal sets and everything in progress checks."""
 
 import signal
 from collections.abc import Iterator
@@ -6,40 +6,40 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
-# of those that the system has: Windows has no SIGHUP
+# those that exist here: Windows has no SIGHUP
 _SIGNALS: Final = tuple(
     each for each in signal.Signals if each.name in {"SIGINT", "SIGTERM", "SIGHUP"}
 )
 
 
-class Stopped(Exception):  # noqa: N818 - nothing is wrong
-    """What was under way has been ended by an interrupt."""
+class Stopped(Exception):  # noqa: N818 - not an error
+    """An interrupt has ended what was in progress."""
 
 
 class Stop:
-    """Set once, by a signal's handler.
+    """A flag that a signal handler sets once.
 
-    No threading.Event: its lock is not reentrant, and a second signal that comes while the first one's
-    handler holds it would wait for ever.
+    Not a threading.Event: its lock is not reentrant, so a second signal that arrives while the handler
+    of the first one holds it would deadlock.
     """
 
     def __init__(self, outer: "Stop | None" = None) -> None:
-        """Make one that is also set once `outer` is."""
+        """Create a flag that is also set when `outer` is."""
         self._outer = outer
         self._is_set = False
 
     def set(self) -> None:
-        """Ask everything to end."""
+        """Request everything to end."""
         self._is_set = True
 
     def is_set(self) -> bool:
-        """Return whether it was asked to."""
+        """Return whether that was requested."""
         return self._is_set or (self._outer is not None and self._outer.is_set())
 
 
 @contextmanager
 def stopped_by_signals() -> Iterator[Stop]:
-    """Give what is set by the first signal that asks this process to end."""
+    """Yield the flag that the first SIGINT, SIGTERM or SIGHUP sets."""
     stop = Stop()
 
     def interrupt(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""What people read: one line a target, then what is wrong and what to do about it."""
+"""The result as text for people: one row per target, then findings and remedies."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ _SHOWN_NODES: Final = 5
 
 
 def show(result: Result, console: Console) -> None:
-    """Print the result; plain where the console is no terminal."""
+    """Print the result; without colours where the console is not a terminal."""
     console.print(_head(result), soft_wrap=True)
     console.print(Group(_targets(result), *_findings(result)), crop=False)
 
@@ -28,7 +28,7 @@ def _head(result: Result) -> Text:
     if model.opset is not None:
         known += [f"opset {model.opset}", f"IR {model.ir_version}", f"{model.nodes} nodes"]
     known.append(f"sha256 {model.digest[:12]}")
-    seconds = "an earlier run" if result.cached else f"{result.seconds:.1f} s"
+    seconds = "cached" if result.cached else f"{result.seconds:.1f} s"
     return text.append(f"  {', '.join(known)} ({seconds})", style="dim")
 
 
@@ -97,7 +97,7 @@ def _finding(finding: Found) -> Text:
 
 
 def _options(finding: Found) -> list[Text]:
-    """Return the options that mend it, never wrapped, so that they can be pasted."""
+    """Return the options that resolve it, never wrapped, so that they can be pasted."""
     return [
         Text(f"  option: {visible(each)}", style="bold", no_wrap=True, overflow="ignore")
         for each in finding.options

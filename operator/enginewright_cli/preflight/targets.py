@@ -1,8 +1,8 @@
-"""What `--target` names, and what a verdict on it speaks of.
+"""The targets of `--target`, and what a verdict on one covers.
 
-A target is a GPU by its compute capability, or a backend of this machine; it is no cluster's class. A class
-may list several backends, of which the first that holds serves; here only those are looked at that are
-installed, and asked for.
+A target is a GPU by its compute capability, or a backend of this machine; it is not a class of a cluster. A
+class may list several backends, of which the first that keeps the promise serves; preflight checks only
+requested backends that are installed here.
 """
 
 import re
@@ -24,7 +24,7 @@ _EXTRAS: Final = {
     "cuda": "preflight-gpu",
     "cpu": "preflight",
 }
-# backend -> those that a class of the same devices may list before it
+# backend -> backends that a class of the same devices may list before it
 _BEFORE: Final = {
     "cpu": ("openvino",),
     "openvino": ("cpu",),
@@ -34,21 +34,21 @@ _BEFORE: Final = {
 
 
 class TargetError(ValueError):
-    """A target that is none, or that this installation has not; tells what to do."""
+    """A target that is unknown or not installed here; the message states the remedy."""
 
 
 @dataclass(frozen=True)
 class PreflightTarget:
-    """Where the model is to run."""
+    """Where the model would run."""
 
     name: str
     backend: str
-    compute_capability: str | None = None  # None: a CPU, or the device at hand
-    processor: Feature | None = None  # the kind of CPU, by the latest that it has; None: any
+    compute_capability: str | None = None  # None: a CPU, or the GPU of this machine
+    processor: Feature | None = None  # the kind of CPU, by its newest feature; None: any
 
     @property
     def int8_products(self) -> Int8Products | None:
-        """Return what an INT8 form may rely on; None: it is for no CPU."""
+        """Return what an INT8 model may rely on; None: the target is not a CPU."""
         if self.backend not in {"cpu", "openvino"}:
             return None
         return "exact" if self.processor and has_exact_products({self.processor}) else "any"
@@ -58,7 +58,7 @@ def parse(name: str) -> PreflightTarget:
     """Return the target of that name.
 
     Raises:
-        TargetError: it is none.
+        TargetError: there is no such target.
     """
     if found := re.fullmatch(r"sm_?(\d{1,2})(\d)", name.strip().lower()):
         major, minor = found.groups()
@@ -69,37 +69,37 @@ def parse(name: str) -> PreflightTarget:
         backend, feature = found.groups()
         return PreflightTarget(found[0], backend, processor=Feature(feature.upper()))
     raise TargetError(
-        f"{name!r} is no target; write sm86, sm89, sm120 or another compute capability"
-        " without its dot, or cpu, openvino, cuda, or a kind of CPU, such as cpu:avx2, cpu:avx512, cpu:vnni"
+        f"{name!r} is not a target; write sm86, sm89, sm120 or another compute capability"
+        " without its dot, cpu, openvino, cuda, or a kind of CPU, such as cpu:avx2, cpu:avx512, cpu:vnni"
     )
 
 
 def prepared_alike(target: PreflightTarget) -> tuple[str, str]:
-    """Return what decides how a model is prepared: targets of which it is equal share one."""
+    """Return what determines how a model is prepared: targets with equal values share one."""
     return target.backend, target.int8_products or ""
 
 
 def check(target: PreflightTarget, held: ImageFacts) -> None:
-    """See to it that this installation can look at the target.
+    """Verify that this installation can check the target.
 
     Raises:
-        TargetError: it cannot; names the command that would help.
+        TargetError: it cannot; the message names the command to run.
     """
     if target.backend not in held.backends:
         extra = _EXTRAS[target.backend]
-        alone = (
-            "; one environment holds one ONNX Runtime, so make a new one for it"
+        separate = (
+            "; an environment can contain only one ONNX Runtime, so create a new one for it"
             if target.backend in {"openvino", "cuda"}
             else ""
         )
         raise TargetError(
             f"target {target.name} needs backend {target.backend}, which is not installed;"
-            f" {installing.remedy(extra)}{alone}"
+            f" {installing.remedy(extra)}{separate}"
         )
 
 
 def defaults(held: ImageFacts) -> tuple[PreflightTarget, ...]:
-    """Return what is looked at when nothing is named: everything that this installation has."""
+    """Return the default targets: everything that this installation supports."""
     found = [parse(each) for each in ("cpu", "openvino") if each in held.backends]
     if AHEAD_OF_TIME in held.backends:
         found.append(parse("sm89"))
@@ -107,11 +107,11 @@ def defaults(held: ImageFacts) -> tuple[PreflightTarget, ...]:
 
 
 def scope(target: PreflightTarget, targets: Sequence[PreflightTarget], held: ImageFacts) -> str:
-    """Return, in one sentence, what the verdict of `target` speaks of.
+    """Return, in one sentence, what the verdict on `target` covers.
 
     Args:
         target: one of `targets`.
-        targets: all that are looked at.
+        targets: all that are checked.
         held: what is installed here.
     """
     backend = target.backend
@@ -119,12 +119,12 @@ def scope(target: PreflightTarget, targets: Sequence[PreflightTarget], held: Ima
         f"backend {backend} {held.backends[backend]} ({held.ort_distribution} {held.ort_version}),"
         " as installed here"
     )
-    looked = {each.backend for each in targets}
-    others = [each for each in _BEFORE[backend] if each not in looked]
+    checked = {each.backend for each in targets}
+    others = [each for each in _BEFORE[backend] if each not in checked]
     if not others:
         return what
     listed = " or ".join(others)
     return (
-        f"{what}; not known is what a class does whose backends begin with {listed}:"
-        " `enginewright plan` names the backend of each class"
+        f"{what}; a class that lists {listed} first may behave differently:"
+        " `enginewright plan` shows the backend of each class"
     )

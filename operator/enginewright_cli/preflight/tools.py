@@ -1,4 +1,4 @@
-"""What is installed here, asked once: the probe of an image takes longer than an unchanged model."""
+"""Facts of this installation, cached: the probe takes longer than the check of an unchanged model."""
 
 from enginewright.contract.images import ImageFacts
 
@@ -10,23 +10,23 @@ from enginewright_cli.preflight.stopping import Stop
 def installed_facts(
     cache: ResultCache | None, installed: str, stages: Stages, stop: Stop
 ) -> ImageFacts:
-    """Return what this installation holds.
+    """Return the facts of this installation.
 
     Args:
-        cache: that knows it, perhaps.
-        installed: digest of what is installed.
-        stages: that begins what runs.
-        stop: is set when nobody wants to know any more.
+        cache: that may contain them.
+        installed: digest of this installation.
+        stages: that run the probe.
+        stop: is set to interrupt the probe.
 
     Raises:
-        InstallationError: it cannot say.
+        InstallationError: the probe fails.
         Stopped: `stop` was set.
         OSError: there is no space for a temporary folder.
     """
     if cache and (known := cache.tools(installed)):
         return known
-    stages.begin()
-    from enginewright_cli.preflight.workspace import workspace  # noqa: PLC0415 - while they begin
+    stages.start()
+    from enginewright_cli.preflight.workspace import workspace  # noqa: PLC0415 - while the fork server starts
 
     with workspace(stages, stop) as place, place.pod("probe") as pod:
         held = pod.facts()

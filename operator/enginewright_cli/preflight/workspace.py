@@ -1,7 +1,7 @@
 """The folders of one preflight: a pod for every Job, and the store that all of them share.
 
-They have the locales of the runtime image, on a machine that has others: a model of strings loads or
-is refused by what is installed where it is loaded. The image's Containerfile makes the same links.
+The pods have the locales of the runtime image: whether a model with strings loads depends on the
+locales that are installed. The image's Containerfile creates the same links.
 """
 
 import os
@@ -29,15 +29,14 @@ _INSTALLED_LOCALE: Final = "C.utf8"
 def workspace(
     stages: Stages, stop: Stop | None = None, job_seconds: float = JOB_SECONDS
 ) -> Iterator["PreflightWorkspace"]:
-    """Make the folders, and remove them, whatever happens.
+    """Create the folders, and always remove them.
 
-    TMPDIR counts where it is set, even if it cannot be used: what is large belongs where it was
-    meant to go. Once `stop` is set, what runs is ended.
+    TMPDIR is used if it is set, without a fallback: another folder may be too small.
 
     Args:
-        stages: that begins what runs here.
-        stop: is set when the result is no longer wanted.
-        job_seconds: that the stages of one Job may take.
+        stages: that run the processes.
+        stop: when set, running processes are ended.
+        job_seconds: time limit for the stages of one Job.
 
     Raises:
         OSError: there is no space, or no permission.
@@ -51,7 +50,7 @@ def workspace(
 
 
 class PreflightWorkspace:
-    """The pods of all Jobs that one model takes."""
+    """The pods of all Jobs of one model."""
 
     def __init__(self, root: Path, stages: Stages, stop: Stop, job_seconds: float) -> None:
         self._root = root
@@ -61,7 +60,7 @@ class PreflightWorkspace:
         answers = root / "answers"
         for folder in (self._store, answers):
             folder.mkdir()
-        environment = lay_out_locales(root / LOCALES.lstrip("/"))
+        environment = link_locales(root / LOCALES.lstrip("/"))
         self._settings = PodSettings(
             stages,
             stop,
@@ -70,12 +69,12 @@ class PreflightWorkspace:
         )
 
     def mount(self, path: str, folder: Path) -> None:
-        """Have every pod see a folder of this machine where a claim would be."""
+        """Mount a folder of this machine in every pod, as a claim would be."""
         self._mounts[path] = folder.resolve()
 
     @contextmanager
     def pod(self, name: str) -> Iterator[LocalPod]:
-        """Make the pod of one Job, and remove it afterwards; its reports stay in the store."""
+        """Create the pod of one Job, and remove it afterwards; its reports stay in the store."""
         root = self._root / name
         try:
             pod = LocalPod(root, self._settings)
@@ -86,11 +85,11 @@ class PreflightWorkspace:
             shutil.rmtree(root, ignore_errors=True)
 
     def abandon(self) -> None:
-        """End what runs in all pods."""
+        """End the running processes of all pods."""
         self._stop.set()
 
     def manifest(self, kind: str, key: str) -> Manifest:
-        """Return what was published as `prepared` or `engines`."""
+        """Return the manifest of an artefact; `kind` is `prepared` or `engines`."""
         path = self.artifact(kind, key) / MANIFEST_NAME
         return Manifest.model_validate_json(path.read_bytes())
 
@@ -106,15 +105,15 @@ class PreflightWorkspace:
         return tuple(each.path for each in FetchFacts.model_validate(facts).files) if facts else ()
 
 
-def lay_out_locales(folder: Path, installed: Path = Path(LOCALES)) -> dict[str, str]:
-    """Make the image's locales in `folder`; return the variables by which glibc finds them.
+def link_locales(folder: Path, installed: Path = Path(LOCALES)) -> dict[str, str]:
+    """Create the image's locales in `folder`; return the environment variables for glibc.
 
-    {}: C.UTF-8 is not where glibc has it, so that what is installed here has to do.
+    {}: C.UTF-8 is not installed where glibc has it, so this machine's locales are used.
     """
-    usual = installed / _INSTALLED_LOCALE
-    if not usual.is_dir():
+    source = installed / _INSTALLED_LOCALE
+    if not source.is_dir():
         return {}
     folder.mkdir(parents=True)
     for name in (_INSTALLED_LOCALE, *LOCALE_ALIASES):
-        (folder / name).symlink_to(usual)
+        (folder / name).symlink_to(source)
     return {"LOCPATH": str(folder)}

@@ -1,6 +1,6 @@
 """The geometry of the page's charts, so that the templates only draw.
 
-Positions are percentages, so that a chart fits any width while its letters keep their size.
+Positions are percentages, so that a chart fits any width while its text keeps its size.
 """
 
 import math
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-_TICKS: Final = 4  # about so many on an axis
+_TICKS: Final = 4  # approximate number on an axis
 _STEPS: Final = (1, 2, 2.5, 5, 10)
 _ASPECT: Final = 2.4  # of a map: width to height
-_LABELLED_WIDTH: Final = 9.0  # %, of a tile that a name fits into
-_LABELLED_HEIGHT: Final = 10.0  # %, likewise
+_LABELLED_WIDTH: Final = 9.0  # %, minimum for a tile with a name
+_LABELLED_HEIGHT: Final = 10.0  # %, minimum for a tile with a name
 _LEAST_ERROR: Final = -9  # power of ten at the left end of a bar
 
 
@@ -33,7 +33,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Tile:
-    """What a rectangle of a map stands for."""
+    """The content of one rectangle of a map."""
 
     weight: float  # its share of the area
     title: str  # shown on hover
@@ -44,7 +44,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class TileGroup:
-    """The tiles of one group, which lie together, and the rectangle around them."""
+    """The adjacent tiles of one group, and the rectangle around them."""
 
     box: Box
     tiles: tuple[tuple[Tile, Box], ...]
@@ -79,7 +79,7 @@ def _percent(box: Box) -> Box:
 
 
 def _squarify(weights: Sequence[float], box: Box) -> list[Box]:
-    """Divide a box by weights, largest first, into parts that are about square (Bruls et al. 2000)."""
+    """Divide a box by weights, largest first, into approximate squares (Bruls et al. 2000)."""
     boxes: list[Box] = []
     rest, start = box, 0
     scale = box.width * box.height / (sum(weights) or 1.0)
@@ -99,14 +99,14 @@ def _squarify(weights: Sequence[float], box: Box) -> list[Box]:
 
 
 def _worst(row: Sequence[float], side: float, scale: float) -> float:
-    """Return the largest ratio of sides in a row that is laid along a side."""
+    """Return the largest aspect ratio in a row that is laid along a side."""
     areas = [weight * scale for weight in row]
-    whole = sum(areas)
-    return max(side**2 * max(areas) / whole**2, whole**2 / (side**2 * min(areas)))
+    total = sum(areas)
+    return max(side**2 * max(areas) / total**2, total**2 / (side**2 * min(areas)))
 
 
 def _row(row: Sequence[float], box: Box, scale: float) -> tuple[list[Box], Box]:
-    """Lay a row along the shorter side; return it, and what is left."""
+    """Lay a row along the shorter side; return its boxes and the remaining box."""
     area = sum(row) * scale
     upright = box.width >= box.height
     side = (box.height if upright else box.width) or 1e-9
@@ -125,7 +125,7 @@ def _row(row: Sequence[float], box: Box, scale: float) -> tuple[list[Box], Box]:
 
 
 def axis(largest: float) -> Axis:
-    """Return an axis that holds `largest`, with ticks at round numbers."""
+    """Return an axis from 0 to at least `largest`, with ticks at round numbers."""
     rough = (largest or 1.0) / _TICKS
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(step * power for step in _STEPS if step * power >= rough * (1 - 1e-9))
@@ -134,6 +134,6 @@ def axis(largest: float) -> Axis:
 
 
 def error_share(error: float) -> float:
-    """Return where an error lies on a logarithmic scale from 1e-9 (0) to 1 (1)."""
+    """Return the position of an error on a logarithmic scale from 1e-9 (0) to 1 (1)."""
     power = math.log10(error) if error > 0 else _LEAST_ERROR
     return (power - _LEAST_ERROR) / -_LEAST_ERROR

@@ -1,6 +1,6 @@
-"""The page of `--html`: whole in one file, without scripts, and fit to be attached to a review.
+"""The page of `--html`: a single file without scripts, which can be attached to a review.
 
-A browser that shows it asks nobody for anything: a content security policy in it forbids that.
+It loads nothing from the network: its content security policy forbids that.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,11 +27,11 @@ def page(results: Sequence[Result]) -> str:
 
 @cache
 def environment() -> Environment:
-    """Return the templates: what they print is escaped, and its control characters are spelled out.
+    """Return the Jinja2 environment: printed values are escaped, control characters made visible.
 
-    Their filters leave None as it is, and None is printed as nothing: figures may be absent.
+    Filters pass None on, and None is printed as nothing: figures may be absent.
     """
-    made = Environment(
+    jinja = Environment(
         loader=PackageLoader(__package__),
         autoescape=True,
         undefined=StrictUndefined,
@@ -39,7 +39,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         finalize=_printed,
     )
-    made.filters |= {
+    jinja.filters |= {
         "visible": formatting.visible,
         "title_of": lambda source: PurePath(source).name or source,
         "counted": formatting.counted,
@@ -55,12 +55,12 @@ def environment() -> Environment:
         "percent": lambda part: f"{min(1.0, max(0.0, part)) * 100:.2f}%",
         "error_share": error_share,
     }
-    made.globals |= {"axis": axis, "tiles": _tiles}
-    return made
+    jinja.globals |= {"axis": axis, "tiles": _tiles}
+    return jinja
 
 
 def _printed(value: object) -> object:
-    """Return what a template prints of a value; markup, which is a string too, has been here before."""
+    """Return what a template prints for a value; markup, a subclass of str, was processed before."""
     if value is None:
         return ""
     return formatting.visible(value) if type(value) is str else value
@@ -78,9 +78,9 @@ def _unless_absent(write: Callable[..., str]) -> Callable[..., str | None]:
 
 
 def _tiles(placement: Placement, backend: str) -> Iterator[Tile]:
-    """Yield the placement map, each area as large as its nodes' share of the compute time.
+    """Yield the tiles of the placement map, each with its share of the compute time as area.
 
-    A tile for the nodes of one name on the backend, one for those elsewhere, and the rest.
+    One for the nodes of a label on the backend, one for those elsewhere, one per operator for the rest.
     """
     listed: dict[str, list[PlacedNode]] = {}
     for node in placement.nodes:
