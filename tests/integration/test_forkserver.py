@@ -19,7 +19,7 @@ from enginewright_cli.preflight.stages import _PRELOAD
 from enginewright_runtime.core import children, isolated
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.isolation import Call, Limits
-from enginewright_runtime.graph.raw.checker import complaint
+from enginewright_runtime.graph.raw.checker import checker_error
 
 from tests.support import broken_models as broken
 from tests.support.preflight_runs import until
@@ -171,7 +171,7 @@ def test_a_child_costs_little_beside_a_python(tmp_path: Path) -> None:
     (server,) = children._processes
     before = _seconds(server.pid)
     for _ in range(5):
-        Call(complaint, "checking").run(path)
+        Call(checker_error, "checking").run(path)
     forked = (_seconds(server.pid) - before) / 5
     began = os.times()
     subprocess.run([sys.executable, "-c", "import enginewright_runtime.engine.verify"], check=True)

@@ -22,7 +22,7 @@ from enginewright_runtime.engine.handoff import (
     EngineVerified,
 )
 from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.graph.raw.checker import complaint
+from enginewright_runtime.graph.raw.checker import checker_error
 from enginewright_runtime.proof.golden_run import (
     EXPECTED_OUTPUTS,
     GoldenFiles,
@@ -138,7 +138,7 @@ def check_wrapper(folder: Path, engine: EngineInfo, manifest: Manifest) -> None:
         for attribute in node.attribute
         if attribute.name == "ep_cache_context"
     }
-    wrong = Call(complaint, "checking the EPContext model").run(path)
+    wrong = Call(checker_error, "checking the EPContext model").run(path)
     if len(model.graph.node) > 1 and (limit := whole_only(engine.recipe.backend)):
         wrong = limit
     elif names != {part.context_node for part in engine.partitions}:

@@ -1,1 +1,1 @@
-"""The ONNX graph as found and as scoped: reading, walking, types, constants, shapes. Runs nothing."""
+"""Reads and analyses ONNX graphs: traversal, types, constants, shapes, scopes. Runs no inference."""

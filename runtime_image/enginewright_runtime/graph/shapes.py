@@ -1,8 +1,9 @@
-"""Which sizes every input may have: declared shape profiles checked, defaults filled in. Pure.
+"""Resolves the sizes of inputs: checks declared shape profiles and fills in defaults. Pure.
 
-Only the batch, the first dimension, has a default (1, 8, 32), less where runs are dear
-(`stages/batch`). Any other dynamic dimension is open, unless it is declared or has the name of one that is. Engines need sizes for it, which the user
-declares; elsewhere it stays open, and golden inputs have sizes that were found by running the model.
+Only the batch, the first dimension, has default sizes (1, 8, 32; smaller if runs are expensive). Any
+other dynamic dimension stays open, unless it is declared or shares the name of a declared one.
+Engines need sizes for it, which the user declares; other backends accept any size, and golden inputs
+get sizes that were found by running the model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,19 +31,19 @@ DEFAULT_BATCH: Final = Sizes(1, 8, 32)
 
 @dataclass(frozen=True)
 class Resolved:
-    """Profiles of the inputs whose sizes are known, and what is wrong with the declared ones."""
+    """Profiles of the inputs whose sizes are known, and findings about the declared ones."""
 
     profiles: tuple[ShapeProfile, ...]
     findings: tuple[Finding, ...]
-    unsized: tuple[str, ...] = ()  # inputs of which nothing gives all sizes
+    unsized: tuple[str, ...] = ()  # inputs whose sizes are not all known
 
 
 def resolve(
     inputs: Sequence[TensorSpec], declared: Sequence[ShapeProfile], unranked: frozenset[str]
 ) -> Resolved:
-    """Return what is known of the inputs' sizes.
+    """Return the known sizes of the inputs.
 
-    `unranked` are the inputs whose rank the model leaves open.
+    `unranked` are the inputs without a declared rank.
     """
     by_name = {spec.name: spec for spec in inputs}
     checked = [(each, _check(each, by_name, each.input in unranked)) for each in declared]
@@ -69,7 +70,7 @@ def resolve(
 
 
 def points(profiles: Sequence[ShapeProfile]) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Return the corners as input shapes, each set of shapes once, by the first corner's name."""
+    """Return the input shapes of each corner; equal ones once, under the first corner's name."""
     found: dict[str, dict[str, tuple[int, ...]]] = {}
     for corner in CORNERS:
         shapes: dict[str, tuple[int, ...]] = {
@@ -81,10 +82,9 @@ def points(profiles: Sequence[ShapeProfile]) -> dict[str, dict[str, tuple[int, .
 
 
 def opt_sample(samples: Sequence[str]) -> str:
-    """Return the sample of the opt shapes: by its name, or, of a user's own, the middle one.
+    """Return the sample with the opt shapes, or the middle one of a user's own samples.
 
-    `samples` are named smallest first; of corners, one that is missing has the shapes of an
-    earlier.
+    `samples` are ordered by size. A missing corner has the same shapes as an earlier one.
     """
     return next((each for each in ("opt", "min") if each in samples), samples[len(samples) // 2])
 
@@ -94,7 +94,7 @@ def defaulted(
     profiles: Sequence[ShapeProfile],
     declared: Sequence[ShapeProfile],
 ) -> frozenset[str]:
-    """Return the inputs whose batch has the default sizes: that is not declared."""
+    """Return the inputs whose batch is not declared and has the default sizes."""
     by_name = {spec.name: spec for spec in inputs}
     named = _named_sizes({each.input: each for each in declared if each.input in by_name}, by_name)
     own = {each.input for each in declared}
@@ -102,7 +102,7 @@ def defaulted(
         each.input
         for each in profiles
         if each.input not in own
-        and (shape := by_name[each.input].shape)  # (): a scalar, or a rank that is not declared
+        and (shape := by_name[each.input].shape)  # (): a scalar, or an undeclared rank
         and not isinstance(first := shape[0], int)
         and first not in named
         and Sizes(each.min[0], each.opt[0], each.max[0]) == DEFAULT_BATCH
@@ -112,7 +112,7 @@ def defaulted(
 def with_batch(
     profiles: Sequence[ShapeProfile], names: frozenset[str], most: int
 ) -> tuple[ShapeProfile, ...]:
-    """Return the profiles, with batches up to `most` for the inputs `names`."""
+    """Return the profiles with a batch of at most `most` for the inputs `names`."""
     middle = min(DEFAULT_BATCH.opt, most)
     return tuple(
         each
@@ -185,14 +185,14 @@ def missing(
     found: Sequence[ShapeProfile] = (),
     refused: str = "",
 ) -> Finding:
-    """Return the finding for inputs without sizes; it proposes those that were found.
+    """Return the finding for inputs without sizes; it proposes sizes that were found.
 
     Args:
         inputs: of the model.
-        unsized: those that lack sizes.
-        unranked: those that declare no rank.
-        found: profiles with which the model has run; (): none is known, so none is proposed.
-        refused: why no engine is built for those with which it has run; "": one is, or none was tried.
+        unsized: the inputs whose sizes are not all known.
+        unranked: the inputs without a declared rank.
+        found: profiles with which the model ran; (): none, so none is proposed.
+        refused: why no engine can be built for `found`; "": one can, or it was not tried.
     """
     causes = [
         f"input {spec.name} has {'an unknown rank' if spec.name in unranked else _shape(spec)}"

@@ -1,1 +1,1 @@
-"""The model's protobuf as it was found: what rules, limits and sniffing must see. Nothing is repaired."""
+"""The model's protobuf as parsed, unrepaired: rules, limits and format detection must see it so."""

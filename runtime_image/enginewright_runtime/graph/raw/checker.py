@@ -1,4 +1,4 @@
-"""What onnx.checker has against a model. Native code: for child processes."""
+"""Runs onnx.checker on a model. Native code: to be called in a child process."""
 
 from pathlib import Path
 
@@ -7,8 +7,8 @@ import onnx
 from enginewright_runtime.core.ort_messages import plain
 
 
-def complaint(path: Path, *, full: bool = False) -> str | None:
-    """Return what the checker says against a model, with `full` also shape inference; None: nothing."""
+def checker_error(path: Path, *, full: bool = False) -> str | None:
+    """Return the checker's error, with `full` also that of shape inference; None: the model passes."""
     try:
         onnx.checker.check_model(path, full_check=full)
     except (

@@ -1,6 +1,6 @@
-"""What is constant in a graph, read one array at a time.
+"""The constants of a graph, read one array at a time.
 
-A model of gigabytes must not lie in memory: arrays are read from external files when asked for.
+Models of gigabytes must not be held in memory: external data is read only on request.
 """
 
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ from enginewright_runtime.graph.raw.graphs import elements
 from enginewright_runtime.graph.raw.schemas import STANDARD
 
 Array = NDArray[Any]
-LARGE: Final = 1024  # elements of a weight, which no size is computed from
-# attributes of a Constant that are no tensors: the type of the values, and where they are
+LARGE: Final = 1024  # elements; from larger tensors no size is computed
+# a Constant's attributes that are not tensors: element type, and the field of AttributeProto
 _VALUES: Final[Mapping[str, tuple[int, str]]] = {
     "value_float": (TensorProto.FLOAT, "f"),
     "value_floats": (TensorProto.FLOAT, "floats"),
@@ -26,9 +26,9 @@ _VALUES: Final[Mapping[str, tuple[int, str]]] = {
 
 
 class Constants:
-    """Values of a graph's initializers and Constant nodes, those of the graphs around it too.
+    """Values of a graph's initializers and Constant nodes, including those of outer graphs.
 
-    A copy of a constant is one as well: exporters let equal weights be Identities of one another.
+    An Identity of a constant is a constant too: exporters share equal weights this way.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class Constants:
         *,
         replaceable: bool = True,
     ) -> None:
-        """Read a sorted graph.
+        """Read a topologically sorted graph.
 
         Args:
-            graph: whose constants these are.
+            graph: the graph that has the constants.
             folder: of external data, for `array`.
-            outer: constants of the graph around it.
-            replaceable: whether a caller may give another value for a weight that is an input as well;
-                before IR version 4 all were.
+            outer: constants of the outer graph.
+            replaceable: whether a caller may override an initializer that is also an input; before
+                IR version 4 every initializer is.
         """
         self._folder = str(folder)
         self._outer = outer
@@ -55,47 +55,47 @@ class Constants:
             self._hidden -= {tensor.name for tensor in graph.initializer}
         self._hidden |= {name for node in graph.node for name in node.output}
         self._small: dict[str, TensorProto] = {}
-        self._small_of = -1  # additions that it was made of
+        self._small_of = -1  # the number of additions that `_small` includes
         self._additions = 0
         self._tensors = {
             tensor.name: tensor for tensor in graph.initializer if tensor.name not in self._hidden
         }
-        for node in graph.node:  # a copy comes after what it copies
+        for node in graph.node:  # sorted, so an Identity follows its input
             tensor = self.tensor(node.input[0]) if _is_copy(node) else constant_tensor(node)
             if tensor is not None:
                 self._tensors[node.output[0]] = tensor
 
     def tensor(self, name: str) -> TensorProto | None:
-        """Return the constant as it is stored; None where the value is no constant."""
+        """Return the constant as it is stored; None if the value is not constant."""
         found: TensorProto | None = self._tensors.get(name)
         if found is not None or self._outer is None or name in self._hidden:
             return found
         return self._outer.tensor(name)
 
     def array(self, name: str) -> Array | None:
-        """Return the constant's value; None where it is none."""
+        """Return the constant's value; None if the value is not constant."""
         found = self.tensor(name)
         return None if found is None else numpy_helper.to_array(found, self._folder)
 
     def add(self, *tensors: TensorProto) -> None:
-        """Know further constants of this graph."""
+        """Add constants of this graph."""
         self._tensors |= {tensor.name: tensor for tensor in tensors}
         self._additions += 1
 
     @property
     def additions(self) -> int:
-        """Return how often constants were added here and around."""
+        """Return how often constants were added to this graph and the outer ones."""
         return self._additions + (self._outer.additions if self._outer is not None else 0)
 
     def own(self) -> Mapping[str, TensorProto]:
-        """Return the constants of this graph itself, by name."""
+        """Return the constants of this graph, without those of outer graphs, by name."""
         return self._tensors
 
     def small(self) -> Mapping[str, TensorProto]:
-        """Return the small constants that lie inside the file, those of the graphs around too."""
+        """Return the small constants that are not external data, including those of outer graphs."""
         if self._small_of != self.additions:
-            around = self._outer.small() if self._outer is not None else {}
-            self._small = {name: each for name, each in around.items() if name not in self._hidden}
+            outer = self._outer.small() if self._outer is not None else {}
+            self._small = {name: each for name, each in outer.items() if name not in self._hidden}
             self._small |= {
                 name: tensor
                 for name, tensor in self._tensors.items()
@@ -110,10 +110,7 @@ def _is_copy(node: NodeProto) -> bool:
 
 
 def constant_tensor(node: NodeProto) -> TensorProto | None:
-    """Return the tensor of a Constant node; None for another node, and for what is no such tensor.
-
-    Sparse ones and strings are none.
-    """
+    """Return the tensor of a Constant node; None for other nodes, sparse tensors and strings."""
     if node.op_type != "Constant" or not node.output:
         return None
     for entry in node.attribute:

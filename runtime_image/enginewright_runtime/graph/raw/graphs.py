@@ -1,7 +1,7 @@
-"""A model's protobuf as it was found, which rules, limits and sniffing must see: nothing is repaired here.
+"""Reads a model's protobuf as parsed: rules, limits and format detection must see it unrepaired.
 
-The one walk over its graphs, nodes and tensors, those of bodies (of If, Loop and Scan) and of
-model-local functions too. What needs to know which value a name stands for is in `scopes`.
+The only traversal of its graphs, nodes and tensors, including those of subgraphs (the bodies of If,
+Loop and Scan) and of model-local functions. Code that resolves names to values is in `scopes`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +22,7 @@ from onnx import (
 )
 
 LARGEST_PROTOBUF: Final = 2**31 - 1  # bytes
-# names that exporters give to every open dimension, whatever its size
+# names that exporters give to every dynamic dimension, even if their sizes differ
 PLACEHOLDER_DIMENSIONS: Final = frozenset({"?", "unknown", "None"})
 
 _Proto = TypeVar("_Proto", ModelProto, NodeProto, TensorProto, ValueInfoProto)
@@ -41,7 +41,7 @@ def parse(path: Path) -> ModelProto:
 
 
 def label(node: NodeProto, show: Callable[[str], str] = str) -> str:
-    """Return "name (OpType)"; a node without a name is called by its first output."""
+    """Return "name (OpType)"; an unnamed node goes by its first output."""
     name = node.name or next((output for output in node.output if output), "unnamed")
     return f"{show(name)} ({show(node.op_type)})"
 
@@ -56,12 +56,12 @@ def bodies(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def has_bodies(node: NodeProto) -> bool:
-    """Tell whether a node has bodies: If, Loop, Scan and SequenceMap do."""
+    """Return whether a node has bodies: If, Loop, Scan and SequenceMap do."""
     return any(True for _ in bodies(node))
 
 
 def nodes_in(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Yield the nodes, each before those of its bodies."""
+    """Yield the nodes, each before the nodes of its bodies."""
     for node in nodes:
         yield node
         for body in bodies(node):
@@ -83,14 +83,14 @@ def walk_nodes(model: ModelProto) -> Iterator[NodeProto]:
 
 
 def walk_graphs(model: ModelProto) -> Iterator[GraphProto]:
-    """Yield the graph and every body, those of model-local functions too."""
+    """Yield the graph and every body, including those in model-local functions."""
     yield model.graph
     for node in walk_nodes(model):
         yield from bodies(node)
 
 
 def walk_tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Yield every constant tensor: initializers and attributes, wherever they are."""
+    """Yield every constant tensor: initializers and attributes, including those in bodies."""
     for graph in walk_graphs(model):
         yield from graph.initializer
         for sparse in graph.sparse_initializer:
@@ -120,35 +120,35 @@ def outputs_named(graph: GraphProto | FunctionProto) -> list[str]:
 
 
 def defined(graph: GraphProto | FunctionProto) -> list[str]:
-    """Return the names of the values that a graph itself makes or is given, each once."""
+    """Return the names of a graph's own values, each once: inputs, initializers, node outputs."""
     found = [*given(graph), *(name for node in graph.node for name in node.output)]
     return [name for name in dict.fromkeys(found) if name]
 
 
 def copy_of(proto: _Proto) -> _Proto:
-    """Return a copy of a protobuf, to be changed."""
+    """Return a copy of a protobuf that may be changed."""
     copy = type(proto)()
     copy.CopyFrom(proto)
     return copy
 
 
 def replace_nodes(graph: GraphProto, nodes: Iterable[NodeProto]) -> None:
-    """Give a graph these nodes, some of which may be its own."""
-    # copies, since what is taken out of a protobuf's list is no longer its own
+    """Replace a graph's nodes; the new ones may include old ones."""
+    # copied, since messages removed from a repeated field must not be used again
     copies = [copy_of(node) for node in nodes]
     del graph.node[:]
     graph.node.extend(copies)
 
 
 def keep(entries: Any, is_kept: Callable[[Any], bool]) -> None:  # noqa: ANN401 - repeated field
-    """Take entries out of a protobuf's list, in place."""
+    """Remove the entries of a repeated field that are not to be kept, in place."""
     for index in reversed(range(len(entries))):
         if not is_kept(entries[index]):
             del entries[index]
 
 
 def elements(tensor: TensorProto) -> int:
-    """Return how many elements the dimensions say; negative ones count as they are."""
+    """Return the product of the dimensions; negative ones are multiplied as they are."""
     count = 1
     for size in tensor.dims:
         count *= size
@@ -156,14 +156,14 @@ def elements(tensor: TensorProto) -> int:
 
 
 def external_entries(tensor: TensorProto) -> dict[str, str] | None:
-    """Return location, offset and length of a tensor that lies outside; None for one inside."""
+    """Return location, offset and length of external data; None if the tensor is in the file."""
     if tensor.data_location != TensorProto.EXTERNAL:
         return None
     return {entry.key: entry.value for entry in tensor.external_data}
 
 
 def is_inside(location: str) -> bool:
-    """Tell whether an external location stays in the model's folder."""
+    """Return whether an external location is inside the model's folder."""
     path = PurePosixPath(location)
     return (
         bool(location)
@@ -174,13 +174,13 @@ def is_inside(location: str) -> bool:
 
 
 def default_opset(model: ModelProto) -> int | None:
-    """Return the version of the domain ai.onnx that the model imports."""
+    """Return the version of the domain ai.onnx that the model imports; None if it imports none."""
     versions = [entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"}]
     return max(versions, default=None)
 
 
 def inputs_of(model: ModelProto) -> tuple[TensorSpec, ...]:
-    """Return what a caller must give: the graph's inputs that have no initializer."""
+    """Return the inputs that a caller must provide: those without an initializer."""
     constant = {tensor.name for tensor in model.graph.initializer}
     constant |= {sparse.values.name for sparse in model.graph.sparse_initializer}
     return tuple(_spec(value) for value in model.graph.input if value.name not in constant)
@@ -192,7 +192,7 @@ def outputs_of(model: ModelProto) -> tuple[TensorSpec, ...]:
 
 
 def has_rank(model: ModelProto, name: str) -> bool:
-    """Tell whether the input `name` declares how many dimensions it has."""
+    """Return whether the input `name` declares its rank."""
     return any(
         value.type.tensor_type.HasField("shape")
         for value in model.graph.input
@@ -210,7 +210,7 @@ def _spec(value: ValueInfoProto) -> TensorSpec:
     dimensions: list[int | str | None] = []
     for dimension in tensor.shape.dim:
         if dimension.WhichOneof("value") == "dim_value":
-            # exporters write -1 for unknown; ONNX Runtime takes it as that
+            # some exporters write -1 for dynamic, and ONNX Runtime accepts it
             dimensions.append(dimension.dim_value if dimension.dim_value >= 0 else None)
         else:
             dimensions.append(dimension.dim_param or None)

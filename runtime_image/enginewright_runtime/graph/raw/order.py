@@ -1,14 +1,14 @@
-"""An order in which each thing comes after what it needs: of nodes, whatever they are read as."""
+"""Stable topological sort, of indices, so that it works for every representation of nodes."""
 
 import heapq
 from collections.abc import Iterable, Sequence
 
 
 def order(needs: Sequence[Iterable[int]]) -> list[int]:
-    """Return the indices of `needs` so that each comes after those that it needs.
+    """Return the indices of `needs` in an order in which each follows those that it needs.
 
-    Stable: of those that could come next, the first does. What is in a circle, or needs one, is left
-    out: the list is then shorter.
+    Stable: of several that may come next, the lowest index does. Members of a cycle, and what
+    depends on one, are left out, so that the list is shorter.
     """
     waiting = [len(set(each)) for each in needs]
     readers: list[list[int]] = [[] for _ in needs]

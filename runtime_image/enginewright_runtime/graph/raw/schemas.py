@@ -1,9 +1,9 @@
-"""Compares a node with an older version of its operator: what keeps it from being that version.
+"""Compares a node with another version of its operator: can it be expressed in that version?
 
-ONNX's schemas say which attributes, inputs and types a version of an operator has. Where two versions
-agree in all that a node uses, the node means the same under both, and only the number in the
-model's header differs; except where a version gave the same attributes another meaning, which no schema
-says: those are listed here, from ONNX's changelog (docs/Changelog.md of onnx).
+ONNX's schemas define the attributes, inputs and types of each operator version. If two versions
+agree in all that a node uses, the node has the same semantics in both, and only the opset import
+changes. Versions that changed the semantics of the same attributes, which schemas do not show, are
+listed here, from ONNX's changelog (docs/Changelog.md of onnx).
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,24 +16,24 @@ from onnx import AttributeProto, NodeProto
 STANDARD: Final = frozenset({"", "ai.onnx"})
 Schema: TypeAlias = onnx.defs.OpSchema
 
-# Versions that gave the same attributes and inputs another meaning.
-_OTHER_MEANING: Final[Mapping[str, tuple[int, ...]]] = {
-    "Softmax": (13,),  # along one axis, before: over all axes from it on
+# Versions that changed the semantics of the same attributes and inputs.
+_CHANGED_SEMANTICS: Final[Mapping[str, tuple[int, ...]]] = {
+    "Softmax": (13,),  # along one axis, before: over all axes from that one on
     "LogSoftmax": (13,),
     "Hardmax": (13,),
-    "GroupNormalization": (21,),  # scale and bias one a channel, before: one a group
+    "GroupNormalization": (21,),  # scale and bias per channel, before: per group
     "RoiAlign": (16,),  # half_pixel by default, before: output_half_pixel
     "Resize": (11,),  # half_pixel by default, before: asymmetric
     "Upsample": (9,),
     "BatchNormalization": (7,),  # is_test
     "Dropout": (7,),
-    "PRelu": (7,),  # a slope a channel, before: of any shape
-    "DFT": (20,),  # the last axis but one by default, before: the first after the batch
+    "PRelu": (7,),  # one slope per channel, before: of any shape
+    "DFT": (20,),  # the second to last axis by default, before: the first after the batch
     "GridSample": (20,),  # linear and cubic, before: bilinear and bicubic
 }
-# Versions in which a node must say what it need not before.
-_MUST_SAY: Final[Mapping[str, int]] = {"Split": 18}  # sizes, or how many parts
-# Values of attributes that a version added to an attribute which was there before.
+# Versions that require an attribute or input that was optional before.
+_NEWLY_REQUIRED: Final[Mapping[str, int]] = {"Split": 18}  # sizes, or the number of outputs
+# Values that a version added to an existing attribute.
 _NEW_VALUES: Final[Mapping[str, tuple[tuple[int, str, bytes], ...]]] = {
     "Pad": ((19, "mode", b"wrap"),),
     "Resize": ((19, "coordinate_transformation_mode", b"half_pixel_symmetric"),),
@@ -43,15 +43,17 @@ _NEW_VALUES: Final[Mapping[str, tuple[tuple[int, str, bytes], ...]]] = {
 
 
 class Fit(StrEnum):
-    """What has to be done for a node to mean under an older opset what it means now."""
+    """What converts a node to an older opset without changing its semantics."""
 
     SAME = "same"  # nothing
-    REWRITE = "rewrite"  # its older form says the same: attributes dropped, inputs as attributes
-    NONE = "none"  # the older operator cannot say it, or there is none
+    REWRITE = (
+        "rewrite"  # the older form is equivalent: attributes dropped, inputs become attributes
+    )
+    NONE = "none"  # the older operator cannot express it, or does not exist
 
 
 def schema_of(node: NodeProto, opset: int) -> Schema | None:
-    """Return the schema of a node's operator in an opset of ai.onnx; None where there is none."""
+    """Return the schema of a node's operator in an opset of ai.onnx; None if it has none."""
     if node.domain not in STANDARD:
         return None
     try:
@@ -61,17 +63,17 @@ def schema_of(node: NodeProto, opset: int) -> Schema | None:
 
 
 def is_function(operator: str, domain: str, version: int) -> bool:
-    """Tell whether ONNX defines an operator by a body of other operators."""
+    """Return whether ONNX defines an operator as a function of other operators."""
     try:
         schema = onnx.defs.get_schema(operator, version, domain)
     except onnx.defs.SchemaError:
         return False
-    # onnx's stubs lack both
+    # onnx's type stubs lack both
     return any(getattr(schema, f"has_{kind}function") for kind in ("", "context_dependent_"))
 
 
 def attribute(node: NodeProto, name: str) -> AttributeProto | None:
-    """Return the node's attribute, None if it has none of that name."""
+    """Return the node's attribute; None if it is not set."""
     return next((entry for entry in node.attribute if entry.name == name), None)
 
 
@@ -85,17 +87,16 @@ def parameter(formals: Sequence[Any], index: int) -> Any:  # noqa: ANN401 - Form
 
 
 def fit(node: NodeProto, opset: int, target: int, types: Mapping[str, str]) -> Fit:
-    """Tell whether a node of `opset` can be one of the lower opset `target`.
+    """Return how a node of `opset` converts to the opset `target`.
 
-    `target` is not above `opset`; `types` are those of the values that it reads and makes, where
-    known.
+    `target` is at most `opset`; `types` are those of the node's inputs and outputs, where known.
     """
     newer, older = schema_of(node, opset), schema_of(node, target)
     if newer is None or older is None or older.deprecated:
         return Fit.NONE
     if newer.since_version <= target:
         return Fit.SAME
-    if _means_otherwise(node, newer, target) or not _takes_types(node, older, types):
+    if _differs_in_semantics(node, newer, target) or not _takes_types(node, older, types):
         return (
             Fit.REWRITE
             if is_last_axis(node, newer, target) and _takes_types(node, older, types)
@@ -107,13 +108,13 @@ def fit(node: NodeProto, opset: int, target: int, types: Mapping[str, str]) -> F
 
 
 def is_kept(node: NodeProto, opset: int, target: int, types: Mapping[str, str]) -> bool:
-    """Tell whether a node of `opset` means the same under the higher opset `target`, as it stands."""
+    """Return whether a node of `opset`, unchanged, has the same semantics in the higher `target`."""
     older, newer = schema_of(node, opset), schema_of(node, target)
     if older is None or newer is None or newer.deprecated:
         return False
     if older.since_version == newer.since_version:
         return True
-    changes = (*_OTHER_MEANING.get(node.op_type, ()), _MUST_SAY.get(node.op_type, 0))
+    changes = (*_CHANGED_SEMANTICS.get(node.op_type, ()), _NEWLY_REQUIRED.get(node.op_type, 0))
     return (
         not any(opset < at <= target for at in changes)
         and is_valid(node, older, newer)
@@ -122,8 +123,8 @@ def is_kept(node: NodeProto, opset: int, target: int, types: Mapping[str, str]) 
 
 
 def is_last_axis(node: NodeProto, newer: Schema, target: int) -> bool:
-    """Tell whether it is a softmax over the last axis, which both meanings of softmax share."""
-    since = 11  # negative axes
+    """Return whether it is a softmax over the last axis, where all versions agree."""
+    since = 11  # the first opset with negative axes
     last = attribute(node, "axis")
     return (
         node.op_type in {"Softmax", "LogSoftmax", "Hardmax"}
@@ -134,7 +135,7 @@ def is_last_axis(node: NodeProto, newer: Schema, target: int) -> bool:
 
 
 def is_default(entry: AttributeProto, schema: Schema) -> bool:
-    """Tell whether an attribute says what the schema says without it."""
+    """Return whether an attribute has the schema's default value."""
     formal = schema.attributes.get(entry.name)
     if formal is None or not formal.default_value.name:
         return False
@@ -143,7 +144,7 @@ def is_default(entry: AttributeProto, schema: Schema) -> bool:
 
 
 def moved_inputs(newer: Schema, older: Schema) -> dict[int, str]:
-    """Return inputs of the newer operator that are attributes of the older: index to name."""
+    """Return inputs of the newer operator that are attributes of the older one: index to name."""
     names = {formal.name for formal in older.inputs}
     return {
         index: formal.name
@@ -152,8 +153,8 @@ def moved_inputs(newer: Schema, older: Schema) -> dict[int, str]:
     }
 
 
-def _means_otherwise(node: NodeProto, newer: Schema, target: int) -> bool:
-    if any(target < at <= newer.since_version for at in _OTHER_MEANING.get(node.op_type, ())):
+def _differs_in_semantics(node: NodeProto, newer: Schema, target: int) -> bool:
+    if any(target < at <= newer.since_version for at in _CHANGED_SEMANTICS.get(node.op_type, ())):
         return True
     for at, name, value in _NEW_VALUES.get(node.op_type, ()):
         entry = attribute(node, name)
@@ -172,9 +173,9 @@ def _takes_types(node: NodeProto, schema: Schema, types: Mapping[str, str]) -> b
 
 
 def is_valid(node: NodeProto, newer: Schema, older: Schema) -> bool:
-    """Tell whether the node of one version as it stands is one of the other, and means the same.
+    """Return whether a node of one version is valid, unchanged and with the same semantics, in another.
 
-    The two may change places: nothing here depends on which came first.
+    Works in both directions: nothing here depends on which version is newer.
     """
     for entry in node.attribute:
         formal = older.attributes.get(entry.name)
@@ -196,15 +197,15 @@ def is_valid(node: NodeProto, newer: Schema, older: Schema) -> bool:
 
 
 def _is_expressible(node: NodeProto, newer: Schema, older: Schema) -> bool:
-    """Tell whether the older operator has a form of the same meaning."""
+    """Return whether the older operator has an equivalent form."""
     moved = moved_inputs(newer, older)
     for entry in node.attribute:
         if entry.name in older.attributes or is_default(entry, newer):
             continue
         if entry.name == "noop_with_empty_axes" and _given(node, 1):
-            continue  # it speaks of a node without axes
+            continue  # it only affects nodes without axes
         if (node.op_type, entry.name) == ("Split", "num_outputs"):
-            continue  # without it the parts are equal; if they are not, `rewriting` refuses
+            continue  # the older Split makes equal parts; `rewriting` rejects others
         return False
     for name, formal in older.attributes.items():
         if attribute(node, name) is not None or name in moved.values():
@@ -224,7 +225,7 @@ def _is_expressible(node: NodeProto, newer: Schema, older: Schema) -> bool:
 
 
 def has_required(node: NodeProto, schema: Schema) -> bool:
-    """Tell whether the node has all inputs that are not optional."""
+    """Return whether the node has all required inputs."""
     single = onnx.defs.OpSchema.FormalParameterOption.Single
     return all(
         _given(node, index) for index, formal in enumerate(schema.inputs) if formal.option == single
@@ -244,6 +245,6 @@ def _default(schema: Schema, name: str) -> bytes:
     return bytes(schema.attributes[name].default_value.SerializeToString())
 
 
-def _kind(entry: AttributeProto) -> Any:  # noqa: ANN401 - an enumeration without types
-    """Return the schemas' word for the type of an attribute."""
+def _kind(entry: AttributeProto) -> Any:  # noqa: ANN401 - an untyped enumeration
+    """Return the attribute's type as the schemas' enumeration has it."""
     return getattr(onnx.defs.OpSchema.AttrType, AttributeProto.AttributeType.Name(entry.type))

@@ -1,4 +1,4 @@
-"""Which element types an operator takes and makes, as its schema says: ONNX's or ONNX Runtime's."""
+"""An operator's input and output types, from ONNX's schema or ONNX Runtime's."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ class Formal:
 
     @property
     def is_variable(self) -> bool:
-        """Tell whether the type is bound by what the node is given."""
+        """Return whether the type is a variable, which the node's inputs bind."""
         return "(" not in self.kind
 
     @property
     def binds(self) -> bool:
-        """Tell whether one value of it says what the variable stands for; a Loop's are of any type each."""
+        """Return whether one value binds the variable; a Loop's variadic values may differ in type."""
         return self.is_variable and (self.homogeneous or not self.variadic)
 
 
@@ -53,15 +53,15 @@ def _at(formals: Sequence[Formal], index: int) -> Formal | None:
 
 @cache
 def onnx_signature(operator: str, domain: str, version: int) -> OperatorSignature | None:
-    """Return the signature of an operator of ONNX's own domains; None where there is none."""
+    """Return the signature of an operator of ONNX's own domains; None if it has none."""
     try:
         return signature_of(onnx.defs.get_schema(operator, version, domain))
     except onnx.defs.SchemaError:
         return None
 
 
-def signature_of(schema: Any) -> OperatorSignature:  # noqa: ANN401 - ONNX's schema or ONNX Runtime's, alike in form
-    """Return what a schema says of types."""
+def signature_of(schema: Any) -> OperatorSignature:  # noqa: ANN401 - ONNX's or ONNX Runtime's, of similar form
+    """Return the types in a schema."""
     constraints = {
         each.type_param_str: frozenset(each.allowed_type_strs) for each in schema.type_constraints
     }
@@ -82,7 +82,7 @@ def signature_of(schema: Any) -> OperatorSignature:  # noqa: ANN401 - ONNX's sch
 def bindings(
     node: NodeProto, signature: OperatorSignature, types: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return what the type variables of the node's inputs stand for."""
+    """Return the types that the node's inputs bind to type variables."""
     bound: dict[str, str] = {}
     for index, name in enumerate(node.input):
         formal = signature.input(index)
@@ -94,7 +94,7 @@ def bindings(
 def output_types(
     node: NodeProto, signature: OperatorSignature, types: Mapping[str, str]
 ) -> list[str | None]:
-    """Return the types of the node's outputs, None for those that its inputs do not tell."""
+    """Return the types of the node's outputs; None where its inputs do not determine them."""
     bound = bindings(node, signature, types)
     found: list[str | None] = []
     for index in range(len(node.output)):

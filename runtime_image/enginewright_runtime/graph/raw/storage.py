@@ -1,6 +1,6 @@
-"""Where changed models lie: beside their external data, which is neither loaded nor copied meanwhile.
+"""Stores changed models beside their external data, so that it is not loaded or copied in between.
 
-Links would spare the one copy at the end, but onnx (1.23) refuses external data that is a symbolic
+Links would avoid the one copy at the end, but onnx (1.23) refuses external data that is a symbolic
 link or has several hard links, as a possible attack, and ONNX Runtime refuses symbolic links.
 """
 
@@ -16,15 +16,15 @@ from onnx import ModelProto
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.graph.raw import graphs
 
-# A protobuf ends at 2 GiB, and lies in memory several times while it is written and loaded.
+# A protobuf is limited to 2 GiB, and is in memory several times while it is written and loaded.
 LARGEST_INSIDE: Final = 1 << 30  # bytes of weights in the .onnx file
 
 
 def save(model: ModelProto, path: Path) -> None:
-    """Write a model, parsed without external data, beside the external data that it refers to.
+    """Write a model that was parsed without external data; `path` is beside that data.
 
     Raises:
-        StageFailure: ModelTooLarge, when what is not external data passes the limit of a protobuf.
+        StageFailure: ModelTooLarge, if it exceeds a protobuf's limit without external data.
     """
     try:
         content = model.SerializeToString()
@@ -36,10 +36,7 @@ def save(model: ModelProto, path: Path) -> None:
 
 
 def loadable(source: Path, out: Path, max_ir_version: int) -> Path:
-    """Return the source, or `out` beside it, a copy under an IR version that ONNX Runtime loads.
-
-    Only the number differs.
-    """
+    """Return the source, or a copy `out` beside it with an IR version that ONNX Runtime loads."""
     model = graphs.parse(source)
     if model.ir_version <= max_ir_version:
         return source
@@ -48,22 +45,22 @@ def loadable(source: Path, out: Path, max_ir_version: int) -> Path:
     return out
 
 
-def settle(path: Path, source: Path, folder: Path) -> None:
-    """Give a changed model a folder of its own, with the external data that it refers to.
+def move_to_folder(path: Path, source: Path, folder: Path) -> None:
+    """Move a changed model, with the external data that it refers to, to its own folder.
 
     Args:
-        path: of the model, which is moved.
-        source: the folder that must keep its external data: it is copied from there, from file to
-            file, and moved from anywhere else.
-        folder: that is replaced.
+        path: of the model.
+        source: the folder that must keep its external data: data is copied from there, and moved
+            from anywhere else.
+        folder: the target, which is replaced.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for location in locations(graphs.parse(path)):
         target = folder / location
         target.parent.mkdir(parents=True, exist_ok=True)
-        bring = shutil.copyfile if path.parent == source else shutil.move
-        bring(path.parent / location, target)
+        transfer = shutil.copyfile if path.parent == source else shutil.move
+        transfer(path.parent / location, target)
     path.rename(folder / MODEL_NAME)
 
 
@@ -74,7 +71,7 @@ def locations(model: ModelProto) -> list[str]:
 
 
 def size_bytes(model: ModelProto) -> int:
-    """Return the bytes of a model's protobuf and external data, as far as the entries say."""
+    """Return the bytes of a model's protobuf and of its external data with a declared length."""
     entries = [graphs.external_entries(tensor) for tensor in graphs.walk_tensors(model)]
-    outside = sum(int(entry.get("length", "0")) for entry in entries if entry)
-    return int(model.ByteSize()) + outside
+    external = sum(int(entry.get("length", "0")) for entry in entries if entry)
+    return int(model.ByteSize()) + external

@@ -1,1 +1,1 @@
-"""Which value a name stands for, and who reads it: what a model is changed and cut by."""
+"""Resolves names to values and their readers; changes and partitions models on that basis."""

@@ -1,8 +1,8 @@
-"""Puts the branch that is always taken in the place of an If, and removes what is then unused.
+"""Replaces Ifs with a constant condition by the taken branch, and removes what is then unused.
 
-Exporters leave an If where the framework asked for a size: the rank of a tensor, whether a
-dimension is 1. Given the sizes that are served the answer is known, while OpenVINO and TensorRT have
-to make something of both branches, whose outputs differ in rank. Native code: for child processes.
+Exporters write an If where the framework tests a size: the rank of a tensor, whether a dimension
+is 1. With the served sizes the condition is constant, but OpenVINO and TensorRT must compile both
+branches, whose outputs differ in rank. Native code: to be called in a child process.
 """
 
 from collections.abc import Mapping
@@ -16,18 +16,18 @@ from enginewright_runtime.graph.scoped.inference import Sizes
 from enginewright_runtime.graph.scoped.propagation import Array, infer_fully, known_values
 from enginewright_runtime.graph.scoped.scopes import Names, Node, Scope, apart, rename
 
-_ROUNDS: Final = 50  # each finds what the one before made known
+_ROUNDS: Final = 50  # each may find conditions that the previous one made constant
 
 
 def take_constant_branches(model: ModelProto, sizes: Sizes) -> list[str]:
     """Replace, in place, every If whose condition is the same for all requests.
 
     Args:
-        model: whose graph is sorted on the way.
-        sizes: dimensions of the inputs that are the same for all requests; None: others.
+        model: its graph also gets sorted.
+        sizes: dimensions of the inputs that are the same for all requests; None: those that vary.
 
     Returns:
-        The labels of the Ifs.
+        The labels of the replaced Ifs.
     """
     Scope(model.graph).sort()
     changed = apart(model)
@@ -46,17 +46,17 @@ def take_constant_branches(model: ModelProto, sizes: Sizes) -> list[str]:
 
 
 def _take(main: Scope, model: ModelProto, names: Names, sizes: Sizes) -> list[str]:
-    """Take the constant branches that show now.
+    """Replace the Ifs whose condition is known now.
 
-    Bodies are judged without the sizes: the branch that is never taken with these sizes may make no
-    sense with them, and a model in which it is worked out does not load.
+    Bodies are evaluated without the sizes: a branch that is never taken with these sizes may be
+    invalid for them, and a model with its values folded does not load.
     """
     opset = graphs.default_opset(model) or 1
     types = infer_fully(model, sizes)
     always = infer_fully(model, {})
     taken: list[str] = []
 
-    def walk(scope: Scope, known: Mapping[str, Array], around: Mapping[str, Array]) -> None:
+    def walk(scope: Scope, known: Mapping[str, Array], outer: Mapping[str, Array]) -> None:
         for node in scope.nodes:
             condition = known.get(node.proto.input[0]) if node.proto.op_type == "If" else None
             if condition is not None:
@@ -64,7 +64,7 @@ def _take(main: Scope, model: ModelProto, names: Names, sizes: Sizes) -> list[st
                 _inline(node, taken=bool(condition.reshape(-1)[0]), names=names)
                 continue
             for body in node.bodies:
-                within = known_values(body.graph, always, opset, around)
+                within = known_values(body.graph, always, opset, outer)
                 walk(body, within, within)
         scope.write()
 
@@ -73,7 +73,7 @@ def _take(main: Scope, model: ModelProto, names: Names, sizes: Sizes) -> list[st
 
 
 def _inline(node: Node, *, taken: bool, names: Names) -> None:
-    """Put the nodes of a branch, which then make the outputs of the If, in its place; weights too."""
+    """Replace an If by a branch's nodes, which then produce its outputs; moves the weights too."""
     entry = attribute(node.proto, "then_branch" if taken else "else_branch")
     branch = next(body for body in node.bodies if entry is not None and body.graph is entry.g)
     outputs: dict[str, str] = {}
@@ -83,7 +83,7 @@ def _inline(node: Node, *, taken: bool, names: Names) -> None:
             continue
         if value.name in branch.values and value.name not in outputs:
             outputs[value.name] = output
-        else:  # a value from outside, or one that is two outputs
+        else:  # a value of an outer scope, or one that is output twice
             source = outputs.get(value.name, value.name)
             identity = helper.make_node("Identity", [source], [output])
             identity.name = names.fresh(f"{node.proto.name or output}/Identity")

@@ -1,10 +1,10 @@
-"""Which element type every value of a model has, found without native code and without weights.
+"""Infers the element type of every value of a model, without native code and without weights.
 
-ONNX's shape inference finds more (shapes) and costs more: a copy of the model, a child process. To
-tell whether an older version of an operator takes a node, the element type is enough, and an
-operator's schema says how types pass from its inputs to its outputs.
+ONNX's shape inference finds more (shapes) but costs more: a copy of the model, a child process.
+Element types suffice to decide whether an older version of an operator supports a node, and an
+operator's schema defines how types propagate from its inputs to its outputs.
 
-Types are ONNX's type strings: "tensor(float16)". What is not known is left out.
+Types are ONNX's type strings: "tensor(float16)". Unknown ones are left out.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,12 +25,12 @@ Types = Mapping[str, str]
 Signatures = Callable[[NodeProto], OperatorSignature | None]
 
 # attributes that name the element type of the first output
-_NAMING: Final = ("to", "dtype", "output_dtype")
+_TYPE_ATTRIBUTES: Final = ("to", "dtype", "output_dtype")
 _STRINGS: Final = ("value_string", "value_strings")  # of a Constant
 
 
 def type_string(element: int) -> str | None:
-    """Return the type string of tensors of an element type of TensorProto; None for none."""
+    """Return the type string of tensors of an element type of TensorProto; None if it is undefined."""
     try:
         return f"tensor({TensorProto.DataType.Name(element).lower()})"
     except ValueError:
@@ -40,8 +40,8 @@ def type_string(element: int) -> str | None:
 def types_of(model: ModelProto, others: Signatures = lambda _: None) -> dict[str, str]:
     """Return the types of all values of the graph and of its bodies, by name.
 
-    Values of model-local functions have no types of their own and are left out. No two scopes may share a
-    name: see `scopes.rename_apart`. `others` has the signatures of nodes of which ONNX's do not tell.
+    Values of model-local functions have no fixed types and are left out. No two scopes may share a
+    name: see `scopes.rename_apart`. `others` returns the signatures of operators that ONNX lacks.
     """
     opset = max((each.version for each in model.opset_import if each.domain in STANDARD), default=1)
     found: dict[str, str] = {}
@@ -50,7 +50,7 @@ def types_of(model: ModelProto, others: Signatures = lambda _: None) -> dict[str
 
 
 def _graph(graph: GraphProto, opset: int, others: Signatures, found: dict[str, str]) -> None:
-    own = {*defined(graph)}  # what it says of others was perhaps said before they were renamed
+    own = {*defined(graph)}  # value_info of outer values may predate a renaming
     for value in (*graph.input, *graph.value_info, *graph.output):
         if value.name in own:
             _note(found, value.name, declared(value.type))
@@ -73,7 +73,7 @@ def _note(found: dict[str, str], name: str, kind: str | None) -> None:
 
 
 def declared(kind: TypeProto) -> str | None:
-    """Return the type string of a declared type; None for one that has none here."""
+    """Return the type string of a declared type; None for kinds that are not supported here."""
     match kind.WhichOneof("value"):
         case "tensor_type":
             return type_string(kind.tensor_type.elem_type)
@@ -88,11 +88,11 @@ def declared(kind: TypeProto) -> str | None:
 
 
 def _outputs(node: NodeProto, opset: int, types: Types) -> Sequence[str | None]:
-    """Return the types of a node's outputs, None for those that are not known."""
+    """Return the types of a node's outputs; None: unknown."""
     unknown: list[str | None] = [None] * len(node.output)
     if node.domain not in STANDARD or not node.output:
         return unknown
-    for name in _NAMING:
+    for name in _TYPE_ATTRIBUTES:
         entry = attribute(node, name)
         if entry is not None and entry.i:
             return [type_string(entry.i), *unknown[1:]]
@@ -104,10 +104,10 @@ def _outputs(node: NodeProto, opset: int, types: Types) -> Sequence[str | None]:
             return [type_string(entry.t.data_type) if entry else "tensor(float)"]
         case "If" | "Loop" | "Scan":
             first = next(bodies(node), None)
-            made = list(first.output) if first else []
-            if node.op_type == "Loop":  # whose body says first whether it goes on
-                del made[:1]
-            return [types.get(value.name) for value in made] or unknown
+            outputs = list(first.output) if first else []
+            if node.op_type == "Loop":  # the first output of its body is the condition
+                del outputs[:1]
+            return [types.get(value.name) for value in outputs] or unknown
         case _:
             pass
     return _by_schema(node, opset, types)

@@ -1,4 +1,4 @@
-"""Types and sizes of a model's values, by ONNX's shape inference, without its weights.
+"""Infers types and shapes of a model's values with ONNX's shape inference, without its weights.
 
 Native code: to be called in a child process.
 """
@@ -20,13 +20,13 @@ def infer(
     sizes: Sizes | None = None,
     known: Mapping[str, TensorProto] | None = None,
 ) -> dict[str, TypeProto]:
-    """Return the types of the values of the graph and its bodies, by name, as far as known.
+    """Return the known types of the values of the graph and its bodies, by name.
 
     Args:
         model: left unchanged; external data need not be loaded. No two bodies may share a name
-            (`scopes.rename_apart`) where types inside them matter.
-        sizes: dimensions of inputs that are known beyond what the model declares.
-        known: values that are known beyond the model's constants.
+            (`scopes.rename_apart`) if types inside them matter.
+        sizes: known dimensions of inputs that the model does not declare.
+        known: known values besides the model's constants.
     """
     light = lightened(model)
     _set_known(light.graph, known or {})
@@ -40,15 +40,15 @@ def infer(
 
 
 def inferred(light: ModelProto) -> ModelProto:
-    """Return what ONNX's shape inference makes of a `lightened` model; the model itself where it fails."""
+    """Return a `lightened` model with inferred shapes; unchanged if ONNX's shape inference fails."""
     try:
         return onnx.shape_inference.infer_shapes(light, data_prop=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
-        return light  # what the model declares has to do
+        return light  # only declared shapes are known then
 
 
 def lightened(model: ModelProto) -> ModelProto:
-    """Return a sorted copy whose large weights are inputs: inference would copy them for nothing."""
+    """Return a sorted copy whose large weights are inputs, since inference would copy their data."""
     light = ModelProto(ir_version=max(model.ir_version, 4))
     light.opset_import.extend(model.opset_import)
     light.functions.extend(model.functions)
@@ -90,13 +90,13 @@ def lightened(model: ModelProto) -> ModelProto:
 
 
 def _forget_others(graph: GraphProto) -> None:
-    """Remove what a graph says of values that are not its own: they may have other names by now."""
+    """Remove value_info of values of other graphs, which may have been renamed."""
     own = {*defined(graph)}
     keep(graph.value_info, lambda value: value.name in own)
 
 
 def _set_known(graph: GraphProto, known: Mapping[str, TensorProto]) -> None:
-    """Put constants in the place of the nodes that make known values, in bodies too."""
+    """Replace nodes whose outputs are known by constants, in bodies too."""
     if not known:
         return
     for node in graph.node:
@@ -105,9 +105,9 @@ def _set_known(graph: GraphProto, known: Mapping[str, TensorProto]) -> None:
     own = {tensor.name for tensor in graph.initializer}
     outputs = {value.name for value in graph.output}
     for index in reversed(range(len(graph.node))):
-        made = list(graph.node[index].output)
-        if made and all(name in known and name not in outputs for name in made):
-            graph.initializer.extend(known[name] for name in made if name not in own)
+        produced = list(graph.node[index].output)
+        if produced and all(name in known and name not in outputs for name in produced):
+            graph.initializer.extend(known[name] for name in produced if name not in own)
             del graph.node[index]
 
 

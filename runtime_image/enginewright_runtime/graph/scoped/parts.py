@@ -1,4 +1,4 @@
-"""Cuts parts out of a model, to be built as engines. Pure, on ONNX protobufs without their weights."""
+"""Extracts partitions of a model, to be built as engines. Pure; works without the weights."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,31 +27,31 @@ class TensorType:
 
 @dataclass(frozen=True)
 class TensorProfile:
-    """Sizes of a tensor that an engine takes; also values, where these are sizes themselves."""
+    """The range of a tensor's shape in an engine; also of its values if it is a shape tensor."""
 
     name: str
     min: tuple[int, ...]
     opt: tuple[int, ...]
     max: tuple[int, ...]
-    values: tuple[tuple[int, ...], ...] | None = None  # min, opt and max
+    values: tuple[tuple[int, ...], ...] | None = None  # min, opt and max of a shape tensor
 
 
 @dataclass(frozen=True)
 class Part:
-    """Nodes cut out of a model, as a model of their own."""
+    """Nodes extracted from a model, as a separate model."""
 
     model: ModelProto
-    origins: tuple[int, ...]  # index in the whole model of every node here
+    origins: tuple[int, ...]  # index in the full model of every node here
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
     def origin(self, index: int) -> int | None:
-        """Return the node's index in the whole model; None for none of its nodes."""
+        """Return the node's index in the full model; None if the part has no such node."""
         return self.origins[index] if 0 <= index < len(self.origins) else None
 
 
 def computing(model: ModelProto, nodes: Iterable[int]) -> list[int]:
-    """Return those nodes that are no constants: a constant goes wherever it is used."""
+    """Return the nodes that are not constants, since these are copied into every part that uses them."""
     return [index for index in nodes if model.graph.node[index].op_type != CONSTANT]
 
 
@@ -61,29 +61,29 @@ def labels(node: NodeProto) -> list[str]:
 
 
 class Cutter:
-    """Cuts parts out of a model; initializers stay where external ones are found: in the same folder."""
+    """Extracts parts; they must be saved in the model's folder, where external data is found."""
 
     def __init__(self, model: ModelProto, types: Mapping[str, TensorType]) -> None:
-        """Begin; `types` are those of all tensors that may be inputs or outputs of a part."""
+        """Prepare; `types` has every tensor that may be an input or output of a part."""
         self._model = model
         self._types = types
         self._nodes = Scope(model.graph).nodes
         self._place = {node: index for index, node in enumerate(self._nodes)}
 
     def part(self, nodes: Sequence[int]) -> Part | None:
-        """Return a part of these nodes, none of them a constant.
+        """Return a part of these nodes, none of which is a constant.
 
-        None if it has no inputs, no outputs, or one of unknown type.
+        None if it has no inputs, no outputs, or an input or output of unknown type.
         """
         graph, types = self._model.graph, self._types
         chosen = [self._nodes[index] for index in nodes]
         needed = [value for node in chosen for value in sorted(node.consumes(), key=_name)]
         used = {value.name for value in needed}
-        makers = {value.producer for value in needed} - {None, *chosen}
+        producers = {value.producer for value in needed} - {None, *chosen}
         constants = sorted(
-            self._place[maker]
-            for maker in makers
-            if maker is not None and maker.proto.op_type == CONSTANT
+            self._place[producer]
+            for producer in producers
+            if producer is not None and producer.proto.op_type == CONSTANT
         )
         weights = {tensor.name for tensor in graph.initializer}
         weights |= {sparse.values.name for sparse in graph.sparse_initializer}
@@ -121,9 +121,9 @@ def _name(value: Value) -> str:
 
 
 def contradicts(model: ModelProto, profiles: Sequence[TensorProfile]) -> set[str]:
-    """Return names of dimensions that the profiles give several sizes.
+    """Return names of dimensions for which the profiles have different sizes.
 
-    TensorRT takes equal names for equal sizes; some exporters call every open dimension "?".
+    TensorRT assumes that equal names have equal sizes; some exporters name every dynamic one "?".
     """
     known = {profile.name: profile for profile in profiles}
     found: dict[str, set[tuple[int, ...]]] = {}
@@ -138,7 +138,7 @@ def contradicts(model: ModelProto, profiles: Sequence[TensorProfile]) -> set[str
 
 
 def forget(model: ModelProto, names: Collection[str]) -> None:
-    """Take these names from the dimensions of the model's inputs, in place."""
+    """Clear these names in the dimensions of the model's inputs, in place."""
     for value in model.graph.input:
         for dimension in value.type.tensor_type.shape.dim:
             if dimension.dim_param in names:

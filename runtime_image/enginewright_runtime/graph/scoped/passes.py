@@ -1,6 +1,6 @@
-"""What every change of a model is: a pass, whose data say when it comes, what it needs and what keeps it.
+"""The base of graph passes: each declares its order, its preconditions and the proof that it needs.
 
-A pass changes a model and says what it did. Whoever runs it proves what came of it, and keeps it or not.
+A pass changes a model and reports its changes. The caller proves the result, and keeps or discards it.
 """
 
 from abc import abstractmethod
@@ -23,22 +23,22 @@ _MOST_NODES: Final = 100  # kept in a change
 
 
 class Keep(StrEnum):
-    """What has to be proven for a changed model to be kept."""
+    """What must be proven for a changed model to be kept."""
 
-    MUST = "must"  # that its outputs are the same; else nothing serves
+    MUST = "must"  # that its outputs are the same; otherwise preparation fails
     EQUAL = "equal"  # that its outputs are the same
-    BETTER = "better"  # that its outputs are the same and the backend takes more of it
+    BETTER = "better"  # that its outputs are the same and the backend supports more of its nodes
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What decides which passes are run."""
+    """The inputs of the decision which passes run."""
 
     recipe: Recipe
-    model: ModelProto  # as it is now
-    sizes: Sizes  # dimensions of inputs that are the same for all requests; None: others
-    refused: frozenset[str] = frozenset()  # operators of nodes that the backend does not take
-    has_data: bool = False  # whether there is data to learn ranges from
+    model: ModelProto  # in its current state
+    sizes: Sizes  # dimensions of inputs that are the same for all requests; None: those that vary
+    refused: frozenset[str] = frozenset()  # operators of nodes that the backend rejects
+    has_data: bool = False  # whether there is calibration data
 
     @property
     def precisions(self) -> frozenset[str]:
@@ -49,16 +49,16 @@ class Situation:
 
 @dataclass(frozen=True)
 class Needs:
-    """When a pass can be of use; what is not named does not matter."""
+    """The preconditions of a pass; an empty field is no condition."""
 
     backends: frozenset[str] = frozenset()
-    precisions: frozenset[str] = frozenset()  # one of which the model is to have
-    operators: frozenset[str] = frozenset()  # one of which it has
+    precisions: frozenset[str] = frozenset()  # one of which the model may get
+    operators: frozenset[str] = frozenset()  # one of which the model contains
     most_bytes: int | None = None  # of the model
-    data: bool = False  # to learn ranges from
+    data: bool = False  # whether it needs calibration data
 
     def are_met(self, about: Situation) -> bool:
-        """Tell whether the pass can be of use."""
+        """Return whether the preconditions are met."""
         operators = {node.op_type for node in graphs.walk_nodes(about.model)}
         return (
             (not self.backends or about.recipe.backend in self.backends)
@@ -75,29 +75,31 @@ class PassResult:
 
     changes: tuple[Change, ...] = ()  # (): the model is as it was
     shape_nodes: tuple[str, ...] = ()  # labels of shape arithmetic in the changed model
-    # of a change of precision
-    nodes: tuple[str, ...] = ()  # labels of those that are of the lower one
-    kept: Mapping[str, str] = field(default_factory=dict)  # label to why it stays as it was
-    units: tuple[int, ...] = ()  # indices of nodes that can be of it, or hold such
+    # of a precision pass:
+    nodes: tuple[str, ...] = ()  # labels of nodes that have the lower precision
+    kept: Mapping[str, str] = field(
+        default_factory=dict
+    )  # label of a node to why it keeps its precision
+    units: tuple[int, ...] = ()  # indices of nodes that can have it, or contain such nodes
 
 
 class Pass(Message):
-    """One change that can be made to a model, with what it is told as fields."""
+    """One change of a model; its parameters are fields."""
 
     doing: ClassVar[str]  # for messages
     order: ClassVar[int]  # passes run in the order of these
     needs: ClassVar[Needs] = Needs()
     keep: ClassVar[Keep]
-    own_weights: ClassVar[bool] = False  # whether it writes external data of its own
+    own_weights: ClassVar[bool] = False  # whether it writes external data
 
     @classmethod
-    def keep_on(cls, backend: str) -> Keep:  # noqa: ARG003 - for those whose proof depends on it
-        """Return what has to be proven where `backend` is to serve."""
+    def keep_on(cls, backend: str) -> Keep:  # noqa: ARG003 - for subclasses
+        """Return what must be proven if `backend` serves the model."""
         return cls.keep
 
     @classmethod
-    def to_try(cls, about: Situation) -> Iterable[Self]:  # noqa: ARG003 - for those with fields
-        """Return the passes of this kind that are worth a try, one after the other."""
+    def to_try(cls, about: Situation) -> Iterable[Self]:  # noqa: ARG003 - for subclasses
+        """Return the passes of this kind to try, in order."""
         return (cls(),)
 
     @abstractmethod
@@ -107,10 +109,10 @@ class Pass(Message):
         Args:
             model: parsed without external data.
             source: its file.
-            out: the file that it is written to, in an empty folder if the pass has weights of its own.
+            out: the file to write, in an empty folder if the pass writes external data.
         """
 
 
 def change(kind: str, message: str, nodes: Sequence[str] = ()) -> Change:
-    """Return one thing that was done, with as many of its nodes as a manifest keeps."""
+    """Return a change, with its nodes up to the number that a manifest keeps."""
     return Change(kind=kind, message=message, nodes=tuple(nodes)[:_MOST_NODES])

@@ -1,8 +1,9 @@
-"""Which values of a graph are constant because they follow from constants and from known sizes.
+"""Constant propagation: finds values that follow from constants and from known sizes.
 
-ONNX Runtime folds Shape only where all dimensions are known; exporters ask for one of them, which
-may be known beside an open batch. So a value here may also be a list in which some elements are known.
-Native code (ONNX's reference operators are Python, its schemas are not): for child processes.
+ONNX Runtime folds Shape only if all dimensions are known; exporters use single dimensions, which
+may be known although the batch is dynamic. So values here may be lists with some known elements.
+Native code (ONNX's reference operators are Python, its schemas are not): to be called in a child
+process.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,9 +23,9 @@ from enginewright_runtime.graph.scoped.splicing import alone
 Array = NDArray[Any]
 Partial = Sequence[int | None]  # of one dimension
 
-_ROUNDS: Final = 10  # each uses what the one before found
+_ROUNDS: Final = 10  # each uses the values found by the previous one
 _MOST: Final = 1024  # elements of a value that is kept
-# What exporters compute sizes and conditions with; others are not worth the time.
+# Operators that exporters compute sizes and conditions with; others are not worth the time.
 _COMPUTED: Final = frozenset(
     {
         *("Cast", "Identity", "Where", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"),
@@ -55,8 +56,8 @@ def known_values(
 ) -> dict[str, Array]:
     """Return the values of a sorted graph that are the same on every run, by name.
 
-    Bodies of its nodes are left out. `types` are as `inference.infer` gives them, `outer` the known
-    values around the graph.
+    Bodies of its nodes are left out. `types` are those of `inference.infer`, `outer` the known values
+    of outer graphs.
     """
     known = dict(outer or {})
     for value in graph.input:
@@ -70,7 +71,7 @@ def known_values(
 
 
 def infer_fully(model: ModelProto, sizes: Sizes) -> dict[str, TypeProto]:
-    """Return what `inference.infer` does, with sizes that follow from values that follow from sizes.
+    """Return the types of `inference.infer`, repeated with the values that known sizes determine.
 
     The model's main graph must be sorted.
     """
@@ -104,7 +105,7 @@ def as_tensors(known: Mapping[str, Array]) -> dict[str, TensorProto]:
 
 
 class _Values:
-    """What is known of the values of a graph: all elements, or, of a list, some."""
+    """The known values of a graph, complete or, for lists, in part."""
 
     def __init__(self, types: Mapping[str, TypeProto], opset: int, known: dict[str, Array]) -> None:
         self._types = types
@@ -121,7 +122,7 @@ class _Values:
         }
 
     def follow(self, node: NodeProto) -> None:
-        """Note what a node makes of what is known."""
+        """Record the outputs of a node that follow from known values."""
         if node.domain not in STANDARD or not node.output or node.output[0] in self._known:
             return
         if node.op_type in self._rules:
@@ -144,8 +145,8 @@ class _Values:
             )
         except Exception:  # noqa: BLE001 - a reference operator may raise anything; then nothing is known
             return
-        made = [name for name in node.output if name]
-        for name, result in zip(made, results, strict=True):
+        outputs = [name for name in node.output if name]
+        for name, result in zip(outputs, results, strict=True):
             if isinstance(result, np.ndarray | np.generic) and np.asarray(result).size <= _MOST:
                 self._known[name] = np.asarray(result)
 
@@ -153,7 +154,7 @@ class _Values:
         tensor = self._types[node.input[0]].tensor_type if node.input[0] in self._types else None
         if tensor is None or not tensor.HasField("shape"):
             return
-        # a negative size is how some exporters write an unknown one
+        # some exporters write a dynamic dimension as a negative size
         sizes = [
             each.dim_value if each.HasField("dim_value") and each.dim_value >= 0 else None
             for each in tensor.shape.dim
@@ -162,7 +163,7 @@ class _Values:
         self._note(node, sizes[start.i if start else None : end.i if end else None])
 
     def _size(self, node: NodeProto) -> None:
-        """A list has a size even if its elements are not known: the rank of what it is the shape of."""
+        """The size of a list is known even if its elements are not: a shape's is the tensor's rank."""
         if (data := self._partial.get(node.input[0])) is not None:
             self._known[node.output[0]] = np.array(len(data), np.int64)
 
@@ -184,12 +185,12 @@ class _Values:
         data = self._partial.get(node.input[0])
         names = [name for name in node.input[1:] if name]
         if data is None or len(names) < 2 or any(name not in self._known for name in names):
-            return  # before opset 10 they are attributes: not worth it
+            return  # before opset 10 these are attributes, which are not supported here
         start, end = (int(self._known[name].flat[0]) for name in node.input[1:3])
         step = (
             int(self._known[node.input[4]].flat[0]) if len(node.input) > 4 and node.input[4] else 1
         )
-        if step > 0:  # backwards, ends past the beginning mean something else in Python
+        if step > 0:  # with negative steps, Python treats out-of-range ends differently
             self._note(node, data[start:end:step])
 
     def _concat(self, node: NodeProto) -> None:
@@ -208,10 +209,10 @@ class _Values:
         self._note(node, parts)
 
     def _cast_like(self, node: NodeProto) -> None:
-        """Of what it is cast like only the type counts."""
+        """Of the second input only the type matters."""
         value, kind = self._known.get(node.input[0]), self._types.get(node.input[1])
         element = kind.tensor_type.elem_type if kind is not None else TensorProto.UNDEFINED
-        # from and to types whose casts NumPy and ONNX agree on
+        # only types whose casts are the same in NumPy and ONNX
         if value is None or element not in _PLAIN or value.dtype.kind not in "biuf":
             return
         self._known[node.output[0]] = value.astype(helper.tensor_dtype_to_np_dtype(element))

@@ -1,8 +1,8 @@
-"""Which value a name stands for, what makes it and what reads it: as every change of a model needs it.
+"""Resolves names to values, with their producers and readers, for everything that changes a model.
 
-The bodies of an If are scopes beside each other, and each may use a name that the other uses for a
-value of another type; a body sees the values around it. Changes are made in the protobuf itself, so what
-is not changed keeps its bytes.
+The two bodies of an If are separate scopes, which may use one name for values of different types; a
+body sees the values of outer scopes. Changes are made in the protobuf itself, so that the rest stays
+identical byte by byte.
 """
 
 from collections import defaultdict
@@ -35,42 +35,42 @@ from enginewright_runtime.graph.raw.order import order
 
 
 class Names:
-    """Names of values and nodes that a model has, and new ones."""
+    """The names of values and nodes in a model; creates new ones."""
 
     def __init__(self, model: ModelProto) -> None:
         self._used = {name for graph in walk_graphs(model) for name in defined(graph)}
         for graph in walk_graphs(model):
-            # value_info may speak of what is not there: a new value would have the type of that
+            # value_info may have missing values, whose type a new value of that name would get
             self._used.update(value.name for value in (*graph.output, *graph.value_info))
         for function in model.functions:
             self._used.update(function.input, function.output)
         for node in walk_nodes(model):
             self._used.update((node.name, *node.input, *node.output))
 
-    def fresh(self, wanted: str) -> str:
-        """Return a name that nothing has yet: the wanted one, or one with a number."""
-        name, number = wanted, 1
+    def fresh(self, preferred: str) -> str:
+        """Return an unused name: the preferred one, else with a number appended."""
+        name, number = preferred, 1
         while name in self._used:
             number += 1
-            name = f"{wanted}_{number}"
+            name = f"{preferred}_{number}"
         self._used.add(name)
         return name
 
 
 class Value:
-    """What one name stands for in one scope."""
+    """The value of a name in a scope."""
 
     __slots__ = ("name", "producer", "readers", "scope")
 
     def __init__(self, name: str, scope: "Scope", producer: "Node | None") -> None:
         self.name = name
         self.scope = scope
-        self.producer = producer  # None: it is an input or a weight
-        # each once, those in bodies too; a scope: it is an output of that graph
+        self.producer = producer  # None: an input or initializer
+        # including those in bodies; a Scope: the value is an output of that graph
         self.readers: dict[Node | Scope, None] = {}
 
     def replace_uses(self, other: str, within: "Scope") -> None:
-        """Have what reads it inside a body read another value, which that sees."""
+        """Replace this value by another, visible one in all nodes inside a scope."""
         for reader in [*self.readers]:
             if isinstance(reader, Node) and reader.scope.is_within(within):
                 for index, name in enumerate(reader.proto.input):
@@ -86,12 +86,12 @@ class Node:
     def __init__(self, proto: NodeProto, scope: "Scope", rank: tuple[int, ...]) -> None:
         self.proto = proto
         self.scope = scope
-        self.rank = rank  # nodes of a scope are in the order of these
+        self.rank = rank  # sort key of the nodes of a scope
         self.bodies: list[Scope] = []
 
     @property
     def top(self) -> "Node":
-        """Return the node that it is inside of, or itself where that is no body."""
+        """Return the main graph's node that contains it; itself if it is in no body."""
         return self.scope.top or self
 
     def all_bodies(self) -> Iterator["Scope"]:
@@ -101,25 +101,25 @@ class Node:
             yield from body.bodies()
 
     def inputs(self) -> list[Value]:
-        """Return the values that are its inputs, without those that are left out or unknown."""
+        """Return the values of its inputs, without omitted and unknown ones."""
         found = (self.scope.find(name) for name in self.proto.input)
         return [value for value in found if value is not None]
 
     def consumes(self) -> dict[Value, None]:
-        """Return the values that it reads, those that its bodies take from outside too."""
+        """Return the values that it reads, including those that its bodies capture."""
         captured = (value for body in self.bodies for value in body.captured())
         return dict.fromkeys((*self.inputs(), *captured))
 
     def produces(self) -> list[Value]:
-        """Return the values that it makes."""
+        """Return the values of its outputs."""
         return [self.scope.values[name] for name in self.proto.output if name]
 
     def is_read(self) -> bool:
-        """Tell whether anything reads what it makes."""
+        """Return whether any of its outputs is read."""
         return any(value.readers for value in self.produces())
 
     def set_input(self, index: int, name: str) -> None:
-        """Have it read another value, or one more behind the others."""
+        """Set an input to another value, or append one."""
         if index == len(self.proto.input):
             self.proto.input.append("")
         old = self.scope.find(self.proto.input[index])
@@ -129,17 +129,17 @@ class Node:
         self.scope.read(name, self)
 
     def set_output(self, index: int, name: str) -> None:
-        """Have it make a value `name`; what it made before has to be made by another."""
+        """Rename an output to `name`; another node must produce the previous value."""
         self.scope.values[self.proto.output[index]].producer = None
         self.proto.output[index] = name
         self.scope.define(name, self)
 
     def insert_before(self, *protos: NodeProto) -> None:
-        """Put nodes in front of it, behind others that were put there."""
+        """Insert nodes before it, after those inserted earlier."""
         self._insert(-1, protos)
 
     def insert_after(self, *protos: NodeProto) -> None:
-        """Put nodes behind it and behind others that were put there."""
+        """Insert nodes after it and after those inserted earlier."""
         self._insert(1, protos)
 
     def _insert(self, side: int, protos: Iterable[NodeProto]) -> None:
@@ -147,22 +147,22 @@ class Node:
             self.scope.add(proto, (*self.rank[:-1], side, self.scope.next_rank(), 0))
 
     def replace(self, protos: Iterable[NodeProto]) -> None:
-        """Put nodes in its place."""
+        """Replace it by these nodes."""
         for body in self.all_bodies():
             body.write()
-        copies = [copy_of(proto) for proto in protos]  # it may be among them
+        copies = [copy_of(proto) for proto in protos]  # the node itself may be among them
         self.remove()
         self.insert_before(*copies)
 
     def remove(self) -> None:
-        """Take it out; what it makes has to be made by another, or be read by none."""
+        """Remove it; its outputs must get another producer or have no readers."""
         self.unlink()
         for value in self.produces():
             value.producer = None
         del self.scope.by_rank[self.rank]
 
     def unlink(self) -> None:
-        """Be no reader of anything."""
+        """Remove it from the readers of its inputs."""
         for name in self.proto.input:
             if (value := self.scope.find(name)) is not None:
                 value.readers.pop(self, None)
@@ -174,10 +174,10 @@ class Node:
 
 
 class Scope:
-    """A graph, a body or, to be read alone, a function: what names live in."""
+    """A namespace of values: a graph, a body or, read-only, a function."""
 
     def __init__(self, graph: GraphProto | FunctionProto, owner: Node | None = None) -> None:
-        # of a function too, which has nodes alike, and neither weights nor types
+        # a function too: it has nodes, but neither initializers nor types
         self.graph = cast("GraphProto", graph)
         self.owner = owner  # the node whose body it is
         self.values: dict[str, Value] = {}
@@ -199,7 +199,7 @@ class Scope:
         return [self.by_rank[rank] for rank in sorted(self.by_rank)]
 
     def find(self, name: str) -> Value | None:
-        """Return what a name stands for here; None for nothing, and for no name."""
+        """Return the value that a name refers to here; None if there is none or the name is empty."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.values:
@@ -208,7 +208,7 @@ class Scope:
         return None
 
     def own(self) -> list[Value]:
-        """Return the values that it makes or is given."""
+        """Return the values that it defines."""
         return [*self.values.values()]
 
     def bodies(self) -> Iterator["Scope"]:
@@ -224,21 +224,21 @@ class Scope:
                 yield from body.all_nodes()
 
     def is_within(self, other: "Scope") -> bool:
-        """Tell whether this is the other scope or one inside it."""
+        """Return whether this is the other scope or nested in it."""
         return self is other or (self.outer is not None and self.outer.is_within(other))
 
     @property
     def outer(self) -> "Scope | None":
-        """Return the scope around it; None for a graph that is no body."""
+        """Return the enclosing scope; None if this is not a body."""
         return self.owner.scope if self.owner is not None else None
 
     @property
     def top(self) -> Node | None:
-        """Return the node that it is inside of; None for a graph that is no body."""
+        """Return the main graph's node that contains it; None if this is not a body."""
         return self.owner.top if self.owner is not None else None
 
     def captured(self) -> Iterator[Value]:
-        """Yield the values around it that it reads."""
+        """Yield the values of outer scopes that it reads."""
         for name in outputs_named(self.graph):
             value = self.find(name)
             if value is not None and value.scope is not self:
@@ -249,14 +249,14 @@ class Scope:
     # changes
 
     def define(self, name: str, producer: Node | None) -> None:
-        """Know a value of the scope's own."""
+        """Register a value of this scope."""
         if name and name not in self.values:
             self.values[name] = Value(name, self, producer)
         elif name and producer is not None:
             self.values[name].producer = producer
 
     def read(self, name: str, reader: "Node | Scope") -> None:
-        """Know a reader of what a name stands for here."""
+        """Register a reader of the value that a name refers to here."""
         if (value := self.find(name)) is not None:
             value.readers[reader] = None
 
@@ -293,14 +293,14 @@ class Scope:
         node.bodies = [Scope(body, node) for body in bodies(node.proto)]
 
     def write(self) -> None:
-        """Bring the graph's own list of nodes up to date."""
+        """Update the graph's list of nodes."""
         place = {id(node.proto): index for index, node in enumerate(self.nodes)}
         if [id(proto) for proto in self.graph.node] != [*place]:
             self.graph.node.sort(key=lambda proto: place.get(id(proto), len(place)))
             del self.graph.node[len(place) :]
 
     def order(self) -> list[int] | None:
-        """Return the nodes' places so that each comes after what it reads; None for a circle."""
+        """Return the nodes' indices in topological order; None if there is a cycle."""
         nodes = self.nodes
         place = {node: index for index, node in enumerate(nodes)}
         found = order(
@@ -312,7 +312,7 @@ class Scope:
         return found if len(found) == len(nodes) else None
 
     def sort(self) -> None:
-        """Put every node after those that it reads, in bodies too."""
+        """Sort the nodes topologically, in bodies too."""
         for node in self.nodes:
             for body in node.bodies:
                 body.sort()
@@ -339,9 +339,9 @@ class Scope:
 
 
 def rename(new: Mapping[Value, str]) -> None:
-    """Give values names that nothing else has, wherever they are made, read or spoken of.
+    """Rename values to unused names, everywhere they occur.
 
-    All at once: graphs list what they say of values, and each list is read once.
+    All at once, so that each list of the graphs is traversed only once.
     """
     inputs: defaultdict[Node, dict[str, str]] = defaultdict(dict)
     outputs: defaultdict[Node, dict[str, str]] = defaultdict(dict)
@@ -377,7 +377,7 @@ def _rename_entries(graph: GraphProto, names: Mapping[str, str]) -> None:
 
 
 def _annotate(new: Mapping[Value, str]) -> None:
-    """Rename values in what graphs say of quantization, bodies of values around them too."""
+    """Rename values in quantization annotations, including those in bodies."""
     top = dict.fromkeys(value.scope for value in new)
     for scope in dict.fromkeys(each for one in top for each in (one, *one.bodies())):
         for annotation in scope.graph.quantization_annotation:
@@ -396,11 +396,11 @@ def _new_name(scope: Scope, name: str, new: Mapping[Value, str]) -> str | None:
 def rename_apart(model: ModelProto) -> bool:
     """Rename values inside bodies that share a name with one of another scope, in place.
 
-    The interface, all names of the main graph and those of nodes stay; functions have values of their
-    own, which no map holds.
+    Inputs, outputs, all names of the main graph and those of nodes stay; functions are separate
+    namespaces.
 
     Returns:
-        Whether there were any.
+        Whether any were renamed.
     """
     names, main = Names(model), Scope(model.graph)
     taken = set(main.values)

@@ -1,8 +1,8 @@
-"""Which nodes are shape arithmetic, by a written rule: docs/placement.md. Pure graph analysis.
+"""Finds the nodes that are shape arithmetic, by the rule in docs/placement.md. Pure graph analysis.
 
-Providers leave them to the CPU on purpose, since their values are needed there: ONNX Runtime's CUDA
-provider does so for whatever follows a Shape node. They compute sizes and never touch data, so a
-promise about placement does not count them. Where the rule cannot decide, a node counts as compute.
+Providers deliberately leave them on the CPU, where their values are needed: ONNX Runtime's CUDA
+provider does so for everything after a Shape node. They compute sizes and never touch data, so that
+promises about placement ignore them. In doubt, a node counts as compute.
 """
 
 from collections import defaultdict
@@ -20,9 +20,9 @@ from enginewright_runtime.graph.scoped.inference import inferred, lightened
 from enginewright_runtime.graph.scoped.scopes import Node, Scope, Value
 
 _SOURCES: Final = frozenset({"Shape", "Size"})
-# What exporters compute sizes, axes, pads and scales with. Operators with bodies are not among
-# them, since a body can read data that is no input; nor are random ones, which are no function of
-# a shape; nor NonZero, Unique and the like, whose sizes depend on values.
+# Operators that exporters compute sizes, axes, pads and scales with. Not included: operators with
+# bodies, which can capture data; random ones, which are not functions of a shape; NonZero, Unique
+# and the like, whose output sizes depend on values.
 ARITHMETIC: Final = frozenset(
     {
         *("Cast", "CastLike", "Identity", "Where"),
@@ -36,27 +36,27 @@ ARITHMETIC: Final = frozenset(
     }
 )
 _RANDOM: Final = frozenset({"RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"})
-_MOST_DIMENSIONS: Final = 2  # exporters turn lists of pads over as [n, 2]
-_MOST_ELEMENTS: Final = 64  # more than all pads of a tensor of any rank in use
-_FIRST_WITH_CONSTANTS: Final = 4  # IR version since which an initializer may be no input
+_MOST_DIMENSIONS: Final = 2  # exporters transpose lists of pads as [n, 2]
+_MOST_ELEMENTS: Final = 64  # more than the pads of a tensor of any common rank
+_FIRST_WITH_CONSTANTS: Final = 4  # the first IR version with initializers that are not inputs
 
 
 def shape_nodes(model: ModelProto) -> tuple[str, ...]:
     """Return the labels of shape arithmetic, in the order of the graph.
 
-    Several nodes may share a label; it is returned only when all of them are shape arithmetic.
+    If several nodes share a label, it is returned only if all of them are shape arithmetic.
 
     External data need not be loaded; the model is left unchanged.
     """
     main = Scope(inferred(lightened(model)).graph)
     constants = {each.name for each in model.graph.initializer if elements(each) <= LARGE}
     constants |= {sparse.values.name for sparse in model.graph.sparse_initializer}
-    if model.ir_version >= _FIRST_WITH_CONSTANTS:  # a caller may give another value then
+    if model.ir_version >= _FIRST_WITH_CONSTANTS:  # callers may override those
         constants -= {value.name for value in model.graph.input}
     kinds = _Kinds({value for value in main.own() if value.name in constants})
     kinds.walk(main)
     doubtful: set[str] = set()
-    if any(True for _ in function_calls(model)):  # unnamed nodes that compute data may come
+    if any(True for _ in function_calls(model)):  # inlining may add unnamed nodes that compute data
         doubtful = {reported_label("", operator) for operator in ARITHMETIC}
     return tuple(
         each for each, is_shape in kinds.found.items() if is_shape and each not in doubtful
@@ -64,7 +64,7 @@ def shape_nodes(model: ModelProto) -> tuple[str, ...]:
 
 
 class _Kinds:
-    """Which values are constant or computed from shapes, and which labels are of shape arithmetic."""
+    """Classifies values as constant or computed from shapes, and labels as shape arithmetic or not."""
 
     def __init__(self, constants: set[Value]) -> None:
         self._constants = constants
@@ -98,13 +98,13 @@ class _Kinds:
         computed = given - self._constants
         return (
             node.op_type in ARITHMETIC
-            and bool(computed)  # else it is folded, and nothing is left to be placed
+            and bool(computed)  # else it is folded, and so not placed
             and computed <= self._shapes
             and {name for name in node.output if name} <= small
         )
 
     def _is_constant(self, node: Node, given: set[Value | None]) -> bool:
-        """Tell whether ONNX Runtime folds the node."""
+        """Return whether ONNX Runtime folds the node."""
         operator = node.proto.op_type
         return operator == "Constant" or (
             bool(given) and given <= self._constants and operator not in _RANDOM and not node.bodies
@@ -124,9 +124,9 @@ def _is_small(value: ValueInfoProto) -> bool:
 
 
 def function_calls(model: ModelProto) -> Iterator[NodeProto]:
-    """Yield nodes that ONNX Runtime may replace by the nodes of a function, some without a name.
+    """Yield nodes that ONNX Runtime may inline as functions, whose nodes may be unnamed.
 
-    It does so where no provider has a kernel for the node.
+    It inlines them if no provider has a kernel for the node.
     """
     own = {(function.name, function.domain) for function in model.functions}
     versions = defaultdict(int, {entry.domain: entry.version for entry in model.opset_import})

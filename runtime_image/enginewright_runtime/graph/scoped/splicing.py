@@ -1,8 +1,8 @@
-"""Puts the nodes of a small model in the place of one node of a large one.
+"""Replaces one node of a model by the nodes of a small model.
 
-ONNX's inliner and version converter take whole models: weights and all, through a C++ graph that
-drops functions and sparse weights (onnx 1.23) and leaves new nodes without names. So each node that has to
-change goes through them alone, and everything else stays as it is, byte by byte.
+ONNX's inliner and version converter only process complete models, with weights, through a C++ graph
+that drops functions and sparse weights (onnx 1.23) and leaves new nodes unnamed. So each node that
+must change is passed through them in its own model, and the rest stays identical byte by byte.
 """
 
 import re
@@ -23,13 +23,13 @@ from onnx import (
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.scoped.scopes import Names, Scope, Value, rename
 
-# where in onnx's C++ sources an assertion failed, and how it reads
+# the location and text of a failed assertion in onnx's C++ code
 _NATIVE_PREFIX: Final = re.compile(r"^/\S+:\d+: \w+: Assertion `.*?` failed: ")
-_IR_VERSION: Final = 10  # of the small models, which nobody keeps
+_IR_VERSION: Final = 10  # of the small models, which are temporary
 
 
 class ReplacementError(ValueError):
-    """The tool gave nothing that could stand for the node; the text is for people."""
+    """The tool returned no replacement for the node; the message is for users."""
 
 
 def alone(
@@ -38,7 +38,7 @@ def alone(
     types: Mapping[str, TypeProto],
     constants: Mapping[str, TensorProto],
 ) -> ModelProto:
-    """Return a model of this one node; what it reads are inputs, or initializers where constant."""
+    """Return a model of only this node; its inputs are model inputs, or initializers if constant."""
     model = ModelProto(ir_version=_IR_VERSION)
     model.opset_import.extend(
         OperatorSetIdProto(domain=domain, version=version) for domain, version in imports.items()
@@ -62,7 +62,7 @@ def alone(
 def replacement(
     node: NodeProto, model: ModelProto, change: Callable[[ModelProto], ModelProto], names: Names
 ) -> list[NodeProto]:
-    """Return the nodes that `change` makes of a node that is `alone` in `model`.
+    """Return the nodes by which `change` replaces a node that is `alone` in `model`.
 
     Raises:
         ReplacementError: with the tool's message.
@@ -72,8 +72,8 @@ def replacement(
     except (RuntimeError, ValueError, onnx.shape_inference.InferenceError) as error:
         message = _NATIVE_PREFIX.sub("", " ".join(str(error).split()))
         raise ReplacementError(message) from error
-    made = {name for each in changed.node for name in each.output}
-    if missing := [name for name in node.output if name and name not in made]:
+    produced = {name for each in changed.node for name in each.output}
+    if missing := [name for name in node.output if name and name not in produced]:
         raise ReplacementError(f"nothing gives its output {missing[0]!r} then")
     known = {tensor.name for tensor in model.graph.initializer}
     constants = [

@@ -31,7 +31,7 @@ from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.core.scratch import scratch
 from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.graph.raw.storage import loadable, settle, size_bytes
+from enginewright_runtime.graph.raw.storage import loadable, move_to_folder, size_bytes
 from enginewright_runtime.graph.scoped.passes import Keep, PassResult, Situation
 from enginewright_runtime.graph.shapes import resolve
 from enginewright_runtime.prepare.convert.passes import PASSES, AnyPass, run_pass
@@ -148,7 +148,7 @@ class _Conversion:
         if self._changes:
             folder = CONVERTED_FOLDER
             model = graphs.parse(self._current)
-            settle(self._current, self._source.parent, self._work / folder)
+            move_to_folder(self._current, self._source.parent, self._work / folder)
         opset = graphs.default_opset(model) or 0
         nodes = sum(1 for _ in graphs.walk_nodes(model))
         Converted(

@@ -19,7 +19,7 @@ from onnx import ModelProto, TensorProto
 
 from enginewright_runtime.core.failure import SessionError
 from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.graph.raw.checker import complaint
+from enginewright_runtime.graph.raw.checker import checker_error
 from enginewright_runtime.proof.golden_run import INPUTS, OUTPUTS, load_runner, run_sample, types_of
 from enginewright_runtime.proof.parity.comparison import difference
 from enginewright_runtime.proof.parity.observing import is_random, observe
@@ -209,8 +209,8 @@ def check(model: Path, source: Path) -> Compared:
 
 
 def _complaint(model: Path, source: Path) -> str | None:
-    """Return onnx.checker's complaint about a model; None if it also has one about the source."""
-    found = [complaint(path) for path in (model, source)]
+    """Return onnx.checker's error for a model; None if the source has one too."""
+    found = [checker_error(path) for path in (model, source)]
     return f"onnx.checker reports: {found[0]}" if found[0] and not found[1] else None
 
 

@@ -20,7 +20,7 @@ from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import counted
 from enginewright_runtime.core.time_limit import TimeLimit
 from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.graph.raw.checker import complaint
+from enginewright_runtime.graph.raw.checker import checker_error
 from enginewright_runtime.graph.raw.storage import save
 from enginewright_runtime.graph.scoped.passes import PassResult, Situation
 from enginewright_runtime.graph.scoped.shape_nodes import shape_nodes
@@ -352,7 +352,7 @@ class _Quantizer:
     def _check(self) -> None:
         """Check the result with onnx.checker, if the original model passes."""
         result = self._out / MODEL_NAME
-        if not complaint(self._base, full=True) and (error := complaint(result, full=True)):
+        if not checker_error(self._base, full=True) and (error := checker_error(result, full=True)):
             raise StageFailure(
                 Reason.INTERNAL_ERROR,
                 f"onnx.checker refuses the {self._request.precision} model: {error}",

@@ -18,7 +18,7 @@ from onnx import ModelProto
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain, status
 from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.graph.raw.checker import complaint
+from enginewright_runtime.graph.raw.checker import checker_error
 from enginewright_runtime.graph.scoped.shape_nodes import shape_nodes
 from enginewright_runtime.prepare.sizes.trial_run import observe, takes_batches
 from enginewright_runtime.rules import table
@@ -67,7 +67,7 @@ def load_and_run(
         StageFailure: OutOfMemory; as by `loading.create`.
     """
     found: list[Finding] = []
-    if objection := complaint(path, full=True):
+    if objection := checker_error(path, full=True):
         # only a warning: ONNX Runtime loads much that the checker refuses, such as unsorted nodes
         found.append(table.finding(table.CHECKER, f"onnx.checker reports: {objection}"))
     shapes = shape_nodes(graphs.parse(path))
