@@ -1,4 +1,4 @@
-"""Where models lie: one module a kind of address."""
+"""Sources of models: one module per URI scheme."""
 
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -9,21 +9,21 @@ from enginewright_runtime.sources.credentials import Secret
 
 
 def open_source(uri: str, mount: Path, credentials: Path) -> ModelSource:
-    """Return the source that `uri` names; nothing is asked of it yet.
+    """Return the source at `uri`, without connecting to it.
 
     Args:
         uri: pvc://CLAIM/PATH, http(s)://, s3://, gs://, az://, hf:// or oci://.
-        mount: where the claim of a pvc:// address is mounted.
-        credentials: folder with one file a key of the Secret; it need not exist.
+        mount: the mount path of the claim in a pvc:// address.
+        credentials: folder with one file per key of the Secret; it need not exist.
 
     Raises:
-        StageFailure: SourceUnreachable, for an address or a Secret that cannot be.
+        StageFailure: SourceUnreachable, for an invalid address or Secret.
     """
     scheme, separator, rest = uri.partition("://")
     if scheme == "pvc" and separator:
         claim, _, path = rest.partition("/")
         return ClaimSource(mount, claim, path)
-    if not _names_a_place(uri) or scheme not in {"http", "https", "s3", "gs", "az", "hf", "oci"}:
+    if not _has_location(uri) or scheme not in {"http", "https", "s3", "gs", "az", "hf", "oci"}:
         raise unreachable(
             f"the source {_without_account(uri)!r} is no address that can be read",
             "write pvc://CLAIM/PATH, https://HOST/PATH, s3://BUCKET/PATH, gs://BUCKET/PATH,"
@@ -38,7 +38,7 @@ def open_source(uri: str, mount: Path, credentials: Path) -> ModelSource:
 
 
 def _network(scheme: str, uri: str, secret: Secret) -> ModelSource:
-    # imported where they are needed: each is slow to load, and a volume needs none
+    # imported on demand: each is slow to load, and volumes need none
     match scheme:
         case "s3" | "gs" | "az":
             from enginewright_runtime.sources.objects import ObjectSource  # noqa: PLC0415 - above
@@ -58,13 +58,15 @@ def _network(scheme: str, uri: str, secret: Secret) -> ModelSource:
             return HttpSource(uri, secret)
 
 
-def _names_a_place(uri: str) -> bool:
-    if not uri.startswith(("http:", "https:")):  # in others, a colon is no port
+def _has_location(uri: str) -> bool:
+    if not uri.startswith(
+        ("http:", "https:")
+    ):  # other schemes may have colons that do not precede a port
         return bool(uri.partition("://")[2].strip("/"))
     try:
         parts = urlsplit(uri)
         return bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port or an IPv6 address that is none
+    except ValueError:  # an invalid port or IPv6 address
         return False
 
 

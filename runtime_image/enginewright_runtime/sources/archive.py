@@ -1,8 +1,8 @@
-"""Unpacking archives that strangers made: .zip, .tar, .tar.gz.
+"""Unpacks untrusted archives: .zip, .tar, .tar.gz.
 
-Nothing is written outside the folder, over another file, or without end; links become the files
-that they stand for, since onnx and ONNX Runtime refuse linked weights. zipfile and tarfile only
-read here: names, kinds and sizes are judged by us, and every byte passes through `DiskQuota`.
+Nothing is written outside the folder, over another file, or without a limit; links are replaced by
+their targets, since onnx and ONNX Runtime reject linked weights. zipfile and tarfile only read:
+names, types and sizes are checked here, and every byte is counted by `DiskQuota`.
 """
 
 import gzip
@@ -25,24 +25,24 @@ from enginewright_runtime.sources.base import MOST_FILES, unsafe
 from enginewright_runtime.sources.quota import DiskQuota
 
 Kind: TypeAlias = Literal["zip", "tar", "tar.gz"]
-_FREE_BYTES: Final = 256 << 20  # small archives may be of zeros
-_LARGEST_RATIO: Final = 200  # weights hardly shrink; what grows more than this is a bomb
-_LARGEST_READ: Final = 16 << 20  # of a header, which tarfile takes into memory whole
-_DIRECTORY_BYTES_A_FILE: Final = 1 << 10  # of a zip's list, which zipfile takes into memory whole
+_FREE_BYTES: Final = 256 << 20  # a small archive of zeros may exceed the ratio
+_LARGEST_RATIO: Final = 200  # weights hardly compress; a higher ratio is a decompression bomb
+_LARGEST_READ: Final = 16 << 20  # of a header, which tarfile reads into memory
+_DIRECTORY_BYTES_PER_FILE: Final = 1 << 10  # of the central directory, read into memory
 _LINK_DEPTH: Final = 40
 _ENCRYPTED: Final = 0x1
-_END: Final = struct.Struct("<4s4H2LH")  # of a zip
+_END: Final = struct.Struct("<4s4H2LH")  # of central directory, zip
 _END64: Final = struct.Struct("<4sQ2H2L4Q")
 _LOCATOR_BYTES: Final = 20
 _SKIPPED: Final = ("__MACOSX/",)
 
 
 class ArchiveError(Exception):
-    """The archive is damaged, dangerous or of a kind that is not read; text after "the archive"."""
+    """The archive is damaged, dangerous or unsupported; the message continues "the archive"."""
 
 
 def kind_of(path: Path) -> Kind | None:
-    """Return what kind of archive the file is, by its content, or None."""
+    """Return the archive format of a file, by its content; None if it is not an archive."""
     with path.open("rb") as reader:
         start = reader.read(tarfile.BLOCKSIZE)
     if start.startswith(b"PK\x03\x04"):
@@ -67,11 +67,11 @@ def _is_tar_header(block: bytes) -> bool:
 
 
 def unpack(archive: Path, folder: Path, quota: DiskQuota) -> None:
-    """Unpack into an empty folder; on failure the folder holds a part.
+    """Unpack into an empty folder; after a failure it may contain a part.
 
     Raises:
-        ArchiveError: see there.
-        StageFailure: ModelTooLarge, StorageFull, when the content does not fit.
+        ArchiveError: the archive is damaged, dangerous or unsupported.
+        StageFailure: ModelTooLarge, StorageFull, if the content exceeds the quota.
     """
     bounded = _Bounded(folder, quota, archive.stat().st_size)
     with _as_archive_error():
@@ -101,7 +101,7 @@ class _Reader(Protocol):
 
 
 class _Bounded:
-    """Writes members below a folder."""
+    """Writes members below a folder, within limits."""
 
     def __init__(self, folder: Path, quota: DiskQuota, archive_size: int) -> None:
         self._folder = folder
@@ -109,13 +109,13 @@ class _Bounded:
         self._most = _FREE_BYTES + _LARGEST_RATIO * archive_size
         self._written = 0
         self._members = 0
-        self._links: dict[str, str] = {}  # path of the link -> path that it leads to
+        self._links: dict[str, str] = {}  # path of the link -> path of its target
 
     def path(self, name: str) -> str | None:
-        """Count a member and return its path, or None when it is no content.
+        """Count a member and return its path; None if it is to be skipped.
 
         Raises:
-            ArchiveError: for a name that could do harm, or too many members.
+            ArchiveError: for an unsafe name, or too many members.
         """
         self._members += 1
         if self._members > MOST_FILES:
@@ -123,11 +123,13 @@ class _Bounded:
         plain = PurePosixPath(name).as_posix() if not name.startswith("/") else name
         if cause := unsafe(plain):
             raise ArchiveError(f"has a member {name!r:.300}, whose name {cause}")
-        hidden = PurePosixPath(plain).name.startswith("._")  # of macOS: no content of its own
+        hidden = PurePosixPath(plain).name.startswith(
+            "._"
+        )  # AppleDouble files of macOS: only metadata
         return None if hidden or plain.startswith(_SKIPPED) else plain
 
     def write(self, path: str, size: int, reader: _Reader) -> None:
-        """Write one member, whatever size it says that it has."""
+        """Write one member; its declared size is not trusted."""
         self._quota.check(path, size)
         target = self._target(path)
         with target.open("xb") as writer:
@@ -141,7 +143,7 @@ class _Bounded:
                 writer.write(chunk)
 
     def link(self, path: str, to: str, *, symbolic: bool) -> None:
-        """Remember a link; where it leads is known when all members are written."""
+        """Record a link; it is resolved after all members are written."""
         start = PurePosixPath(path).parent if symbolic else PurePosixPath()
         joined = os.path.normpath(start / to)
         if to.startswith("/") or unsafe(joined):
@@ -150,10 +152,10 @@ class _Bounded:
         self._links[path] = joined
 
     def resolve_links(self) -> None:
-        """Make every link the file that it leads to.
+        """Replace every link by its target.
 
         Raises:
-            ArchiveError: one leads nowhere, or to a folder.
+            ArchiveError: the target of a link does not exist or is not a file.
         """
         for path, to in self._links.items():
             end = to
@@ -178,9 +180,9 @@ class _Bounded:
 
 
 def _check_directory(archive: Path) -> None:
-    """Refuse a list of members that would not fit into memory, before zipfile reads it.
+    """Reject a central directory that is too large for memory, before zipfile reads it.
 
-    Looks where zipfile looks: the end record is last, or before a comment; zip64's lies before it
+    Searches like zipfile: the end record is last, or before a comment; zip64's precedes it
     (APPNOTE.TXT 4.3.14 to 4.3.16).
     """
     with archive.open("rb") as reader:
@@ -196,7 +198,7 @@ def _check_directory(archive: Path) -> None:
     at64 = at - _LOCATOR_BYTES - _END64.size
     if at64 >= 0 and tail.startswith(b"PK\x06\x06", at64):
         *_, members, listed, _ = _END64.unpack_from(tail, at64)
-    if members > MOST_FILES or listed > MOST_FILES * _DIRECTORY_BYTES_A_FILE:
+    if members > MOST_FILES or listed > MOST_FILES * _DIRECTORY_BYTES_PER_FILE:
         raise ArchiveError(f"has more than {MOST_FILES} members")
 
 
@@ -207,7 +209,7 @@ def _unpack_zip(opened: zipfile.ZipFile, bounded: _Bounded) -> None:
             continue
         if member.flag_bits & _ENCRYPTED:
             raise ArchiveError("is encrypted; pack it without a password")
-        kind = stat.S_IFMT(member.external_attr >> 16)  # of Unix; 0 from other systems
+        kind = stat.S_IFMT(member.external_attr >> 16)  # Unix file type; 0 from other systems
         with opened.open(member) as reader:
             if kind == stat.S_IFLNK:
                 bounded.link(path, reader.read(4096).decode(), symbolic=True)
@@ -225,7 +227,7 @@ def _unpack_tar(archive: Path, bounded: _Bounded) -> None:
         with tarfile.open(fileobj=content, mode="r:") as opened:
             while (member := opened.next()) is not None:
                 _unpack_member(opened, member, bounded)
-                opened.members.clear()  # type: ignore[attr-defined]  # else it keeps all in memory
+                opened.members.clear()  # type: ignore[attr-defined]  # else all stay in memory
 
 
 def _unpack_member(opened: tarfile.TarFile, member: tarfile.TarInfo, bounded: _Bounded) -> None:
@@ -241,7 +243,7 @@ def _unpack_member(opened: tarfile.TarFile, member: tarfile.TarInfo, bounded: _B
 
 
 class _ShortReads(io.BufferedIOBase):
-    """A file for tarfile that refuses the reads which no honest header needs."""
+    """A file for tarfile that rejects reads larger than any valid header needs."""
 
     def __init__(self, content: "BinaryIO | gzip.GzipFile") -> None:
         super().__init__()
@@ -256,7 +258,7 @@ class _ShortReads(io.BufferedIOBase):
 
     @override
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a position; compressed content is read on the way."""
+        """Seek; compressed content is read up to the position."""
         return self._content.seek(offset, whence)
 
     @override

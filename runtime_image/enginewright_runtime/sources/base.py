@@ -1,4 +1,4 @@
-"""What every place that holds models has: bounded lists of files, paths in them, failures."""
+"""The interface of sources: bounded listings, copies of files, path checks, failures."""
 
 import os
 from abc import ABC, abstractmethod
@@ -14,12 +14,12 @@ from enginewright_runtime.core.digests import Copied
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.sources.quota import DiskQuota
 
-# of a folder; more are a data lake, not a model or its calibration data
+# in a folder; a model or its calibration data has fewer
 MOST_FILES: Final = 100_000
 
 
-class Missing(Exception):  # noqa: N818 - the caller knows what it means
-    """There is no such file; the message says where it was looked for."""
+class Missing(Exception):  # noqa: N818 - callers decide whether it is an error
+    """A file does not exist; the message names its location."""
 
 
 @dataclass(frozen=True)
@@ -27,29 +27,29 @@ class Entry:
     """One file of a folder."""
 
     path: str  # relative to the folder, with /
-    size: int | None = None  # bytes; None: not known
+    size: int | None = None  # bytes; None: unknown
 
 
 class ModelSource(ABC):
-    """An address: a file with what lies beside it, or a folder of files."""
+    """The files at an address: a file with its siblings, or a folder."""
 
-    shown: str  # the address for messages, without anything secret
+    shown: str  # the address for messages, without secrets
 
     @property
     def pin(self) -> str | None:
-        """Return what a moving name resolved to, once `find` was called: a commit, a digest."""
+        """Return the commit or digest that a tag or branch resolved to, after `find` was called."""
         return None
 
     @abstractmethod
     def find(self) -> str | None:
-        """Return the name of the file at the address, or None when it is a folder.
+        """Return the name of the file at the address; None if it is a folder.
 
         Raises:
             StageFailure: SourceUnreachable.
         """
 
     def files(self, *, deep: bool) -> list[Entry]:
-        """Return the files of the folder; with `deep`, of the folders in it too.
+        """Return the files of the folder; with `deep`, also those of its subfolders.
 
         Raises:
             StageFailure: SourceUnreachable, also for more than `MOST_FILES`.
@@ -64,16 +64,16 @@ class ModelSource(ABC):
 
     @abstractmethod
     def _entries(self, *, deep: bool) -> Iterable[Entry]:
-        """Return the files in any order; those past `MOST_FILES` are not read."""
+        """Return the files in any order; at most `MOST_FILES` + 1 are consumed."""
 
     @abstractmethod
     def copy(self, path: str, target: Path, quota: DiskQuota) -> Copied:
         """Copy a file to `target`; `path` is relative to the folder, or to the folder of the file.
 
         Raises:
-            Missing: there is none.
-            StageFailure: SourceUnreachable, ModelTooLarge or StorageFull when it exceeds the quota,
-                DigestMismatch when it is not what the source lists.
+            Missing: the file does not exist.
+            StageFailure: SourceUnreachable; ModelTooLarge or StorageFull if it exceeds the quota;
+                DigestMismatch if its digest is not the one that the source lists.
         """
 
 
@@ -83,7 +83,7 @@ def unreachable(message: str, remedy: str | None = None) -> StageFailure:
 
 
 def local_files(folder: Path, *, deep: bool) -> Iterator[Entry]:
-    """Yield the files of a folder of this machine; links to folders are not entered."""
+    """Yield the files of a local folder; symbolic links to folders are not followed."""
     if deep:
         paths = (Path(root) / name for root, _, names in os.walk(folder) for name in names)
     else:
@@ -94,21 +94,21 @@ def local_files(folder: Path, *, deep: bool) -> Iterator[Entry]:
 
 
 def parent_of(path: str) -> str:
-    """Return the folder of a relative path; "" for the top."""
+    """Return the folder of a relative path; "": the root."""
     parent = PurePosixPath(path).parent.as_posix()
     return "" if parent == "." else parent
 
 
 def joined(folder: str, path: str) -> str:
-    """Return the path of what lies in a folder, "" being the top."""
+    """Return the path of an entry of a folder; "": the root."""
     return f"{folder}/{path}" if folder else path
 
 
 def unsafe(path: str) -> str | None:
-    """Return why a name from outside is no path inside a folder, as text after "it"; None: it is.
+    """Return why an untrusted name must not be used as a path, as text after "it"; None: it is safe.
 
-    Names in archives and manifests are the sender's choice: nothing may be written outside the
-    folder, and every name must be one that logs, JSON and other systems can hold.
+    Names in archives and manifests are untrusted: nothing may be written outside the folder, and
+    every name must be representable in logs, JSON and other systems.
     """
     parts = PurePosixPath(path).parts
     if not parts or path.endswith("/"):
@@ -117,7 +117,7 @@ def unsafe(path: str) -> str | None:
         return "is an absolute path or has a backslash"
     if ".." in parts:
         return "leads out of the folder"
-    if not path.isprintable():  # control characters, and bytes that are no UTF-8
+    if not path.isprintable():  # control characters, and bytes that are not UTF-8
         return "has characters that cannot be printed"
     if any(len(part.encode()) > 255 for part in parts) or len(parts) > 32:
         return "is too long"

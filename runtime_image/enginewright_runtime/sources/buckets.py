@@ -1,9 +1,9 @@
-"""How buckets of s3://, gs:// and az:// are opened: addresses, and who the pod is to them.
+"""Opens buckets of s3://, gs:// and az://: resolves addresses and credentials.
 
-Who asks is found out in this order: the keys of the Secret; what the platform put into the pod's
-environment (IRSA and EKS Pod Identity, Azure workload identity, GOOGLE_APPLICATION_CREDENTIALS);
-the metadata service of the machine (EC2 roles, GKE workload identity, Azure managed identities);
-nobody, which public buckets answer.
+Credentials are taken from the first of: the keys of the Secret; the pod's environment as set by the
+platform (IRSA and EKS Pod Identity, Azure workload identity, GOOGLE_APPLICATION_CREDENTIALS); the
+node's metadata service (EC2 roles, GKE workload identity, Azure managed identities). Without any,
+requests are anonymous, which public buckets allow.
 """
 
 import os
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 _STORES: Final = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
 _METADATA_SECONDS: Final = 1.0
-_METADATA: Final = {  # scheme -> the variable that places it elsewhere, and its place
+_METADATA: Final = {  # scheme -> the variable that overrides the address, and the default
     "s3": ("AWS_METADATA_ENDPOINT", "http://169.254.169.254"),
     "gs": ("GCE_METADATA_HOST", "metadata.google.internal"),
     "az": ("AZURE_MSI_ENDPOINT", "http://169.254.169.254"),
 }
 _S3_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _S3_REGIONS: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
-_ENVIRONMENT: Final = {  # scheme -> variables of which one means that the platform has given an identity
+_ENVIRONMENT: Final = {  # scheme -> variables; any of them means that the platform set an identity
     "s3": (
         "AWS_ACCESS_KEY_ID",
         "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -57,7 +57,7 @@ KEYS: Final = {  # scheme -> the Secret's keys, for messages
 
 @dataclass(frozen=True)
 class Bucket:
-    """An address in an object store, and who asks for it; `repr` shows nothing secret."""
+    """An address in an object store, with its credentials; `repr` shows no secrets."""
 
     scheme: str  # s3 | gs | az
     name: str
@@ -72,26 +72,26 @@ class Bucket:
         return f"{self.scheme}://{self.name}/{self.path}"
 
     def anonymous(self) -> "Bucket":
-        """Return the same, asked for without credentials."""
+        """Return the same bucket with anonymous access."""
         kept = {key: value for key, value in self.settings.items() if key in _NO_CREDENTIALS}
         return replace(self, identity="nobody", settings={**kept, "skip_signature": True})
 
     def in_region(self, region: str) -> "Bucket":
-        """Return the same in another region of S3."""
+        """Return the same bucket in another region of S3."""
         return replace(self, settings={**self.settings, "region": region})
 
     def open(self) -> "Store":
-        """Return the store; nothing is asked of it yet.
+        """Return the store, without connecting to it.
 
         Raises:
-            Exception: obstore's, for settings that cannot be.
+            Exception: obstore's, for invalid settings.
         """
         endpoint = str(self.settings.get("endpoint") or self.settings.get("base_url") or "")
         client: ClientConfig = {
             "allow_http": endpoint.startswith("http://"),
             "connect_timeout": "15s",
             "read_timeout": "30s",
-            "timeout": "30days",  # of a whole download: silence is what matters
+            "timeout": "30days",  # of a complete download: read_timeout ends stalls
             "user_agent": "enginewright",
         }
         if self.authority:
@@ -109,10 +109,10 @@ _NO_CREDENTIALS: Final = frozenset(
 
 
 def bucket(uri: str, secret: Secret) -> Bucket:
-    """Return what `uri` names, with who asks for it.
+    """Return the bucket at `uri`, with its credentials.
 
     Raises:
-        StageFailure: SourceUnreachable, for an address or a Secret that cannot be.
+        StageFailure: SourceUnreachable, for an invalid address or Secret.
     """
     scheme, _, rest = uri.partition("://")
     name, _, path = rest.partition("/")
@@ -150,8 +150,8 @@ def _s3(secret: Secret) -> tuple[dict[str, Any], bool]:
         }
         if token := secret.get("AWS_SESSION_TOKEN"):
             settings["session_token"] = token
-    settings["region"] = _said(secret, *_S3_REGIONS) or "us-east-1"
-    if endpoint := _said(secret, *_S3_ENDPOINTS):
+    settings["region"] = _setting(secret, *_S3_REGIONS) or "us-east-1"
+    if endpoint := _setting(secret, *_S3_ENDPOINTS):
         settings["endpoint"] = endpoint.rstrip("/")
     return settings, "access_key_id" in settings
 
@@ -161,7 +161,7 @@ def _gs(secret: Secret) -> tuple[dict[str, Any], bool]:
     settings: dict[str, Any] = {}
     if key := secret.get("service-account.json"):
         settings["service_account_key"] = key
-    if endpoint := _said(secret, "GOOGLE_BASE_URL"):
+    if endpoint := _setting(secret, "GOOGLE_BASE_URL"):
         settings["base_url"] = endpoint.rstrip("/")
     return settings, "service_account_key" in settings
 
@@ -179,28 +179,28 @@ def _az(secret: Secret) -> tuple[dict[str, Any], bool]:
         names = ("tenant_id", "client_id", "client_secret")
         settings |= {name: secret.get(key) for name, key in zip(names, client, strict=True)}
     known = bool(settings)
-    if account := _said(secret, "AZURE_STORAGE_ACCOUNT_NAME"):
+    if account := _setting(secret, "AZURE_STORAGE_ACCOUNT_NAME"):
         settings["account_name"] = account
-    if endpoint := _said(secret, "AZURE_STORAGE_ENDPOINT"):
+    if endpoint := _setting(secret, "AZURE_STORAGE_ENDPOINT"):
         settings["endpoint"] = endpoint.rstrip("/")
     return settings, known
 
 
-def _said(secret: Secret, *keys: str) -> str | None:
-    """Return what the Secret says, or else the pod's environment."""
+def _setting(secret: Secret, *keys: str) -> str | None:
+    """Return the value from the Secret, else from the pod's environment."""
     return secret.get(*keys) or next((os.environ[key] for key in keys if os.environ.get(key)), None)
 
 
 def _identity(scheme: str) -> str:
     if any(os.environ.get(name) for name in _ENVIRONMENT[scheme]):
         return "environment"
-    variable, place = _METADATA[scheme]
-    return "metadata" if _answers(os.environ.get(variable) or place) else "nobody"
+    variable, address = _METADATA[scheme]
+    return "metadata" if _accepts(os.environ.get(variable) or address) else "nobody"
 
 
-def _answers(place: str) -> bool:
-    """Tell whether somebody listens there: without a metadata service its address leads nowhere."""
-    parts = urlsplit(place if "://" in place else f"http://{place}")
+def _accepts(address: str) -> bool:
+    """Return whether the address accepts connections: without a metadata service, none does."""
+    parts = urlsplit(address if "://" in address else f"http://{address}")
     try:
         with socket.create_connection((parts.hostname, parts.port or 80), _METADATA_SECONDS):
             return True

@@ -25,8 +25,8 @@ from enginewright_runtime.sources.transfer import Transfer, transfer_file
 class ClaimSource(ModelSource):
     """A file of the volume, or a folder.
 
-    Symbolic links are followed as long as they end inside the volume: a Hugging Face cache is made
-    of them. What is copied are plain files, since onnx and ONNX Runtime refuse linked weights.
+    Symbolic links are followed if they end inside the volume: a Hugging Face cache consists of them.
+    The copies are plain files, since onnx and ONNX Runtime reject linked weights.
     """
 
     def __init__(self, mount: Path, claim: str, path: str) -> None:
@@ -37,14 +37,14 @@ class ClaimSource(ModelSource):
 
     @override
     def find(self) -> str | None:
-        """Return the name of the file as the address has it: external data lies beside that."""
+        """Return the file's name in the address, not its link's target: siblings are beside it."""
         path = self._mount / self._path
         resolved = self._inside(path)
         if resolved.is_dir():
             return None
         if not resolved.is_file():
             raise unreachable(
-                f"claim {self._claim} has no file {self._path!r}{self._neighbours(resolved)}"
+                f"claim {self._claim} has no file {self._path!r}{self._existing_entries(resolved)}"
             )
         return path.name
 
@@ -77,7 +77,7 @@ class ClaimSource(ModelSource):
             except OSError as error:
                 raise self._unreadable(resolved, error) from error
             if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-                transfer.start_over()  # parts of two contents are no progress
+                transfer.start_over()  # parts of two versions cannot be combined
                 raise Unavailable(
                     f"it changed while it was copied, from {before.st_size} to {after.st_size} bytes",
                     remedy="wait until it is written, or write under another name and rename it",
@@ -99,8 +99,8 @@ class ClaimSource(ModelSource):
             )
         return resolved
 
-    def _neighbours(self, path: Path) -> str:
-        """Say what there is instead: most often the path is written as another mount has it."""
+    def _existing_entries(self, path: Path) -> str:
+        """Return what exists instead: paths are often written as in a different mount."""
         folder = next((parent for parent in path.parents if parent.is_dir()), None)
         if folder is None or not folder.is_relative_to(self._mount.resolve()):
             return ""

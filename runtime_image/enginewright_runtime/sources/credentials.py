@@ -7,28 +7,28 @@ from typing import Final, Self
 
 from enginewright_runtime.sources.base import unreachable
 
-AUTHORITY: Final = "ca.crt"  # certificates, in PEM, that are trusted besides the system's
+AUTHORITY: Final = "ca.crt"  # PEM certificates that are trusted besides the system's
 
 
 @dataclass(frozen=True)
 class Secret:
-    """Keys and values; `repr` shows neither, and no message has a value."""
+    """Keys and values; `repr` shows neither, and messages contain no values."""
 
     values: dict[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read the files of a folder; no folder means no credentials.
+        """Read the files of a folder; without the folder there are no credentials.
 
-        The Secret is mounted as optional, so that its absence is reported here, as a reason, instead of
-        by a pod that never starts.
+        The Secret is mounted as optional, so that a missing one is reported here with a reason
+        instead of blocking the pod's start.
 
         Raises:
-            StageFailure: SourceUnreachable, when the folder is empty or cannot be read.
+            StageFailure: SourceUnreachable, if the folder is empty or cannot be read.
         """
         if not folder.is_dir():
             return cls()
-        # a mounted Secret has the kubelet's own ..data beside its keys
+        # the kubelet adds ..data to a mounted Secret
         keys = sorted(p for p in folder.iterdir() if not p.name.startswith("..") and p.is_file())
         if not keys:
             raise unreachable(
@@ -38,36 +38,36 @@ class Secret:
         return cls({path.name: value for path in keys if (value := _content(path))})
 
     def get(self, *keys: str) -> str | None:
-        """Return the value of the first of these keys that there is."""
+        """Return the value of the first existing key; None if none exists."""
         return next((self.values[key] for key in keys if key in self.values), None)
 
     def one_of(self, *choices: tuple[str, ...], also: tuple[str, ...] = ()) -> None:
-        """Check that the keys of one choice are there, unless there is no Secret at all.
+        """Check that all keys of one choice exist, unless there is no Secret.
 
         Args:
-            *choices: each a set of keys that belong together.
-            also: keys that go with any choice, and are enough alone.
+            *choices: each a set of keys that are used together.
+            also: keys that may be combined with any choice, and also used alone.
 
         Raises:
-            StageFailure: SourceUnreachable, naming the keys that it lacks and those it has.
+            StageFailure: SourceUnreachable, with the missing and the existing keys.
         """
-        whole = any(all(key in self.values for key in choice) for choice in choices)
-        begun = any(key in self.values for choice in choices for key in choice)
-        if not self.values or whole:
+        complete = any(all(key in self.values for key in choice) for choice in choices)
+        partial = any(key in self.values for choice in choices for key in choice)
+        if not self.values or complete:
             return
-        if not begun and any(key in self.values for key in (*also, AUTHORITY)):
+        if not partial and any(key in self.values for key in (*also, AUTHORITY)):
             return
-        wanted = ", or ".join(" and ".join(choice) for choice in choices)
+        required = ", or ".join(" and ".join(choice) for choice in choices)
         raise unreachable(
             f"the Secret that secretRef names has only {', '.join(self.values)}",
-            f"give it the key{'s' if ' ' in wanted else ''} {wanted}",
+            f"give it the key{'s' if ' ' in required else ''} {required}",
         )
 
     def trust(self) -> ssl.SSLContext:
-        """Return whom to trust: the system's authorities and those of `ca.crt`.
+        """Return a context that trusts the system's authorities and those in `ca.crt`.
 
         Raises:
-            StageFailure: SourceUnreachable, when `ca.crt` holds no certificate.
+            StageFailure: SourceUnreachable, if `ca.crt` contains no certificate.
         """
         context = ssl.create_default_context()
         if authority := self.get(AUTHORITY):

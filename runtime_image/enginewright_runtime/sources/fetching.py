@@ -1,7 +1,7 @@
-"""From an address to files in the work folder: a file, a folder or an archive.
+"""Fetches files from a source to the work folder.
 
-An address names a file, a folder or an archive; where one file is wanted of several, there must be
-one of its kind, since guessing would serve the wrong one.
+An address names a file, a folder or an archive. If one file is requested and the address has several,
+exactly one must have the right suffix, since guessing could serve the wrong one.
 """
 
 import logging
@@ -40,25 +40,25 @@ _NPZ: Final = ".npz"
 
 @dataclass(frozen=True)
 class FetchedFile:
-    """The file that was fetched, and where its siblings are."""
+    """A fetched file, and the location of its siblings."""
 
     file: Copied
-    siblings: ModelSource  # where the files are that belong to it
-    folder: str  # of the file in `siblings`, relative; "" for the top
-    archive: Copied | None = None  # that it was packed in
+    siblings: ModelSource  # has the files beside it
+    folder: str  # of the file in `siblings`, relative; "": the root
+    archive: Copied | None = None  # that contained it
 
 
 @contextmanager
 def fetch_one(
     source: ModelSource, suffix: str, target: Path, quota: DiskQuota
 ) -> Iterator[FetchedFile]:
-    """Fetch the file at an address, or the one with that suffix in its folder or archive.
+    """Fetch the file at an address, or the only one with that suffix in its folder or archive.
 
-    What an archive held besides it lies on the disk until the context ends.
+    The other files of an archive stay on the disk until the context ends.
 
     Raises:
         StageFailure: SourceUnreachable, ModelTooLarge, or InvalidModel for an archive that cannot
-            be unpacked or does not hold just one.
+            be unpacked or does not contain exactly one.
     """
     name = source.find()
     if name is None:
@@ -76,22 +76,22 @@ def fetch_one(
 
 
 def fetch_sibling(fetched: FetchedFile, location: str, target: Path, quota: DiskQuota) -> Copied:
-    """Fetch a file by its path relative to the folder of another one.
+    """Fetch a file by its path relative to the folder of `fetched`.
 
     Raises:
-        Missing: there is none.
+        Missing: the file does not exist.
         StageFailure: as `fetch_one`.
     """
     return fetched.siblings.copy(joined(fetched.folder, location), target, quota)
 
 
 def fetch_all(source: ModelSource, folder: Path, quota: DiskQuota) -> list[tuple[str, Copied]]:
-    """Fetch a file, or all files of a folder or an archive, with their paths.
+    """Fetch a file, or all files of a folder or archive.
 
-    One .npz alone becomes data.npz. Hidden files are left out.
+    A single .npz is renamed to data.npz. Hidden files are skipped.
 
     Returns:
-        Path in `folder`, and content, of every file in order.
+        Path in `folder`, and digest, of every file, sorted by path.
 
     Raises:
         StageFailure: SourceUnreachable, ModelTooLarge or CalibrationInvalid.
@@ -128,7 +128,7 @@ def _renamed(fetched: list[tuple[str, Copied]], folder: Path) -> list[tuple[str,
 
 
 class _UnpackedSource(ModelSource):
-    """What an archive held: plain files, which move out of it, since two copies may not fit the disk."""
+    """The content of an archive; files are moved, since two copies may not fit on the disk."""
 
     def __init__(self, folder: Path, shown: str) -> None:
         self._folder = folder
@@ -146,7 +146,7 @@ class _UnpackedSource(ModelSource):
     @override
     def copy(self, path: str, target: Path, quota: DiskQuota) -> Copied:
         """Move a file."""
-        del quota  # it was counted when it was unpacked
+        del quota  # counted while unpacking
         origin = self._folder / path
         if not origin.is_file():
             raise Missing(f"{self.shown} has no file {path!r} there")
@@ -159,7 +159,7 @@ class _UnpackedSource(ModelSource):
 def _unpacked(
     source: ModelSource, packed: Path, quota: DiskQuota, reason: Reason = Reason.INVALID_MODEL
 ) -> Iterator[_UnpackedSource]:
-    """Unpack a file beside its folder and remove it; the content goes when the context ends."""
+    """Unpack an archive and remove it; the content is deleted when the context ends."""
     with tempfile.TemporaryDirectory(prefix="unpacked-", dir=packed.parent.parent) as folder:
         size = packed.stat().st_size
         try:
@@ -173,7 +173,7 @@ def _unpacked(
 
 
 def _only(source: ModelSource, suffix: str, reason: Reason = Reason.SOURCE_UNREACHABLE) -> str:
-    """Return the path of the one file with that ending: at the top, else further down."""
+    """Return the path of the only file with that suffix: in the root, else in subfolders."""
     names: list[str] = []
     for deep in (False, True):
         found = (entry for entry in source.files(deep=deep) if not _hidden(entry))
@@ -210,7 +210,7 @@ def _hidden(entry: Entry) -> bool:
 
 
 def emptied(folder: Path) -> Path:
-    """Return the folder, emptied of what an earlier attempt left in it."""
+    """Return the folder, cleared of files from an earlier attempt."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder

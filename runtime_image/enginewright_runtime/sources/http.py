@@ -36,8 +36,8 @@ class HttpSource(WebSource):
     def _locate(self, path: str) -> Located:
         if path == self._name:
             return Located(self._url)
-        there = urlsplit(urljoin(self._url, "./" + quote(path)))
-        return Located(urlunsplit(there._replace(query=urlsplit(self._url).query)))
+        sibling = urlsplit(urljoin(self._url, "./" + quote(path)))
+        return Located(urlunsplit(sibling._replace(query=urlsplit(self._url).query)))
 
 
 def basic_or_bearer(secret: Secret) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """Models of the Hugging Face hub: hf://ORG/REPO[@REVISION][/PATH], hf://datasets/... for data.
 
-The hub's own HTTP interface, which every mirror of it speaks: a revision is resolved to a commit
-once, so that all files are of the same one, and files come from /resolve/, which leads to its
-content network without the token. Documented at huggingface.co/docs/hub/api.
+Uses the hub's HTTP API, which mirrors also implement. A revision is resolved to a commit once, so
+that all files are of that commit. Files are downloaded from /resolve/, which redirects to a CDN;
+the token is not sent there. Documented at huggingface.co/docs/hub/api.
 """
 
 import json
@@ -28,14 +28,14 @@ from enginewright_runtime.sources.web import Constant, Web, shown
 from enginewright_runtime.sources.web_source import Located, WebSource
 
 _HUB: Final = "https://huggingface.co"
-_ENDPOINT_KEY: Final = "HF_ENDPOINT"  # of a mirror; the hub's own libraries call it so too
+_ENDPOINT_KEY: Final = "HF_ENDPOINT"  # of a mirror; the hub's libraries use the same name
 _TOKENS: Final = ("HF_TOKEN", "token")
 _ADDRESS: Final = re.compile(
     r"(?:(?P<kind>datasets|spaces|models)/)?(?P<repo>[\w.-]+/[\w.-]+)"
     r"(?:@(?P<revision>refs/(?:pr|convert)/[^/]+|[^/]+))?(?:/(?P<path>.*))?"
 )
 _NEXT: Final = re.compile(r'<([^>]+)>\s*;\s*rel="next"')
-_MOST_PAGES: Final = 1000  # of a list; the hub's have a thousand entries
+_MOST_PAGES: Final = 1000  # of a listing; the hub's pages have a thousand entries
 _SMALLER: Final = "name the file, or a smaller folder"
 _REMEDY: Final = (
     "put a token of somebody who may read it, and has accepted its conditions, into the Secret in"
@@ -64,7 +64,7 @@ class HubSource(WebSource):
         self._endpoint = endpoint.rstrip("/")
         self._revision = unquote(parts["revision"] or "main")
         self._path = (parts["path"] or "").strip("/")
-        self._folder = self._path  # that paths are relative to, once found
+        self._folder = self._path  # that paths are relative to, after `find`
         self._commit = ""
         self._digests: dict[str, str] = {}  # of large files, by path
 
@@ -76,11 +76,11 @@ class HubSource(WebSource):
 
     @override
     def find(self) -> str | None:
-        """Resolve the revision, and ask what lies at the path."""
+        """Resolve the revision, and look up the path."""
         self._commit = self._resolve()
         if not self._path:
             return None
-        entry = self._look(self._path)
+        entry = self._look_up(self._path)
         if entry is None:
             raise unreachable(f"{self.shown}: commit {self._commit[:12]} has no such file")
         if entry.get("type") == "directory":
@@ -102,7 +102,7 @@ class HubSource(WebSource):
                 raise unreachable(f"{self.shown} has more than {MOST_FILES} folders", _SMALLER)
 
     def _listed(self, *, deep: bool) -> Iterator[dict[str, Any]]:
-        """Yield what the hub lists; it enters folders itself, so only pages have to end."""
+        """Yield the listing; the hub recurses into folders, only the pages are bounded here."""
         where = f"/{quote(self._path)}" if self._path else ""
         url = f"{self._api()}/tree/{self._commit}{where}" + ("?recursive=true" if deep else "")
         read: set[str] = set()
@@ -123,12 +123,12 @@ class HubSource(WebSource):
 
     @override
     def _locate(self, path: str) -> Located:
-        whole = joined(self._folder, path)
-        if whole not in self._digests and self._look(whole) is None:
-            raise Missing(f"{self.shown}: commit {self._commit[:12]} has no file {whole!r}")
+        full_path = joined(self._folder, path)
+        if full_path not in self._digests and self._look_up(full_path) is None:
+            raise Missing(f"{self.shown}: commit {self._commit[:12]} has no file {full_path!r}")
         kind = "" if self._kind == "models" else f"{self._kind}/"
-        url = f"{self._endpoint}/{kind}{self._repository}/resolve/{self._commit}/{quote(whole)}"
-        return Located(url, whole, sha256=self._digests.get(whole))
+        url = f"{self._endpoint}/{kind}{self._repository}/resolve/{self._commit}/{quote(full_path)}"
+        return Located(url, full_path, sha256=self._digests.get(full_path))
 
     def _resolve(self) -> str:
         url = f"{self._api()}/revision/{quote(self._revision, safe='')}"
@@ -144,8 +144,8 @@ class HubSource(WebSource):
             raise unreachable(f"{shown(url)} names no commit", "check HF_ENDPOINT")
         return commit
 
-    def _look(self, path: str) -> dict[str, Any] | None:
-        """Return what the hub knows about one path, or None when there is nothing."""
+    def _look_up(self, path: str) -> dict[str, Any] | None:
+        """Return the hub's entry of one path; None if it does not exist."""
         url = f"{self._api()}/paths-info/{self._commit}"
         body = json.dumps({"paths": [path], "expand": False}).encode()
         headers = {"Content-Type": "application/json"}

@@ -1,8 +1,7 @@
-"""Errors of object stores, as messages for users.
+"""Translates errors of object stores to messages for users.
 
-obstore reports everything as text: a status code, the store's own error document, and a dump of the
-cause. Only codes are taken out of it, never documents: those repeat what was signed, and with it
-session tokens.
+obstore reports errors as text: a status code, the store's error document, and a dump of the cause.
+Only codes are extracted, never documents, which repeat the signed request with its session tokens.
 """
 
 import re
@@ -39,7 +38,7 @@ _CODES: Final = {
     "unauthorized_client": "there is no such client in this tenant",
 }
 _NO_BUCKET: Final = frozenset({"NoSuchBucket", "ContainerNotFound", "InvalidBucketName"})
-_IDENTITY: Final = (  # of requests that are about credentials, not files
+_IDENTITY: Final = (  # marks of requests for credentials, not for files
     "token request",
     "Error performing PUT ",  # EC2's metadata service
     "/latest/meta-data",
@@ -50,7 +49,7 @@ _IDENTITY: Final = (  # of requests that are about credentials, not files
 
 @dataclass(frozen=True)
 class StoreError:
-    """What an exception of obstore means."""
+    """The meaning of an exception of obstore."""
 
     message: str
     kind: str  # missing | passes | changed | refused | identity | region | broken
@@ -58,7 +57,7 @@ class StoreError:
 
 
 def store_error(error: Exception, received: str) -> StoreError:
-    """Return what `error` means; `received`: how much was received, for the message."""
+    """Classify `error`; `received`: the amount received so far, for the message."""
     text = str(error)
     found = _STATUS.search(text)
     named = _CODE.search(text) or _OAUTH.search(text)
@@ -106,7 +105,7 @@ def _without_answer(text: str, received: str) -> StoreError:
         message = f"cannot connect to {host}"
     elif "HTTP error" in text or "HttpError" in text or "reqwest::Error" in text:
         message = f"the connection broke off after {received}"
-    else:  # a setting that the store's client does not take
+    else:  # a setting that the store's client rejects
         reason = text.partition("\n")[0].partition(": ")[2] or "no reason given"
         return StoreError(f"the credentials or the address are invalid: {reason[:200]}", "identity")
     kind = "identity" if any(mark in text for mark in _IDENTITY) else "passes"

@@ -36,13 +36,15 @@ if TYPE_CHECKING:
     from enginewright_runtime.sources.buckets import Store
 
 _log: Final = logging.getLogger(__name__)
-_REGION_OF: Final = "https://{bucket}.s3.amazonaws.com"  # names it in a header, to everybody
+_REGION_OF: Final = (
+    "https://{bucket}.s3.amazonaws.com"  # reports it in a header, also to anonymous requests
+)
 _REGION_SECONDS: Final = 10.0
 _T = TypeVar("_T")
 
 
 class ObjectSource(ModelSource):
-    """An object, or the objects below a prefix; every one has a version of its own."""
+    """An object, or the objects below a prefix, each with its own version."""
 
     def __init__(self, uri: str, secret: Secret) -> None:
         self._bucket = bucket(uri, secret)
@@ -52,7 +54,7 @@ class ObjectSource(ModelSource):
 
     @override
     def find(self) -> str | None:
-        """Return the object's name; None where only a prefix has that name."""
+        """Return the object's name; None if it is only a prefix."""
         path = self._bucket.path
         if not path:
             return None
@@ -69,7 +71,7 @@ class ObjectSource(ModelSource):
 
     @override
     def copy(self, path: str, target: Path, quota: DiskQuota) -> Copied:
-        """Download an object, resumed while its ETag stays the same."""
+        """Download an object; resume it if its ETag is unchanged."""
         key = joined(self._folder, path)
         shown = f"{self._bucket.scheme}://{self._bucket.name}/{key}"
 
@@ -83,9 +85,9 @@ class ObjectSource(ModelSource):
         try:
             await obstore.head_async(store, self._bucket.path)
         except FileNotFoundError:
-            return False  # or there is no bucket: listing it will tell
+            return False  # or the bucket does not exist, which listing it reports
         except BaseError:
-            # a HEAD's answer has no body, and so no reason; that of a GET has one
+            # unlike a HEAD's, the response of a GET has a body, with the reason
             await obstore.get_async(store, self._bucket.path)
         return True
 
@@ -132,10 +134,10 @@ class ObjectSource(ModelSource):
         transfer: Transfer | None = None,
         shown: str | None = None,
     ) -> _T:
-        """Await one request; what can be opened in another way is, once for each way."""
-        for _ in range(3):  # as it is, in another region, as nobody
+        """Await one request; repeat it in the bucket's region or anonymously if that may help."""
+        for _ in range(3):  # as configured, in another region, anonymously
             try:
-                # kept, since it keeps connections and what the identity has got it
+                # kept, since it holds connections and tokens
                 self._store = self._store or self._bucket.open()
                 return await action(self._store)
             except (BaseError, OSError, ValueError) as error:
@@ -149,7 +151,7 @@ class ObjectSource(ModelSource):
         raise unreachable(f"{self.shown}: the bucket's region cannot be found out")
 
     async def _reopened(self, found: StoreError) -> bool:
-        """Have the bucket opened in another way, if there is one."""
+        """Reconfigure the bucket for another attempt; return whether that is possible."""
         if found.kind == "region":
             region = found.region or await _region_of(self._bucket)
             if region is None or region == self._bucket.settings.get("region"):
@@ -194,7 +196,7 @@ class ObjectSource(ModelSource):
 
 
 async def _region_of(asked: Bucket) -> str | None:
-    """Return the region that Amazon names; None for other stores, and when it does not answer."""
+    """Return the region that Amazon reports; None for other stores, and without a response."""
     if "endpoint" in asked.settings:
         return None
     timeout = aiohttp.ClientTimeout(total=_REGION_SECONDS)

@@ -1,4 +1,4 @@
-"""How much may be written: the free disk space, and limits of our own against endless sources."""
+"""Limits what is written: by the free disk space, and by limits against unbounded sources."""
 
 import shutil
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from enginewright_runtime.core.disk import disk_full
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import format_bytes
 
-_RESERVE_BYTES: Final = 1 << 30  # a node whose disk fills up evicts pods, ours and others'
+_RESERVE_BYTES: Final = 1 << 30  # a node with a full disk evicts pods, including those of others
 _RESERVE_SHARE: Final = 0.05
 
 
@@ -23,12 +23,12 @@ class DiskQuota:
     ) -> None:
         self._folder = folder
         self._what = what
-        self._limit = limit  # bytes of all files together
-        self._largest = largest or {}  # of one file, by the ending of its name
+        self._limit = limit  # bytes in total
+        self._largest = largest or {}  # bytes of one file, by suffix
         self._used = 0
 
     def check(self, name: str, size: int) -> None:
-        """Refuse a file of `size` bytes before it is begun.
+        """Reject a file of `size` bytes before it is written.
 
         Raises:
             StageFailure: ModelTooLarge, StorageFull.
@@ -43,7 +43,7 @@ class DiskQuota:
         reserve = _reserve(total)
         if size > total - reserve:
             raise StageFailure(
-                Reason.STORAGE_FULL,  # not lasting: another node may have a larger disk
+                Reason.STORAGE_FULL,  # retried: another node may have a larger disk
                 f"{name} has {format_bytes(size)} and the disk of the work folder has"
                 f" {format_bytes(total)} in all, of which {format_bytes(reserve)} stay free",
                 remedy="give nodes a larger disk for ephemeral storage",
@@ -53,7 +53,7 @@ class DiskQuota:
         self._check_limit(name, size)
 
     def add(self, name: str, size: int) -> None:
-        """Count `size` more bytes of a file whose size is not known before.
+        """Count `size` more bytes of a file whose total size is unknown.
 
         Raises:
             StageFailure: ModelTooLarge, StorageFull.
@@ -65,11 +65,11 @@ class DiskQuota:
         self._used += size
 
     def release(self, size: int) -> None:
-        """Count `size` bytes less: what was written was removed."""
+        """Subtract `size` bytes that were removed."""
         self._used -= size
 
     def full(self, name: str) -> StageFailure:
-        """Return the failure for a disk that is full in spite of the checks."""
+        """Return the failure for a disk that is full despite the checks."""
         return disk_full(name, None, self._disk()[1])
 
     def _check_limit(self, name: str, size: int) -> None:
@@ -81,7 +81,7 @@ class DiskQuota:
             )
 
     def _disk(self) -> tuple[int, int]:
-        """Return the bytes of the disk, and how many of them may still be written."""
+        """Return the disk's size and the bytes that may still be written."""
         disk = shutil.disk_usage(self._folder)
         return disk.total, max(0, disk.free - _reserve(disk.total))
 

@@ -1,9 +1,9 @@
 """Models in OCI registries: oci://REGISTRY/REPOSITORY:TAG or @DIGEST.
 
-An artefact is a manifest whose layers are files named by their title annotation, as ORAS pushes
-them, or one layer that is the model or an archive of it. Every byte is compared with the digest
-that names it. Sources: OCI image specification 1.1 (manifest, annotations), OCI distribution
-specification 1.1, and the token specification of the distribution project.
+An artefact is a manifest whose layers are files named by their title annotation, as pushed by ORAS,
+or a single layer that is the model or an archive of it. All content is verified by its digest.
+Sources: OCI image specification 1.1 (manifest, annotations), OCI distribution specification 1.1, and
+the token specification of the distribution project.
 """
 
 import hashlib
@@ -39,12 +39,12 @@ _REMEDY: Final = (
     "check the credentials in secretRef (keys username and password, or a Secret of type"
     " kubernetes.io/dockerconfigjson) and that they may pull"
 )
-_HOSTS: Final = {"docker.io": "registry-1.docker.io"}  # its name is not its address
+_HOSTS: Final = {"docker.io": "registry-1.docker.io"}  # Docker Hub's API has a different host
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1"})
 
 
 class RegistrySource(WebSource):
-    """The layers of an artefact, as files of a folder; one layer alone is a file."""
+    """The layers of an artefact as files of a folder; a single layer is a file."""
 
     def __init__(self, uri: str, secret: Secret) -> None:
         parts = _ADDRESS.fullmatch(uri.removeprefix("oci://"))
@@ -55,12 +55,12 @@ class RegistrySource(WebSource):
             )
         host, self._repository = parts["host"], parts["repository"]
         self._reference = parts["digest"] or parts["tag"] or "latest"
-        # as Docker, containerd and ORAS have it: no certificates on the loopback interface
+        # plain HTTP on the loopback interface, as in Docker, containerd and ORAS
         plain = secret.get("plain-http") == "true" or host.partition(":")[0] in _LOOPBACK
         address = _HOSTS.get(host, host)
         self._base = f"{'http' if plain else 'https'}://{address}/v2/{self._repository}"
-        proof = login(secret, host)
-        super().__init__(Web(secret, Login(proof, self._repository, plain=plain), _REMEDY), uri)
+        account = login(secret, host)
+        super().__init__(Web(secret, Login(account, self._repository, plain=plain), _REMEDY), uri)
         self._layers: dict[str, Located] = {}
         self._digest: str | None = None
 
@@ -120,16 +120,16 @@ class RegistrySource(WebSource):
         return manifest
 
     def _only(self, manifests: list[dict[str, Any]]) -> str:
-        # indexes also hold attestations of their images, which are no content
-        real = [
+        # indexes also list attestations, which are not content
+        artefacts = [
             each for each in manifests if each.get("platform", {}).get("architecture") != "unknown"
         ]
-        if len(real) != 1 or not _SHA256.fullmatch(str(real[0].get("digest"))):
+        if len(artefacts) != 1 or not _SHA256.fullmatch(str(artefacts[0].get("digest"))):
             raise unreachable(
-                f"{self.shown} is an index of {len(real)} manifests",
+                f"{self.shown} is an index of {len(artefacts)} manifests",
                 "name one of them: oci://REGISTRY/REPOSITORY@sha256:DIGEST",
             )
-        return str(real[0]["digest"])
+        return str(artefacts[0]["digest"])
 
     def _add(self, layer: dict[str, Any], *, alone: bool) -> None:
         digest, size = str(layer.get("digest", "")), layer.get("size")
@@ -137,7 +137,7 @@ class RegistrySource(WebSource):
             raise unreachable(f"{self.shown}: a layer has no sha256 digest or no size")
         title = (layer.get("annotations") or {}).get(_TITLE)
         if title is None and not alone:
-            return  # of no file: such as the file system of a container image
+            return  # not a file, but e.g. the file system of a container image
         sha256 = digest.partition(":")[2]
         name = str(title) if title else sha256[:12]
         if cause := unsafe(name):

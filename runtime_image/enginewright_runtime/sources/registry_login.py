@@ -1,4 +1,4 @@
-"""Proving to an OCI registry who asks: a password, or a token that its token service gives for one."""
+"""Authentication at OCI registries: Basic, or a bearer token from the registry's token service."""
 
 import base64
 import binascii
@@ -26,7 +26,7 @@ class Account:
     password: str = field(default="", repr=False)
 
     def header(self) -> dict[str, str]:
-        """Return the header of Basic authentication; none without a name."""
+        """Return the header of Basic authentication; {} without a user name."""
         if not self.username:
             return {}
         return {"Authorization": aiohttp.encode_basic_auth(self.username, self.password)}
@@ -36,17 +36,17 @@ def login(secret: Secret, host: str) -> Account:
     """Return the account for a registry.
 
     Raises:
-        StageFailure: SourceUnreachable, when the Secret has none for it.
+        StageFailure: SourceUnreachable, if the Secret has no account for it.
     """
     secret.one_of(("username", "password"), (_DOCKER_CONFIG,), also=("plain-http",))
     username, password = secret.get("username"), secret.get("password")
     if username and password:
         return Account(username, password)
     config = secret.get(_DOCKER_CONFIG)
-    return _of_docker_config(config, host) if config else Account()
+    return _from_docker_config(config, host) if config else Account()
 
 
-def _of_docker_config(config: str, host: str) -> Account:
+def _from_docker_config(config: str, host: str) -> Account:
     """Return the account for `host`; keys may be host names or URLs, as `docker login` writes."""
     try:
         entries = dict(json.loads(config)["auths"])
@@ -79,7 +79,7 @@ def _account(entry: dict[str, str]) -> Account:
 
 
 class Login:
-    """Answers the challenges of one registry about one repository."""
+    """Handles the authentication challenges of one registry for one repository."""
 
     def __init__(self, account: Account, repository: str, *, plain: bool) -> None:
         self._account = account
@@ -88,14 +88,14 @@ class Login:
         self._header: dict[str, str] = {}
 
     def headers(self) -> dict[str, str]:
-        """Return what the last challenge has led to; at first nothing."""
+        """Return the header from the last challenge; initially {}."""
         return self._header
 
     async def renew(self, session: aiohttp.ClientSession, challenge: str) -> bool:
-        """Do as the registry asks: Basic, or a token of its service; tokens last for minutes.
+        """Authenticate as challenged: Basic, or a new token, since tokens expire after minutes.
 
         Raises:
-            StageFailure: SourceUnreachable, when the token service refuses.
+            StageFailure: SourceUnreachable, if the token service denies the token.
         """
         kind, _, rest = challenge.partition(" ")
         before = self._header

@@ -1,4 +1,4 @@
-"""A file on its way to the disk, resumed where it stopped when the connection breaks off."""
+"""Writes a download to the disk, and resumes it after the connection is interrupted."""
 
 import hashlib
 import logging
@@ -19,13 +19,13 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Transfer:
-    """What is on the disk so far, with its digest taken on the way."""
+    """The part of a file received so far, with its running digest."""
 
     def __init__(self, name: str, writer: BinaryIO, quota: DiskQuota) -> None:
         self.name = name
         self.size = 0  # bytes received
-        self.validator: str | None = None  # by which the source knows its content again
-        self.version: str | None = None  # the same for people
+        self.validator: str | None = None  # identifies the content in conditional requests
+        self.version: str | None = None  # the same for users
         self._total: int | None = None
         self._writer = writer
         self._quota = quota
@@ -33,14 +33,14 @@ class Transfer:
         self._progress = TransferProgress(_log, f"fetching {name}", None)
 
     def resumes(self) -> bool:
-        """Return whether a range can be requested; when not, start over."""
+        """Return whether a range can be requested; start over if not."""
         if self.size and self.validator:
             return True
         self.start_over()
         return False
 
     def start_over(self) -> None:
-        """Forget what was received."""
+        """Discard what was received."""
         self._writer.seek(0)
         self._writer.truncate()
         self._quota.release(self.size)
@@ -49,10 +49,10 @@ class Transfer:
         self._progress.restart()
 
     def expect(self, more: int | None) -> None:
-        """Set how many bytes are to come, once that is known.
+        """Set the number of bytes still to come; None: unknown.
 
         Raises:
-            StageFailure: ModelTooLarge, when they exceed the quota.
+            StageFailure: ModelTooLarge, if they exceed the quota.
         """
         self._total = None if more is None else self.size + more
         if more is not None:
@@ -60,11 +60,11 @@ class Transfer:
             self._quota.check(self.name, more)
 
     def receive(self, chunk: bytes | memoryview) -> None:
-        """Write what has come.
+        """Write a received chunk.
 
         Raises:
-            StageFailure: ModelTooLarge, when it exceeds the quota; StorageFull; InternalError, when the
-                disk cannot be written.
+            StageFailure: ModelTooLarge, if it exceeds the quota; StorageFull; InternalError, if it
+                cannot be written.
         """
         self._quota.add(self.name, len(chunk))
         try:
@@ -83,10 +83,10 @@ class Transfer:
         self._progress.add(len(chunk))
 
     def end(self) -> Copied:
-        """Return what the whole file is.
+        """Return digest, size and version of the complete file.
 
         Raises:
-            Unavailable: it ended early.
+            Unavailable: it is truncated.
         """
         if self._total is not None and self.size != self._total:
             raise Unavailable(
@@ -102,14 +102,14 @@ async def transfer_file(
     quota: DiskQuota,
     attempt: Callable[[Transfer], Awaitable[None]],
 ) -> Copied:
-    """Bring a file to `target`, with retries.
+    """Transfer a file to `target`, with retries.
 
     Args:
-        what: its address, for the message of the failure.
-        name: what progress lines call it.
-        target: where it goes; its folder exists.
-        quota: what may be written.
-        attempt: receives all or a part, and raises `Unavailable` where it breaks off.
+        what: its address, for the failure's message.
+        name: for progress lines.
+        target: the file to write, in an existing folder.
+        quota: limits the size.
+        attempt: receives all or a part, and raises `Unavailable` if it is interrupted.
 
     Raises:
         StageFailure: SourceUnreachable, ModelTooLarge; as `Transfer.receive`.
@@ -124,7 +124,7 @@ async def transfer_file(
 
             return await with_retries(f"fetch {what}", once, lambda: transfer.size)
     except OSError as error:
-        # closing writes again what could not be written
+        # closing the file tries again to write the buffer
         if isinstance(error.__context__, StageFailure):
             raise error.__context__ from None
         raise

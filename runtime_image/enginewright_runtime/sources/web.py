@@ -1,4 +1,4 @@
-"""HTTP for every source that speaks it: resumed downloads, short answers, careful redirects."""
+"""HTTP client: resumed downloads, bounded responses, credentials only for the first origin."""
 
 import asyncio
 import json
@@ -25,20 +25,20 @@ _REDIRECTS: Final = 5
 _CONNECT_SECONDS: Final = 15.0
 _SILENCE_SECONDS: Final = 30.0
 _LONGEST_RETRY_AFTER: Final = 15.0
-_LARGEST_ANSWER: Final = 64 << 20  # of a list or a manifest
+_LARGEST_RESPONSE: Final = 64 << 20  # of a list or a manifest
 _MOVED: Final = frozenset({301, 302, 303, 307, 308})
 _GONE: Final = frozenset({404, 410})
 _REFUSED: Final = frozenset({401, 403, 407})
 
 
 class Authorization(Protocol):
-    """What proves to a server who asks."""
+    """Authenticates requests to a server."""
 
     def headers(self) -> dict[str, str]:
-        """Return the headers to send; they stay with the first origin of a request."""
+        """Return the headers to send; redirects to other origins do not get them."""
 
     async def renew(self, session: aiohttp.ClientSession, challenge: str) -> bool:
-        """Take in a WWW-Authenticate header; True when it is worth asking once more."""
+        """Handle a WWW-Authenticate header; return whether to repeat the request."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,14 @@ class Constant:
         return dict(self.values)
 
     async def renew(self, session: aiohttp.ClientSession, challenge: str) -> bool:
-        """Return False: there is nothing else to send."""
+        """Return False: there are no other headers to send."""
         del session, challenge
         return False
 
 
 @dataclass(frozen=True)
 class WebResponse:
-    """A short answer."""
+    """A response, completely read."""
 
     headers: Mapping[str, str]
     body: bytes = b""
@@ -68,7 +68,7 @@ class WebResponse:
         """Return the parsed body.
 
         Raises:
-            StageFailure: SourceUnreachable, when it is no JSON.
+            StageFailure: SourceUnreachable, if it is not JSON.
         """
         try:
             return json.loads(self.body)
@@ -77,12 +77,12 @@ class WebResponse:
 
 
 class Web:
-    """One kind of server, with what it needs to trust its clients and to be trusted.
+    """A client of one kind of server.
 
     Args:
-        secret: whose `ca.crt` is trusted.
-        authorization: proves who asks.
-        remedy: what to do when the server refuses.
+        secret: its `ca.crt` is trusted.
+        authorization: authenticates requests.
+        remedy: for responses that deny access.
     """
 
     def __init__(self, secret: Secret, authorization: Authorization, remedy: str) -> None:
@@ -98,16 +98,16 @@ class Web:
         *,
         name: str | None = None,
     ) -> Copied:
-        """Download a file, resumed where the server knows its content again.
+        """Download a file; resume it if its ETag or date is unchanged.
 
         Args:
             url: its address.
-            target: where it goes.
-            quota: what may be written.
-            name: what progress lines call it; None: the last part of its address.
+            target: the file to write.
+            quota: limits the size.
+            name: for progress lines; None: the last part of the URL's path.
 
         Raises:
-            Missing: the server says that there is none.
+            Missing: the server responds that it does not exist.
             StageFailure: SourceUnreachable or ModelTooLarge.
         """
 
@@ -127,8 +127,8 @@ class Web:
                 except (aiohttp.ClientError, TimeoutError) as error:
                     raise _failed(url, error, transfer.size) from error
 
-        called = name or Path(urlsplit(url).path).name or shown(url)
-        return asyncio.run(transfer_file(shown(url), called, target, quota, attempt))
+        display_name = name or Path(urlsplit(url).path).name or shown(url)
+        return asyncio.run(transfer_file(shown(url), display_name, target, quota, attempt))
 
     def read(
         self,
@@ -137,10 +137,10 @@ class Web:
         headers: Mapping[str, str] | None = None,
         post: bytes | None = None,
     ) -> WebResponse:
-        """Return a short answer.
+        """Return a response of bounded size.
 
         Raises:
-            Missing: the server says that there is none.
+            Missing: the server responds that it does not exist.
             StageFailure: SourceUnreachable.
         """
 
@@ -161,7 +161,7 @@ class Web:
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS
         )
-        # compressed bodies could not be resumed, and models do not compress
+        # compressed downloads cannot be resumed, and models hardly compress
         headers = {"Accept-Encoding": "identity", "User-Agent": "enginewright"}
         connector = aiohttp.TCPConnector(ssl=self._trust)
         async with aiohttp.ClientSession(
@@ -182,7 +182,7 @@ class Web:
         headers: Mapping[str, str],
         body: bytes | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yield the response, redirects followed."""
+        """Yield the response after redirects."""
         response = await self._follow(session, method, url, headers, body)
         if response.status == 401 and await self._renewed(session, response):
             response.release()
@@ -206,21 +206,25 @@ class Web:
         headers: Mapping[str, str],
         body: bytes | None,
     ) -> aiohttp.ClientResponse:
-        """Follow redirects by hand: what proves who asks stays with the first origin."""
+        """Follow redirects here, so that credentials are only sent to the first origin."""
         at = url
         for _ in range(_REDIRECTS + 1):
             try:
-                # a redirect's is encoded already, and perhaps signed as it is
+                # the URL of a redirect is already encoded, and may be signed in that form
                 target = URL(at, encoded=at != url and at.isascii() and " " not in at)
-                proof = self._authorization.headers() if _origin(at) == _origin(url) else {}
+                credentials = self._authorization.headers() if _origin(at) == _origin(url) else {}
             except ValueError:
-                raise _no_url(url, at) from None
+                raise _invalid_url(url, at) from None
             try:
                 response = await session.request(
-                    method, target, headers={**headers, **proof}, data=body, allow_redirects=False
+                    method,
+                    target,
+                    headers={**headers, **credentials},
+                    data=body,
+                    allow_redirects=False,
                 )
             except aiohttp.InvalidURL:
-                raise _no_url(url, at) from None
+                raise _invalid_url(url, at) from None
             location = response.headers.get("Location")
             if response.status not in _MOVED or location is None:
                 return response
@@ -237,13 +241,14 @@ class Web:
             raise Unavailable(answer, _retry_after(response))
         if status in _GONE:
             raise Missing(answer)
-        said = response.headers.get("X-Error-Message", "")[:200]  # by the Hugging Face hub
+        detail = response.headers.get("X-Error-Message", "")[:200]  # of the Hugging Face hub
         raise unreachable(
-            f"{answer}: {said}" if said else answer, self._remedy if status in _REFUSED else None
+            f"{answer}: {detail}" if detail else answer,
+            self._remedy if status in _REFUSED else None,
         )
 
 
-def _no_url(url: str, at: str) -> StageFailure:
+def _invalid_url(url: str, at: str) -> StageFailure:
     return unreachable(f"cannot fetch {shown(url)}: {shown(at)} is no URL")
 
 
@@ -252,7 +257,7 @@ def _redirected(at: str, location: str, url: str) -> str:
         target = urljoin(at, location)
         scheme = urlsplit(target).scheme
     except ValueError:
-        raise _no_url(url, location) from None
+        raise _invalid_url(url, location) from None
     if scheme not in {"http", "https"}:
         raise unreachable(f"cannot fetch {shown(url)}: it redirects to {scheme}:, not to http")
     if scheme == "http" and urlsplit(at).scheme == "https":
@@ -269,7 +274,7 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 
 def _check_download(response: aiohttp.ClientResponse, transfer: Transfer) -> None:
-    if response.status == 416:  # the file shrank: nothing of it is left to ask for
+    if response.status == 416:  # the file is now shorter than what was received
         transfer.validator = None
         raise Unavailable(f"{shown(str(response.url))} answered 416 {response.reason}")
     if response.status == 206 and _range_start(response) != transfer.size:
@@ -295,9 +300,9 @@ async def _body(response: aiohttp.ClientResponse, url: str) -> bytes:
     body = bytearray()
     async for chunk in response.content.iter_chunked(CHUNK):
         body += chunk
-        if len(body) > _LARGEST_ANSWER:
+        if len(body) > _LARGEST_RESPONSE:
             raise unreachable(
-                f"{shown(url)} answers with more than {format_bytes(_LARGEST_ANSWER)}"
+                f"{shown(url)} answers with more than {format_bytes(_LARGEST_RESPONSE)}"
             )
     return bytes(body)
 
@@ -311,14 +316,14 @@ def _retry_after(response: aiohttp.ClientResponse) -> float | None:
 
 
 def _range_start(response: aiohttp.ClientResponse) -> int | None:
-    """Return where the part begins, of `Content-Range: bytes START-END/TOTAL`."""
+    """Return START of `Content-Range: bytes START-END/TOTAL`."""
     unit, _, span = response.headers.get("Content-Range", "").partition(" ")
     start = span.partition("-")[0]
     return int(start) if unit == "bytes" and start.isdigit() else None
 
 
 def _validator(response: aiohttp.ClientResponse) -> str | None:
-    """Return what If-Range takes: a strong ETag, else a date (RFC 9110, 13.1.5)."""
+    """Return the validator for If-Range: a strong ETag, else a date (RFC 9110, 13.1.5)."""
     etag = response.headers.get("ETag")
     if etag and not etag.startswith("W/"):
         return etag
@@ -334,7 +339,7 @@ def _version(response: aiohttp.ClientResponse) -> str | None:
 
 def _failed(url: str, error: Exception, received: int) -> Exception:
     answer = _describe_error(error, received)
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):  # which the next try has too
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):  # permanent
         remedy = f"put the authority that signed it into the Secret in secretRef (key {AUTHORITY})"
         return unreachable(f"cannot fetch {shown(url)}: {answer}", remedy)
     return Unavailable(answer)
@@ -357,7 +362,7 @@ def _describe_error(error: Exception, received: int) -> str:
             | aiohttp.ClientOSError()
         ):
             return f"the connection broke off after {format_bytes(received)}"
-        case _:  # their texts may hold the whole URL, with its signature
+        case _:  # the exception's text may contain a signed URL
             return f"it does not answer as a web server should ({type(error).__name__})"
 
 
@@ -367,10 +372,10 @@ def _cause(error: aiohttp.ClientConnectorCertificateError) -> str:
 
 
 def shown(url: str) -> str:
-    """Return the URL for a message: without its query, where signed URLs carry their secret."""
+    """Return the URL for messages: without its query, which contains the secret of signed URLs."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # none of it can be distinguished from a secret
+    except ValueError:  # secret parts cannot be identified
         return "the address"
     place = parts.netloc.rpartition("@")[2]
     return urlunsplit(parts._replace(netloc=place, query="", fragment=""))

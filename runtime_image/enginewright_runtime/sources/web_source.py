@@ -1,4 +1,4 @@
-"""Sources whose files have URLs: each says where a file is, and what it must be when it arrives."""
+"""The base of sources whose files have URLs, with expected sizes and digests where listed."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ from enginewright_runtime.sources.web import Web
 
 @dataclass(frozen=True)
 class Located:
-    """Where a file is, and what its source says of it."""
+    """The URL of a file, and what its source lists about it."""
 
     url: str
     name: str | None = None  # for messages; None: the last part of its address
-    size: int | None = None  # bytes; None: the server says
-    sha256: str | None = None  # hex; "" or None: not said
+    size: int | None = None  # bytes; None: as the server reports
+    sha256: str | None = None  # hex; "" or None: not listed
 
 
 class WebSource(ModelSource):
-    """Files that are downloaded, and compared with their digests where the source lists these."""
+    """Downloads files, and verifies the digests that the source lists."""
 
     def __init__(self, web: Web, shown: str) -> None:
         self._web = web
@@ -33,16 +33,16 @@ class WebSource(ModelSource):
 
     @abstractmethod
     def _locate(self, path: str) -> Located:
-        """Return where a file is.
+        """Return the location of a file.
 
         Raises:
-            Missing: there is none.
+            Missing: the file does not exist.
             StageFailure: SourceUnreachable.
         """
 
     @override
     def copy(self, path: str, target: Path, quota: DiskQuota) -> Copied:
-        """Download a file; its version is the source's pin, else its own."""
+        """Download a file; its version is the source's pin, else the server's version of the file."""
         located = self._locate(path)
         if located.size is not None:
             quota.check(path, located.size)
@@ -55,7 +55,7 @@ class WebSource(ModelSource):
 
 
 def changed(what: str, listed: str, arrived: str) -> StageFailure:
-    """Return the failure of what arrives with another sha256 (hex) than its source lists."""
+    """Return the failure for content whose sha256 (hex) is not the one that its source lists."""
     return StageFailure(
         Reason.DIGEST_MISMATCH,
         f"{what} arrived with sha256 {arrived}, its source lists {listed}",

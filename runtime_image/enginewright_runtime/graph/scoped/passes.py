@@ -1,6 +1,7 @@
 """The base of graph passes: each declares its order, its preconditions and the proof that it needs.
 
-A pass changes a model and reports its changes. The caller proves the result, and keeps or discards it.
+A pass changes a model and reports its changes. The caller proves the result
+and keeps or discards it.
 """
 
 from abc import abstractmethod
