@@ -17,7 +17,7 @@ from enginewright.contract.task import Extension, PrepareTask, ServeTask
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.isolation import Limits
 from enginewright_runtime.session import loading
-from enginewright_runtime.session.extensions import elf, libraries, proving
+from enginewright_runtime.session.extensions import elf, libraries, verification
 
 from tests.support.extensions import compile_library, cube, listed, place
 from tests.support.preparing import Outcome, Workplace
@@ -36,7 +36,7 @@ def model_with(library: Path, operator: str = "Cube") -> Path:
 
 def refused(model: Path, *extensions: Extension) -> str:
     with pytest.raises(StageFailure) as caught:
-        proving.prove(model, extensions)
+        verification.verify_libraries(model, extensions)
     assert caught.value.reason is Reason.EXTENSION_FAILED
     cause = caught.value.cause
     start = f"extension {extensions[0].sha256[:12]} cannot be used: "
@@ -49,7 +49,7 @@ def refused(model: Path, *extensions: Extension) -> str:
 def test_a_session_finds_the_operators_beside_its_model(tmp_path: Path) -> None:
     library = compile_library(tmp_path / "extensions")
     model = model_with(library)
-    assert proving.prove(model, (listed(library),)).operators == (library,)
+    assert verification.verify_libraries(model, (listed(library),)).operators == (library,)
     loaded = loading.create("cpu", model)
     given = np.array([[1, 2, 3, -4]], np.float32)
     assert loaded.session.run(None, {"x": given})[0].tolist() == [[1, 8, 27, 0]]
@@ -70,7 +70,7 @@ def test_a_bad_library_is_reported(
     macro: str, reported: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if macro == "HANG":
-        monkeypatch.setattr(proving, "_LIMITS", Limits(seconds=2))
+        monkeypatch.setattr(verification, "_LIMITS", Limits(seconds=2))
     library = compile_library(tmp_path / "extensions", macro)
     assert reported in refused(model_with(library), listed(library))
 
@@ -155,7 +155,7 @@ def test_the_kind_must_be_the_library_s(tmp_path: Path) -> None:
 def test_a_plug_in_is_left_to_tensorrt(tmp_path: Path) -> None:
     """No TensorRT in a prepare Job: of a plug-in only the file is looked at there."""
     library = compile_library(tmp_path / "extensions", "PLUGIN", "CRASH")
-    found = proving.prove(model_with(library), (listed(library, "TensorRTPlugin"),))
+    found = verification.verify_libraries(model_with(library), (listed(library, "TensorRTPlugin"),))
     assert found == libraries.Libraries(plugins=(library,))
 
 

@@ -38,7 +38,7 @@ from enginewright_runtime.prepare.convert.passes import Expand, run_pass
 from enginewright_runtime.prepare.convert.planning import operators_with_bodies
 from enginewright_runtime.proof.promise import coverage
 from enginewright_runtime.session.extensions.libraries import files_of, of_model
-from enginewright_runtime.session.extensions.proving import run_isolated
+from enginewright_runtime.session.extensions.verification import run_isolated
 from enginewright_runtime.tensorrt import context, diagnosis, layers, native, tensors
 from enginewright_runtime.tensorrt.attempts import EngineBuilds, file_name, target_name
 from enginewright_runtime.tensorrt.flavor import Flavor, find

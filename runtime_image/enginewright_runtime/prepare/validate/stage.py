@@ -30,7 +30,7 @@ from enginewright_runtime.prepare.validate.trial import REFERENCE, load_and_run
 from enginewright_runtime.rules import table
 from enginewright_runtime.rules.behaviour import ObservedRun, declared_shapes, nan_answers
 from enginewright_runtime.rules.text import printable, quoted
-from enginewright_runtime.session.extensions.proving import prove
+from enginewright_runtime.session.extensions.verification import verify_libraries
 
 _log: Final = logging.getLogger(__name__)
 _EMULATED: Final = "validate-emulated.onnx"  # beside the model
@@ -71,7 +71,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     facts: dict[str, Any] = {}
     sized = Sized()
     if inspected.fit_to_load:
-        prove(path, recipe.extensions)
+        verify_libraries(path, recipe.extensions)
         if not inspected.converted:  # else `convert` loads the converted model
             found += _load_sessions(path, recipe, inspected, facts)
             sized = _find_sizes(paths.work, recipe, inspected, facts)

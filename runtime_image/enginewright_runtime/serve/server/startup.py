@@ -37,7 +37,7 @@ from enginewright_runtime.serve.server.stopping import StoppableSession
 from enginewright_runtime.session import loading, processor
 from enginewright_runtime.session.base import SessionBackend
 from enginewright_runtime.session.driver import Device
-from enginewright_runtime.session.extensions.proving import prove
+from enginewright_runtime.session.extensions.verification import verify_libraries
 from enginewright_runtime.session.loading import ask_device, find
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.samples import GoldenError, GoldenSample, read_samples
@@ -88,7 +88,7 @@ def prepare(task: ServeTask, artifact: Path, progress: Callable[[str], None]) ->
     threads = enginewright_runtime.core.limits.threads()
     if manifest.recipe.extensions:
         progress("test-loading the libraries of spec.extensions")
-        prove(artifact / manifest.model, manifest.recipe.extensions)
+        verify_libraries(artifact / manifest.model, manifest.recipe.extensions)
     progress(f"loading the model on backend {task.backend}")
     loaded = _load(task, artifact, manifest, threads, device)
     signature, samples = _read(task, artifact, manifest, loaded)

@@ -25,7 +25,7 @@ _LIMITS: Final = Limits(seconds=60.0)
 _ENDS: Final = frozenset({Reason.BACKEND_CRASHED, Reason.TIMEOUT, Reason.INTERNAL_ERROR})
 
 
-def prove(model: Path, listed: tuple[Extension, ...]) -> Libraries:
+def verify_libraries(model: Path, listed: tuple[Extension, ...]) -> Libraries:
     """Check the libraries of a model and test-load those of ONNX Runtime; TensorRT's need TensorRT.
 
     Args:
