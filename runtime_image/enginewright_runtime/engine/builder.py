@@ -263,7 +263,7 @@ class _Build:
                     plugins=self._libraries.plugins,
                 )
             except StageFailure as failure:
-                # the engine is built: whether it runs is proven by the next stage
+                # the engine is built: the next stage checks whether it runs
                 _log.warning("the engine's kernels are not known: %s", failure.message)
                 break
             kernels[engine.path.name] = layers.kernels(inspected)

@@ -70,9 +70,9 @@ def published(manifest: Manifest, *, is_cached: bool) -> PublishedEngine:
 def summary(engine: EngineInfo) -> str:
     """Return one line about an engine."""
     parts = len(engine.partitions)
-    whole = "" if parts == 1 else f" in {parts} engines"
+    split = "" if parts == 1 else f" in {parts} engines"
     return (
-        f"{engine.nodes_accelerated} of {engine.nodes_total} compute nodes{whole},"
+        f"{engine.nodes_accelerated} of {engine.nodes_total} compute nodes{split},"
         f" {format_bytes(engine.size_bytes)}, for compute capability"
         f" {', '.join(engine.compute_capabilities) or 'unknown'}"
     )

@@ -102,14 +102,14 @@ def compose(
     if scope.order() is None:
         return None
     scope.sort()
-    made = {name for each in target.node for name in each.output}
-    made -= {name for context in contexts for name in context.outputs}
+    produced = {name for each in target.node for name in each.output}
+    produced -= {name for context in contexts for name in context.outputs}
     used = {value.name for value in scope.own() if value.readers}
     given = {spec.name for spec in graphs.inputs_of(model)}
     graphs.keep(target.input, lambda value: value.name in given)
     graphs.keep(target.initializer, lambda tensor: tensor.name in used)
     graphs.keep(target.sparse_initializer, lambda sparse: sparse.values.name in used)
-    graphs.keep(target.value_info, lambda value: value.name in made)
+    graphs.keep(target.value_info, lambda value: value.name in produced)
     results = {value.name for value in graph.output}
     target.value_info.extend(
         types[name].info(name)

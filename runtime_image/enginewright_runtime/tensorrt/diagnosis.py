@@ -170,7 +170,7 @@ def _unparsed(answer: BuildResult, about: Circumstances) -> StageFailure:
         return _precision(found, nodes, about)
     if missing := [error for error in answer.parser if error.unsupported]:
         return unsupported(missing, about)
-    # an error of the whole model names no node
+    # an error of the complete model names no node
     nodes = tuple(about.label(error) for error in answer.parser if error.name or error.operator)
     why = answer.parser[0].message if answer.parser else (messages or ["it gives no reason"])[-1]
     at = f" at {name_nodes(list(nodes))}" if nodes else ""
@@ -183,22 +183,22 @@ def _unparsed(answer: BuildResult, about: Circumstances) -> StageFailure:
 
 def _of_build(answer: BuildResult, about: Circumstances) -> StageFailure:
     # without a device every build logs CUDA errors; they are the cause only if there is no other
-    spoken = [each for each in answer.errors if not _CUDA.search(each)]
-    if not spoken:
+    errors = [each for each in answer.errors if not _CUDA.search(each)]
+    if not errors:
         return _without_device(answer, about)
-    if found := _precise(spoken):
+    if found := _precise(errors):
         operation = _OPERATION.search(found)
         name = operation.group("name") if operation else None
         return _precision(found, (about.operations.get(name, name),) if name else (), about)
-    for each in spoken:
+    for each in errors:
         if profile := _of_profile(each, about):
             return profile
-    if workspace.is_out_of_memory(spoken):
-        return _of_workspace(spoken, about)
+    if workspace.is_out_of_memory(errors):
+        return _of_workspace(errors, about)
     return StageFailure(
         Reason.BUILD_FAILED,
         f"{about.title} parses the model but cannot build it for {about.target}:"
-        f" {sentence(spoken[-1])}",
+        f" {sentence(errors[-1])}",
     )
 
 

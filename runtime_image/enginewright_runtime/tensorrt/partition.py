@@ -48,8 +48,8 @@ def partition(
         for _ in range(_MAX_QUERIES):
             if not pending:
                 break
-            asked = pending.pop()
-            part = cutter.part(asked)
+            candidate = pending.pop()
+            part = cutter.part(candidate)
             if part is None:
                 continue
             network = builder.create_network(network_flags(trt, flavor))
@@ -61,11 +61,11 @@ def partition(
                     for each in parser_errors(parser)
                 )
             if supported:
-                parts.append(asked)
+                parts.append(candidate)
                 continue
             for index in range(parser.num_subgraphs):
                 found = [part.origin(node) for node in parser.get_subgraph_nodes(index)]
                 smaller = graph.computing(proto, [node for node in found if node is not None])
-                if smaller and len(smaller) < len(asked):
+                if smaller and len(smaller) < len(candidate):
                     pending.append(smaller)
     return SupportedParts(tuple(map(tuple, sorted(parts))), errors or ())

@@ -12,7 +12,7 @@ from enginewright_runtime.tensorrt.flavor import Flavor, find
 
 
 def target(flavor: Flavor, recipe: EngineRecipe) -> str | None:
-    """Return the compute capability to build for; a device is asked for its own.
+    """Return the compute capability to build for; without a requested one, the device's.
 
     Raises:
         StageFailure: DriverMissing or DriverTooOld without a usable device, EngineIncompatible if
