@@ -99,7 +99,7 @@ def test_arrays_are_found_in_their_file_as_they_are_read(tmp_path: Path) -> None
     np.savez_compressed(path, **compressed)
     assert np.array_equal(map_arrays(path)["s0/x"], np.ones(4))
     path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(ValueError, match=r"is no \.npz file"):
+    with pytest.raises(ValueError, match=r"is not an \.npz file"):
         map_arrays(path)
 
 
