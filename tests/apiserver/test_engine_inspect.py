@@ -56,7 +56,10 @@ def test_resources(namespace: Namespace) -> None:
     )
     assert code == 1
     assert json.loads(printed)["fit"]["obstacles"] == [
-        "it runs on compute capability 8.9 and not on 7.5: build one for that"
+        "it runs on compute capability 8.9, not on 7.5: build one for it"
     ]
     code, _, said = inspect(namespace, "gone", "-n", namespace.name)
-    assert (code, f"no InferenceEngine gone in namespace {namespace.name}" in said) == (2, True)
+    assert (code, f"InferenceEngine gone in namespace {namespace.name} not found" in said) == (
+        2,
+        True,
+    )
