@@ -70,5 +70,5 @@ class EngineReconciler:
             jobs=jobs,
             pods=of_jobs(jobs, pods),
             progress={name: progress for name, progress in reported if progress},
-            references=tuple(references(cache, key)),
+            references=tuple(references(cache, key).values()),
         )

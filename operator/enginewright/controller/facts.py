@@ -8,6 +8,7 @@ from typing_extensions import override
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel
+from enginewright.api.inference_model_status import EngineReference
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.verdict import Verdict
 from enginewright.controller.cache import ObjectCache
@@ -24,10 +25,11 @@ from enginewright.controller.observe import (
     Viewed,
 )
 from enginewright.controller.parse import parsed
-from enginewright.controller.references import frees_elsewhere, is_orphaned
-from enginewright.controller.routing import EngineKey
+from enginewright.controller.references import references
+from enginewright.controller.routing import EngineKey, is_unbuilt
 from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import ACCELERATOR_CLASSES, CLAIMS, INFERENCE_ENGINES, NODES
+from enginewright.manifests.labels import REQUESTED_BY
 from enginewright.observed.pods import PodView
 from enginewright.plan.types import Config, Facts
 
@@ -65,8 +67,8 @@ def gather(
     pods = of_jobs(jobs, cache.views(POD, cache.of_model(POD.resource, namespace, name)))
     deployments = children(DEPLOYMENT)
     claim = cache.get(CLAIMS, namespace, config.store.claim)
-    recreates = model.spec.rollout.strategy == "Recreate"
-    wanted = [EngineKey(namespace, each.name) for each in model.status.engines]
+    engines = {each.name for each in model.status.engines}
+    unbuilt = _unbuilt(cache, namespace, engines)
     return Facts(
         model=model,
         config=config,
@@ -84,16 +86,39 @@ def gather(
         revisions=children(REVISION),
         engines=_Engines(cache, namespace),
         engine_pods={
-            each.name: cache.views(POD, cache.of_engine(POD.resource, namespace, each.name))
-            for each in wanted
+            each: cache.views(POD, cache.of_engine(POD.resource, namespace, each))
+            for each in engines
         },
-        orphaned_engines=frozenset(each.name for each in wanted if is_orphaned(cache, each)),
+        orphaned_engines=frozenset(
+            engine
+            for engine, (requester, by_model) in unbuilt.items()
+            if requester and requester not in by_model
+        ),
         freed_elsewhere=frozenset(
-            each.name for each in wanted if recreates and frees_elsewhere(cache, each, name)
+            engine
+            for engine, (_, by_model) in unbuilt.items()
+            if model.spec.rollout.strategy == "Recreate"
+            and any(each.freed_at for other, each in by_model.items() if other != name)
         ),
         verdicts=verdicts(pods),
         silent=silent(pods),
     )
+
+
+def _unbuilt(
+    cache: ObjectCache, namespace: str, names: Iterable[str]
+) -> dict[str, tuple[str, dict[str, EngineReference]]]:
+    """Return requester (empty: none) and references by model of each engine that is not built.
+
+    References to built engines decide nothing, so most passes search no models.
+    """
+    found = {}
+    for name in names:
+        engine = cache.get(INFERENCE_ENGINES, namespace, name)
+        if engine is not None and is_unbuilt(engine):
+            requester = (engine["metadata"].get("annotations") or {}).get(REQUESTED_BY, "")
+            found[name] = requester, references(cache, EngineKey(namespace, name))
+    return found
 
 
 class _Engines(Mapping[str, InferenceEngine]):

@@ -117,7 +117,7 @@ class Router:
         """Queue the unbuilt engines of a namespace: its models may need others than before."""
         for engine in self._cache.all(INFERENCE_ENGINES):
             metadata = engine["metadata"]
-            if metadata["namespace"] == namespace and "engine" not in (engine.get("status") or {}):
+            if metadata["namespace"] == namespace and is_unbuilt(engine):
                 self._sinks.engine(EngineKey(namespace, metadata["name"]))
 
     def _models_of(self, namespace: str) -> None:
@@ -131,6 +131,11 @@ class Router:
         for model in models:
             metadata = model["metadata"]
             self._sinks.model(ModelKey(metadata["namespace"], metadata["name"]))
+
+
+def is_unbuilt(engine: Mapping[str, Any]) -> bool:
+    """Return whether an InferenceEngine has no engine yet, so that models' references affect it."""
+    return "engine" not in (engine.get("status") or {})
 
 
 def _owners(obj: Mapping[str, Any]) -> tuple[object, object]:

@@ -57,7 +57,13 @@ class _Gathering:
             objects += await self._one(CLAIMS, each, claim)
             for found in (await self._api.list(INFERENCE_MODELS, each)).items:
                 live_models[each, found["metadata"]["name"]] = found
-        objects += live_models.values()
+        planned = {(where, model.name) for where, model in models} & live_models.keys()
+        used = {(each[0], name) for each in planned for name in _engines(live_models[each])}
+        objects += [
+            live
+            for each, live in live_models.items()
+            if each in planned or any((each[0], name) in used for name in _engines(live))
+        ]
         for where, model in models:
             live = live_models.get((where, model.name), {})
             for kind in CHILDREN:
