@@ -47,12 +47,12 @@ def rejected_backends(
 ) -> tuple[RejectedBackend, ...]:
     """Return the rejections that hold from now on."""
     known = tuple(facts.model.status.rejected_backends)
-    if target and outcome and outcome.prepared is None:  # its artefact may have been lost
-        known = tuple(_without(each, target.artifact_hash) for each in known)
     if target is None:
         return known  # an obstacle does not affect them
     if target.promise.policy != "Allow":
         return ()
+    if outcome and outcome.prepared is None:  # its artefact may have been lost
+        known = tuple(_without(each, target.artifact_hash) for each in known)
     others = tuple(each for each in known if each.backend != target.backend)
     before = next((each for each in known if each.backend == target.backend), None)
     if before and before.inputs_hash:  # a candidate again: with other inputs, or as the last
