@@ -1,4 +1,4 @@
-"""A cluster of two nodes, one with simulated GPUs, and Enginewright installed like a user, once per session."""
+"""A cluster of two nodes, one with simulated GPUs, and Enginewright installed as a user does it, once per session."""
 
 import itertools
 import re

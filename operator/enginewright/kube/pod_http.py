@@ -198,7 +198,6 @@ def _checked(status: int, body: bytes) -> bytes:
     if status == _OK:
         return body
     if status >= _SERVER_ERROR:
-        raise NoAnswer(
-            f"the status is {status}"
-        )  # the API server's for a pod that does not respond
+        # the API server's for a pod that does not respond
+        raise NoAnswer(f"the status is {status}")
     raise BadAnswer(f"the status is {status} instead of 200")

@@ -12,9 +12,8 @@ from enginewright.api.pods import JobTemplate, PodSecurityContext
 from enginewright.contract.keys import content, content_hash
 
 ARCHITECTURE: Final = "kubernetes.io/arch"  # label of every node, written by its kubelet
-_KUEUE: Final = (
-    "kueue.x-k8s.io/"  # on pods its labels would queue each pod separately, besides the Job
-)
+# on pods its labels would queue each pod separately, besides the Job
+_KUEUE: Final = "kueue.x-k8s.io/"
 _NAMES: Final = {"x86_64": "amd64", "aarch64": "arm64"}  # Linux' and Kubernetes' (Go's)
 _HASH_LENGTH: Final = 16
 

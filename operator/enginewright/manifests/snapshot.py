@@ -50,9 +50,8 @@ class Snapshot(BaseModel):
     promise: Promise = Promise()
     pod_template: Mapping[str, Any] = {}  # as in the spec, camelCase
     store_claim: str
-    golden_output_bytes: int | None = (
-        None  # if the sidecar needs more than its default memory for it
-    )
+    # if the sidecar needs more than its default memory for it
+    golden_output_bytes: int | None = None
     sidecar_resources: Mapping[str, Any] = {}  # as in the spec
     sidecar_env: tuple[Mapping[str, Any], ...] = ()  # likewise
     startup_seconds: int | None = None  # None: the default; likewise below

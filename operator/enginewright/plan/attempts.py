@@ -22,12 +22,10 @@ from enginewright.plan import pods
 FIRST_RETRY: Final = timedelta(minutes=1)
 LONGEST_RETRY: Final = timedelta(hours=1)
 UNREACHABLE: Final = timedelta(minutes=5)  # after which a pod that does not terminate is lost
-START_TIMEOUT: Final = timedelta(
-    minutes=5
-)  # from scheduling to the first container, if pods yielded
-EVICTIONS: Final = (
-    3  # of one Job's pods: they do not count towards backoffLimit, so would never end
-)
+# from scheduling to the first container, if pods yielded
+START_TIMEOUT: Final = timedelta(minutes=5)
+# of one Job's pods: they do not count towards backoffLimit, so would never end
+EVICTIONS: Final = 3
 _MAX_DOUBLINGS: Final = 10
 
 Result = TypeVar("Result")

@@ -42,12 +42,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from enginewright_cli.images import CHART_NAMESPACE
 from enginewright_cli.plan.manifest import Applied
 
-CHILDREN: Final = (
-    JOBS,
-    PODS,
-    DEPLOYMENTS,
-    CONTROLLER_REVISIONS,
-)  # of a model, selected by its label
+# of a model, selected by its label
+CHILDREN: Final = (JOBS, PODS, DEPLOYMENTS, CONTROLLER_REVISIONS)
 _OBSERVED: Final = (NODES, CLAIMS, INFERENCE_MODELS, INFERENCE_ENGINES, *CHILDREN)
 CHART_STORE: Final = {
     "claim": "enginewright-store",

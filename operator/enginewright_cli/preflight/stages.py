@@ -114,9 +114,8 @@ class Stages:
             server, process = self._started
             server.close()
             with suppress(ProcessLookupError):
-                os.killpg(
-                    process.pid, signal.SIGKILL
-                )  # not reaped yet, so the group ID is still valid
+                # not reaped yet, so the group ID is still valid
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         os.close(self._errors)
 

@@ -38,9 +38,8 @@ _LINEAR: Final = _NORMALIZATIONS | {
 _PASS_THROUGH: Final = frozenset(
     {"Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "DequantizeLinear"}
 )
-_HALF_OVERFLOW: Final = (
-    65520.0  # the smallest value that float16 rounds to infinity (IEEE 754-2019, 4.3)
-)
+# the smallest value that float16 rounds to infinity (IEEE 754-2019, 4.3)
+_HALF_OVERFLOW: Final = 65520.0
 _MAX_INTEGERS: Final = 1 << 20  # elements of one constant; larger ones are not checked
 _SENTINEL: Final = 1 << 62  # "to the end", as exporters write it
 

@@ -123,9 +123,8 @@ class _Bounded:
         plain = PurePosixPath(name).as_posix() if not name.startswith("/") else name
         if cause := unsafe(plain):
             raise ArchiveError(f"has a member {name!r:.300}, whose name {cause}")
-        hidden = PurePosixPath(plain).name.startswith(
-            "._"
-        )  # AppleDouble files of macOS: only metadata
+        # AppleDouble files of macOS: only metadata
+        hidden = PurePosixPath(plain).name.startswith("._")
         return None if hidden or plain.startswith(_SKIPPED) else plain
 
     def write(self, path: str, size: int, reader: _Reader) -> None:

@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from enginewright_runtime.sources.buckets import Store
 
 _log: Final = logging.getLogger(__name__)
-_REGION_OF: Final = (
-    "https://{bucket}.s3.amazonaws.com"  # reports it in a header, also to anonymous requests
-)
+# reports it in a header, also to anonymous requests
+_REGION_OF: Final = "https://{bucket}.s3.amazonaws.com"
 _REGION_SECONDS: Final = 10.0
 _T = TypeVar("_T")
 

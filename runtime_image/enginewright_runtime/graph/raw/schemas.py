@@ -46,9 +46,8 @@ class Fit(StrEnum):
     """What converts a node to an older opset without changing its semantics."""
 
     SAME = "same"  # nothing
-    REWRITE = (
-        "rewrite"  # the older form is equivalent: attributes dropped, inputs become attributes
-    )
+    # the older form is equivalent: attributes dropped, inputs become attributes
+    REWRITE = "rewrite"
     NONE = "none"  # the older operator cannot express it, or does not exist
 
 

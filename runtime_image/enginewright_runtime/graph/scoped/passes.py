@@ -78,9 +78,8 @@ class PassResult:
     shape_nodes: tuple[str, ...] = ()  # labels of shape arithmetic in the changed model
     # of a precision pass:
     nodes: tuple[str, ...] = ()  # labels of nodes that have the lower precision
-    kept: Mapping[str, str] = field(
-        default_factory=dict
-    )  # label of a node to why it keeps its precision
+    # label of a node to why it keeps its precision
+    kept: Mapping[str, str] = field(default_factory=dict)
     units: tuple[int, ...] = ()  # indices of nodes that can have it, or contain such nodes
 
 

@@ -25,9 +25,8 @@ from enginewright_runtime.tensorrt.tensors import types
 
 _log: Final = logging.getLogger(__name__)
 _LIMITS: Final = Limits(seconds=600.0)
-_PLACED: Final = frozenset(
-    {"openvino"}
-)  # backends without a device that may leave nodes to the CPU
+# backends without a device that may leave nodes to the CPU
+_PLACED: Final = frozenset({"openvino"})
 
 
 @dataclass(frozen=True)

@@ -87,9 +87,8 @@ class QuantizedModel(Message):
     """The result of a request."""
 
     agrees: bool  # whether parity holds
-    disagreement: str | None = (
-        None  # the first output that disagrees; of the first proof if it agrees
-    )
+    # the first output that disagrees; of the first proof if it agrees
+    disagreement: str | None = None
     outputs: tuple[OutputParity, ...] = ()
     opset: int = 0
     ir_version: int = 0

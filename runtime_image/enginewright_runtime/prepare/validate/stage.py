@@ -34,9 +34,8 @@ from enginewright_runtime.session.extensions.verification import verify_librarie
 
 _log: Final = logging.getLogger(__name__)
 _EMULATED: Final = "validate-emulated.onnx"  # beside the model
-_SECONDS: Final = (
-    1800.0  # of one load: a model that takes longer cannot serve from pods that restart
-)
+# of one load: a model that takes longer cannot serve from pods that restart
+_SECONDS: Final = 1800.0
 # which reason is reported if there are several: the one to fix first
 _ORDER: Final = (
     Reason.MODEL_TOO_LARGE,
