@@ -187,9 +187,7 @@ BAD_POD_FIELDS: list[tuple[str, Spec, str, str]] = [
         (f"not yet: {place}", change, f"spec.{place}", NOT_YET)
         for place, change in (
             ("build.interim", {"build": {"interim": "CUDA"}}),
-            ("rollout.canary", {"rollout": {"canary": {}}}),
-            ("rollout.analysis", {"rollout": {"analysis": {"maxErrorShare": "1%"}}}),
-            ("rollout.onFailure", {"rollout": {"onFailure": "Pause"}}),
+            ("rollout.canary.shadow", {"rollout": {"canary": {"shadow": "10%"}}}),
             ("serving.batching", {"serving": {"batching": {"maxSize": 8}}}),
             ("serving.autoscaling", {"serving": {"autoscaling": {"maxReplicas": 8}}}),
         )
@@ -416,13 +414,25 @@ BAD_MODELS: list[tuple[str, Spec, str, str]] = [
         "unknown strategy",
         {"rollout": {"strategy": "RollingUpdate"}},
         "spec.rollout.strategy",
-        'supported values: "Surge", "Recreate"',
+        'supported values: "Surge", "InPlace", "Recreate"',
     ),
     (
-        "canary of no pods",
-        {"rollout": {"canary": {"replicas": 0}}},
+        "canary of less than no pods",
+        {"rollout": {"canary": {"replicas": -1}}},
         "spec.rollout.canary.replicas",
-        "greater than or equal to 1",
+        "greater than or equal to 0",
+    ),
+    (
+        "latency ratio below 1",
+        {"rollout": {"analysis": {"maxLatencyRatio": "0.9"}}},
+        "spec.rollout.analysis.maxLatencyRatio",
+        'write a ratio of at least 1 in quotes, such as "1.2"',
+    ),
+    (
+        "step of a canary without a percent sign",
+        {"rollout": {"canary": {"steps": ["25"]}}},
+        "spec.rollout.canary.steps[0]",
+        PERCENT,
     ),
     (
         "no queue",

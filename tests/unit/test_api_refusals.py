@@ -18,9 +18,7 @@ def refused(change: dict[str, Any]) -> tuple[str, ...]:
     ("change", "expected"),
     [
         ({"build": {"interim": "CUDA"}}, "spec.build.interim: CUDA (only None)"),
-        ({"rollout": {"canary": {}}}, "spec.rollout.canary"),
-        ({"rollout": {"analysis": {"maxErrorShare": "1%"}}}, "spec.rollout.analysis"),
-        ({"rollout": {"onFailure": "Pause"}}, "spec.rollout.onFailure"),
+        ({"rollout": {"canary": {"shadow": "10%"}}}, "spec.rollout.canary.shadow"),
         ({"serving": {"batching": {"maxSize": 8}}}, "spec.serving.batching"),
         ({"serving": {"autoscaling": {"maxReplicas": 8}}}, "spec.serving.autoscaling"),
     ],
@@ -51,10 +49,9 @@ def test_what_is_acted_on_passes(change: dict[str, Any]) -> None:
 def test_all_are_named_in_the_order_of_the_schema() -> None:
     change = {
         "serving": {"batching": {"maxSize": 8}},
-        "rollout": {"canary": {}, "onFailure": "Pause"},
+        "rollout": {"canary": {"shadow": "10%"}, "onFailure": "Pause"},
     }
     assert refused(change) == (
-        "spec.rollout.canary",
-        "spec.rollout.onFailure",
+        "spec.rollout.canary.shadow",
         "spec.serving.batching",
     )

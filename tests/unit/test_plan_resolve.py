@@ -51,9 +51,7 @@ def stalled(world: World) -> tuple[str, str]:
 
 REFUSED: Final[list[tuple[str, dict[str, Any]]]] = [
     ("spec.build.interim", {"build": {"interim": "CPU"}}),
-    ("spec.rollout.canary", {"rollout": {"canary": {"replicas": 1}}}),
-    ("spec.rollout.analysis", {"rollout": {"analysis": {"maxErrorShare": "1%"}}}),
-    ("spec.rollout.onFailure", {"rollout": {"onFailure": "Rollback"}}),
+    ("spec.rollout.canary.shadow", {"rollout": {"canary": {"shadow": "10%"}}}),
     ("spec.serving.batching", {"serving": {"batching": {"maxSize": 8}}}),
     ("spec.serving.autoscaling", {"serving": {"autoscaling": {"maxReplicas": 8}}}),
 ]

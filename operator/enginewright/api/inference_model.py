@@ -325,45 +325,70 @@ class Fallback(ApiModel):
 
 
 class Canary(ApiModel):
-    """Pods of the new revision that are tested before it is rolled out."""
+    """Pods of the new revision that run beside the serving ones and are compared with them before they replace them."""
 
-    replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS), INT32] | None = None
-    """How many pods run the new revision."""
+    replicas: Annotated[int, Field(ge=0, le=MAX_REPLICAS), INT32] = 1
+    """How many pods of each class run the new revision in the first step. 0: no canary; the new revision replaces the serving one pod by pod, as soon as its pods are ready."""
 
-    hold: Duration | None = None
-    """How long the new revision is observed before it is promoted, such as 5m."""
+    steps: Annotated[
+        tuple[Annotated[Percent, Field(description='A share such as "25%".')], ...],
+        Field(max_length=8),
+        ATOMIC,
+    ] = ()
+    """Further steps after the first one: the new revision's share of the requests, such as ["25%", "50%"]; absent: none. Each step lasts for hold and needs minSamples."""
 
-    min_samples: Annotated[int, Field(ge=0, le=10_000_000), INT32] | None = None
-    """Minimum number of requests for a comparison."""
+    hold: Annotated[Duration, between("a hold", "0s", "168h")] = "1m"
+    """How long the new revision must keep passing all checks in each step, such as 5m."""
 
-    probe_traffic: bool | None = None
-    """Whether the operator sends requests itself if users send too few."""
+    min_samples: Annotated[int, Field(ge=0, le=10_000_000), INT32] = 100
+    """How many measurements of the new and of the serving revision a step needs, unless fewer decide."""
+
+    probe_traffic: bool = True
+    """Whether the sidecars of both revisions send golden inferences at a higher rate while users send too few requests."""
+
+    shadow: Annotated[Percent | None, NotYet()] = None
+    """Share of the requests that the new revision answers as well, without a user seeing it, before it gets requests of its own."""
 
 
 class Analysis(ApiModel):
-    """Limits for a canary compared with the serving revision."""
+    """Limits for the new revision compared with the serving one."""
 
-    max_latency_ratio: Tolerance | None = None
-    """Latency of the new revision divided by that of the old one, such as "1.2"."""
+    max_latency_ratio: Annotated[
+        Tolerance,
+        ValidationRule(
+            "!self.matches('^[0-9.eE+]+$') || double(self) >= 1.0",
+            'write a ratio of at least 1 in quotes, such as "1.2"',
+        ),
+    ] = "1.2"
+    """Time in the model for requests of the same size, of the new revision divided by that of the serving one, as a number in quotes, such as "1.2"."""
 
-    max_error_share: Percent | None = None
-    """Share of requests that may fail, such as "0.1%"."""
+    max_error_share: Percent = "0.1%"
+    """Share of requests answered with 5xx by which the new revision may exceed the serving one, such as "0.1%"."""
+
+    max_memory_growth: Percent = "20%"
+    """Growth of the server's memory during the analysis that the serving revision does not have, such as "20%"."""
+
+    max_output_difference: Tolerance | None = None
+    """Relative difference of the new revision's answers to the serving revision's golden inputs, in the Euclidean norm, as a number in quotes, such as "0.05". Absent: it is reported only."""
 
 
 class Rollout(ApiModel):
     """How a new revision is rolled out."""
 
-    strategy: Literal["Surge", "Recreate"] = "Surge"
-    """Surge: new pods start before old ones stop. Recreate: old pods stop first, with downtime, for clusters without a spare device. Changing it restarts no pods."""
+    strategy: Literal["Surge", "InPlace", "Recreate"] = "Surge"
+    """Surge: new pods start before old ones stop. InPlace: one old pod stops before each new one starts, for clusters without a spare device. Recreate: all old pods stop first, with downtime. Changing it restarts no pods."""
 
-    canary: Annotated[Canary | None, NotYet()] = None
-    """Pods of the new revision that are tested before it is rolled out."""
+    canary: Canary = Canary()
+    """Pods of the new revision that are compared with the serving ones before they replace them; not with strategy Recreate, nor InPlace with a single pod."""
 
-    analysis: Annotated[Analysis | None, NotYet()] = None
-    """Limits for a canary compared with the serving revision."""
+    analysis: Analysis = Analysis()
+    """Limits for the new revision compared with the serving one."""
 
-    on_failure: Annotated[Literal["Rollback", "Pause"] | None, NotYet()] = None
-    """What happens when a new revision fails: Rollback or Pause."""
+    on_failure: Literal["Rollback", "Pause"] = "Rollback"
+    """What happens when a new revision fails: Rollback restores the last good revision and rejects the new one until the spec changes. Pause only stops the rollout."""
+
+    allow_signature_change: bool = False
+    """Whether a new revision may have other inputs and outputs than the serving one, in a way that breaks clients. If not, it waits."""
 
     progress_timeout: Annotated[Duration | None, between("a progressTimeout", "10s", "168h")] = None
     """How long a rollout may go without a new available pod before it counts as failed, such as 10m; absent: 10m, or serving.startupTimeout if that is longer."""

@@ -5,6 +5,7 @@ the old revision still serves. No live measurements: those are metrics.
 """
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated, TypeAlias
 
 from pydantic import Field
@@ -35,6 +36,36 @@ class Preparation(ApiModel):
 
     failure: JobFailure | None = None
     """The last failure for these inputs; absent: none."""
+
+
+class TensorSignature(ApiModel):
+    """One input or output of a model."""
+
+    name: Text
+    """Its name."""
+
+    dtype: Text
+    """Its type as in the Open Inference Protocol, such as FP32."""
+
+    shape: Annotated[
+        tuple[Annotated[Text, Field(description="A size, or the name of a dynamic one.")], ...],
+        Field(max_length=16),
+        ATOMIC,
+    ] = ()
+    """Its dimensions: a size, or the name of a dynamic one, -1 if it has none."""
+
+
+class ModelSignature(ApiModel):
+    """The inputs and outputs that clients see."""
+
+    digest: Digest
+    """sha256 over all inputs and outputs."""
+
+    inputs: Annotated[tuple[TensorSignature, ...], Field(max_length=64), ATOMIC] = ()
+    """The inputs; empty, with the outputs: there are too many to list."""
+
+    outputs: Annotated[tuple[TensorSignature, ...], Field(max_length=64), ATOMIC] = ()
+    """The outputs."""
 
 
 class Prepared(ApiModel):
@@ -69,6 +100,9 @@ class Prepared(ApiModel):
 
     golden_output_bytes: Annotated[int, INT64] | None = None
     """Size in bytes of the outputs of the largest golden sample, which the sidecar holds; absent: not known."""
+
+    signature: ModelSignature | None = None
+    """Inputs and outputs; absent: not known."""
 
 
 class Pin(ApiModel):
@@ -235,6 +269,66 @@ class AppliedState(ApiModel):
     """Hash of the spec that requested it, replica counts excluded; empty: it is kept while the requested one is not available."""
 
 
+class ActiveRevision(ApiModel):
+    """The last revision that was rolled out with all its pods, to which a failed rollout returns."""
+
+    revision: Text
+    """Short hash of the revision."""
+
+    signature: ModelSignature | None = None
+    """Its inputs and outputs; absent: not known."""
+
+
+class TargetPhase(StrEnum):
+    """How far a new revision has come; docs/rollouts.md draws the transitions."""
+
+    HELD = "Held"  # nothing is started: paused, or its signature breaks clients
+    VERIFYING = "Verifying"  # canary pods run without requests until their proofs pass
+    ANALYZING = "Analyzing"  # canary pods get requests and are compared with the serving ones
+    PROMOTING = "Promoting"  # its pods replace the serving ones
+
+
+class TargetRevision(ApiModel):
+    """The revision that is being brought up."""
+
+    revision: Text
+    """Short hash of the revision."""
+
+    phase: TargetPhase
+    """Held, Verifying, Analyzing or Promoting."""
+
+    step: Count = 0
+    """Step of the canary, from 1; 0: it gets no requests yet."""
+
+    since: datetime
+    """When this step of this phase began."""
+
+    message: Annotated[str, Field(max_length=32768)] = ""
+    """What it waits for."""
+
+    signature: ModelSignature | None = None
+    """Its inputs and outputs; absent: not known."""
+
+
+class RolloutFailure(ApiModel):
+    """Why the last new revision that failed was not rolled out."""
+
+    revision: Text
+    """Short hash of the revision."""
+
+    stage: Text = ""
+    """Where it failed: a stage of a Job, a container of its pods, or analysis."""
+
+    reason: Annotated[str, Field(max_length=1024)]
+    """Why, as one word for programs, such as SlowerThanBaseline."""
+
+    message: Annotated[str, Field(max_length=32768)] = ""
+    """Why, as a sentence for people."""
+
+    exit_code: Count = 0
+    """Exit code of the container; 0: it did not end."""
+
+
 class ModelSummary(ApiModel):
     """One-string fields for `kubectl get`, which cannot compute them."""
 
@@ -297,6 +391,15 @@ class InferenceModelStatus(ApiModel):
 
     applied: AppliedState | None = None
     """The revision that is being or was rolled out; absent: none yet."""
+
+    active: ActiveRevision | None = None
+    """The last revision that was rolled out with all its pods; absent: none yet."""
+
+    target: TargetRevision | None = None
+    """The revision that is being brought up; absent: none."""
+
+    last_failure: RolloutFailure | None = None
+    """Why the last new revision failed; absent: none has since the last success."""
 
     summary: ModelSummary = ModelSummary()
     """One-string fields for `kubectl get`."""
