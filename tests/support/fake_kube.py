@@ -5,11 +5,11 @@ Only for unit tests; the same behaviour is tested on a real API server in tests/
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
-from enginewright.kube.api import JsonObject, Listing
+from enginewright.kube.api import FIELD_MANAGER, JsonObject, Listing
 from enginewright.kube.errors import Conflict, Invalid, KubeError, NotFound, Transient
 from enginewright.kube.resources import Resource, resource_of
 
@@ -42,7 +42,8 @@ class FakeKube:
         self.refused_after: int | None = None
         self.rewrite: Callable[[JsonObject], object] = lambda _obj: None
         self._now = now
-        self._applied: dict[Key, JsonObject] = {}  # last applied configuration, without status
+        # last applied configurations by manager, without status
+        self._applied: dict[Key, dict[str, JsonObject]] = {}
         self._versions = itertools.count(100)
         self._uids = itertools.count(1)
 
@@ -121,18 +122,22 @@ class FakeKube:
         self._count("list")
         return self.listing(resource, namespace, labels, fields)
 
-    async def apply(self, obj: Mapping[str, Any], *, force: bool = True) -> JsonObject:
+    async def apply(
+        self, obj: Mapping[str, Any], *, force: bool = True, manager: str = FIELD_MANAGER
+    ) -> JsonObject:
         self._count("apply")
         key = _key(obj)
         known = self.objects.get(key)
         _refuse_another_uid(known, obj)
         if known is not None and not force and not _owned_alike(known, obj):
             raise Conflict(f"Apply failed with 1 conflict: {key[2]}", code=409)
-        merged = _merged(known or {}, self._applied.get(key, {}), obj)
+        applied = self._applied.setdefault(key, {})
+        others = [each for name, each in applied.items() if name != manager]
+        merged = _merged(known or {}, applied.get(manager, {}), obj, others)
         if known is not None:
             _refuse_immutable(known, merged)
         self.rewrite(merged)
-        self._applied[key] = _owned(obj)
+        applied[manager] = _owned(obj)
         return copied(known) if known is not None and merged == known else self.put(merged)
 
     async def apply_status(self, obj: Mapping[str, Any]) -> JsonObject:
@@ -241,13 +246,23 @@ def _owned(obj: Mapping[str, Any]) -> JsonObject:
     return copied({**{k: v for k, v in obj.items() if k != "status"}, "metadata": metadata})
 
 
-def _merged(known: Any, before: Any, wanted: Any) -> Any:
-    """Return `known` with the desired fields, without those applied `before` that are no longer desired."""
+def _merged(known: Any, before: Any, wanted: Any, others: Sequence[Any]) -> Any:
+    """Return `known` with the desired fields, without those applied `before` that nobody desires."""
     if not isinstance(known, Mapping) or not isinstance(wanted, Mapping):
         return copied(wanted)
     applied = before if isinstance(before, Mapping) else {}
-    others = {key: each for key, each in known.items() if key not in applied}
+    theirs = [each for each in others if isinstance(each, Mapping)]
+    kept = {
+        key: each
+        for key, each in known.items()
+        if key not in applied or any(key in each for each in theirs)
+    }
     return {
-        **others,
-        **{key: _merged(known.get(key), applied.get(key), each) for key, each in wanted.items()},
+        **kept,
+        **{
+            key: _merged(
+                known.get(key), applied.get(key), each, [other.get(key) for other in theirs]
+            )
+            for key, each in wanted.items()
+        },
     }

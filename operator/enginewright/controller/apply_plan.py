@@ -67,6 +67,8 @@ async def _execute(
         recorder.record(observed, EventIntent("Warning", StatusReason.EDIT_UNDONE, message))
 
     changed = False
+    for intent in plan.metadata:
+        changed |= await executor.set_metadata(intent)
     for wanted in plan.apply:
         changed |= await executor.apply(wanted, undone)
     for ref in plan.delete:

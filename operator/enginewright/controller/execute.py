@@ -15,8 +15,8 @@ from typing import Any, Final
 from enginewright.contract.base import canonical_json
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.drift import Path, differences, holds
-from enginewright.kube.api import FIELD_MANAGER, JsonObject, KubeApi
-from enginewright.kube.errors import Conflict, KubeError
+from enginewright.kube.api import FIELD_MANAGER, METADATA_MANAGER, JsonObject, KubeApi
+from enginewright.kube.errors import Conflict, KubeError, NotFound
 from enginewright.kube.resources import (
     INFERENCE_ENGINES,
     INFERENCE_MODELS,
@@ -25,7 +25,7 @@ from enginewright.kube.resources import (
     resource_of,
 )
 from enginewright.manifests import labels
-from enginewright.plan.types import ObjectRef
+from enginewright.plan.types import MetadataIntent, ObjectRef
 
 INTENT_ANNOTATION: Final = "enginewright.dev/intent"
 _REMEMBERED: Final = 16384
@@ -103,6 +103,38 @@ class Executor:
         self._remember((response["metadata"]["uid"], "content"), _content(response))
         self._written(resource, response)
         _logger.info("applied %s", _name(wanted))
+        return True
+
+    async def set_metadata(self, wanted: MetadataIntent) -> bool:
+        """Set labels and annotations of an observed object; returns whether anything was written."""
+        resource = resource_of(wanted.api_version, wanted.kind)
+        known = self._cache.get(resource, wanted.namespace, wanted.name)
+        if known is None or known["metadata"]["uid"] != wanted.uid:
+            return False
+        metadata = known["metadata"]
+        if metadata.get("deletionTimestamp") or (
+            wanted.labels.items() <= (metadata.get("labels") or {}).items()
+            and wanted.annotations.items() <= (metadata.get("annotations") or {}).items()
+        ):
+            return False
+        body = {
+            "apiVersion": wanted.api_version,
+            "kind": wanted.kind,
+            "metadata": {
+                "namespace": wanted.namespace,
+                "name": wanted.name,
+                "uid": wanted.uid,
+                "labels": dict(wanted.labels),
+                "annotations": dict(wanted.annotations),
+            },
+        }
+        try:
+            response = await self._api.apply(body, manager=METADATA_MANAGER)
+        except (Conflict, NotFound):  # it was deleted meanwhile
+            return False
+        self._cache.wrote(resource, response)
+        self._written(resource, response)
+        _logger.info("set labels and annotations of %s", _name(known))
         return True
 
     async def delete(self, ref: ObjectRef) -> bool:

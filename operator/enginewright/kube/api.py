@@ -12,6 +12,8 @@ from enginewright.kube.resources import Resource
 JsonObject: TypeAlias = dict[str, Any]
 
 FIELD_MANAGER: Final = "enginewright"  # of the operator's server-side apply
+# of labels and annotations that are set beside those of an object's own intent
+METADATA_MANAGER: Final = "enginewright-metadata"
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,9 @@ class KubeApi(Lists, Protocol):
         """Return one object; NotFound if it does not exist."""
         ...
 
-    async def apply(self, obj: Mapping[str, Any], *, force: bool = True) -> JsonObject:
+    async def apply(
+        self, obj: Mapping[str, Any], *, force: bool = True, manager: str = FIELD_MANAGER
+    ) -> JsonObject:
         """Server-side apply all of `obj`; without `force`, Conflict if another manager owns a field."""
         ...
 

@@ -102,13 +102,15 @@ class KubeClient:
             item["kind"] = resource.kind
         return Listing(tuple(items), page["metadata"]["resourceVersion"])
 
-    async def apply(self, obj: Mapping[str, Any], *, force: bool = True) -> JsonObject:
+    async def apply(
+        self, obj: Mapping[str, Any], *, force: bool = True, manager: str = FIELD_MANAGER
+    ) -> JsonObject:
         """Server-side apply all of `obj`; without `force`, Conflict if another manager owns a field."""
-        return await self._apply(obj, None, force=force)
+        return await self._apply(obj, None, force=force, manager=manager)
 
     async def apply_status(self, obj: Mapping[str, Any]) -> JsonObject:
         """Server-side apply the status of `obj`; NotFound when the object does not exist."""
-        return await self._apply(obj, "status", force=True)
+        return await self._apply(obj, "status", force=True, manager=FIELD_MANAGER)
 
     async def create(self, obj: Mapping[str, Any]) -> JsonObject:
         """Create `obj`; Conflict if its name is taken."""
@@ -140,14 +142,14 @@ class KubeClient:
         return None if response.get("kind") == "Status" else response
 
     async def _apply(
-        self, obj: Mapping[str, Any], subresource: str | None, *, force: bool
+        self, obj: Mapping[str, Any], subresource: str | None, *, force: bool, manager: str
     ) -> JsonObject:
         resource = resource_of(obj["apiVersion"], obj["kind"])
         metadata = obj["metadata"]
         return await self._request(
             "PATCH",
             resource.path(metadata.get("namespace"), metadata["name"], subresource),
-            query={"fieldManager": FIELD_MANAGER, "force": "true" if force else "false"},
+            query={"fieldManager": manager, "force": "true" if force else "false"},
             body=obj,
             content_type=_APPLY,
         )

@@ -91,6 +91,19 @@ class ObjectRef:
 
 
 @dataclass(frozen=True)
+class MetadataIntent:
+    """Labels and annotations to set on an existing object, all that are set this way."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str  # so that it is never set on a later object of this name
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class EventIntent:
     """An Event to record once per change: type, reason and message are its identity."""
 
@@ -108,6 +121,7 @@ class Plan:
     status: dict[str, Any]  # the complete desired status
     events: tuple[EventIntent, ...]
     requeue_after: float | None  # seconds; None: only watch events requeue this model
+    metadata: tuple[MetadataIntent, ...] = ()  # before anything else
 
 
 @dataclass(frozen=True)
