@@ -14,6 +14,7 @@ from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
 from enginewright.api.inference_model_status import EngineReference, InferenceModelStatus
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.reasons import Reason
+from enginewright.kube.api import METADATA_MANAGER
 from enginewright.kube.resources import resource_of
 from enginewright.manifests.labels import COMPONENT, REVISION, SERVE
 from enginewright.manifests.labels import ENGINE as ENGINE_LABEL
@@ -29,7 +30,15 @@ from enginewright.plan.engines import BuildFacts, Ended, EnginePlan, plan_engine
 from enginewright.plan.engines_wanted import build_hash
 from enginewright.plan.plan import plan
 from enginewright.plan.replicas import fixed
-from enginewright.plan.types import Config, EventIntent, Facts, ObjectRef, Plan, StoreConfig
+from enginewright.plan.types import (
+    Config,
+    EventIntent,
+    Facts,
+    MetadataIntent,
+    ObjectRef,
+    Plan,
+    StoreConfig,
+)
 from typing_extensions import override
 
 from tests.support.fake_kube import at_once
@@ -51,6 +60,8 @@ from tests.support.plan_objects import (
 )
 from tests.support.simulation import Simulation
 
+# unless a test is about canaries
+WITHOUT_CANARY: Final[Json] = {"canary": {"replicas": 0}}
 CONFIG: Final = Config(
     namespace="enginewright",
     images={"cpu": CPU_IMAGE, "openvino": OPENVINO_IMAGE},
@@ -67,7 +78,13 @@ class World(Simulation):
         """Have a model and these AcceleratorClasses, those given by name of the backend cpu; one cpu if none is given."""
         super().__init__()
         source = {"uri": "https://models.example/resnet.onnx"}
-        self._have(InferenceModel.kind, MODEL, {"source": source, **spec}, uid="0b9e6b6e-model")
+        rollout = {**WITHOUT_CANARY, **spec.pop("rollout", {})}
+        self._have(
+            InferenceModel.kind,
+            MODEL,
+            {"source": source, "rollout": rollout, **spec},
+            uid="0b9e6b6e-model",
+        )
         self.jobs_meant = "prepare"
         self.made: list[str] = []  # Jobs, in the order of their creation
         self.config = CONFIG
@@ -182,7 +199,8 @@ class World(Simulation):
             store=claim_view(claim) if claim else None,
             jobs=jobs,
             pods=tuple(pod_view(pod) for pod in self.all("Pod") if _has_label(pod, MODEL_LABEL)),
-            deployments=tuple(each for each in deployments if not each.is_trial),
+            deployments=tuple(each for each in deployments if each.is_serving),
+            canaries=tuple(each for each in deployments if each.is_canary),
             trials=tuple(each for each in deployments if each.is_trial),
             budgets=tuple(map(budget_view, self.all("PodDisruptionBudget"))),
             revisions=tuple(map(revision_view, self.all("ControllerRevision"))),
@@ -238,6 +256,8 @@ class World(Simulation):
         status = InferenceModelStatus if isinstance(facts, Facts) else InferenceEngineStatus
         status.model_validate(wanted.status)
         try:
+            for intent in wanted.metadata:
+                self._set_metadata(intent)
             for each in wanted.apply:
                 self._apply(each)
             for ref in wanted.delete:
@@ -267,6 +287,29 @@ class World(Simulation):
             self.made += [metadata["name"]] if wanted["kind"] == "Job" else []
         elif wanted["kind"] != "Job" and not _is_as(known, wanted):
             at_once(self.kube.apply(wanted))
+
+    def _set_metadata(self, wanted: MetadataIntent) -> None:
+        """Set labels and annotations as the executor does."""
+        known = self.get(wanted.kind, wanted.name)
+        metadata = known["metadata"]
+        assert metadata["uid"] == wanted.uid
+        if (
+            wanted.labels.items() <= metadata.get("labels", {}).items()
+            and wanted.annotations.items() <= metadata.get("annotations", {}).items()
+        ):
+            return
+        body = {
+            "apiVersion": wanted.api_version,
+            "kind": wanted.kind,
+            "metadata": {
+                "namespace": wanted.namespace,
+                "name": wanted.name,
+                "uid": wanted.uid,
+                "labels": dict(wanted.labels),
+                "annotations": dict(wanted.annotations),
+            },
+        }
+        at_once(self.kube.apply(body, manager=METADATA_MANAGER))
 
     def _delete(self, ref: ObjectRef) -> None:
         """Delete an object as the executor does."""
@@ -315,6 +358,8 @@ class World(Simulation):
 
     def edit(self, **spec: Any) -> Self:
         """Change the spec as kubectl would; None removes a field."""
+        if "rollout" in spec:
+            spec["rollout"] = {**WITHOUT_CANARY, **(spec["rollout"] or {})}
         changed = {k: v for k, v in {**self.spec, **spec}.items() if v is not None}
         if changed != self.spec:
             self.subject["spec"] = changed

@@ -126,7 +126,10 @@ class Simulation(abc.ABC):
         return [pod for pod in self.all("Pod") if pod["metadata"]["labels"].get(label) == owner]
 
     def serving_deployments(self) -> list[Json]:
-        return [each for each in self.all("Deployment") if not deployment_view(each).is_trial]
+        return [each for each in self.all("Deployment") if deployment_view(each).is_serving]
+
+    def canaries(self) -> list[Json]:
+        return [each for each in self.all("Deployment") if deployment_view(each).is_canary]
 
     def trials(self) -> list[Json]:
         return [each for each in self.all("Deployment") if deployment_view(each).is_trial]

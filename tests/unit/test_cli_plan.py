@@ -148,8 +148,8 @@ def test_more_replicas_are_no_new_revision() -> None:
 
 def test_another_opset_is_another_prepared_model_and_revision() -> None:
     world = serving()
-    spec = {**world.spec, "targetOpset": 18, "rollout": {"strategy": "Recreate"}}
-    found = forecast_of(world, spec)
+    rollout = {**world.spec["rollout"], "strategy": "Recreate"}
+    found = forecast_of(world, {**world.spec, "targetOpset": 18, "rollout": rollout})
     assert actions(found) == ["make Job", "change Deployment"]
     assert {each.field for each in found.spec} == {"spec.targetOpset", "spec.rollout.strategy"}
     assert {each.field for each in found.rollout} == {"prepared model"}

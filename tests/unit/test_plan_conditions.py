@@ -21,6 +21,7 @@ COLUMNS: Final = (
     "Available",
     "Validated",
     "EnginesReady",
+    "RolledBack",
     "ParityVerified",
     "PlacementVerified",
     "FallbackActive",

@@ -77,6 +77,7 @@ def test_a_deployment_that_its_controller_has_not_seen_yet_is_not_complete() -> 
 def test_an_update_is_not_given_up_for_what_was_said_of_the_one_before() -> None:
     world = serving().edit(source=OTHER).job_succeeds(SECOND).rolling(available=2, stuck=True)
     assert world.conditions()["Stalled"] == ("True", "RolloutFailed")
+    assert world.conditions()["RolledBack"] == ("True", "RolloutFailed")
     world.edit(podTemplate={"resources": {"limits": {"memory": "8Gi"}}})
     assert world.conditions()["Reconciling"] == ("True", "RollingOut")
 
@@ -155,7 +156,10 @@ def test_an_update_whose_pods_fail_says_why_and_what_serves_on() -> None:
     world = serving().edit(source=OTHER).job_succeeds(SECOND).rolling(available=2)
     world.new_pod_fails(Reason.PROVIDER_MISSING, message="no CUDA here")
     old = world.status["serving"]["revision"]
-    assert world.message() == f"no CUDA here; revision {old} keeps serving"
+    new = world.status["revision"]
+    assert world.message() == (
+        f"revision {new} was rejected: no CUDA here; revision {old} keeps serving"
+    )
     assert "no CUDA here" in world.events[-1].message
     assert world.events[-1].type == "Warning"
 

@@ -192,25 +192,25 @@ def carried(world: World) -> set[str]:
 
 
 def failing_at_zero() -> tuple[World, str, str]:
-    """Return a model scaled to 0 while its update fails, with the revision that served and the new one."""
+    """Return a model scaled to 0 during its update, with the revision that served and the new one."""
     world = serving()
     old = world.status["revision"]
-    world.edit(source=OTHER).job_succeeds(SECOND).rolling(available=2, stuck=True)
-    world.new_pod_fails(Reason.BACKEND_CRASHED)
+    world.edit(source=OTHER).job_succeeds(SECOND).rolling(available=2)
     world.edit(replicas=0).all_available()
     return world, old, world.status["revision"]
 
 
-# event: Rollouts | a model is scaled to 0 and back while its update fails | the update is tried; the
-#   revision that served last as soon as the spec is edited | the pods' reason;
-#   `status.serving.revision` is the one that served last
+# event: Rollouts | a model is scaled to 0 and back, and its update then fails | the revision that served last
+#   | `RolledBack` with the pods' reason
 def test_at_zero_the_revision_that_served_is_not_forgotten_for_one_that_never_did() -> None:
     world, old, new = failing_at_zero()
     assert world.conditions()["Ready"] == ("True", "ScaledToZero")
     assert world.status["serving"]["revision"] == old
-    world.edit(replicas=2).rolling(available=0).new_pod_fails(Reason.BACKEND_CRASHED)
-    assert carried(world) == {new}, "what is asked for is tried"
+    assert carried(world.edit(replicas=2)) == {new}, "what is asked for is tried"
+    world.rolling(available=0).new_pod_fails(Reason.BACKEND_CRASHED)
     assert world.conditions()["Ready"] == ("False", "BackendCrashed")
+    assert world.conditions()["RolledBack"] == ("True", "BackendCrashed")
+    assert carried(world) == {old}
     world.edit(source=THIRD)
     assert carried(world) == {old}
     assert carried(world.job_fails(Reason.INVALID_MODEL)) == {old}

@@ -31,6 +31,7 @@ class ConditionType(StrEnum):
         "ParityVerified"  # serving pods return the golden outputs, over the same path as requests
     )
     PLACEMENT_VERIFIED = "PlacementVerified"  # nodes run where `spec.fallback` promises, as ONNX Runtime reports for the live session
+    ROLLED_BACK = "RolledBack"  # the current spec's revision failed, and the last good one serves; normally False
     FALLBACK_ACTIVE = "FallbackActive"  # nodes run elsewhere than on the chosen backend, beyond the budget; normally False
 
 
@@ -58,6 +59,18 @@ class StatusReason(StrEnum):
     SERVING = "Serving"  # the current spec serves with all its pods, or at least one pod is ready
     NOTHING_SERVES = "NothingServes"  # no pod is ready
     SUSPENDED = "Suspended"  # the rollout is paused
+    VERIFYING_CANARY = (
+        "VerifyingCanary"  # pods of a new revision are verified before they get requests
+    )
+    ANALYZING = (
+        "Analyzing"  # pods of a new revision get requests and are compared with the serving ones
+    )
+    SIGNATURE_CHANGED = (
+        "SignatureChanged"  # a new revision has other inputs or outputs, which breaks clients
+    )
+    ROLLED_BACK = "RolledBack"  # a new revision failed, and the last good one serves
+    ROLLED_BACK_BY_USER = "RolledBackByUser"  # a user requested it by an annotation
+    PROMOTED = "Promoted"  # an Event: a new revision serves with all its pods
     REFRESHED = "Refreshed"  # an Event: the source was fetched again
     EDIT_UNDONE = "EditUndone"  # an Event: somebody's edit of an object was reverted
     SCALED_TO_ZERO = "ScaledToZero"  # the spec requests no pods

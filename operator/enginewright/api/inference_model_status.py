@@ -303,8 +303,14 @@ class TargetRevision(ApiModel):
     since: datetime
     """When this step of this phase began."""
 
+    spec_hash: Digest = ""
+    """Hash of the spec that requested it, replica counts and rollout settings excluded."""
+
+    reason: Annotated[str, Field(max_length=1024)] = ""
+    """What it waits for, as one word for programs, such as CapacityBlocked; empty: nothing but time."""
+
     message: Annotated[str, Field(max_length=32768)] = ""
-    """What it waits for."""
+    """What it waits for, as a sentence for people."""
 
     signature: ModelSignature | None = None
     """Its inputs and outputs; absent: not known."""

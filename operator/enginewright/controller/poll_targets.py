@@ -7,7 +7,15 @@ from typing import Final, Literal
 from enginewright.contract.task import ENGINE_STAGES, SIDECAR, SIDECAR_PORT
 from enginewright.contract.verdict import Verdict
 from enginewright.kube.pod_http import PodAddress
-from enginewright.manifests.labels import COMPONENT, ENGINE, MODEL, REVISION, SERVE, model_value
+from enginewright.manifests.labels import (
+    CANARY,
+    COMPONENT,
+    ENGINE,
+    MODEL,
+    REVISION,
+    SERVE,
+    model_value,
+)
 from enginewright.observed.pods import PodView
 
 _BUILD: Final = ENGINE_STAGES[0]
@@ -27,7 +35,7 @@ def poll_target(pod: PodView) -> PollTarget | None:
         return None
     address = PodAddress(pod.namespace, pod.name, pod.ip, SIDECAR_PORT)
     component = pod.label(COMPONENT)
-    if component == SERVE and pod.label(MODEL) and _runs(pod, SIDECAR):
+    if component in (SERVE, CANARY) and pod.label(MODEL) and _runs(pod, SIDECAR):
         return PollTarget(address, "verdict")
     if component == "engine" and pod.label(ENGINE) and _runs(pod, _BUILD):
         return PollTarget(address, "progress")

@@ -21,15 +21,17 @@ from enginewright.contract.task import (
 )
 from enginewright.contract.verdict import RELEASE_ANNOTATION
 from enginewright.manifests.labels import (
+    CANARY,
     CLASS,
     COMPONENT,
     REVISION,
     SERVE,
+    TRACK,
     TRIAL,
     of_model,
     serving_selector,
 )
-from enginewright.manifests.names import trial_name
+from enginewright.manifests.names import canary_name, trial_name
 from enginewright.manifests.owner import owned_metadata
 from enginewright.manifests.pods import TMP_VOLUME, container, pod_security, pull_secrets
 from enginewright.manifests.snapshot import ClassSnapshot, Revision, Snapshot
@@ -47,6 +49,14 @@ _SIDECAR_MIN: Final = 256 * _MIB  # minimum of its memory limit
 _SIDECAR_OWN: Final = 128 * _MIB  # for the process, and for comparing outputs in chunks
 _SIDECAR_STEP: Final = 64 * _MIB
 _SIDECAR_UNUSED: Final = 192 * _MIB  # of the limit, rarely used and therefore not requested
+_STRATEGIES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "Surge": {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 0},
+    },
+    "InPlace": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+    "Recreate": {"type": "Recreate"},
+}
 _RELEASE: Final = {
     "path": RELEASE_FILE,
     "fieldRef": {"fieldPath": f"metadata.annotations['{RELEASE_ANNOTATION}']"},
@@ -68,7 +78,6 @@ def serving_deployment(
     """Return the Deployment of `revision` for one of its classes."""
     served = model.metadata.name
     labels = {**of_model(served, SERVE), CLASS: accelerator, REVISION: revision.name}
-    surge = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 0}}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -77,7 +86,7 @@ def serving_deployment(
             "replicas": replicas,
             "progressDeadlineSeconds": progress_seconds(model),
             "revisionHistoryLimit": 2,  # ControllerRevisions are the history
-            "strategy": surge if model.spec.rollout.strategy == "Surge" else {"type": "Recreate"},
+            "strategy": _STRATEGIES[model.spec.rollout.strategy],
             "selector": {"matchLabels": serving_selector(served, accelerator)},
             "template": revision.templates[accelerator],
         },
@@ -86,23 +95,57 @@ def serving_deployment(
 
 def trial_deployment(model: InferenceModel, revision: Revision, accelerator: str) -> dict[str, Any]:
     """Return a Deployment of one pod of `revision` for one of its classes, which no Service selects."""
-    served = model.metadata.name
-    name = trial_name(served, accelerator, revision.name)
-    serving = serving_deployment(model, revision, accelerator, name=name, replicas=1)
-    template = revision.templates[accelerator]
-    metadata = template["metadata"]
-    labels = {**metadata["labels"], COMPONENT: TRIAL}
-    selector = {**serving_selector(served, accelerator), COMPONENT: TRIAL}
-    serving["metadata"]["labels"][COMPONENT] = TRIAL
-    # a pod without requests must not preempt others
-    spec = {name: each for name, each in template["spec"].items() if name != "priorityClassName"}
+    name = trial_name(model.metadata.name, accelerator, revision.name)
+    return _beside(
+        serving_deployment(model, revision, accelerator, name=name, replicas=1),
+        labels={COMPONENT: TRIAL},
+        selector={COMPONENT: TRIAL},
+    )
+
+
+def canary_deployment(
+    model: InferenceModel, revision: Revision, accelerator: str, *, replicas: int
+) -> dict[str, Any]:
+    """Return the Deployment that runs `revision` beside the serving one of one of its classes.
+
+    No Service selects its pods until each of them gets the component of serving pods, which is not
+    part of the selector.
+    """
+    name = canary_name(model.metadata.name, accelerator)
+    return _beside(
+        serving_deployment(model, revision, accelerator, name=name, replicas=replicas),
+        labels={COMPONENT: CANARY, TRACK: CANARY},
+        selector={TRACK: CANARY},
+    )
+
+
+def _beside(
+    serving: dict[str, Any], *, labels: Mapping[str, str], selector: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return a Deployment with other labels, whose pods never preempt others for they serve nobody yet.
+
+    `selector` replaces the component in the serving Deployment's selector.
+    """
+    metadata, spec = serving["metadata"], serving["spec"]
+    template = spec["template"]
+    pod_labels = {**template["metadata"]["labels"], **labels}
+    selected = {
+        key: each for key, each in spec["selector"]["matchLabels"].items() if key != COMPONENT
+    }
+    unprioritized = {
+        name: each for name, each in template["spec"].items() if name != "priorityClassName"
+    }
     return {
         **serving,
+        "metadata": {**metadata, "labels": {**metadata["labels"], **labels}},
         "spec": {
-            **serving["spec"],
-            "strategy": {"type": "Recreate"},
-            "selector": {"matchLabels": selector},
-            "template": {"metadata": {**metadata, "labels": labels}, "spec": spec},
+            **spec,
+            "strategy": _STRATEGIES["Recreate"],
+            "selector": {"matchLabels": {**selected, **selector}},
+            "template": {
+                "metadata": {**template["metadata"], "labels": pod_labels},
+                "spec": unprioritized,
+            },
         },
     }
 

@@ -7,17 +7,24 @@ from enginewright.manifests.names import child_name
 MODEL: Final = "enginewright.dev/model"
 CLASS: Final = "enginewright.dev/class"
 REVISION: Final = "enginewright.dev/revision"
-# prepare | engine-lookup | engine | serve | trial | probe
+# prepare | engine-lookup | engine | serve | canary | trial | probe
 COMPONENT: Final = "enginewright.dev/component"
 ENGINE: Final = "enginewright.dev/engine"  # name of the InferenceEngine that a Job works for
 IMAGE: Final = "enginewright.dev/image"
 QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"  # Kueue's, on Jobs
 PLACEMENT: Final = "enginewright.dev/placement"  # annotation of a Job: hash of its JobTemplate
 REQUESTED_BY: Final = "enginewright.dev/requested-by"  # annotation of an engine: the first model
+OUTCOME: Final = "enginewright.dev/outcome"  # annotation of a ControllerRevision
 REFRESH: Final = "enginewright.dev/refresh"  # annotation of a model: a changed value fetches again
+# annotations of a model: the revision to roll out without analysis; the one to go back from and,
+# after a space, the one to go back to
+PROMOTE: Final = "enginewright.dev/promote"
+ROLLBACK: Final = "enginewright.dev/rollback"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 OPERATOR: Final = "enginewright"
 SERVE: Final = "serve"  # component of pods that serve
+CANARY: Final = "canary"  # component of a canary's pods until they get requests; then serve
+TRACK: Final = "enginewright.dev/track"  # canary: of pods that belong to a canary's Deployment
 TRIAL: Final = "trial"  # component of pods that try a rejected backend again, without requests
 
 

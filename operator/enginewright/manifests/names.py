@@ -52,6 +52,11 @@ def deployment_name(model: str, accelerator_class: str) -> str:
     return _hashed(full, f"{model}/{accelerator_class}")
 
 
+def canary_name(model: str, accelerator_class: str) -> str:
+    """Return the name of the Deployment that runs a new revision beside the serving one."""
+    return _hashed(f"{model}-{accelerator_class}-canary", f"{model}/{accelerator_class}/canary")
+
+
 def trial_name(model: str, accelerator_class: str, revision: str) -> str:
     """Return the name of the Deployment that tries a revision again beside the serving one."""
     return _hashed(f"{model}-{accelerator_class}", f"{model}/{accelerator_class}/{revision}")

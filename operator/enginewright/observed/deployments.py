@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from enginewright.manifests.labels import CLASS, COMPONENT, REVISION, TRIAL
+from enginewright.manifests.labels import CANARY, CLASS, COMPONENT, REVISION, TRACK, TRIAL
 from enginewright.observed.base import (
     Json,
     ObservedCondition,
@@ -28,6 +28,16 @@ class DeploymentView(ObservedObject):
     available: int
     is_stuck: bool  # Progressing is False, as after progressDeadlineSeconds
     refused: ObservedCondition | None  # ReplicaFailure: the API server rejects its pods
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether it is neither a canary nor a trial."""
+        return not self.is_canary and not self.is_trial
+
+    @property
+    def is_canary(self) -> bool:
+        """Whether its pods run a new revision beside the serving one."""
+        return self.label(TRACK) == CANARY
 
     @property
     def is_trial(self) -> bool:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from enginewright.api.conditions import ConditionType, StatusReason, WantedCondition
+from enginewright.api.inference_model_status import TargetPhase, TargetRevision
 from enginewright.contract.reasons import SAME_IN_EVERY_POD, Reason
 from enginewright.plan.engine_status import describe_engine
 from enginewright.plan.engines_wanted import Engines
@@ -47,7 +48,6 @@ class ReadyState(Statement):
 class ModelState:
     """The state of a model, from which its conditions are derived."""
 
-    paused: bool
     obstacle: Obstacle | None
     outcome: PrepareOutcome | None
     engines: Engines | None
@@ -65,6 +65,7 @@ def conditions(state: ModelState) -> tuple[WantedCondition, ...]:
         ConditionType.AVAILABLE: _available(state.rollout),
         ConditionType.VALIDATED: _validated(state.outcome),
         ConditionType.ENGINES_READY: _engines_ready(state.outcome, state.engines),
+        ConditionType.ROLLED_BACK: _rolled_back(state.rollout),
         ConditionType.PARITY_VERIFIED: _parity(state),
         ConditionType.PLACEMENT_VERIFIED: _placement(state),
         ConditionType.FALLBACK_ACTIVE: state.proofs.fallback if state.proofs else _NOT_YET,
@@ -82,20 +83,51 @@ def _while(is_so: bool, ready: ReadyState) -> Statement:
 
 def _ready_state(state: ModelState) -> ReadyState:
     serves = _serves(state.rollout)
-    if ready := _not_prepared(state, serves):
+    if ready := _not_prepared(state, serves) or _not_promoted(state.rollout, serves):
         return ready
-    if state.engines and not state.engines.complete:
-        return _engines_missing(state.engines, serves)
-    wanted = state.rollout.wanted
-    if state.paused and state.rollout.applied != wanted:
-        message = f"revision {wanted} waits: spec.rollout.paused is true{serves}"
-        return ReadyState("False", StatusReason.SUSPENDED, message, stalled=True)
     progress = state.rollout.progress
     if progress is None:
         return ReadyState("False", StatusReason.ROLLING_OUT, "starting the first revision")
     if progress.complete:
         return _complete(state, progress)
     return _rolling_out(state, progress, serves)
+
+
+def _not_promoted(rollout: RolloutPlan, serves: str) -> ReadyState | None:
+    """Return why the wanted revision does not replace the serving one; None: it does, or serves."""
+    if rejection := rollout.rejection:
+        text = f"revision {rejection.revision} was rejected: {rejection.message}{serves}"
+        return ReadyState("False", rejection.reason, text, stalled=True)
+    target = rollout.target
+    if target and target.phase is not TargetPhase.PROMOTING:
+        return _brought_up(target, serves)
+    return None
+
+
+def _brought_up(target: TargetRevision, serves: str) -> ReadyState:
+    """Return how far the canary of a new revision has come."""
+    name = f"revision {target.revision}"
+    if target.phase is TargetPhase.HELD:
+        message = f"{name} waits: {target.message}{serves}"
+        return ReadyState("False", target.reason, message, stalled=True)
+    if target.phase is TargetPhase.VERIFYING:
+        reason, doing = StatusReason.VERIFYING_CANARY, "is verified before it gets requests"
+    else:
+        reason, doing = StatusReason.ANALYZING, "gets requests and is compared with the serving one"
+    message = f"{name} {doing}" + (f": {target.message}" if target.message else "") + serves
+    return ReadyState("False", target.reason or reason, message)
+
+
+def _rolled_back(rollout: RolloutPlan) -> Statement:
+    """Return whether the last good revision serves because the wanted one failed."""
+    rejection, serving = rollout.rejection, rollout.serving
+    if rejection is None or rollout.applied == rollout.wanted:
+        return Statement(
+            "False", StatusReason.SERVING if serving else StatusReason.NOT_YET_VERIFIED, ""
+        )
+    back = f"; revision {rollout.applied} is restored" if rollout.applied else ""
+    message = f"revision {rejection.revision}: {rejection.message}{back}"
+    return Statement("True", rejection.reason, message)
 
 
 def _not_prepared(state: ModelState, serves: str) -> ReadyState | None:
@@ -111,6 +143,8 @@ def _not_prepared(state: ModelState, serves: str) -> ReadyState | None:
         message = f"preparing the model: {outcome.message if outcome else 'starting'}{serves}"
         waits_for = outcome.waits_for if outcome else ""
         return ReadyState("False", waits_for or StatusReason.PREPARING, message)
+    if state.engines and not state.engines.complete:
+        return _engines_missing(state.engines, serves)
     return None
 
 

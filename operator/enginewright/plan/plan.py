@@ -12,14 +12,17 @@ from enginewright.api.conditions import (
 )
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import (
+    ActiveRevision,
     EngineReference,
     InferenceModelStatus,
     ModelSummary,
     Prepared,
     RejectedBackend,
+    RolloutFailure,
     ServingState,
     SourceState,
 )
+from enginewright.contract.reasons import Reason, exit_code
 from enginewright.manifests.store_claim import store_claim
 from enginewright.plan.conditions import ModelState, conditions
 from enginewright.plan.current_proofs import current_proofs
@@ -28,7 +31,7 @@ from enginewright.plan.engines_wanted import Engines, wanted_engines
 from enginewright.plan.prepare import PrepareOutcome, known_prepared
 from enginewright.plan.proofs import Proofs
 from enginewright.plan.refresh import Preparing, prepare_and_refresh
-from enginewright.plan.rejections import rejected_backends
+from enginewright.plan.rejections import reasons_for_others, rejected_backends
 from enginewright.plan.replicas import fixed, scale_selector
 from enginewright.plan.resolve import Target, resolve
 from enginewright.plan.rollout import RolloutPlan, applied_state, roll_out, wanted_snapshot
@@ -66,7 +69,7 @@ def plan(facts: Facts) -> Plan:
         else None
     )
     yielding = engines.yielding if engines else {}
-    rollout = roll_out(facts, wanted, preparing.source, yielding)
+    rollout = roll_out(facts, wanted, preparing.source, yielding, reasons_for_others(target))
     return _assemble(facts, preparing, None, engines, rollout)
 
 
@@ -81,7 +84,6 @@ def _assemble(
     outcome = preparing.outcome if preparing else None
     jobs = [each for each in (outcome, preparing.refresh if preparing else None) if each]
     state = ModelState(
-        paused=facts.model.spec.rollout.paused,
         obstacle=obstacle,
         outcome=outcome,
         engines=engines,
@@ -106,16 +108,18 @@ def _assemble(
             *rollout.delete,
             *tried.delete,
         ),
+        metadata=rollout.metadata,
         status=status.manifest(),
         events=(*_events(facts, status), *tried.events),
-        requeue_after=_requeue_after(jobs, engines, tried),
+        requeue_after=_requeue_after(jobs, engines, tried, rollout),
     )
 
 
 def _requeue_after(
-    jobs: list[PrepareOutcome], engines: Engines | None, tried: Trials
+    jobs: list[PrepareOutcome], engines: Engines | None, tried: Trials, rollout: RolloutPlan
 ) -> float | None:
-    known = (*(one.requeue_after for one in jobs), tried.requeue_after)
+    analysis = rollout.bring_up.requeue_after if rollout.bring_up else None
+    known = (*(one.requeue_after for one in jobs), tried.requeue_after, analysis)
     waits = [each for each in known if each]
     waits += [each for each in (engines.yielding.values() if engines else ()) if isfinite(each)]
     return min(waits, default=None)
@@ -176,8 +180,35 @@ def _status(
         rejected_backends=rejected,
         serving=_serving(facts, target, rollout.serving, prepared),
         applied=applied_state(facts, rollout),
+        active=_active(rollout),
+        target=rollout.target,
+        last_failure=_last_failure(model, state),
         summary=_summary(model.status.summary, rollout, state.proofs),
     )
+
+
+def _active(rollout: RolloutPlan) -> ActiveRevision | None:
+    serving = rollout.serving
+    return ActiveRevision(revision=serving.last_complete) if serving else None
+
+
+def _last_failure(model: InferenceModel, state: ModelState) -> RolloutFailure | None:
+    """Return why the last new revision failed, until one has been rolled out."""
+    rollout, outcome = state.rollout, state.outcome
+    if rollout.rejection:
+        return rollout.rejection
+    if outcome and (job := outcome.failure) and job.lasting:
+        return _of_job(job.stage, job.reason, job.sentence)
+    if (engines := state.engines) and (failed := engines.failure) and failed.lasting:
+        return _of_job("build", failed.reason, failed.sentence)
+    serving = rollout.serving
+    done = serving is not None and serving.last_complete == rollout.wanted
+    return None if done else model.status.last_failure
+
+
+def _of_job(stage: str, reason: str, message: str) -> RolloutFailure:
+    code = exit_code(Reason(reason)) if reason in set(Reason) else 0
+    return RolloutFailure(revision="", stage=stage, reason=reason, message=message, exit_code=code)
 
 
 def _serving(

@@ -38,6 +38,11 @@ _OF_A_BACKEND: Final = frozenset(
 _OF_THE_SOURCE: Final = frozenset({Reason.SOURCE_CHANGED, Reason.SOURCE_UNREACHABLE})
 
 
+def reasons_for_others(target: Target) -> frozenset[Reason]:
+    """Return the reasons for which another backend is tried if pods fail; empty: there is none."""
+    return _OF_A_BACKEND if target.promise.policy == "Allow" and not target.last else frozenset()
+
+
 def rejected_backends(
     facts: Facts,
     target: Target | None,
@@ -114,6 +119,9 @@ def _lasting(
         found = _Lasting(outcome.failure.reason, outcome.failure.sentence)
     elif engines and engines.failure and engines.failure.lasting:
         found = _Lasting(engines.failure.reason, engines.failure.sentence)
+    elif (brought := rollout.bring_up) and brought.replaces:
+        if failure := brought.failures.lasting:
+            found = _Lasting(failure.reason, failure.message, brought.revision.name)
     elif (
         rollout.applied == rollout.wanted
         and (progress := rollout.progress)

@@ -13,9 +13,11 @@ from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.api.inference_model_status import (
     AppliedState,
     Prepared,
+    RolloutFailure,
     ServingClass,
     ServingState,
     SourceState,
+    TargetRevision,
 )
 from enginewright.api.scalars import duration
 from enginewright.contract.keys import content, content_hash
@@ -27,7 +29,7 @@ from enginewright.manifests.deployment import (
     serving_deployment,
     sidecar_memory,
 )
-from enginewright.manifests.labels import CLASS, COMPONENT, REVISION, SERVE
+from enginewright.manifests.labels import CLASS, COMPONENT, REVISION, ROLLBACK, SERVE
 from enginewright.manifests.names import deployment_name, revision_name
 from enginewright.manifests.service import disruption_budget, service
 from enginewright.manifests.snapshot import (
@@ -41,10 +43,12 @@ from enginewright.manifests.snapshot import (
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
 from enginewright.plan import pods
-from enginewright.plan.proofs import refusal
+from enginewright.plan.canary import BringUp, bring_up, stop_canary
+from enginewright.plan.failures import failure_of
+from enginewright.plan.outcomes import outcomes
 from enginewright.plan.replicas import covering, fixed, replicas_by_class
 from enginewright.plan.resolve import Target
-from enginewright.plan.types import Facts, ObjectRef
+from enginewright.plan.types import Facts, MetadataIntent, ObjectRef
 
 KEPT_REVISIONS: Final = 5
 
@@ -76,8 +80,20 @@ class RolloutPlan:
     ready_replicas: int
     serving: ServingState | None
     progress: RolloutProgress | None
+    bring_up: BringUp | None = None  # of the wanted revision; None: not known
     apply: tuple[dict[str, Any], ...] = ()
     delete: tuple[ObjectRef, ...] = ()
+    metadata: tuple[MetadataIntent, ...] = ()
+
+    @property
+    def rejection(self) -> RolloutFailure | None:
+        """Return why the wanted revision is not rolled out; None: it is, or is not known."""
+        return self.bring_up.rejection if self.bring_up else None
+
+    @property
+    def target(self) -> TargetRevision | None:
+        """Return the revision that is being brought up; None: none is."""
+        return self.bring_up.target if self.bring_up else None
 
 
 def wanted_snapshot(
@@ -121,21 +137,24 @@ def roll_out(
     wanted: Snapshot | None,
     source: SourceState | None = None,
     yielding: Collection[str] = (),
+    left_to_others: Collection[str] = (),
 ) -> RolloutPlan:
-    """Return the rollout of `wanted`; if that is None or paused, of the previous revision.
+    """Return the rollout of `wanted`; if that is None or may not serve yet, of the previous revision.
 
-    Classes in `yielding` have no pods for now.
+    Classes in `yielding` have no pods for now. For reasons in `left_to_others` another backend is tried
+    instead of a rollback.
     """
     known = {each.revision: each.kept for each in facts.revisions if each.kept}
     wanted_revision = _revision(facts, known, wanted, source) if wanted else None
-    paused = facts.model.spec.rollout.paused
     deployments = _of_classes(facts.deployments)
-    applied = (None if paused else wanted_revision) or _kept(facts, known, deployments)
+    brought = _bring_up(facts, known, wanted_revision, deployments, left_to_others)
+    promoted = brought.revision if brought and brought.promotes else None
+    applied = promoted or _kept(facts, known, deployments, brought)
     ready = sum(each.ready_pods for each in facts.deployments)
     name = wanted_revision.name if wanted_revision else None
     if applied is None:
-        return RolloutPlan(name, None, 0, ready, _served_before(facts), None)
-    counts = _counts(facts, applied, deployments)
+        return RolloutPlan(name, None, 0, ready, _served_before(facts), None, brought)
+    counts = _in_place(facts, _counts(facts, applied, deployments), brought)
     progress = _progress(facts, applied, deployments, counts)
     kept = {deployments[name].name for name in counts if name in deployments}
     awaited = set() if applied is wanted_revision else _awaited(facts, counts) - set(yielding)
@@ -144,20 +163,94 @@ def roll_out(
         for each in facts.deployments
         if each.name not in kept and each.accelerator_class not in awaited
     ]
+    serving = _serving(facts, applied, progress, known, deployments, counts)
+    before = _served_before(facts)
     return RolloutPlan(
         wanted=name,
         applied=applied.name,
         desired=sum(counts.values()),
         ready_replicas=ready,
-        serving=_serving(facts, applied, progress, known, deployments, counts),
+        serving=serving,
         progress=progress,
-        apply=tuple(_objects(facts, applied, deployments, _without(counts, yielding))),
+        bring_up=brought,
+        apply=(
+            *_objects(facts, applied, deployments, _without(counts, yielding)),
+            *(_canary_objects(facts, brought, applied) if brought else ()),
+        ),
         delete=(
             *(_removals(facts, obsolete) if progress.complete else ()),
+            *stop_canary(facts, brought.canaries if brought else {}),
             *_other_budgets(facts),
-            *_old_revisions(facts, keep=applied.name),
+            *_old_revisions(facts, keep={applied.name, *filter(None, (name,))}),
+        ),
+        metadata=(
+            *outcomes(
+                facts,
+                name,
+                serving.last_complete if serving else "",
+                before.last_complete if before else "",
+                brought.rejection if brought else None,
+            ),
+            *(brought.labels if brought else ()),
         ),
     )
+
+
+def _bring_up(
+    facts: Facts,
+    known: Mapping[str, Revision],
+    wanted: Revision | None,
+    deployments: Mapping[str, DeploymentView],
+    left_to_others: Collection[str],
+) -> BringUp | None:
+    """Return what becomes of the wanted revision; while that is not known, of the one before if the spec is unchanged."""
+    target, hashed = facts.model.status.target, spec_hash(facts.model.spec)
+    if wanted is None and target and target.spec_hash == hashed:
+        found = known.get(target.revision)
+        wanted = with_templates(facts, found) if found else None
+    if wanted is None:
+        return None
+    before, applied = _served_before(facts), facts.model.status.applied
+    stable = known.get(before.last_complete) if before else None
+    counts = _counts(facts, wanted, deployments)
+    if facts.model.spec.rollout.strategy == "InPlace":
+        counts = _less(counts, {each.accelerator_class: each.desired for each in facts.canaries})
+    is_applied = applied is not None and applied.revision == wanted.name
+    complete = is_applied and _progress(facts, wanted, deployments, counts).complete
+    return bring_up(
+        facts,
+        wanted,
+        stable,
+        tuple(deployments.values()),
+        spec_hash=hashed,
+        rolled_out=complete and any(counts.values()),
+        left_to_others=left_to_others,
+    )
+
+
+def _in_place(
+    facts: Facts, counts: Mapping[str, int], brought: BringUp | None
+) -> Mapping[str, int]:
+    """Return the counts without the pods whose devices the canary uses, if the strategy is InPlace."""
+    if brought is None or facts.model.spec.rollout.strategy != "InPlace":
+        return counts
+    return _less(counts, brought.canaries)
+
+
+def _less(counts: Mapping[str, int], canaries: Mapping[str, int]) -> dict[str, int]:
+    return {name: max(0, count - canaries.get(name, 0)) for name, count in counts.items()}
+
+
+def _canary_objects(facts: Facts, brought: BringUp, applied: Revision) -> Iterable[dict[str, Any]]:
+    """Yield the canary's objects, the revision first."""
+    if not brought.canaries:
+        return
+    numbers = {each.revision: each.number for each in facts.revisions}
+    if brought.revision.name not in numbers and brought.revision is not applied:
+        # after the number of the applied one, which may be created in the same pass
+        number = max(numbers.values(), default=0) + 1 + (applied.name not in numbers)
+        yield controller_revision(facts.model, brought.revision, number)
+    yield from brought.deployments(facts)
 
 
 def _awaited(facts: Facts, counts: Mapping[str, int]) -> set[str]:
@@ -212,7 +305,10 @@ def applied_state(facts: Facts, rollout: RolloutPlan) -> AppliedState | None:
 
 
 def _kept(
-    facts: Facts, known: Mapping[str, Revision], deployments: Mapping[str, DeploymentView]
+    facts: Facts,
+    known: Mapping[str, Revision],
+    deployments: Mapping[str, DeploymentView],
+    brought: BringUp | None,
 ) -> Revision | None:
     """Return the revision to apply while no new one can be.
 
@@ -232,6 +328,8 @@ def _kept(
         ready = _ready_revisions(facts)
         names.sort(key=lambda name: name not in ready)
     failed = {each.revision for each in status.rejected_backends if each.inputs_hash}
+    rejected = brought.revision.name if brought and brought.rejection else ""
+    failed.add(rejected)
     goes_on = (
         status.applied
         and status.applied.spec_hash == spec_hash(spec)
@@ -239,8 +337,18 @@ def _kept(
     )
     if status.applied and goes_on and not spec.rollout.paused:
         names.insert(0, status.applied.revision)
+    if chosen := _chosen_by_user(facts, rejected):
+        names.insert(0, chosen)
+    names.sort(key=lambda name: name == rejected)
     found = next((known[name] for name in names if name in known), None)
     return with_templates(facts, found) if found else None
+
+
+def _chosen_by_user(facts: Facts, rejected: str) -> str:
+    """Return the revision that a user's rollback names; empty: none."""
+    annotation = facts.model.metadata.annotations.get(ROLLBACK, "")
+    back_from, _, back_to = annotation.partition(" ")
+    return back_to if rejected and back_from == rejected else ""
 
 
 def _counts(
@@ -316,12 +424,12 @@ def _other_budgets(facts: Facts) -> Iterable[ObjectRef]:
             yield ObjectRef("policy/v1", "PodDisruptionBudget", each.namespace, each.name)
 
 
-def _old_revisions(facts: Facts, keep: str) -> Iterable[ObjectRef]:
+def _old_revisions(facts: Facts, keep: Collection[str]) -> Iterable[ObjectRef]:
     model = facts.model
     serving = model.status.serving
     rejected = model.status.rejected_backends
     served = {serving.revision, serving.last_complete} if serving else set()
-    pinned = {keep, *served, *(each.revision for each in rejected)}
+    pinned = {*keep, *served, *(each.revision for each in rejected)}
     unpinned = [each for each in facts.revisions if each.revision not in pinned]
     unpinned.sort(key=lambda each: each.number, reverse=True)
     for each in unpinned[KEPT_REVISIONS - 1 :]:
@@ -349,7 +457,7 @@ def _progress(
         return RolloutProgress(complete=True, message=message)
     mine = pods.serving_pods(facts.pods, revision.name)
     unready = [pod for pod in mine if not pod.ready and not pod.leaving]
-    failed = [(pod, each) for pod in unready if (each := _failure(facts, pod))]
+    failed = [(pod, each) for pod in unready if (each := failure_of(facts, pod))]
     waiting_for = next((each for each in map(pods.waiting_for, unready) if each), "")
     if waiting_for:
         message = f"{message}; {waiting_for}"
@@ -376,12 +484,6 @@ def _refused(deployments: Mapping[str, DeploymentView], counts: Mapping[str, int
                 f"cannot create pods of class {name}: {_POD_NAME.sub('', existing.refused.message)}"
             )
     return ""
-
-
-def _failure(facts: Facts, pod: PodView) -> pods.Failure | None:
-    """Return why a pod does not serve: its own failure, else what its sidecar has found."""
-    verdict = facts.verdicts.get(pod.name)
-    return pods.failure(pod) or (refusal(verdict) if verdict else None)
 
 
 def _served(facts: Facts, revision: Revision, mine: Iterable[PodView]) -> bool:

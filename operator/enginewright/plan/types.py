@@ -65,6 +65,7 @@ class Facts:
     jobs: tuple[JobView, ...] = ()  # this model's
     pods: tuple[PodView, ...] = ()  # of its Jobs and its Deployments
     deployments: tuple[DeploymentView, ...] = ()  # that serve
+    canaries: tuple[DeploymentView, ...] = ()  # that run a new revision beside what serves
     trials: tuple[DeploymentView, ...] = ()  # that try a rejected backend again
     budgets: tuple[BudgetView, ...] = ()  # its PodDisruptionBudgets
     revisions: tuple[RevisionView, ...] = ()  # its ControllerRevisions

@@ -1,0 +1,38 @@
+"""What became of a revision, kept in an annotation of its ControllerRevision, whose data is immutable."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+
+from enginewright.manifests.labels import OUTCOME
+
+_MESSAGE: Final = 4096  # characters; all annotations of an object may have 256 KiB
+
+
+class RevisionOutcome(BaseModel):
+    """The last event in the life of a revision."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    # Promoted: it served with all its pods until `at`, or still does. Rejected: it failed, and is not
+    # tried again. Superseded: it failed, but the spec has changed since.
+    state: Literal["Promoted", "Rejected", "Superseded"]
+    at: datetime
+    stage: str = ""
+    reason: str = ""
+    message: Annotated[str, BeforeValidator(lambda text: str(text)[:_MESSAGE])] = ""
+    exit_code: int = 0
+
+    def annotations(self) -> dict[str, str]:
+        """Return it as the annotation of a ControllerRevision."""
+        return {OUTCOME: self.model_dump_json(exclude_defaults=True)}
+
+    @classmethod
+    def read(cls, annotations: Mapping[str, str]) -> Self | None:
+        """Return the outcome in an object's annotations; None: there is none that can be read."""
+        try:
+            return cls.model_validate_json(annotations[OUTCOME])
+        except (KeyError, ValidationError):
+            return None

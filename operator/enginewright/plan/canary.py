@@ -1,0 +1,287 @@
+"""Bringing up a new revision beside the one that serves, until it replaces it or is rejected.
+
+Its pods get requests only after their sidecars' proofs have passed and golden inferences show no
+regression; they replace the serving ones only after they have kept passing for `canary.hold`.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from math import ceil
+from typing import Any, Final
+
+from enginewright.api.conditions import StatusReason
+from enginewright.api.inference_model_status import RolloutFailure, TargetPhase, TargetRevision
+from enginewright.api.scalars import duration, share, whole_second
+from enginewright.manifests.deployment import canary_deployment
+from enginewright.manifests.labels import (
+    CANARY,
+    COMPONENT,
+    PROMOTE,
+    REVISION,
+    ROLLBACK,
+    SERVE,
+    TRACK,
+)
+from enginewright.manifests.snapshot import Revision
+from enginewright.observed.deployments import DeploymentView
+from enginewright.observed.pods import PodView
+from enginewright.plan.failures import PodFailures, pod_failures, pods_of
+from enginewright.plan.outcomes import recorded_rejection, was_proven
+from enginewright.plan.replicas import replicas_by_class
+from enginewright.plan.transitions import Seen, Stage, advance
+from enginewright.plan.types import Facts, MetadataIntent, ObjectRef
+
+INTERVAL: Final = 5.0  # seconds between two looks at measurements
+
+_COMPARED: Final = (TargetPhase.VERIFYING, TargetPhase.ANALYZING)
+_GETS_REQUESTS: Final = (TargetPhase.ANALYZING, TargetPhase.PROMOTING)
+
+
+@dataclass(frozen=True)
+class Wait:
+    """What a revision waits for: a word for programs and a sentence."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class BringUp:
+    """What becomes of the revision that the spec requests."""
+
+    revision: Revision
+    promotes: bool  # its pods replace the serving ones
+    target: TargetRevision | None = None  # None: it serves, or was rejected
+    rejection: RolloutFailure | None = None  # why it was
+    replaces: bool = False  # a revision that has served with all its pods
+    failures: PodFailures = field(default_factory=PodFailures)  # of its pods
+    canaries: Mapping[str, int] = field(default_factory=dict)  # pods of its canary by class
+    labels: tuple[MetadataIntent, ...] = ()  # that give the canary's pods requests, or take them
+    requeue_after: float | None = None  # seconds
+
+    def deployments(self, facts: Facts) -> Iterator[dict[str, Any]]:
+        """Yield the canary's Deployments."""
+        for name, count in self.canaries.items():
+            yield canary_deployment(facts.model, self.revision, name, replicas=count)
+
+
+def bring_up(
+    facts: Facts,
+    wanted: Revision,
+    stable: Revision | None,
+    deployments: Collection[DeploymentView],
+    *,
+    spec_hash: str,
+    rolled_out: bool,
+    left_to_others: Collection[str] = (),
+) -> BringUp:
+    """Return what becomes of `wanted` now.
+
+    Args:
+        facts: the model and its cluster.
+        wanted: the revision that the spec requests.
+        stable: the last one that was rolled out with all its pods; None: there is none.
+        deployments: that serve, one of each class.
+        spec_hash: of the spec.
+        rolled_out: whether all serving pods are of `wanted`.
+        left_to_others: reasons for which another backend is tried instead of a rollback.
+    """
+    if rolled_out or (stable is not None and stable.name == wanted.name):
+        return BringUp(wanted, promotes=True)
+    before = facts.model.status.target
+    before = before if before and before.revision == wanted.name else None
+    since = before.since if before else whole_second(facts.now)
+    failures = pod_failures(
+        facts,
+        wanted.name,
+        [each for each in (*facts.canaries, *deployments) if each.revision == wanted.name],
+        stable=stable.name if stable else "",
+        since=since,
+    )
+    rejection = None
+    if stable is not None:
+        rejection = _rejection(facts, wanted.name, failures, left_to_others)
+    if rejection is not None:
+        return _rejected(facts, wanted, rejection, failures)
+    planned = _pods(facts, wanted, deployments, before.step if before else 0)
+    wait = _why_held(facts)
+    left = _left(facts, wanted.name, since)
+    stage = advance(
+        Stage(before.phase, before.step) if before else None,
+        Seen(
+            held=wait is not None,
+            direct=stable is None or not planned or _skips_analysis(facts, wanted.name),
+            available=_is_available(facts, wanted.name, planned),
+            analysis="passed",
+            held_long_enough=left <= 0,
+            steps=1 + len(facts.model.spec.rollout.canary.steps),
+        ),
+    )
+    assert stage is not None  # noqa: S101 - only what serves or is rejected has none
+    if stage.phase in _COMPARED:
+        canaries = _pods(facts, wanted, deployments, stage.step)
+    else:  # its pods serve until others have replaced them
+        promoting = stage.phase is TargetPhase.PROMOTING
+        mine = [each for each in facts.canaries if each.revision == wanted.name and promoting]
+        canaries = {each.accelerator_class: each.desired for each in mine}
+    is_new = before is None or (before.phase, before.step) != (stage.phase, stage.step)
+    wait = wait or _waits_for(stage, failures)
+    target = TargetRevision(
+        revision=wanted.name,
+        phase=stage.phase,
+        step=stage.step,
+        since=whole_second(facts.now) if is_new else since,
+        spec_hash=spec_hash,
+        reason=wait.reason if wait else "",
+        message=wait.message if wait else "",
+    )
+    return BringUp(
+        wanted,
+        promotes=stage.phase is TargetPhase.PROMOTING,
+        replaces=stable is not None,
+        target=target,
+        failures=failures,
+        canaries=canaries,
+        labels=tuple(_labels(facts, wanted.name if stage.phase in _GETS_REQUESTS else "")),
+        requeue_after=min(INTERVAL, left) if stage.phase in _COMPARED and left > 0 else None,
+    )
+
+
+def stop_canary(facts: Facts, keep: Mapping[str, int]) -> Iterator[ObjectRef]:
+    """Yield the canary's Deployments, except those of the classes in `keep`."""
+    for each in facts.canaries:
+        if each.accelerator_class not in keep:
+            yield ObjectRef("apps/v1", "Deployment", each.namespace, each.name)
+
+
+def _rejected(
+    facts: Facts, wanted: Revision, rejection: RolloutFailure, failures: PodFailures
+) -> BringUp:
+    """Return that a revision is rejected; with `onFailure: Pause` its pods stay, without requests."""
+    pauses = facts.model.spec.rollout.on_failure == "Pause"
+    applied = facts.model.status.applied
+    kept = [each for each in facts.canaries if pauses and each.revision == wanted.name]
+    return BringUp(
+        wanted,
+        promotes=pauses and applied is not None and applied.revision == wanted.name,
+        rejection=rejection,
+        failures=failures,
+        canaries={each.accelerator_class: each.desired for each in kept},
+        labels=tuple(_labels(facts, "")),
+    )
+
+
+def _rejection(
+    facts: Facts, revision: str, failures: PodFailures, left_to_others: Collection[str]
+) -> RolloutFailure | None:
+    """Return why the revision is not rolled out: for an earlier failure, by a user, or for one found now."""
+    metadata = facts.model.metadata
+    if metadata.annotations.get(ROLLBACK, "").partition(" ")[0] == revision:
+        return RolloutFailure(
+            revision=revision,
+            reason=StatusReason.ROLLED_BACK_BY_USER,
+            message=f"the annotation {ROLLBACK} rejects it",
+        )
+    if metadata.annotations.get(PROMOTE) == revision:
+        return None
+    if known := recorded_rejection(facts, revision):
+        return known
+    found = failures.lasting
+    if found is None or found.reason in left_to_others:
+        return None
+    recreates = facts.model.spec.rollout.strategy == "Recreate"
+    # some of its pods serve: going back would stop them first
+    return None if recreates and any(pod.ready for pod in pods_of(facts, revision)) else found
+
+
+def _skips_analysis(facts: Facts, revision: str) -> bool:
+    rollout = facts.model.spec.rollout
+    return (
+        rollout.strategy == "Recreate"
+        or facts.model.metadata.annotations.get(PROMOTE) == revision
+        or was_proven(facts, revision)
+    )
+
+
+def _why_held(facts: Facts) -> Wait | None:
+    if facts.model.spec.rollout.paused:
+        return Wait(StatusReason.SUSPENDED, "spec.rollout.paused is true")
+    return None
+
+
+def _waits_for(stage: Stage, failures: PodFailures) -> Wait | None:
+    # while it is promoted, Ready reports failures
+    if failures.first is not None and stage.phase in _COMPARED:
+        return Wait(failures.first.reason, failures.first.finding.message)
+    if failures.waits_for:
+        return Wait(failures.reason, failures.waits_for)
+    return None
+
+
+def _pods(
+    facts: Facts, wanted: Revision, deployments: Iterable[DeploymentView], step: int
+) -> dict[str, int]:
+    """Return the canary's pods by class at a step: none on classes on which nothing serves yet.
+
+    In place, they take devices of serving pods, of which one stays.
+    """
+    spec = facts.model.spec
+    serving = {each.accelerator_class for each in deployments}
+    names = [each.name for each in wanted.snapshot.classes]
+    counts = replicas_by_class(spec, [each.class_name for each in spec.accelerators] or names)
+    in_place = spec.rollout.strategy == "InPlace"
+    found = {}
+    for name in names:
+        total = counts.get(name, 0)
+        most = total - 1 if in_place else total
+        count = min(_first_or_share(facts, total, step), most)
+        if name in serving and count > 0:
+            found[name] = count
+    return found
+
+
+def _first_or_share(facts: Facts, total: int, step: int) -> int:
+    """Return the canary's pods beside `total` serving ones, or of them if the strategy is InPlace."""
+    canary = facts.model.spec.rollout.canary
+    if step <= 1 or not canary.replicas:
+        return canary.replicas
+    wanted = share(canary.steps[min(step, len(canary.steps) + 1) - 2]) or 0.0
+    if facts.model.spec.rollout.strategy == "InPlace":
+        return ceil(total * wanted)
+    return total if wanted >= 0.5 else ceil(total * wanted / (1 - wanted))
+
+
+def _is_available(facts: Facts, revision: str, planned: Mapping[str, int]) -> bool:
+    """Return whether every pod that the canary should have is available."""
+    known = {each.accelerator_class: each for each in facts.canaries if each.revision == revision}
+    return all(name in known and known[name].is_complete(count) for name, count in planned.items())
+
+
+def _left(facts: Facts, revision: str, since: datetime) -> float:
+    """Return for how many seconds the canary's pods must keep passing until this step may end."""
+    ready = [
+        datetime.fromisoformat(pod.ready_since)
+        for pod in pods_of(facts, revision)
+        if pod.label(TRACK) == CANARY and pod.ready_since
+    ]
+    hold = duration(facts.model.spec.rollout.canary.hold)
+    left = max([since, *ready]) + hold - facts.now
+    return min(left, hold).total_seconds()  # the clock may have been set back
+
+
+def _labels(facts: Facts, revision: str) -> Iterator[MetadataIntent]:
+    """Yield what gives the ready canary pods of `revision` requests, and all others none."""
+    for pod in facts.pods:
+        if pod.label(TRACK) != CANARY or pod.leaving:
+            continue
+        gets_requests = pod.label(REVISION) == revision and (pod.ready or _serves(pod))
+        component = SERVE if gets_requests else CANARY
+        if pod.label(COMPONENT) != component:
+            yield MetadataIntent(
+                "v1", "Pod", pod.namespace, pod.name, pod.uid, labels={COMPONENT: component}
+            )
+
+
+def _serves(pod: PodView) -> bool:
+    return pod.label(COMPONENT) == SERVE

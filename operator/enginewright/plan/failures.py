@@ -1,0 +1,170 @@
+"""Whether a new revision has failed for good, as its pods show.
+
+Rejecting a good one costs a rollout, waiting for a bad one keeps devices.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from enginewright.api.conditions import StatusReason
+from enginewright.api.inference_model_status import RolloutFailure
+from enginewright.contract.reasons import SAME_IN_EVERY_POD, ExitCode, Reason, exit_code
+from enginewright.manifests.labels import CANARY, CLASS, COMPONENT, REVISION, SERVE
+from enginewright.observed.deployments import DeploymentView
+from enginewright.observed.pods import PodView
+from enginewright.plan import pods
+from enginewright.plan.classes import matching
+from enginewright.plan.proofs import refusal
+from enginewright.plan.types import Facts
+
+# Failures of the store, not of a revision: the artefact is prepared again.
+_OF_STORE: Final = frozenset(
+    {
+        Reason.ARTIFACT_MISSING,
+        Reason.ARTIFACT_CORRUPT,
+        Reason.STORE_UNAVAILABLE,
+        Reason.STORAGE_FULL,
+    }
+)
+# Failures of a node rather than of the revision: another node of the class may run it.
+_OF_NODES: Final = frozenset(
+    {Reason.DRIVER_MISSING, Reason.DRIVER_TOO_OLD, Reason.DEVICE_LOST, Reason.EVICTED}
+)
+
+
+@dataclass(frozen=True)
+class PodFailures:
+    """What is wrong with the pods of a revision."""
+
+    first: pods.Failure | None = None  # of a pod that is not ready
+    repeated: bool = False  # on several nodes, or of one pod several times
+    lasting: RolloutFailure | None = None  # for which the revision is rejected
+    waits_for: str = ""  # what prevents a pod from starting
+    reason: str = ""  # the same as a reason: CapacityBlocked, or of a volume
+
+
+def pods_of(facts: Facts, revision: str) -> list[PodView]:
+    """Return the pods of a revision that serve, or are to serve, ready or not."""
+    return [
+        pod
+        for pod in facts.pods
+        if pod.label(REVISION) == revision
+        and pod.label(COMPONENT) in (SERVE, CANARY)
+        and not pod.leaving
+    ]
+
+
+def pod_failures(
+    facts: Facts,
+    revision: str,
+    deployments: Iterable[DeploymentView],
+    *,
+    stable: str = "",
+    since: datetime | None = None,
+) -> PodFailures:
+    """Return what is wrong with a revision's pods.
+
+    Args:
+        facts: the model and its cluster.
+        revision: that is brought up.
+        deployments: that are to run it.
+        stable: the revision that it is to replace; empty: none.
+        since: when it began, to compare crashes with those of the stable revision.
+    """
+    mine = pods_of(facts, revision)
+    found = [(pod, each) for pod in mine if (each := failure_of(facts, pod))]
+    unready = [(pod, each) for pod, each in found if not pod.ready]
+    first = unready[0][1] if unready else None
+    waiting = [pod for pod in mine if not pod.ready]
+    waits_for = next((each for each in map(pods.waiting_for, waiting) if each), "")
+    missing = next(filter(None, map(pods.missing_claim, waiting)), "")
+    blocked = (
+        any(pod.unschedulable for pod in waiting)
+        or any(each.refused for each in deployments)
+        or any(each.reason in _OF_STORE for _, each in unready)
+    )
+    lasting = _lasting(facts, found, stable, since)
+    late = any(each.is_current and each.is_stuck and each.desired for each in deployments)
+    if lasting is None and late and not blocked:
+        lasting = _stuck(revision, first, waits_for)
+    reason = missing or (
+        Reason.CAPACITY_BLOCKED if any(pod.unschedulable for pod in waiting) else ""
+    )
+    return PodFailures(
+        first=first,
+        repeated=pods.is_repeated([pod for pod, _ in unready]),
+        lasting=None if lasting is None else lasting.model_copy(update={"revision": revision}),
+        waits_for=waits_for,
+        reason=reason,
+    )
+
+
+def failure_of(facts: Facts, pod: PodView) -> pods.Failure | None:
+    """Return why a pod does not serve: its own failure, else what its sidecar has found."""
+    verdict = facts.verdicts.get(pod.name)
+    return pods.failure(pod) or (refusal(verdict) if verdict else None)
+
+
+def _lasting(
+    facts: Facts,
+    found: list[tuple[PodView, pods.Failure]],
+    stable: str,
+    since: datetime | None,
+) -> RolloutFailure | None:
+    """Return a failure that would repeat."""
+    found = [(pod, each) for pod, each in found if each.reason not in _OF_STORE]
+    crashed = [pod for pod, each in found if pods.failure(pod)]
+    if pods.is_repeated(crashed) and not _crashes_too(facts, stable, since):
+        return _of(next(each for pod, each in found if pod in crashed))
+    for pod, each in found:
+        permanent = exit_code(each.reason) is ExitCode.PERMANENT
+        if pods.failure(pod):
+            if each.reason in SAME_IN_EVERY_POD:
+                return _of(each)
+        elif permanent and (each.reason not in _OF_NODES or _only_node(facts, pod)):
+            return _of(each)
+    return None
+
+
+def _only_node(facts: Facts, pod: PodView) -> bool:
+    """Return whether the pod's class has no other node."""
+    return all(
+        len(matching(each, facts.nodes)) < 2
+        for each in facts.classes
+        if each.metadata.name == pod.label(CLASS)
+    )
+
+
+def _crashes_too(facts: Facts, stable: str, since: datetime | None) -> bool:
+    """Return whether a pod of the stable revision crashed as well: requests may be the cause."""
+    if not stable or since is None:
+        return False
+    times = (
+        each.last.finished_at
+        for pod in pods_of(facts, stable)
+        for each in pod.containers
+        if each.last and each.last.exit_code != 0 and each.last.finished_at
+    )
+    return any(datetime.fromisoformat(each) >= since for each in times)
+
+
+def _stuck(revision: str, first: pods.Failure | None, waits_for: str) -> RolloutFailure:
+    if first is not None:
+        return _of(first)
+    return RolloutFailure(
+        revision=revision,
+        reason=StatusReason.ROLLOUT_FAILED,
+        message=waits_for or "its pods did not become ready within rollout.progressTimeout",
+    )
+
+
+def _of(failure: pods.Failure) -> RolloutFailure:
+    return RolloutFailure(
+        revision="",
+        stage=failure.stage,
+        reason=failure.reason,
+        message=failure.finding.message,
+        exit_code=failure.exit_code,
+    )
