@@ -49,6 +49,11 @@ ENGINE: dict[str, object] = {
 }
 
 
+def signature(outputs: int) -> dict[str, object]:
+    tensors = [f"output{index}:FP32[-1,3,224,224]" for index in range(outputs)]
+    return {"digest": "2" * 64, "inputs": ["x:FP32[1..32,3]"], "outputs": tensors}
+
+
 def test_one_sentence_is_made_of_cause_and_remedy() -> None:
     assert render("it broke", "mend it") == "it broke; mend it"
     assert render("it broke", "") == "it broke"
@@ -257,6 +262,7 @@ def test_figures_that_are_none_are_not_reported(field: str, value: str) -> None:
     [
         {"published": PUBLISHED | {"changes": LONG * "é"}},
         {"published": PUBLISHED | {"changes": 256 * "\x00"}},
+        {"published": PUBLISHED | {"changes": 256 * "é", "signature": signature(300)}},
         {"engine": ENGINE | {"elsewhere": [f"{LONG * 'n'} (Det)"]}},
         {"engine": ENGINE | {"elsewhere": 400 * ["n (Det)"]}},
     ],
@@ -272,6 +278,38 @@ def test_what_was_made_fits_into_a_termination_message(made: dict[str, object]) 
     vital = read.published or read.engine
     assert vital is not None
     assert vital.key == "0" * 64
+
+
+@pytest.mark.parametrize(("outputs", "listed"), [(1, True), (8, True), (20, False), (300, False)])
+@pytest.mark.parametrize("changes", ["", 256 * "c", 256 * "é"])
+def test_inputs_and_outputs_are_listed_if_they_fit(
+    outputs: int, listed: bool, changes: str
+) -> None:
+    made = PUBLISHED | {"changes": changes, "signature": signature(outputs)}
+    report = StageReport.model_validate({"stage": "publish", "ok": True, "published": made})
+    text = report.termination_message()
+    assert len(text.encode()) <= TERMINATION_MESSAGE_LIMIT
+    assert report.published is not None
+    whole = report.published.signature
+    assert whole is not None
+    read = read_termination_message(text)
+    assert read is not None
+    assert read.published is not None
+    assert read.published.signature == (whole if listed else whole.unlisted())
+    kept = read.published.changes.removesuffix(" …")
+    assert changes.startswith(kept)
+    if outputs == 1 or not listed:
+        assert len(kept) > 50 or kept == changes, "what the signature leaves is used"
+
+
+def test_a_cut_report_of_a_prepared_model_keeps_its_first_fields() -> None:
+    made = PUBLISHED | {"signature": signature(3)}
+    report = StageReport.model_validate({"stage": "publish", "ok": True, "published": made})
+    text = report.termination_message()
+    for end in range(text.index('"published"'), len(text)):
+        read = read_termination_message(text[:end])
+        assert read is not None
+        assert (read.stage, read.ok, read.published) == ("publish", True, None)
 
 
 @pytest.mark.parametrize(
@@ -301,6 +339,7 @@ def test_texts_and_lists_of_any_writer_are_cut(
         {"published": PUBLISHED | {"key": LONG * "0"}},
         {"published": PUBLISHED | {"model_digest": LONG * "0"}},
         {"published": PUBLISHED | {"data": {"samples": LONG * "0"}}},
+        {"published": PUBLISHED | {"signature": {"digest": LONG * "0"}}},
         {"published": PUBLISHED | {"data": {LONG * "s": "0"}}},
         {"published": PUBLISHED | {"data": {str(each): "0" for each in range(9)}}},
         {"engine": ENGINE | {"key": LONG * "0"}},

@@ -48,18 +48,18 @@ class TensorSignature(ApiModel):
     """Its type as in the Open Inference Protocol, such as FP32."""
 
     shape: Annotated[
-        tuple[Annotated[Text, Field(description="A size, or the name of a dynamic one.")], ...],
+        tuple[Annotated[Text, Field(description="A size, a range such as 1..32, or -1.")], ...],
         Field(max_length=16),
         ATOMIC,
     ] = ()
-    """Its dimensions: a size, or the name of a dynamic one, -1 if it has none."""
+    """Its dimensions: the size, the range of sizes that `spec.shapes` or an engine accepts, or -1: any."""
 
 
 class ModelSignature(ApiModel):
     """The inputs and outputs that clients see."""
 
     digest: Digest
-    """sha256 over all inputs and outputs."""
+    """sha256 over all inputs and outputs, in any order."""
 
     inputs: Annotated[tuple[TensorSignature, ...], Field(max_length=64), ATOMIC] = ()
     """The inputs; empty, with the outputs: there are too many to list."""

@@ -4,6 +4,7 @@ from typing import Final
 
 from enginewright.contract.base import Message
 from enginewright.contract.processors import Processor
+from enginewright.contract.signature import PublishedSignature
 from enginewright.contract.task import EngineRecipe, Recipe, ShapeProfile
 
 MODEL_NAME: Final = "model.onnx"  # name of every .onnx file after fetch
@@ -153,6 +154,7 @@ class Manifest(Message):
     nodes: int
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    signature: PublishedSignature | None = None  # None: of an earlier version, or not known
     golden_inputs: str = "golden/inputs.npz"  # one array per input, named "<sample>/<input>"
     golden_outputs: str = "golden/outputs.npz"  # likewise, from ONNX Runtime's CPU provider
     golden_expected: str | None = None  # likewise, from the exporting framework; None: not known

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from enginewright.contract.base import CutText, CutTexts, Digest, Message, Text
 from enginewright.contract.reasons import REMEDIES, Reason
+from enginewright.contract.signature import PublishedSignature
 from enginewright.contract.task import (
     ENGINE_STAGES,
     LOOKUP_STAGE,
@@ -122,6 +123,7 @@ class Published(Message):
     data: dict[Text, Digest] = Field(
         default_factory=dict, max_length=8
     )  # digests of samples and calibration data
+    signature: PublishedSignature | None = None  # not listed if it does not fit; None: not known
 
 
 class PublishedEngine(Message):
@@ -186,8 +188,7 @@ class StageReport(Message):
         """Return compact JSON of at most `TERMINATION_MESSAGE_LIMIT` bytes for the termination message."""
         vital = self.model_copy(update={"findings": (), "facts": {}})
         if self.failure is None:
-            if _excess(vital.model_copy(update={"message": _CUT})) > 0:
-                vital = _without_details(vital)
+            vital = _shortened(vital)
             return _compact(
                 vital.model_copy(update={"message": _cut(self.message, _excess(vital))})
             )
@@ -202,11 +203,32 @@ def _with_failure(report: StageReport, failure: Finding) -> StageReport:
     return report.model_copy(update={"failure": failure})
 
 
-def _without_details(report: StageReport) -> StageReport:
-    """Return it without the fields that only describe the artefact: its key must fit, to find it."""
-    published = report.published and report.published.model_copy(update={"changes": ""})
-    engine = report.engine and report.engine.model_copy(update={"elsewhere": ()})
-    return report.model_copy(update={"published": published, "engine": engine})
+def _shortened(report: StageReport) -> StageReport:
+    """Return it with less that only describes the artefact: its key must fit, to find it."""
+    engine, published = report.engine, report.published
+    if engine and _excess(report.model_copy(update={"message": _CUT})) > 0:
+        engine = engine.model_copy(update={"elsewhere": ()})
+    if published:
+        published = _fitting(report, published)
+    return report.model_copy(update={"engine": engine, "published": published})
+
+
+def _fitting(report: StageReport, published: Published) -> Published:
+    """Return it without the list of inputs and outputs if that does not fit, and with the changes cut."""
+
+    def excess(part: Published) -> int:
+        return _excess(report.model_copy(update={"message": _CUT, "published": part}))
+
+    signature, unchanged = published.signature, published.model_copy(update={"changes": ""})
+    if signature and excess(unchanged) > 0:
+        published = published.model_copy(update={"signature": signature.unlisted()})
+    changes = _cut(published.changes, excess(published))
+    shorter = published.model_copy(update={"changes": changes})
+    return (
+        shorter
+        if excess(shorter) <= 0
+        else unchanged.model_copy(update={"signature": published.signature})
+    )
 
 
 def _cut(text: str, excess: int) -> str:

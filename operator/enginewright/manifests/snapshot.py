@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_model import InferenceModel
-from enginewright.api.inference_model_status import Pin
+from enginewright.api.inference_model_status import ModelSignature, Pin
 from enginewright.contract.keys import content, content_hash
 from enginewright.contract.task import Promise
 from enginewright.manifests.labels import REVISION, of_model
@@ -83,14 +83,15 @@ class Revision(BaseModel):
     snapshot: Snapshot
     templates: Mapping[str, Mapping[str, Any]] = {}  # by class; empty: stored by an earlier version
     source: KeptSource | None = None  # None: stored by an earlier version
+    signature: ModelSignature | None = None  # likewise, or not known
 
     def data(self) -> dict[str, Any]:
         """Return the data of the ControllerRevision."""
-        source = {"source": self.source.model_dump(mode="json")} if self.source else {}
+        described = {"source": self.source, "signature": self.signature}
         return {
             **self.snapshot.model_dump(mode="json"),
             "templates": dict(self.templates),
-            **source,
+            **{name: each.model_dump(mode="json") for name, each in described.items() if each},
         }
 
     @classmethod
@@ -113,6 +114,9 @@ class Revision(BaseModel):
             snapshot=snapshot,
             templates=templates if complete and templates else {},
             source=KeptSource.model_validate(data["source"]) if data.get("source") else None,
+            signature=(
+                ModelSignature.model_validate(data["signature"]) if data.get("signature") else None
+            ),
         )
 
 

@@ -69,7 +69,9 @@ def plan(facts: Facts) -> Plan:
         else None
     )
     yielding = engines.yielding if engines else {}
-    rollout = roll_out(facts, wanted, preparing.source, yielding, reasons_for_others(target))
+    others = reasons_for_others(target)
+    signature = outcome.prepared.signature if outcome.prepared else None
+    rollout = roll_out(facts, wanted, preparing.source, yielding, others, signature)
     return _assemble(facts, preparing, None, engines, rollout)
 
 

@@ -21,6 +21,7 @@ from enginewright.plan import pods
 from enginewright.plan.architecture import image_architecture
 from enginewright.plan.attempts import Failed, InProgress, Observed, Start, Succeeded, Work, advance
 from enginewright.plan.resolve import Target
+from enginewright.plan.signature import listed
 from enginewright.plan.types import Facts, ObjectRef
 
 _LOST: Final = frozenset({Reason.ARTIFACT_MISSING, Reason.ARTIFACT_CORRUPT})
@@ -270,4 +271,5 @@ def _prepared(target: Target, published: Published) -> Prepared:
         precision=published.precision,
         changes=published.changes or None,
         golden_output_bytes=published.golden_output_bytes,
+        signature=listed(published.signature) if published.signature else None,
     )

@@ -12,6 +12,7 @@ from typing import Any, Final
 from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.api.inference_model_status import (
     AppliedState,
+    ModelSignature,
     Prepared,
     RolloutFailure,
     ServingClass,
@@ -138,14 +139,15 @@ def roll_out(
     source: SourceState | None = None,
     yielding: Collection[str] = (),
     left_to_others: Collection[str] = (),
+    signature: ModelSignature | None = None,
 ) -> RolloutPlan:
     """Return the rollout of `wanted`; if that is None or may not serve yet, of the previous revision.
 
     Classes in `yielding` have no pods for now. For reasons in `left_to_others` another backend is tried
-    instead of a rollback.
+    instead of a rollback. `signature` is that of `wanted`.
     """
     known = {each.revision: each.kept for each in facts.revisions if each.kept}
-    wanted_revision = _revision(facts, known, wanted, source) if wanted else None
+    wanted_revision = _revision(facts, known, wanted, source, signature) if wanted else None
     deployments = _of_classes(facts.deployments)
     brought = _bring_up(facts, known, wanted_revision, deployments, left_to_others)
     promoted = brought.revision if brought and brought.promotes else None
@@ -262,12 +264,16 @@ def _awaited(facts: Facts, counts: Mapping[str, int]) -> set[str]:
 
 
 def _revision(
-    facts: Facts, known: Mapping[str, Revision], wanted: Snapshot, source: SourceState | None
+    facts: Facts,
+    known: Mapping[str, Revision],
+    wanted: Snapshot,
+    source: SourceState | None,
+    signature: ModelSignature | None,
 ) -> Revision:
     """Return the revision of a snapshot: the stored one if it exists."""
     name = wanted.revision()
     kept = KeptSource(pins=source.pins, refresh=source.refresh) if source else None
-    new = Revision(name=name, snapshot=wanted, source=kept)
+    new = Revision(name=name, snapshot=wanted, source=kept, signature=signature)
     return with_templates(facts, known.get(name) or new)
 
 

@@ -27,6 +27,7 @@ from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.quantize.saturation import saturable
+from enginewright_runtime.prepare.signature import Declared, signature_of
 from enginewright_runtime.proof.golden_run import EXPECTED, INPUTS, OUTPUTS
 from enginewright_runtime.session import processor
 from enginewright_runtime.session.arrays import map_arrays
@@ -56,6 +57,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     if task.recipe.backend not in DEVICE_BACKENDS:
         model = graphs.parse(served / MODEL_NAME)
         saturates = saturable(model, served, task.recipe.backend)
+    declared = Declared(validated.inputs, validated.outputs, validated.profiles)
 
     def describe(files: tuple[ArtifactFile, ...]) -> Manifest:
         return Manifest(
@@ -69,6 +71,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
             nodes=quantized.nodes,
             inputs=validated.inputs,
             outputs=validated.outputs,
+            signature=signature_of(served / MODEL_NAME, declared, task.recipe),
             golden_inputs=_GOLDEN[0],
             golden_outputs=_GOLDEN[1],
             golden_expected=_EXPECTED if golden.expected else None,
@@ -94,6 +97,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     files |= {name: paths.work / name for name in proofs} | files_of(served / MODEL_NAME)
     manifest, cached = Store(paths.store).publish(key, files, describe)
     size = sum(file.size_bytes for file in manifest.files)
+    signature = manifest.signature or signature_of(served / MODEL_NAME, declared, task.recipe)
     state = "the store already had" if cached else "published"
     return StageReport(
         stage="publish",
@@ -111,6 +115,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
             changes=_in_short(manifest.changes),
             golden_output_bytes=_largest_outputs(paths.work / _GOLDEN[1]),
             data=data,
+            signature=signature,
         ),
         facts={"manifest": manifest.model_dump(mode="json")},
     )

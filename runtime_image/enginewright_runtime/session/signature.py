@@ -53,6 +53,11 @@ class Tensor:
     profiled: bool = False
     values: tuple[float, float] | None = None  # least and largest value, where values are sizes
 
+    @property
+    def sizes(self) -> tuple[tuple[int, int | None], ...]:
+        """The least and the largest size of every dimension of an input; None: unlimited."""
+        return tuple((low, None if high == _LARGEST else high) for low, high in self.bounds)
+
     def count(self, shape: object) -> int:
         """Return how many elements a tensor of `shape` has.
 

@@ -8,13 +8,14 @@ native crash here therefore ends the server; `main` ensures that the pod still r
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import Reason
+from enginewright.contract.signature import TensorText
 from enginewright.contract.task import ServeTask
 
 import enginewright_runtime.core.limits
@@ -216,4 +217,17 @@ def _read(
         raise StageFailure(
             Reason.ARTIFACT_CORRUPT, f"the golden samples of the artefact are unusable: {error}"
         ) from error
-    return signature, samples
+    return _as_published(signature, manifest), samples
+
+
+def _as_published(signature: Signature, manifest: Manifest) -> Signature:
+    """Return it with the output sizes that all backends report; optimisations may infer more of them."""
+    if manifest.signature is None:
+        return signature
+    texts = map(TensorText.read, manifest.signature.outputs)
+    shapes = {each.name: tuple(map(int, each.shape)) for each in texts}
+    outputs = {
+        name: replace(tensor, shape=shapes.get(name, tensor.shape))
+        for name, tensor in signature.outputs.items()
+    }
+    return replace(signature, outputs=outputs)

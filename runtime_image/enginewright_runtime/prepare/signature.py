@@ -1,0 +1,118 @@
+"""The signature of a prepared model: its inputs and outputs as every pod that serves it reports them.
+
+ONNX Runtime infers sizes of outputs that the model does not declare. With graph optimisations it infers
+more, which differs between backends and versions, so the model is loaded without them.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import onnxruntime as ort
+from enginewright.contract.images import COMPILED_BACKENDS
+from enginewright.contract.manifest import TensorSpec
+from enginewright.contract.signature import PublishedSignature, TensorText, size_text
+from enginewright.contract.task import Recipe, ShapeProfile
+
+from enginewright_runtime.core.failure import SessionError, StageFailure
+from enginewright_runtime.core.isolation import Call
+from enginewright_runtime.session.datatypes import DATATYPES
+from enginewright_runtime.session.reference import load_reference
+from enginewright_runtime.session.samples import type_name
+from enginewright_runtime.session.signature import (
+    NodeArg,
+    ProfileError,
+    SignatureError,
+    Tensor,
+    read_signature,
+)
+
+_log: Final = logging.getLogger(__name__)
+_ONNX_NAMES: Final = {type_name(each): each.onnx for each in DATATYPES}
+
+
+@dataclass
+class Argument:
+    """One input or output of a session."""
+
+    name: str
+    type: str
+    shape: list[int | str | None]
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """All inputs and outputs of a session."""
+
+    inputs: tuple[Argument, ...]
+    outputs: tuple[Argument, ...]
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What the model declares, and the sizes of its inputs that were found."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    profiles: tuple[ShapeProfile, ...]  # of every input
+
+
+def signature_of(model: Path, declared: Declared, recipe: Recipe) -> PublishedSignature | None:
+    """Return the signature of the model at `model`; None: it cannot be served."""
+    arguments = _arguments(model, declared)
+    # An engine accepts only the sizes that it is built for
+    compiled = recipe.backend in COMPILED_BACKENDS
+    profiles = declared.profiles if compiled else recipe.shapes
+    try:
+        read = read_signature(arguments.inputs, arguments.outputs, (profiles,))
+    except (SignatureError, ProfileError) as error:
+        _log.warning("the model has no signature: %s", error)
+        return None
+    return PublishedSignature.of(
+        map(_input, read.inputs.values()), map(_output, read.outputs.values())
+    )
+
+
+def load(model: Path) -> Arguments:
+    """Return the inputs and outputs of a session. Called in a child process.
+
+    Raises:
+        SessionError: ONNX Runtime rejects the model.
+        StageFailure: ExtensionFailed.
+    """
+    options = ort.SessionOptions()
+    options.enable_cpu_mem_arena = False
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    session = load_reference(model, "DISABLE", options)
+    return Arguments(_taken(session.get_inputs()), _taken(session.get_outputs()))
+
+
+def _arguments(model: Path, declared: Declared) -> Arguments:
+    """Return the inputs and outputs of a session or, of a model for other backends only, the declared ones."""
+    try:
+        return Call(load, "reading the model's inputs and outputs").run(model)
+    except (SessionError, StageFailure) as error:
+        _log.info("the sizes of outputs are those that the model declares: %s", error)
+        return Arguments(_stated(declared.inputs), _stated(declared.outputs))
+
+
+def _taken(arguments: Sequence[NodeArg]) -> tuple[Argument, ...]:
+    return tuple(Argument(each.name, each.type, list(each.shape)) for each in arguments)
+
+
+def _stated(specs: Sequence[TensorSpec]) -> tuple[Argument, ...]:
+    return tuple(
+        Argument(each.name, _ONNX_NAMES.get(each.dtype, each.dtype), list(each.shape))
+        for each in specs
+    )
+
+
+def _input(tensor: Tensor) -> TensorText:
+    shape = tuple(size_text(low, high) for low, high in tensor.sizes)
+    return TensorText(tensor.name, tensor.datatype.name, shape)
+
+
+def _output(tensor: Tensor) -> TensorText:
+    return TensorText(tensor.name, tensor.datatype.name, tuple(map(str, tensor.shape)))
