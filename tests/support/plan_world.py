@@ -336,6 +336,8 @@ class World(Simulation):
         }
         kept = sum(min(count, counts.get(name, 0)) for name, count in available.items())
         asked = _asked(spec, {each.accelerator_class for each in before})
+        if spec.rollout.strategy == "InPlace":  # in which the canary uses their devices
+            asked -= sum(each["spec"]["replicas"] for each in self.canaries())
         assert kept >= min(sum(available.values()), asked), (available, counts, asked)
 
     def _refuse_downtime(

@@ -13,7 +13,7 @@ from enginewright.contract.reasons import RARELY_TRANSIENT, ExitCode, Reason, ex
 from enginewright.contract.report import Finding, Progress, Published, PublishedEngine, StageReport
 from enginewright.contract.verdict import Verdict
 from enginewright.kube.errors import Transient
-from enginewright.manifests.labels import COMPONENT, SERVE
+from enginewright.manifests.labels import CANARY, COMPONENT, SERVE, TRACK
 from enginewright.observed.deployments import deployment_view
 from enginewright.observed.pods import JOB_NAME, pod_view
 
@@ -277,6 +277,23 @@ class Simulation(abc.ABC):
             self.complete(deployment["metadata"]["name"])
         return self.settle()
 
+    def canary_available(self) -> Self:
+        """Have all pods of the canary be ready, as their sidecars' proofs allow."""
+        for deployment in self.canaries():
+            self.complete(deployment["metadata"]["name"])
+        return self.settle()
+
+    def canary_unschedulable(self, message: str = NO_DEVICE) -> Self:
+        """Have no node take a pod of the canary."""
+        for deployment in self.canaries():
+            name = deployment["metadata"]["name"]
+            pod = self.serving_pod(name, status={"conditions": [unschedulable(message)]})
+            pod["spec"], pod["status"]["phase"] = {}, "Pending"
+        return self.settle()
+
+    def canary_pods(self) -> list[Json]:
+        return [pod for pod in self.all("Pod") if pod["metadata"]["labels"].get(TRACK) == CANARY]
+
     def complete(self, name: str) -> None:
         conditions = [
             {"type": "Available", "status": "True", "reason": "MinimumReplicasAvailable"},
@@ -344,7 +361,13 @@ class Simulation(abc.ABC):
         reported = status or {
             "initContainerStatuses": [{"name": "sidecar", "state": {"running": {}}}],
             "containerStatuses": [state],
-            "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+            "conditions": [
+                {
+                    "type": "Ready",
+                    "status": "True" if ready else "False",
+                    "lastTransitionTime": timestamp(self.now),
+                }
+            ],
         }
         name, owner = f"{deployment}-{index:05}", self.get("Deployment", deployment)
         if ready:

@@ -18,7 +18,14 @@ from enginewright.contract.report import Progress
 from enginewright.contract.task import PrepareTask
 from enginewright.contract.verdict import Check
 from enginewright.manifests import deployment as deployment_manifests
-from enginewright.manifests.labels import COMPONENT, REFRESH, REVISION
+from enginewright.manifests.labels import (
+    COMPONENT,
+    PROMOTE,
+    REFRESH,
+    REVISION,
+    ROLLBACK,
+    SERVE,
+)
 from enginewright.observed.pods import JOB_NAME, pod_view
 from enginewright.plan.pods import never_ran
 from hypothesis import HealthCheck, Phase, settings
@@ -69,6 +76,10 @@ CLASSES: Final[list[list[tuple[int, int | None]]]] = [  # number of a class, and
 CHANGES: Final[list[Json]] = [
     {"rollout": {"paused": True}},
     {"rollout": {"strategy": "Recreate"}},
+    {"rollout": {"canary": {"replicas": 1}}},
+    {"rollout": {"canary": {"replicas": 2, "hold": "5m", "steps": ["50%"]}}},
+    {"rollout": {"canary": {"replicas": 1}, "strategy": "InPlace"}},
+    {"rollout": {"canary": {"replicas": 1}, "onFailure": "Pause"}},
     {"rollout": None},
     {"serving": {"batching": {"maxSize": 8}}},  # which this version refuses
     {"serving": None},
@@ -104,7 +115,13 @@ def after_upgrade(release: str, name: str) -> Callable[[], World]:
     return lambda: releases.restored(json.loads(text)["worlds"][name]).settle()
 
 
+def with_a_canary() -> World:
+    world = on_classes().edit(rollout={"canary": {"replicas": 1}})
+    return world.edit(source=OTHER).job_succeeds(SECOND).canary_available()
+
+
 STARTS: Final[dict[str, Callable[[], World]]] = {
+    "a canary": with_a_canary,
     "new": lambda: World(replicas=2).settle(),
     "on classes": on_classes,
     "two backends": with_two_backends,
@@ -134,6 +151,10 @@ def a_job_runs(machine: "Cluster") -> bool:
 
 def pods_are_to_serve(machine: "Cluster") -> bool:
     return bool(machine.world.serving_deployments())
+
+
+def a_canary_runs(machine: "Cluster") -> bool:
+    return bool(machine.world.canaries())
 
 
 def something_is_tried(machine: "Cluster") -> bool:
@@ -364,6 +385,29 @@ class Cluster(RuleBasedStateMachine):
         if is_first and not restarts:
             assert self._rejected() <= before, "one crash is an accident"
 
+    @precondition(a_canary_runs)
+    @rule()
+    def a_canary_is_verified(self) -> None:
+        self.world.canary_available()
+
+    @precondition(a_canary_runs)
+    @rule(reason=CRASHES, restarts=st.sampled_from([0, 2]))
+    def a_canary_crashes(self, reason: Reason, restarts: int) -> None:
+        name = self.world.canaries()[0]["metadata"]["name"]
+        self.world.crash(name, reason, restarts=restarts, index=0)
+        self.world.settle()
+
+    @precondition(a_canary_runs)
+    @rule()
+    def a_canary_finds_no_device(self) -> None:
+        self.world.canary_unschedulable()
+
+    @precondition(of_a_model)
+    @rule(name=st.sampled_from([PROMOTE, ROLLBACK]), state=st.booleans())
+    def a_user_decides(self, name: str, state: bool) -> None:
+        revision = self.world.status.get("revision", "")
+        self.world.annotate(name, revision if state and revision else None)
+
     @precondition(something_is_tried)
     @rule(well=st.booleans())
     def a_trial_ends(self, well: bool) -> None:
@@ -435,6 +479,33 @@ class Cluster(RuleBasedStateMachine):
         if self.last_complete:
             assert self.world.find("ControllerRevision", f"resnet-{self.last_complete}")
         assert self.last_complete == before or self.last_complete in self.world.ready_revisions()
+
+    @precondition(of_a_model)
+    @invariant()
+    def a_canary_belongs_to_what_is_brought_up(self) -> None:
+        world = self.world
+        target = world.status.get("target")
+        pauses = world.spec.get("rollout", {}).get("onFailure") == "Pause"
+        for each in world.canaries():
+            assert target or pauses
+            assert not target or _revision(each) == target["revision"]
+        for pod in world.canary_pods():
+            gets_requests = pod["metadata"]["labels"][COMPONENT] == SERVE
+            assert not gets_requests or (
+                target
+                and target["phase"] in ("Analyzing", "Promoting")
+                and _revision(pod) == target["revision"]
+            )
+
+    @precondition(of_a_model)
+    @invariant()
+    def what_is_rejected_gets_no_requests(self) -> None:
+        world = self.world
+        if world.conditions()["RolledBack"][0] == "True":
+            revisions = {_revision(each) for each in world.serving_deployments()}
+            assert world.status["revision"] not in revisions
+            assert world.conditions()["Stalled"][0] == "True"
+            assert world.status["lastFailure"]["revision"] == world.status["revision"]
 
     @precondition(of_a_model)
     @invariant()

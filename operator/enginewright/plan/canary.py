@@ -4,6 +4,7 @@ Its pods get requests only after their sidecars' proofs have passed and golden i
 regression; they replace the serving ones only after they have kept passing for `canary.hold`.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,6 +17,7 @@ from enginewright.api.scalars import duration, share, whole_second
 from enginewright.manifests.deployment import canary_deployment
 from enginewright.manifests.labels import (
     CANARY,
+    CLASS,
     COMPONENT,
     PROMOTE,
     REVISION,
@@ -52,6 +54,7 @@ class BringUp:
 
     revision: Revision
     promotes: bool  # its pods replace the serving ones
+    rolled_out: bool = False  # all serving pods are its now
     target: TargetRevision | None = None  # None: it serves, or was rejected
     rejection: RolloutFailure | None = None  # why it was
     replaces: bool = False  # a revision that has served with all its pods
@@ -88,7 +91,7 @@ def bring_up(
         left_to_others: reasons for which another backend is tried instead of a rollback.
     """
     if rolled_out or (stable is not None and stable.name == wanted.name):
-        return BringUp(wanted, promotes=True)
+        return BringUp(wanted, promotes=True, rolled_out=rolled_out)
     before = facts.model.status.target
     before = before if before and before.revision == wanted.name else None
     since = before.since if before else whole_second(facts.now)
@@ -253,17 +256,26 @@ def _first_or_share(facts: Facts, total: int, step: int) -> int:
 
 
 def _is_available(facts: Facts, revision: str, planned: Mapping[str, int]) -> bool:
-    """Return whether every pod that the canary should have is available."""
-    known = {each.accelerator_class: each for each in facts.canaries if each.revision == revision}
-    return all(name in known and known[name].is_complete(count) for name, count in planned.items())
+    """Return whether every pod that the canary should have is ready, as the pods themselves show."""
+    settled = {
+        each.accelerator_class
+        for each in facts.canaries
+        if each.revision == revision and each.is_current
+    }
+    ready = Counter(pod.label(CLASS) for pod in _canary_pods(facts, revision) if pod.ready)
+    return all(name in settled and ready[name] >= count for name, count in planned.items())
+
+
+def _canary_pods(facts: Facts, revision: str) -> list[PodView]:
+    return [pod for pod in pods_of(facts, revision) if pod.label(TRACK) == CANARY]
 
 
 def _left(facts: Facts, revision: str, since: datetime) -> float:
     """Return for how many seconds the canary's pods must keep passing until this step may end."""
     ready = [
         datetime.fromisoformat(pod.ready_since)
-        for pod in pods_of(facts, revision)
-        if pod.label(TRACK) == CANARY and pod.ready_since
+        for pod in _canary_pods(facts, revision)
+        if pod.ready_since
     ]
     hold = duration(facts.model.spec.rollout.canary.hold)
     left = max([since, *ready]) + hold - facts.now

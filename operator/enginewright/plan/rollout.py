@@ -165,7 +165,10 @@ def roll_out(
         for each in facts.deployments
         if each.name not in kept and each.accelerator_class not in awaited
     ]
-    serving = _serving(facts, applied, progress, known, deployments, counts)
+    rolled_out = (progress.complete and any(counts.values())) or (
+        brought is not None and brought.rolled_out
+    )
+    serving = _serving(facts, applied, rolled_out, known, deployments, counts)
     before = _served_before(facts)
     return RolloutPlan(
         wanted=name,
@@ -508,14 +511,13 @@ def _has_revision(deployment: DeploymentView, revision: str) -> bool:
 def _serving(
     facts: Facts,
     applied: Revision,
-    progress: RolloutProgress,
+    rolled_out: bool,
     known: Mapping[str, Revision],
     deployments: Mapping[str, DeploymentView],
     counts: Mapping[str, int],
 ) -> ServingState | None:
     """Return the serving revision: the last complete one, unless only pods of another one are ready."""
     before = _served_before(facts)
-    rolled_out = progress.complete and any(counts.values())
     if before is None and not rolled_out:
         return None
     last_complete = applied.name if rolled_out or before is None else before.last_complete

@@ -1,0 +1,433 @@
+"""A new revision beside the one that serves: when it gets requests, replaces it, or is rejected."""
+
+from typing import Any, Final
+
+import pytest
+from enginewright.contract.keys import sha256_text
+from enginewright.contract.reasons import Reason
+from enginewright.contract.verdict import Check
+from enginewright.manifests.labels import (
+    CANARY,
+    COMPONENT,
+    PROMOTE,
+    REVISION,
+    ROLLBACK,
+    SERVE,
+)
+from enginewright.manifests.outcome import RevisionOutcome
+
+from tests.support.plan_objects import OTHER, SECOND, Json, published, verdict
+from tests.support.plan_world import World, serving
+
+CANARY_SPEC: Final[Json] = {"replicas": 1, "hold": "1m"}
+FIRST: Final[Json] = {"uri": "https://models.example/resnet.onnx"}
+THIRD: Final[Json] = {"uri": "https://models.example/third.onnx"}
+
+
+def served(strategy: str = "Surge", replicas: int = 2, **canary: Any) -> World:
+    rollout = {"strategy": strategy, "canary": {**CANARY_SPEC, **canary}}
+    return serving(rollout=rollout, replicas=replicas)
+
+
+def updated(world: World) -> World:
+    """Have the model change, and be prepared."""
+    return world.edit(source=OTHER).job_succeeds(SECOND)
+
+
+def analysing() -> World:
+    return updated(served()).canary_available()
+
+
+def revision(obj: Json) -> str:
+    return str(obj["metadata"]["labels"][REVISION])
+
+
+def carried(world: World) -> set[str]:
+    return {revision(each) for each in world.serving_deployments()}
+
+
+def components(world: World) -> list[str]:
+    return [pod["metadata"]["labels"][COMPONENT] for pod in world.canary_pods()]
+
+
+def outcome_of(world: World, name: str) -> RevisionOutcome | None:
+    stored = world.get("ControllerRevision", f"resnet-{name}")
+    return RevisionOutcome.read(stored["metadata"]["annotations"])
+
+
+def phase(world: World) -> str | None:
+    target = world.status.get("target")
+    return target["phase"] if target else None
+
+
+# from verification to promotion
+
+
+def test_a_new_revision_is_verified_beside_the_serving_one_without_requests() -> None:
+    world = served()
+    old = world.status["revision"]
+    before = world.the("Deployment")["spec"]
+    updated(world)
+    (canary,) = world.canaries()
+    new = world.status["revision"]
+    assert (revision(canary), canary["spec"]["replicas"]) == (new, 1)
+    (stable,) = world.serving_deployments()
+    assert stable["spec"] == before
+    template = canary["spec"]["template"]["metadata"]["labels"]
+    assert template[COMPONENT] == CANARY, "which no Service selects"
+    assert canary["spec"]["selector"]["matchLabels"].items() <= template.items()
+    assert phase(world) == "Verifying"
+    assert world.conditions()["Ready"] == ("False", "VerifyingCanary")
+    assert world.conditions()["Reconciling"][0] == "True"
+    assert world.status["active"]["revision"] == old == world.status["serving"]["revision"]
+    assert world.status["summary"]["revision"] == f"{old} → {new}"
+
+
+def test_verified_pods_get_requests_and_replace_the_others_only_after_the_hold() -> None:
+    world = analysing()
+    old, new = world.status["active"]["revision"], world.status["revision"]
+    assert components(world) == [SERVE]
+    assert phase(world) == "Analyzing"
+    assert world.conditions()["Ready"] == ("False", "Analyzing")
+    assert carried(world) == {old}
+    assert world.last
+    assert world.last.requeue_after
+    assert phase(world.later(seconds=59)) == "Analyzing"
+    assert phase(world.later(seconds=2)) == "Promoting"
+    assert carried(world) == {new}
+    assert components(world) == [SERVE], "they serve until others have replaced them"
+    world.all_available()
+    assert not world.canaries()
+    assert phase(world) is None
+    assert world.status["active"]["revision"] == new
+    assert world.conditions()["Ready"] == ("True", "Serving")
+    outcome = outcome_of(world, new)
+    assert outcome
+    assert outcome.state == "Promoted"
+
+
+def test_the_first_revision_needs_no_canary() -> None:
+    world = World(rollout={"canary": CANARY_SPEC}).settle().job_succeeds()
+    assert not world.canaries()
+    assert world.all_available().conditions()["Ready"] == ("True", "Serving")
+
+
+def test_a_pod_that_replaces_a_canary_is_verified_again() -> None:
+    world = analysing()
+    (pod,) = world.canary_pods()
+    name = world.canaries()[0]["metadata"]["name"]
+    world.remove("Pod", pod["metadata"]["name"])
+    world.serving_pod(name, index=7)
+    world.settle()
+    assert components(world) == [CANARY]
+    world.remove("Pod", f"{name}-00007")
+    world.later(seconds=90)
+    assert phase(world) == "Analyzing", "not without its pods"
+    world.canary_available()
+    assert components(world) == [SERVE]
+    assert phase(world) == "Analyzing", "the hold counts from when its pods were ready"
+    assert phase(world.later(seconds=61)) == "Promoting"
+
+
+def test_steps_raise_the_share_and_each_is_held() -> None:
+    world = updated(served(replicas=4, steps=["50%"])).canary_available()
+    assert [each["spec"]["replicas"] for each in world.canaries()] == [1]
+    world.later(seconds=61)
+    assert world.status["target"]["step"] == 2
+    assert [each["spec"]["replicas"] for each in world.canaries()] == [4]
+    assert phase(world.later(seconds=61)) == "Analyzing", "its further pods are not ready"
+    world.canary_available()
+    assert phase(world.later(seconds=61)) == "Promoting"
+
+
+# rejection
+
+
+# event: Rollouts | a new revision crashes beside the serving one | the serving revision, untouched |
+#   `RolledBack` and an Event with the reason; `status.lastFailure`
+def test_a_canary_that_crashes_is_rejected_and_what_serves_is_not_touched() -> None:
+    world = analysing()
+    old, new = world.status["active"]["revision"], world.status["revision"]
+    (stable,) = world.serving_deployments()
+    generation = stable["metadata"]["generation"]
+    world.crash(world.canaries()[0]["metadata"]["name"], Reason.BACKEND_CRASHED, index=0)
+    world.settle()
+    assert not world.canaries()
+    assert world.the("Deployment")["metadata"]["generation"] == generation
+    assert world.conditions()["RolledBack"] == ("True", "BackendCrashed")
+    assert world.conditions()["Ready"] == ("False", "BackendCrashed")
+    assert world.conditions()["Stalled"][0] == "True"
+    assert world.conditions()["Available"][0] == "True"
+    failure = world.status["lastFailure"]
+    assert (failure["revision"], failure["reason"]) == (new, "BackendCrashed")
+    assert (failure["stage"], failure["exitCode"]) == ("server", 65)
+    assert world.events[-1].type == "Warning"
+    assert f"revision {old} keeps serving" in world.events[-1].message
+    outcome = outcome_of(world, new)
+    assert outcome
+    assert outcome.state == "Rejected"
+
+
+def rejected() -> World:
+    world = analysing()
+    world.crash(world.canaries()[0]["metadata"]["name"], Reason.BACKEND_CRASHED, index=0)
+    return world.settle()
+
+
+@pytest.mark.parametrize("event", ["restart", "status lost", "scaled", "a day"])
+def test_a_rejected_revision_is_not_tried_again_while_the_spec_stays(event: str) -> None:
+    world = rejected()
+    match event:
+        case "restart":
+            world.operator_restarts()
+        case "status lost":
+            active = world.status["serving"]
+            world.status = {"serving": active, "prepared": world.status["prepared"]}
+            world.settle()
+        case "scaled":
+            world.edit(replicas=3).all_available()
+        case _:
+            world.later(hours=25)
+    assert not world.canaries()
+    assert world.conditions()["RolledBack"] == ("True", "BackendCrashed")
+
+
+def test_an_edit_gives_a_new_revision_its_chance_and_ends_the_rejection() -> None:
+    world = rejected()
+    bad = world.status["revision"]
+    world.edit(source=THIRD).job_succeeds(published(sha256_text("third"), sha256_text("3")))
+    assert world.conditions()["RolledBack"][0] == "False"
+    assert phase(world) == "Verifying"
+    outcome = outcome_of(world, bad)
+    assert outcome
+    assert outcome.state == "Superseded"
+    world.canary_available().later(seconds=61)
+    world.all_available()
+    assert "lastFailure" not in world.status
+
+
+def test_going_back_to_the_serving_spec_ends_the_rejection() -> None:
+    world = rejected().edit(source=FIRST)
+    assert world.conditions()["Ready"] == ("True", "Serving")
+    assert world.conditions()["RolledBack"][0] == "False"
+
+
+@pytest.mark.parametrize(
+    ("check", "reason"),
+    [(Check.PLACEMENT, Reason.NODE_FALLBACK), (Check.GOLDEN, Reason.PARITY_FAILED)],
+)
+@pytest.mark.parametrize("when", ["before requests", "under requests", "promoted"])
+def test_what_a_sidecar_refuses_is_rejected(check: Check, reason: Reason, when: str) -> None:
+    world = updated(served())
+    old = world.status["active"]["revision"]
+    (canary,) = world.canaries()
+    if when == "before requests":
+        world.serving_pod(canary["metadata"]["name"])
+    else:
+        world.canary_available()
+    if when == "promoted":
+        world.later(seconds=61)
+        assert carried(world) != {old}
+    for pod in world.canary_pods():
+        world.verdicts[pod["metadata"]["name"]] = verdict(failed={check: reason})
+    world.settle()
+    assert world.conditions()["RolledBack"] == ("True", reason)
+    assert not world.canaries()
+    assert carried(world) == {old}
+
+
+def test_one_crash_is_no_failure() -> None:
+    world = analysing()
+    world.crash(
+        world.canaries()[0]["metadata"]["name"], Reason.BACKEND_CRASHED, restarts=1, index=0
+    )
+    world.settle()
+    assert phase(world) == "Analyzing"
+
+
+def test_requests_that_crash_both_revisions_are_not_the_new_ones_fault() -> None:
+    world = analysing()
+    (stable,) = world.serving_deployments()
+    world.later(seconds=1)
+    world.crash(stable["metadata"]["name"], Reason.BACKEND_CRASHED, restarts=1)
+    world.crash(world.canaries()[0]["metadata"]["name"], Reason.BACKEND_CRASHED, index=0)
+    world.settle()
+    assert phase(world) == "Analyzing"
+
+
+def test_with_on_failure_pause_its_pods_stay_without_requests() -> None:
+    world = served()
+    world.edit(rollout={**world.spec["rollout"], "onFailure": "Pause"})
+    updated(world).canary_available()
+    name = world.canaries()[0]["metadata"]["name"]
+    world.crash(name, Reason.BACKEND_CRASHED, index=0)
+    world.settle()
+    assert [each["metadata"]["name"] for each in world.canaries()] == [name]
+    assert components(world) == [CANARY]
+    assert world.conditions()["Stalled"][0] == "True"
+
+
+# capacity
+
+
+def test_without_a_device_the_canary_waits_and_says_what_is_missing() -> None:
+    world = updated(served()).canary_unschedulable()
+    assert world.conditions()["Ready"] == ("False", "CapacityBlocked")
+    assert world.conditions()["Reconciling"][0] == "True"
+    assert "Insufficient nvidia.com/gpu" in world.message()
+    (canary,) = world.canaries()
+    stuck = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}
+    world.set_status(canary, {"observedGeneration": 1, "replicas": 1, "conditions": [stuck]})
+    world.later(hours=2)
+    assert phase(world) == "Verifying", "a lack of devices is not its fault"
+    assert world.conditions()["Available"][0] == "True"
+
+
+def test_in_place_the_canary_takes_a_device_of_the_serving_pods() -> None:
+    world = updated(served("InPlace"))
+    old = world.status["active"]["revision"]
+    assert sorted(world.replicas().values()) == [1, 1]
+    world.all_available().canary_available().later(seconds=61)
+    assert phase(world) == "Promoting"
+    (stable,) = world.serving_deployments()
+    assert stable["spec"]["replicas"] == 1
+    assert stable["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+    world.all_available()
+    assert list(world.replicas().values()) == [2]
+    world.all_available()
+    assert world.conditions()["Ready"] == ("True", "Serving")
+    assert world.status["active"]["revision"] != old
+
+
+def test_in_place_a_rejected_canary_gives_its_device_back() -> None:
+    world = updated(served("InPlace")).all_available().canary_available()
+    world.crash(world.canaries()[0]["metadata"]["name"], Reason.BACKEND_CRASHED, index=0)
+    world.settle()
+    assert list(world.replicas().values()) == [2]
+
+
+@pytest.mark.parametrize(("strategy", "replicas"), [("InPlace", 1), ("Recreate", 2)])
+def test_without_a_device_to_spare_there_is_no_canary_but_a_way_back(
+    strategy: str, replicas: int
+) -> None:
+    world = updated(served(strategy, replicas))
+    old, new = world.status["active"]["revision"], world.status["revision"]
+    assert not world.canaries()
+    assert carried(world) == {new}
+    world.rolling(available=0).new_pod_fails(Reason.BACKEND_CRASHED)
+    assert carried(world) == {old}
+    assert world.conditions()["RolledBack"] == ("True", "BackendCrashed")
+
+
+# what happens in the middle
+
+
+def test_a_third_spec_takes_the_canarys_place() -> None:
+    world = analysing()
+    old, second = world.status["active"]["revision"], world.status["revision"]
+    world.edit(source=THIRD)
+    assert not world.canaries(), "the second one is not requested any more"
+    world.job_succeeds(published(sha256_text("third"), sha256_text("3")))
+    (canary,) = world.canaries()
+    assert revision(canary) == world.status["revision"] != second
+    assert phase(world) == "Verifying"
+    assert carried(world) == {old}
+
+
+def test_a_revert_ends_the_canary() -> None:
+    world = analysing().edit(source=FIRST)
+    assert not world.canaries()
+    assert phase(world) is None
+    assert world.conditions()["Ready"] == ("True", "Serving")
+
+
+def test_a_third_spec_during_the_promotion_starts_from_the_last_good_revision() -> None:
+    world = analysing().later(seconds=61)
+    old = world.status["active"]["revision"]
+    world.edit(source=THIRD)
+    assert carried(world) == {old}
+
+
+def test_scaling_concerns_the_serving_pods() -> None:
+    world = analysing().edit(replicas=5)
+    (stable,) = world.serving_deployments()
+    (canary,) = world.canaries()
+    assert (stable["spec"]["replicas"], canary["spec"]["replicas"]) == (5, 1)
+    assert phase(world) == "Analyzing"
+
+
+def test_a_pause_keeps_the_canary_where_it_is() -> None:
+    world = analysing()
+    world.edit(rollout={**world.spec["rollout"], "paused": True}).later(hours=1)
+    assert phase(world) == "Analyzing"
+    assert len(world.canaries()) == 1
+    world.edit(rollout={**world.spec["rollout"], "paused": False})
+    assert phase(world) == "Promoting"
+
+
+def test_a_pause_before_it_starts_holds_it() -> None:
+    world = served()
+    world.edit(rollout={**world.spec["rollout"], "paused": True})
+    updated(world)
+    assert phase(world) == "Held"
+    assert not world.canaries()
+    assert world.conditions()["Stalled"] == ("True", "Suspended")
+
+
+def test_a_restart_of_the_operator_changes_nothing() -> None:
+    for world in (updated(served()), analysing(), analysing().later(seconds=61)):
+        before = (world.status, world.replicas(), components(world))
+        world.operator_restarts()
+        assert (world.status, world.replicas(), components(world)) == before
+
+
+def test_while_an_obstacle_lasts_the_canary_goes_on() -> None:
+    world = analysing()
+    world.images, images = {}, world.images
+    world.settle()
+    assert len(world.canaries()) == 1
+    world.images = images
+    world.settle()
+    assert phase(world) == "Analyzing"
+
+
+# users
+
+
+def test_a_user_promotes_it_without_the_rest_of_the_analysis() -> None:
+    world = analysing()
+    world.annotate(PROMOTE, world.status["revision"])
+    assert phase(world) == "Promoting"
+    world.all_available()
+    assert world.conditions()["Ready"] == ("True", "Serving")
+
+
+def test_a_user_promotes_a_rejected_one() -> None:
+    world = rejected()
+    world.annotate(PROMOTE, world.status["revision"])
+    assert world.conditions()["RolledBack"][0] == "False"
+    assert carried(world) == {world.status["revision"]}
+
+
+def test_a_user_rejects_it() -> None:
+    world = analysing()
+    world.annotate(ROLLBACK, world.status["revision"])
+    assert not world.canaries()
+    assert world.conditions()["RolledBack"] == ("True", "RolledBackByUser")
+    world.annotate(ROLLBACK, None)
+    assert world.conditions()["RolledBack"][0] == "True", "until the spec changes"
+
+
+def test_a_return_to_what_served_until_today_needs_no_analysis() -> None:
+    world = analysing().later(seconds=61).all_available()
+    world.edit(source=FIRST)
+    assert not world.canaries()
+    assert phase(world) == "Promoting"
+    world.all_available()
+    assert world.conditions()["Ready"] == ("True", "Serving")
+
+
+def test_a_return_to_what_served_long_ago_is_analysed() -> None:
+    world = analysing().later(seconds=61).all_available().later(hours=25)
+    world.edit(source=FIRST)
+    assert phase(world) == "Verifying"
