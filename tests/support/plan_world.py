@@ -336,9 +336,9 @@ class World(Simulation):
         }
         kept = sum(min(count, counts.get(name, 0)) for name, count in available.items())
         asked = _asked(spec, {each.accelerator_class for each in before})
-        if spec.rollout.strategy == "InPlace":  # in which the canary uses their devices
-            asked -= sum(each["spec"]["replicas"] for each in self.canaries())
-        assert kept >= min(sum(available.values()), asked), (available, counts, asked)
+        in_place = spec.rollout.strategy == "InPlace"  # in which the canary uses their devices
+        lent = sum(each["spec"]["replicas"] for each in self.canaries()) if in_place else 0
+        assert kept >= min(sum(available.values()), asked) - lent, (available, counts, asked)
 
     def _refuse_downtime(
         self, before: list[DeploymentView], spec: InferenceModelSpec, wanted: str | None

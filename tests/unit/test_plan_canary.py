@@ -5,6 +5,8 @@ from typing import Any, Final
 import pytest
 from enginewright.contract.keys import sha256_text
 from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Published
+from enginewright.contract.signature import PublishedSignature, TensorText
 from enginewright.contract.verdict import Check
 from enginewright.manifests.labels import (
     CANARY,
@@ -265,6 +267,47 @@ def test_with_on_failure_pause_its_pods_stay_without_requests() -> None:
     assert [each["metadata"]["name"] for each in world.canaries()] == [name]
     assert components(world) == [CANARY]
     assert world.conditions()["Stalled"][0] == "True"
+
+
+# signatures
+
+
+def describing(result: Published, *inputs: str) -> Published:
+    signature = PublishedSignature.of(
+        map(TensorText.read, inputs), [TensorText.read("y:FP32[-1,10]")]
+    )
+    return result.model_copy(update={"signature": signature})
+
+
+def with_signature(*inputs: str) -> World:
+    world = World(rollout={"canary": CANARY_SPEC}, replicas=2).settle()
+    world.job_succeeds(describing(published(), "x:FP32[-1,3]")).all_available()
+    return world.edit(source=OTHER).job_succeeds(describing(SECOND, *inputs))
+
+
+# event: Rollouts | a new revision renames an input | the serving revision | `SignatureChanged` with the
+#   difference, until `rollout.allowSignatureChange`
+def test_a_signature_that_breaks_clients_is_held_until_it_is_allowed() -> None:
+    world = with_signature("pixels:FP32[-1,3]")
+    old = world.status["active"]["revision"]
+    assert phase(world) == "Held"
+    assert world.conditions()["Stalled"] == ("True", "SignatureChanged")
+    assert "x is now called pixels" in world.message()
+    assert not world.canaries()
+    assert carried(world) == {old}
+    assert [each["name"] for each in world.status["active"]["signature"]["inputs"]] == ["x"]
+    assert [each["name"] for each in world.status["target"]["signature"]["inputs"]] == ["pixels"]
+    world.annotate(PROMOTE, world.status["revision"])
+    assert phase(world) == "Held", "to promote is not to allow it"
+    world.annotate(PROMOTE, None)
+    world.edit(rollout={**world.spec["rollout"], "allowSignatureChange": True})
+    assert phase(world) == "Verifying"
+
+
+def test_a_wider_signature_is_reported() -> None:
+    world = with_signature("x:FP32[-1,-1]")
+    assert phase(world) == "Verifying"
+    assert "clients may use more: input x" in world.message()
 
 
 # capacity

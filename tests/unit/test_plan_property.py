@@ -26,6 +26,7 @@ from enginewright.manifests.labels import (
     ROLLBACK,
     SERVE,
 )
+from enginewright.observed.deployments import deployment_view
 from enginewright.observed.pods import JOB_NAME, pod_view
 from enginewright.plan.pods import never_ran
 from hypothesis import HealthCheck, Phase, settings
@@ -502,7 +503,8 @@ class Cluster(RuleBasedStateMachine):
     def what_is_rejected_gets_no_requests(self) -> None:
         world = self.world
         if world.conditions()["RolledBack"][0] == "True":
-            revisions = {_revision(each) for each in world.serving_deployments()}
+            known = map(deployment_view, world.serving_deployments())
+            revisions = {each.revision for each in known if not each.available}
             assert world.status["revision"] not in revisions
             assert world.conditions()["Stalled"][0] == "True"
             assert world.status["lastFailure"]["revision"] == world.status["revision"]

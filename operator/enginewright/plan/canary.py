@@ -31,11 +31,13 @@ from enginewright.observed.pods import PodView
 from enginewright.plan.failures import PodFailures, pod_failures, pods_of
 from enginewright.plan.outcomes import recorded_rejection, was_proven
 from enginewright.plan.replicas import replicas_by_class
+from enginewright.plan.signature import SignatureChange, compare
 from enginewright.plan.transitions import Seen, Stage, advance
 from enginewright.plan.types import Facts, MetadataIntent, ObjectRef
 
 INTERVAL: Final = 5.0  # seconds between two looks at measurements
 
+_SHOWN: Final = 5  # differences of signatures in a message
 _COMPARED: Final = (TargetPhase.VERIFYING, TargetPhase.ANALYZING)
 _GETS_REQUESTS: Final = (TargetPhase.ANALYZING, TargetPhase.PROMOTING)
 
@@ -108,7 +110,7 @@ def bring_up(
     if rejection is not None:
         return _rejected(facts, wanted, rejection, failures)
     planned = _pods(facts, wanted, deployments, before.step if before else 0)
-    wait = _why_held(facts)
+    wait = _why_held(facts, wanted, stable)
     left = _left(facts, wanted.name, since)
     stage = advance(
         Stage(before.phase, before.step) if before else None,
@@ -137,7 +139,8 @@ def bring_up(
         since=whole_second(facts.now) if is_new else since,
         spec_hash=spec_hash,
         reason=wait.reason if wait else "",
-        message=wait.message if wait else "",
+        message=wait.message if wait else _widened(wanted, stable),
+        signature=wanted.signature,
     )
     return BringUp(
         wanted,
@@ -198,6 +201,12 @@ def _rejection(
     return None if recreates and any(pod.ready for pod in pods_of(facts, revision)) else found
 
 
+def _widened(wanted: Revision, stable: Revision | None) -> str:
+    """Return what more clients may send or get, as a sentence; empty: nothing."""
+    compatible = _differences(wanted, stable).compatible
+    return f"clients may use more: {'; '.join(compatible[:_SHOWN])}" if compatible else ""
+
+
 def _skips_analysis(facts: Facts, revision: str) -> bool:
     rollout = facts.model.spec.rollout
     return (
@@ -207,10 +216,27 @@ def _skips_analysis(facts: Facts, revision: str) -> bool:
     )
 
 
-def _why_held(facts: Facts) -> Wait | None:
-    if facts.model.spec.rollout.paused:
+def _why_held(facts: Facts, wanted: Revision, stable: Revision | None) -> Wait | None:
+    rollout = facts.model.spec.rollout
+    if rollout.paused:
         return Wait(StatusReason.SUSPENDED, "spec.rollout.paused is true")
-    return None
+    if stable is None or rollout.allow_signature_change:
+        return None
+    breaking = _differences(wanted, stable).breaking
+    if not breaking:
+        return None
+    more = f" and {len(breaking) - _SHOWN} more" if len(breaking) > _SHOWN else ""
+    message = (
+        f"it breaks clients of revision {stable.name}: {'; '.join(breaking[:_SHOWN])}{more}; restore"
+        " them, or allow it with rollout.allowSignatureChange: true"
+    )
+    return Wait(StatusReason.SIGNATURE_CHANGED, message)
+
+
+def _differences(wanted: Revision, stable: Revision | None) -> SignatureChange:
+    if stable is None or stable.signature is None or wanted.signature is None:
+        return SignatureChange()
+    return compare(stable.signature, wanted.signature)
 
 
 def _waits_for(stage: Stage, failures: PodFailures) -> Wait | None:

@@ -182,16 +182,19 @@ def _status(
         rejected_backends=rejected,
         serving=_serving(facts, target, rollout.serving, prepared),
         applied=applied_state(facts, rollout),
-        active=_active(rollout),
+        active=_active(facts, rollout),
         target=rollout.target,
         last_failure=_last_failure(model, state),
         summary=_summary(model.status.summary, rollout, state.proofs),
     )
 
 
-def _active(rollout: RolloutPlan) -> ActiveRevision | None:
-    serving = rollout.serving
-    return ActiveRevision(revision=serving.last_complete) if serving else None
+def _active(facts: Facts, rollout: RolloutPlan) -> ActiveRevision | None:
+    if rollout.serving is None:
+        return None
+    name = rollout.serving.last_complete
+    kept = next((each.kept for each in facts.revisions if each.revision == name), None)
+    return ActiveRevision(revision=name, signature=kept.signature if kept else None)
 
 
 def _last_failure(model: InferenceModel, state: ModelState) -> RolloutFailure | None:

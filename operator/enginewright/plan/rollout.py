@@ -159,7 +159,8 @@ def roll_out(
     counts = _in_place(facts, _counts(facts, applied, deployments), brought)
     progress = _progress(facts, applied, deployments, counts)
     kept = {deployments[name].name for name in counts if name in deployments}
-    awaited = set() if applied is wanted_revision else _awaited(facts, counts) - set(yielding)
+    gives_up = applied is wanted_revision or (brought is not None and brought.rejection is not None)
+    awaited = set() if gives_up else _awaited(facts, counts) - set(yielding)
     obsolete = [
         each
         for each in facts.deployments
@@ -183,7 +184,10 @@ def roll_out(
             *(_canary_objects(facts, brought, applied) if brought else ()),
         ),
         delete=(
-            *(_removals(facts, obsolete) if progress.complete else ()),
+            *_removals(
+                facts,
+                [each for each in obsolete if progress.complete or _is_rejected(each, brought)],
+            ),
             *stop_canary(facts, brought.canaries if brought else {}),
             *_other_budgets(facts),
             *_old_revisions(facts, keep={applied.name, *filter(None, (name,))}),
@@ -256,6 +260,16 @@ def _canary_objects(facts: Facts, brought: BringUp, applied: Revision) -> Iterab
         number = max(numbers.values(), default=0) + 1 + (applied.name not in numbers)
         yield controller_revision(facts.model, brought.revision, number)
     yield from brought.deployments(facts)
+
+
+def _is_rejected(deployment: DeploymentView, brought: BringUp | None) -> bool:
+    """Return whether a Deployment has a rejected revision of which nothing serves."""
+    return (
+        brought is not None
+        and brought.rejection is not None
+        and deployment.revision == brought.revision.name
+        and not deployment.available
+    )
 
 
 def _awaited(facts: Facts, counts: Mapping[str, int]) -> set[str]:
