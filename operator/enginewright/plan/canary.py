@@ -21,7 +21,6 @@ from enginewright.manifests.labels import (
     COMPONENT,
     PROMOTE,
     REVISION,
-    ROLLBACK,
     SERVE,
     TRACK,
 )
@@ -29,7 +28,7 @@ from enginewright.manifests.snapshot import Revision
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
 from enginewright.plan.failures import PodFailures, pod_failures, pods_of
-from enginewright.plan.outcomes import recorded_rejection, was_proven
+from enginewright.plan.outcomes import recorded_rejection, rejection_by_user, was_proven
 from enginewright.plan.replicas import replicas_by_class
 from enginewright.plan.signature import SignatureChange, compare
 from enginewright.plan.transitions import Seen, Stage, advance
@@ -86,7 +85,8 @@ def bring_up(
     Args:
         facts: the model and its cluster.
         wanted: the revision that the spec requests.
-        stable: the last one that was rolled out with all its pods; None: there is none.
+        stable: the last one that was rolled out with all its pods, or the one to which a user rolls
+            that one back; None: there is none.
         deployments: that serve, one of each class.
         spec_hash: of the spec.
         rolled_out: whether all serving pods are of `wanted`.
@@ -164,8 +164,12 @@ def stop_canary(facts: Facts, keep: Mapping[str, int]) -> Iterator[ObjectRef]:
 def _rejected(
     facts: Facts, wanted: Revision, rejection: RolloutFailure, failures: PodFailures
 ) -> BringUp:
-    """Return that a revision is rejected; with `onFailure: Pause` its pods stay, without requests."""
-    pauses = facts.model.spec.rollout.on_failure == "Pause"
+    """Return that a revision is rejected; with `onFailure: Pause` its pods stay, without requests.
+
+    Those that a user rolls back do not.
+    """
+    by_user = rejection.reason == StatusReason.ROLLED_BACK_BY_USER
+    pauses = facts.model.spec.rollout.on_failure == "Pause" and not by_user
     applied = facts.model.status.applied
     kept = [each for each in facts.canaries if pauses and each.revision == wanted.name]
     return BringUp(
@@ -182,14 +186,9 @@ def _rejection(
     facts: Facts, revision: str, failures: PodFailures, left_to_others: Collection[str]
 ) -> RolloutFailure | None:
     """Return why the revision is not rolled out: for an earlier failure, by a user, or for one found now."""
-    metadata = facts.model.metadata
-    if metadata.annotations.get(ROLLBACK, "").partition(" ")[0] == revision:
-        return RolloutFailure(
-            revision=revision,
-            reason=StatusReason.ROLLED_BACK_BY_USER,
-            message=f"the annotation {ROLLBACK} rejects it",
-        )
-    if metadata.annotations.get(PROMOTE) == revision:
+    if by_user := rejection_by_user(facts, revision):
+        return by_user
+    if facts.model.metadata.annotations.get(PROMOTE) == revision:
         return None
     if known := recorded_rejection(facts, revision):
         return known

@@ -1,11 +1,13 @@
 """What became of a model's revisions: kept with them, so that it outlives the operator and the spec."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Final
 
+from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model_status import RolloutFailure
 from enginewright.api.scalars import whole_second
+from enginewright.manifests.labels import PROMOTE, ROLLBACK
 from enginewright.manifests.outcome import RevisionOutcome
 from enginewright.observed.revisions import RevisionView
 from enginewright.plan.types import Facts, MetadataIntent
@@ -25,6 +27,31 @@ def recorded_rejection(facts: Facts, revision: str) -> RolloutFailure | None:
         message=outcome.message,
         exit_code=outcome.exit_code,
     )
+
+
+def rejection_by_user(facts: Facts, revision: str) -> RolloutFailure | None:
+    """Return the rejection of a revision that a user has rolled back; None: none has, or it is to be promoted."""
+    annotations = facts.model.metadata.annotations
+    if annotations.get(ROLLBACK, "").partition(" ")[0] == revision:
+        return RolloutFailure(
+            revision=revision,
+            reason=StatusReason.ROLLED_BACK_BY_USER,
+            message=f"the annotation {ROLLBACK} rejects it",
+        )
+    if annotations.get(PROMOTE) == revision:
+        return None
+    known = recorded_rejection(facts, revision)
+    return known if known and known.reason == StatusReason.ROLLED_BACK_BY_USER else None
+
+
+def promoted(revisions: Iterable[RevisionView]) -> list[str]:
+    """Return the revisions that have served with all their pods, the latest first."""
+    found = [
+        (each.outcome.at, each.number, each.revision)
+        for each in revisions
+        if each.outcome and each.outcome.state == "Promoted"
+    ]
+    return [revision for _, _, revision in sorted(found, reverse=True)]
 
 
 def was_proven(facts: Facts, revision: str) -> bool:

@@ -46,7 +46,7 @@ from enginewright.observed.pods import PodView
 from enginewright.plan import pods
 from enginewright.plan.canary import BringUp, bring_up, stop_canary
 from enginewright.plan.failures import failure_of
-from enginewright.plan.outcomes import outcomes
+from enginewright.plan.outcomes import outcomes, promoted, rejection_by_user
 from enginewright.plan.replicas import covering, fixed, replicas_by_class
 from enginewright.plan.resolve import Target
 from enginewright.plan.types import Facts, MetadataIntent, ObjectRef
@@ -221,6 +221,9 @@ def _bring_up(
         return None
     before, applied = _served_before(facts), facts.model.status.applied
     stable = known.get(before.last_complete) if before else None
+    back = _chosen_by_user(facts, known, wanted.name)
+    if back is not None and (stable is None or stable.name == wanted.name):
+        stable = back  # a user rejects the revision that serves
     counts = _counts(facts, wanted, deployments)
     if facts.model.spec.rollout.strategy == "InPlace":
         counts = _less(counts, {each.accelerator_class: each.desired for each in facts.canaries})
@@ -232,7 +235,7 @@ def _bring_up(
         stable,
         tuple(deployments.values()),
         spec_hash=hashed,
-        rolled_out=complete and any(counts.values()),
+        rolled_out=complete and any(counts.values()) and back is None,
         left_to_others=left_to_others,
     )
 
@@ -360,18 +363,29 @@ def _kept(
     )
     if status.applied and goes_on and not spec.rollout.paused:
         names.insert(0, status.applied.revision)
-    if chosen := _chosen_by_user(facts, rejected):
-        names.insert(0, chosen)
+    if chosen := _chosen_by_user(facts, known, rejected):
+        names.insert(0, chosen.name)
     names.sort(key=lambda name: name == rejected)
     found = next((known[name] for name in names if name in known), None)
     return with_templates(facts, found) if found else None
 
 
-def _chosen_by_user(facts: Facts, rejected: str) -> str:
-    """Return the revision that a user's rollback names; empty: none."""
+def _chosen_by_user(facts: Facts, known: Mapping[str, Revision], rejected: str) -> Revision | None:
+    """Return the revision that replaces one that a user has rolled back; None: none has or can.
+
+    It is the one that the annotation names, else the last complete one, else the one before it.
+    """
+    if not rejected or rejection_by_user(facts, rejected) is None:
+        return None
     annotation = facts.model.metadata.annotations.get(ROLLBACK, "")
     back_from, _, back_to = annotation.partition(" ")
-    return back_to if rejected and back_from == rejected else ""
+    before = _served_before(facts)
+    names = (
+        back_to if back_from == rejected else "",
+        before.last_complete if before else "",
+        *promoted(facts.revisions),
+    )
+    return next((known[name] for name in names if name in known and name != rejected), None)
 
 
 def _counts(

@@ -1,0 +1,164 @@
+"""A user's rollback: of a canary, of a promotion under way and of the revision that serves."""
+
+from typing import Any
+
+import pytest
+from enginewright.manifests.labels import PROMOTE, REVISION, ROLLBACK
+from enginewright.manifests.outcome import RevisionOutcome
+
+from tests.support.plan_objects import OTHER, SECOND, published
+from tests.support.plan_world import World, serving
+
+THIRD = {"uri": "https://models.example/third.onnx"}
+CANARY = {"canary": {"replicas": 1, "hold": "1m"}}
+
+
+def updated(world: World, source: dict[str, Any] = OTHER) -> str:
+    """Have the spec ask for another model, which is prepared; return its revision."""
+    content = SECOND if source == OTHER else published("c" * 64, "f" * 64)
+    world.edit(source=source).job_succeeds(content)
+    return str(world.status["revision"])
+
+
+def two_served(**spec: Any) -> tuple[World, str, str]:
+    """Return a model whose second revision serves, and both revisions."""
+    world = serving(**spec)
+    first = world.status["active"]["revision"]
+    second = updated(world)
+    world.all_available()
+    assert world.status["active"]["revision"] == second
+    return world, first, second
+
+
+def carried(world: World) -> set[str]:
+    """Return the revisions that Deployments run."""
+    return {each["metadata"]["labels"][REVISION] for each in world.all("Deployment")}
+
+
+def outcome(world: World, revision: str) -> tuple[str, str]:
+    """Return the state and the reason that are recorded of a revision."""
+    (found,) = [
+        each
+        for each in world.all("ControllerRevision")
+        if each["metadata"]["labels"][REVISION] == revision
+    ]
+    read = RevisionOutcome.read(found["metadata"]["annotations"])
+    assert read
+    return read.state, read.reason
+
+
+def assert_went_back(world: World, bad: str, good: str) -> None:
+    assert carried(world) == {good}
+    world.all_available()
+    assert world.status["active"]["revision"] == good
+    assert "target" not in world.status
+    assert outcome(world, bad) == ("Rejected", "RolledBackByUser")
+    assert outcome(world, good) == ("Promoted", "")
+    assert world.conditions()["RolledBack"] == ("True", "RolledBackByUser")
+    assert world.conditions()["Available"][0] == "True"
+    assert world.status["lastFailure"]["revision"] == bad
+
+
+@pytest.mark.parametrize("on_failure", ["Rollback", "Pause"])
+@pytest.mark.parametrize("named", [True, False])
+def test_the_revision_that_serves(on_failure: str, named: bool) -> None:
+    world, first, second = two_served(rollout={"onFailure": on_failure})
+    world.annotate(ROLLBACK, f"{second} {first}" if named else second)
+    assert_went_back(world, second, first)
+
+
+@pytest.mark.parametrize("on_failure", ["Rollback", "Pause"])
+def test_a_promotion_under_way(on_failure: str) -> None:
+    world = serving(rollout={"onFailure": on_failure})
+    first = world.status["active"]["revision"]
+    second = updated(world)
+    assert world.status["target"]["phase"] == "Promoting"
+    world.rolling(available=1).annotate(ROLLBACK, second)
+    assert_went_back(world, second, first)
+
+
+def test_a_promotion_that_ends_as_the_user_decides() -> None:
+    world = serving()
+    first = world.status["active"]["revision"]
+    second = updated(world)
+    (deployment,) = world.serving_deployments()
+    world.complete(deployment["metadata"]["name"])  # the operator has not seen it yet
+    world.annotate(ROLLBACK, second)
+    assert_went_back(world, second, first)
+
+
+@pytest.mark.parametrize("analyzed", [True, False])
+def test_a_canary(analyzed: bool) -> None:
+    world = serving(rollout=CANARY)
+    first = world.status["active"]["revision"]
+    second = updated(world)
+    if analyzed:
+        (canary,) = world.canaries()
+        world.complete(canary["metadata"]["name"])
+        world.settle()
+    assert world.status["target"]["phase"] == ("Analyzing" if analyzed else "Verifying")
+    world.annotate(ROLLBACK, second)
+    assert not world.canaries()
+    assert_went_back(world, second, first)
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_going_back_needs_no_analysis_and_no_other_phase(paused: bool) -> None:
+    world, first, second = two_served()
+    world.edit(rollout={**CANARY, "paused": paused}).annotate(ROLLBACK, f"{second} {first}")
+    assert not world.canaries()
+    assert_went_back(world, second, first)
+
+
+def test_a_named_revision_is_preferred_to_the_one_before() -> None:
+    world, first, _ = two_served()
+    third = updated(world, THIRD)
+    world.all_available().annotate(ROLLBACK, f"{third} {first}")
+    assert_went_back(world, third, first)
+
+
+def test_without_a_name_it_is_the_one_before() -> None:
+    world, _, second = two_served()
+    third = updated(world, THIRD)
+    world.later(seconds=5).all_available().annotate(ROLLBACK, third)
+    assert_went_back(world, third, second)
+
+
+@pytest.mark.parametrize("to", ["", "unknown", "itself"])
+def test_without_an_earlier_revision_it_serves_on(to: str) -> None:
+    world = serving()
+    (only,) = carried(world)
+    world.annotate(ROLLBACK, f"{only} {only if to == 'itself' else to}".strip())
+    assert carried(world) == {only}
+    assert world.conditions()["Ready"] == ("True", "Serving")
+    assert outcome(world, only) == ("Promoted", "")
+
+
+def test_it_holds_without_the_annotation_and_in_a_new_operator() -> None:
+    world, first, second = two_served()
+    world.annotate(ROLLBACK, f"{second} {first}").annotate(ROLLBACK, None).operator_restarts()
+    assert_went_back(world, second, first)
+    world.later(hours=30)
+    assert_went_back(world, second, first)
+
+
+def test_it_holds_until_the_spec_asks_for_another_revision() -> None:
+    world, first, second = two_served()
+    world.annotate(ROLLBACK, f"{second} {first}").all_available()
+    third = updated(world, THIRD)
+    world.all_available()
+    assert world.status["active"]["revision"] == third
+    assert outcome(world, second) == ("Superseded", "RolledBackByUser")
+    assert world.conditions()["RolledBack"][0] == "False"
+
+
+def test_a_promotion_lifts_it() -> None:
+    world, first, second = two_served()
+    world.edit(rollout=CANARY).annotate(ROLLBACK, f"{second} {first}").all_available()
+    world.subject["metadata"]["annotations"].pop(ROLLBACK)
+    world.annotate(PROMOTE, second)
+    assert world.status["target"]["phase"] == "Promoting", "the analysis is skipped"
+    world.all_available()
+    assert world.status["active"]["revision"] == second
+    assert outcome(world, second) == ("Promoted", "")
+    assert "lastFailure" not in world.status
