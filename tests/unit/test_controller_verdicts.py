@@ -87,9 +87,9 @@ class Sidecars:
         marks = {each["metadata"]["name"]: _mark(each) for each in self.kube.all("Pod")}
         return {name for name, until in marks.items() if until > now}
 
-    async def get(self, pod: PodAddress, path: str) -> bytes:
+    async def get(self, pod: PodAddress, path: str, query: str = "") -> bytes:
         self.polls[pod.name] += 1
-        self.asked.add((pod.name, path, pod.port))
+        self.asked.add((pod.name, f"{path}?{query}" if query else path, pod.port))
         self.times.append(asyncio.get_running_loop().time())
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)

@@ -96,6 +96,7 @@ class OperatorApplication:
             plan,
             verdicts=self._verdicts.verdicts_of,
             silent=self._verdicts.silent,
+            measured=self._verdicts.measurements.measured,
         )
         self._models: Controller[ModelKey] = Controller(
             "inferencemodel",

@@ -10,6 +10,7 @@ from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import EngineReference
 from enginewright.contract.images import ImageFacts
+from enginewright.contract.measurements import Measurements
 from enginewright.contract.verdict import Verdict
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.children import of_jobs, of_owner
@@ -44,6 +45,7 @@ def gather(
     image_failures: Mapping[str, str] | None = None,
     verdicts: Callable[[Iterable[PodView]], Mapping[str, Verdict]] = lambda _pods: {},
     silent: Callable[[Iterable[PodView]], frozenset[str]] = lambda _pods: frozenset(),
+    measured: Callable[[Iterable[PodView]], Mapping[str, Measurements | None]] = lambda _pods: {},
 ) -> Facts:
     """Return the facts that a plan of a model is made from.
 
@@ -56,6 +58,7 @@ def gather(
         image_failures: why images could not be probed, by reference.
         verdicts: of the sidecars of pods, by name.
         silent: which pods' sidecars have not responded for a long time.
+        measured: what sidecars have measured during a rollout, by name of the pod; None: nothing.
     """
     namespace, name, uid = model.metadata.namespace, model.metadata.name, model.metadata.uid
 
@@ -103,6 +106,7 @@ def gather(
         ),
         verdicts=verdicts(pods),
         silent=silent(pods),
+        measurements=measured(pods),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from enginewright.api.inference_model import InferenceModel
 from enginewright.contract.images import ImageFacts
+from enginewright.contract.measurements import Measurements
 from enginewright.contract.verdict import Verdict
 from enginewright.controller.apply_plan import apply_plan
 from enginewright.controller.cache import ObjectCache
@@ -55,6 +56,7 @@ class ModelReconciler:
     plan: Callable[[Facts], Plan]
     verdicts: Callable[[Iterable[PodView]], Mapping[str, Verdict]] = lambda _pods: {}
     silent: Callable[[Iterable[PodView]], frozenset[str]] = lambda _pods: frozenset()
+    measured: Callable[[Iterable[PodView]], Mapping[str, Measurements | None]] = lambda _pods: {}
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     async def reconcile(self, key: ModelKey) -> ReconcileResult:
@@ -77,6 +79,7 @@ class ModelReconciler:
             image_failures=self.images.failures,
             verdicts=self.verdicts,
             silent=self.silent,
+            measured=self.measured,
         )
         plan = self.plan(facts)
         requeue = await apply_plan(plan, observed, self.executor, self.recorder)

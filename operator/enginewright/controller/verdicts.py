@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from enginewright.contract.report import Progress
 from enginewright.contract.verdict import RELEASE_ANNOTATION, RELEASE_SECONDS, Verdict
 from enginewright.controller.cache import ObjectCache
+from enginewright.controller.measured import MeasurementPolls
 from enginewright.controller.observe import DEPLOYMENT, POD
 from enginewright.controller.poll_schedule import SWEEP, PollSchedule, sweep_interval
 from enginewright.controller.poll_targets import (
@@ -110,6 +111,7 @@ class VerdictPoller:
         self._polls = poll_counter(registry)
         self._schedule = PollSchedule(jitter=random.random)
         self._rolling: frozenset[ModelKey] = frozenset()  # models whose pods are being replaced
+        self.measurements = MeasurementPolls(cache, http)
         self._pods: dict[str, _Pod] = {}  # by uid
         self._synced = (0, 0)  # changes of pods and Deployments in the cache
         self._released: dict[ModelKey, str] = {}  # the pod that may become unready
@@ -193,8 +195,10 @@ class VerdictPoller:
         self._rolling = frozenset(
             _model(each) for each in deployments if each.is_rolling_out and not each.is_trial
         )
+        views = self._cache.views(POD, self._cache.all(PODS))
+        self.measurements.compare(deployments, views)
         present = set()
-        for view in self._cache.views(POD, self._cache.all(PODS)):
+        for view in views:
             known = self._pods.get(view.uid)
             if known is not None and known.view is view:
                 present.add(view.uid)
@@ -258,6 +262,8 @@ class VerdictPoller:
         try:
             body = await self._http.get(address, f"/{kind}")
             self._accept(pod, body)
+            if kind == "verdict" and self.measurements.concerns(pod.view):
+                await self.measurements.poll(address, pod.view)
         except NoAnswer as error:
             result = "no-answer"
             # The sidecar of a pod that is not ready may not listen yet.
@@ -338,6 +344,7 @@ class VerdictPoller:
             or now - pod.changed < FRESH
             or (not pod.view.ready and now - max(pod.since, pod.changed) < STARTING)
             or _model(pod.view) in self._rolling
+            or self.measurements.concerns(pod.view)
             or _model(pod.view) in self._released  # the others must go on keeping the promise
         )
 

@@ -55,7 +55,7 @@ class PodAddress:
 class PodHttp(Protocol):
     """GET requests to pods."""
 
-    async def get(self, pod: PodAddress, path: str) -> bytes:
+    async def get(self, pod: PodAddress, path: str, query: str = "") -> bytes:
         """Return the body of a 200, at most `MAX_BODY` bytes. Raises NoAnswer and BadAnswer."""
         ...
 
@@ -75,11 +75,11 @@ class DirectPodHttp:
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
 
-    async def get(self, pod: PodAddress, path: str) -> bytes:
+    async def get(self, pod: PodAddress, path: str, query: str = "") -> bytes:
         """Return the body of a 200. Raises NoAnswer and BadAnswer."""
         if self._session is None:
             self._session = _session(aiohttp.TCPConnector(force_close=True, limit=0))
-        url = URL.build(scheme="http", host=pod.ip, port=pod.port, path=path)
+        url = URL.build(scheme="http", host=pod.ip, port=pod.port, path=path, query_string=query)
         status, body = await _get(self._session, url)
         return _checked(status, body)
 
@@ -107,7 +107,7 @@ class ProxiedPodHttp:
         self._loading = asyncio.Lock()
         self._connection: _Connection | None = None
 
-    async def get(self, pod: PodAddress, path: str) -> bytes:
+    async def get(self, pod: PodAddress, path: str, query: str = "") -> bytes:
         """Return the body of a 200. Raises NoAnswer and BadAnswer."""
         connection = await self._connected()
         configuration = connection.configuration
@@ -115,7 +115,8 @@ class ProxiedPodHttp:
             f"/api/v1/namespaces/{quote(pod.namespace, safe='')}"
             f"/pods/{quote(pod.name, safe='')}:{pod.port}/proxy{path}"
         )
-        url = URL(f"{configuration.host}{target}", encoded=True)
+        asked = f"?{query}" if query else ""
+        url = URL(f"{configuration.host}{target}{asked}", encoded=True)
         authorization = await authorization_of(configuration)
         status, body = await _get(
             connection.session,

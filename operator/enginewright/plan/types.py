@@ -14,6 +14,7 @@ from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.pods import DEFAULT_JOB_TEMPLATE, JobTemplate
 from enginewright.contract.images import ImageFacts
+from enginewright.contract.measurements import Measurements
 from enginewright.contract.verdict import Verdict
 from enginewright.observed.budgets import BudgetView
 from enginewright.observed.claims import ClaimView
@@ -78,6 +79,9 @@ class Facts:
     freed_elsewhere: frozenset[str] = frozenset()
     # by pod name; absent: not known, as after a restart
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    # by pod name, of both revisions during a rollout; None: its sidecar's version has none; absent:
+    # not known
+    measurements: Mapping[str, Measurements | None] = field(default_factory=dict)
     silent: frozenset[str] = frozenset()  # pods whose sidecars have not responded for five minutes
 
 

@@ -1,0 +1,89 @@
+"""What the pods of both revisions of a rollout measure, polled only while it is under way.
+
+Nothing else is kept here: the sidecars keep the measurements, so that a restart of the operator loses none.
+"""
+
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from pydantic import ValidationError
+
+from enginewright.contract.measurements import PROBE_QUERY, Measurements
+from enginewright.controller.cache import ObjectCache
+from enginewright.controller.routing import ModelKey
+from enginewright.kube.pod_http import BadAnswer, NoAnswer, PodAddress, PodHttp
+from enginewright.kube.resources import INFERENCE_MODELS
+from enginewright.manifests.labels import MODEL, REVISION, model_value
+from enginewright.observed.deployments import DeploymentView
+from enginewright.observed.pods import PodView
+
+PATH: Final = "/measurements"
+
+_logger = logging.getLogger(__name__)
+
+
+class MeasurementPolls:
+    """The last measurements of each pod whose model has a canary."""
+
+    def __init__(self, cache: ObjectCache, http: PodHttp) -> None:
+        self._cache = cache
+        self._http = http
+        self._compared: frozenset[ModelKey] = frozenset()  # models that have a canary
+        self._known: dict[str, Measurements | None] = {}  # by uid of the pod; None: it has none
+        self._logged: set[str] = set()  # pods whose invalid response was logged
+
+    def compare(self, deployments: Iterable[DeploymentView], pods: Iterable[PodView]) -> None:
+        """Find the models that have a canary, and forget pods of others."""
+        self._compared = frozenset(_model(each) for each in deployments if each.is_canary)
+        wanted = {pod.uid for pod in pods if _model(pod) in self._compared}
+        for uid in self._known.keys() - wanted:
+            del self._known[uid]
+        self._logged &= wanted
+
+    def concerns(self, pod: PodView) -> bool:
+        """Return whether the pod's model has a canary."""
+        return _model(pod) in self._compared
+
+    def measured(self, pods: Iterable[PodView]) -> dict[str, Measurements | None]:
+        """Return the measurements of `pods` by name; None: its sidecar's version has none.
+
+        Those that are not known are left out.
+        """
+        return {pod.name: self._known[pod.uid] for pod in pods if pod.uid in self._known}
+
+    async def poll(self, address: PodAddress, pod: PodView) -> None:
+        """Get the measurements of a pod; the last ones stay if it does not respond."""
+        query = f"{PROBE_QUERY}=1" if self._wants_probes(pod) else ""
+        try:
+            body = await self._http.get(address, PATH, query)
+            found = Measurements.model_validate_json(body)
+        except NoAnswer:
+            return
+        except (BadAnswer, ValidationError) as error:
+            self._invalid(pod, str(error))
+            return
+        if model_value(found.model) == pod.label(MODEL) and found.revision == pod.label(REVISION):
+            self._known[pod.uid] = found
+
+    def _wants_probes(self, pod: PodView) -> bool:
+        key = _model(pod)
+        model = self._cache.get(INFERENCE_MODELS, key.namespace, key.name) or {}
+        spec = model.get("spec") or {}
+        canary = (spec.get("rollout") or {}).get("canary") or {}
+        return bool(canary.get("probeTraffic", True))
+
+    def _invalid(self, pod: PodView, why: str) -> None:
+        self._known[pod.uid] = None
+        if pod.uid not in self._logged:
+            self._logged.add(pod.uid)
+            _logger.warning(
+                "cannot read the measurements of pod %s/%s: %s; logged once per pod",
+                pod.namespace,
+                pod.name,
+                why,
+            )
+
+
+def _model(view: PodView | DeploymentView) -> ModelKey:
+    return ModelKey(view.namespace, view.label(MODEL))

@@ -1,0 +1,101 @@
+"""Which pods are polled for measurements, and which responses are kept."""
+
+from typing import Any, Final
+
+import pytest
+from enginewright.contract.measurements import Measurements
+from enginewright.controller.cache import ObjectCache
+from enginewright.controller.measured import MeasurementPolls
+from enginewright.controller.observe import DEPLOYMENT, POD
+from enginewright.kube.pod_http import BadAnswer, NoAnswer, PodAddress
+from enginewright.kube.resources import DEPLOYMENTS, INFERENCE_MODELS, PODS
+from enginewright.manifests.labels import CANARY, MODEL, REVISION, TRACK
+
+from tests.support.fake_kube import FakeKube, at_once
+from tests.support.plan_objects import made
+
+MEASURED: Final = Measurements(model="m", revision="r1", since=1.0)
+
+
+class Pods:
+    """Two models, of which `m` has a canary, and what their sidecars answer."""
+
+    def __init__(self, **canary: Any) -> None:
+        self.kube, self.cache = FakeKube(), ObjectCache()
+        self.asked: list[str] = []
+        self.answer: bytes | Exception = MEASURED.to_json().encode()
+        self.polls = MeasurementPolls(self.cache, self)
+        spec = {"rollout": {"canary": canary}}
+        self._have(INFERENCE_MODELS, made("InferenceModel", "m", "ns", spec=spec))
+        labels = {MODEL: "m", TRACK: CANARY}
+        self._have(DEPLOYMENTS, made("Deployment", "m-canary", "ns", labels=labels, spec={}))
+        for model in ("m", "other"):
+            labels = {MODEL: model, REVISION: "r1"}
+            self._have(PODS, made("Pod", f"{model}-1", "ns", labels=labels))
+        self.compare()
+
+    def _have(self, resource: Any, obj: Any) -> None:
+        self.cache.observe(resource, self.kube.put(obj))
+
+    def compare(self) -> None:
+        deployments = self.cache.views(DEPLOYMENT, self.cache.all(DEPLOYMENTS))
+        self.polls.compare(deployments, self.views())
+
+    def views(self) -> Any:
+        return self.cache.views(POD, self.cache.all(PODS))
+
+    def poll(self) -> dict[str, Measurements | None]:
+        for view in self.views():
+            if self.polls.concerns(view):
+                at_once(self.polls.poll(PodAddress("ns", view.name, "192.0.2.1", 8081), view))
+        return self.polls.measured(self.views())
+
+    async def get(self, pod: PodAddress, path: str, query: str = "") -> bytes:
+        self.asked.append(f"{pod.name}{path}?{query}")
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    async def close(self) -> None: ...
+
+
+def test_only_pods_of_models_with_a_canary_are_polled() -> None:
+    pods = Pods()
+    assert pods.poll() == {"m-1": MEASURED}
+    assert pods.asked == ["m-1/measurements?probe=1"]
+
+
+def test_golden_inferences_are_requested_only_if_the_spec_allows_it() -> None:
+    pods = Pods(probeTraffic=False)
+    pods.poll()
+    assert pods.asked == ["m-1/measurements?"]
+
+
+def test_a_pod_that_does_not_respond_keeps_what_it_reported() -> None:
+    pods = Pods()
+    pods.poll()
+    pods.answer = NoAnswer("connection refused")
+    assert pods.poll() == {"m-1": MEASURED}
+
+
+@pytest.mark.parametrize("answer", [BadAnswer("404"), b"{}", b"no json"])
+def test_a_sidecar_that_measures_nothing_is_known_as_such(answer: bytes | Exception) -> None:
+    pods = Pods()
+    pods.poll()
+    pods.answer = answer
+    assert pods.poll() == {"m-1": None}
+
+
+def test_measurements_of_another_revision_are_not_the_pods() -> None:
+    pods = Pods()
+    pods.answer = MEASURED.model_copy(update={"revision": "r0"}).to_json().encode()
+    assert pods.poll() == {}
+
+
+def test_without_its_canary_a_model_is_forgotten() -> None:
+    pods = Pods()
+    pods.poll()
+    (deployment,) = pods.kube.all("Deployment")
+    pods.cache.observe(DEPLOYMENTS, deployment, deleted=True)
+    pods.compare()
+    assert pods.poll() == {}
