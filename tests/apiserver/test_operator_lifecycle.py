@@ -14,7 +14,10 @@ from typing import Any
 
 import pytest
 from enginewright.contract.images import ImageFacts
+from enginewright.contract.signature import PublishedSignature, TensorText
 from enginewright.contract.task import PREPARE_STAGES
+from enginewright.manifests.snapshot import Revision
+from enginewright.plan.signature import listed
 
 from tests.e2e.harness import Namespace, eventually
 from tests.support import simulated_cluster as played
@@ -35,6 +38,10 @@ FACTS = ImageFacts(
     onnx_version="1.23.2",
     runtime_version="0.1.0",
 )
+SIGNATURE = PublishedSignature.of(
+    [TensorText("x", "FP32", ("1..32", "3")), TensorText("flag", "BOOL", ())],
+    [TensorText("y", "FP32", ("-1", "10"))],
+)
 PUBLISHED = {
     "key": "cd" * 32,
     "model_digest": DIGEST,
@@ -42,6 +49,7 @@ PUBLISHED = {
     "ir_version": 8,
     "nodes": 174,
     "size_bytes": 1000,
+    "signature": SIGNATURE.model_dump(mode="json"),
 }
 GOOD: dict[str, dict[str, Any]] = {
     "fetch": {"ok": True},
@@ -228,6 +236,9 @@ def test_from_a_manifest_to_a_model_that_serves(world: World) -> None:
         status = world.user.get("im", MODEL)["status"]
         assert status["prepared"]["modelDigest"] == DIGEST
         assert status["serving"]["preparedKey"] == PUBLISHED["key"]
+        assert status["prepared"]["signature"] == listed(SIGNATURE).manifest()
+        (revision,) = world.user.items("controllerrevisions", f"enginewright.dev/model={MODEL}")
+        assert Revision.read(revision).signature == listed(SIGNATURE)
         assert status["observedGeneration"] == 1
         for kind, count in (
             ("services", 1),
