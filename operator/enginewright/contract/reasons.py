@@ -61,7 +61,11 @@ class Reason(StrEnum):
     CAPACITY_BLOCKED = "CapacityBlocked"
     SLOWER_THAN_BASELINE = "SlowerThanBaseline"
     SLOWER_THAN_BENCHMARK = "SlowerThanBenchmark"
+    SLOWER_THAN_STABLE = "SlowerThanStable"  # the new revision, than the serving one
     TOO_MANY_ERRORS = "TooManyErrors"
+    REQUESTS_REJECTED = "RequestsRejected"  # with 4xx, which the serving revision answers
+    MEMORY_GROWTH = "MemoryGrowth"
+    ANSWERS_CHANGED = "AnswersChanged"
     SERVER_DOWN = "ServerDown"
     DEVICE_LOST = "DeviceLost"  # every run fails with an error of the device
     RUNS_FAIL = "RunsFail"  # every run fails, also with inputs that are known to be valid
@@ -154,7 +158,11 @@ REMEDIES: Final[dict[Reason, str]] = {
     ),
     Reason.SLOWER_THAN_BASELINE: "check the node for other load, a throttled device or a CPU limit, and move the pod",
     Reason.SLOWER_THAN_BENCHMARK: "check the node for a throttled device, another MIG profile than the class's or other load, and move the pod",
+    Reason.SLOWER_THAN_STABLE: "compare precision, backend and placement of the two revisions; raise maxLatencyRatio in spec.rollout.analysis if it may be slower",
     Reason.TOO_MANY_ERRORS: "read the server's log",
+    Reason.REQUESTS_REJECTED: "keep names, data types and shapes of the inputs, or change the clients first: see in the server's log what it rejects",
+    Reason.MEMORY_GROWTH: "find the leak, such as in a library of spec.extensions; raise maxMemoryGrowth in spec.rollout.analysis if the growth is expected",
+    Reason.ANSWERS_CHANGED: "compare the two models on your own samples; raise maxOutputDifference in spec.rollout.analysis if the change is intended",
     Reason.SERVER_DOWN: "read the server's log and its last termination message",
     Reason.DEVICE_LOST: (
         "the server restarts automatically; if it recurs, look for Xid in the node's kernel log,"

@@ -1,0 +1,168 @@
+"""Whether the new revision takes longer in the model: like compared with like, at any number of looks.
+
+Each size class of requests and each golden sample is compared with itself only, so a different mix of
+requests cannot look like a regression (Simpson's paradox). Each series has a test of its own, so that
+one that regresses does not drown among others, and all together have one more, weighted by certainty,
+as many small amounts of evidence add up. The error probability is divided by the number of tests
+(Bonferroni).
+
+A revision fails when its estimated ratio is above the limit *and* a true ratio of 1 is implausible.
+At `min_samples`, the first condition decides nearly always; with fewer, or a low limit, the second.
+
+The operator looks at every poll, and repeated looks at a test of 1% fail far more than 1% (Armitage,
+McPherson and Rowe, Journal of the Royal Statistical Society A 132, 1969). So data count only up to the
+last of the looks at `min_samples` * 2^j measurements, which a comparison without memory finds again
+from the counts, and the error probability is spent on them (Lan and DeMets, Biometrika 70, 1983): half of
+it at j = 0, and four times less with each look away from it. Early looks so find gross regressions
+only. Later ones, where the first windows are no longer kept and polls see fresh data, have next to no
+error probability left to add up.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, floor, log2
+from statistics import median
+from typing import Final
+
+from enginewright.analysis.result import AnalysisLimits, AnalysisResult, Figure, State
+from enginewright.analysis.series import Arm, Key, Pair, pairs, pooled
+from enginewright.analysis.shift import Shift, shift
+from enginewright.contract.measurements import Measurements
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Finding
+
+FALSE_FAILURES: Final = 0.01  # probability over all looks, without a change
+_SPENT: Final = 0.5  # share of it at `min_samples`
+_LESS: Final = 4.0  # times, with each look away from it
+_BOUND: Final = 0.05  # error probability of a bound under the limit, which passes early
+LEAST: Final = 20  # measurements of each revision
+
+
+@dataclass(frozen=True)
+class _Test:
+    name: str
+    pair: Pair  # as measured until now
+    shift: Shift | None  # at the last look
+    state: State
+
+
+def compare_latency(
+    stable: Sequence[Measurements], canary: Sequence[Measurements], limits: AnalysisLimits
+) -> AnalysisResult:
+    """Compare time in the model."""
+    series = pairs(stable, canary)
+    tests = list(_tests(series, limits))
+    figures = tuple(_figure(each, limits) for each in tests)
+    if findings := tuple(_finding(each, limits) for each in tests if each.state == "failed"):
+        return AnalysisResult("failed", findings=findings, figures=figures)
+    total = _together(series)
+    if total.count >= limits.min_samples or (
+        tests and all(each.state == "passed" for each in tests)
+    ):
+        return AnalysisResult("passed", figures=figures)
+    return AnalysisResult(
+        "inconclusive", waits_for=_waits_for(series, total, limits), figures=figures
+    )
+
+
+def _tests(series: Mapping[Key, Pair], limits: AnalysisLimits) -> Iterator[_Test]:
+    number = len(series) + (len(series) > 1)
+    if len(series) > 1:
+        total = _together(series)
+        look = _look(total.count, limits)
+        shifts = [_shift(each, _until(total, look)) for each in series.values()]
+        found = _combined([each for each in shifts if each]) if look else None
+        yield _Test("all latencies", total, found, _state(found, look, number, limits))
+    for (source, name), pair in series.items():
+        what = f"requests of {name} elements" if source == "requests" else f"golden sample {name!r}"
+        look = _look(pair.count, limits)
+        found = _shift(pair, _until(pair, look)) if look else None
+        yield _Test(f"latency of {what}", pair, found, _state(found, look, number, limits))
+
+
+def _look(count: int, limits: AnalysisLimits) -> int:
+    """Return the count of the last look; 0: there was none."""
+    if count < LEAST:
+        return 0
+    base = max(limits.min_samples, LEAST)
+    return max(LEAST, floor(base * 2.0 ** floor(log2(count / base))))
+
+
+def _until(pair: Pair, look: int) -> float:
+    return max(pair.stable.reached(look), pair.canary.reached(look))
+
+
+def _shift(pair: Pair, until: float) -> Shift | None:
+    return shift(pair.stable.until(until), pair.canary.until(until))
+
+
+def _combined(shifts: Sequence[Shift]) -> Shift | None:
+    """Return the mean, weighted by the inverse of the variance."""
+    if not shifts:
+        return None
+    weights = [1 / each.moderated for each in shifts]
+    total = sum(weights)
+    shares = [weight / total for weight in weights]
+    return Shift(
+        mean=sum(share * each.mean for share, each in zip(shares, shifts, strict=True)),
+        slices=sum(each.slices - 1 for each in shifts) + 1,
+        variance=sum(share**2 * each.variance for share, each in zip(shares, shifts, strict=True)),
+        moderated=1 / total,
+    )
+
+
+def _state(found: Shift | None, look: int, tests: int, limits: AnalysisLimits) -> State:
+    if found is None:
+        return "inconclusive"
+    away = abs(floor(log2(look / max(limits.min_samples, LEAST)) + 1e-9))
+    level = FALSE_FAILURES * _SPENT / _LESS**away / tests
+    if found.ratio > limits.max_latency_ratio and found.chance_above(1.0) < level:
+        return "failed"
+    enough = look >= limits.min_samples
+    passed = enough or found.chance_below(limits.max_latency_ratio) < _BOUND
+    return "passed" if passed else "inconclusive"
+
+
+def _together(series: Mapping[Key, Pair]) -> Pair:
+    return Pair(
+        pooled(each.stable for each in series.values()),
+        pooled(each.canary for each in series.values()),
+    )
+
+
+def _figure(test: _Test, limits: AnalysisLimits) -> Figure:
+    return Figure(
+        name=test.name,
+        unit="seconds",
+        stable=_seconds(test.pair.stable),
+        canary=_seconds(test.pair.canary),
+        ratio=test.shift.ratio if test.shift else None,
+        limit=limits.max_latency_ratio,
+        stable_samples=test.pair.stable.count,
+        canary_samples=test.pair.canary.count,
+        state=test.state,
+    )
+
+
+def _seconds(arm: Arm) -> float | None:
+    return exp(median(value for _, value in arm.windows)) if arm.windows else None
+
+
+def _finding(test: _Test, limits: AnalysisLimits) -> Finding:
+    ratio = test.shift.ratio if test.shift else float("nan")
+    return Finding(
+        reason=Reason.SLOWER_THAN_STABLE,
+        cause=f"{test.name}: {ratio:.2f} times that of the serving revision,"
+        f" limit {limits.max_latency_ratio:g}",
+    )
+
+
+def _waits_for(series: Mapping[Key, Pair], total: Pair, limits: AnalysisLimits) -> str:
+    if not series:
+        return "latency: measurements of the same size or golden sample on both revisions"
+    lacks = [
+        f"{arm.count} of {limits.min_samples} measurements of the {whose} revision"
+        for arm, whose in ((total.stable, "serving"), (total.canary, "new"))
+        if arm.count < limits.min_samples
+    ]
+    return f"latency: {' and '.join(lacks)}"

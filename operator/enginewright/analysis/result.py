@@ -1,0 +1,57 @@
+"""What the comparison of two revisions takes and gives."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from enginewright.contract.report import Finding
+
+State: TypeAlias = Literal["passed", "failed", "inconclusive"]
+
+
+@dataclass(frozen=True)
+class AnalysisLimits:
+    """`spec.rollout.analysis` and `minSamples`, as numbers; a share of 0.1% is 0.001."""
+
+    max_latency_ratio: float  # of the new revision / of the serving one, at least 1
+    max_error_share: float  # by which the share of 5xx may exceed that of the serving revision
+    max_memory_growth: float  # share of the memory at the start that the serving one does not grow
+    max_output_difference: float | None  # relative, in the Euclidean norm; None: reported only
+    min_samples: int  # latency measurements of each revision, unless fewer decide
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One comparison, for people."""
+
+    name: str  # such as "latency of golden sample 'min'"
+    unit: Literal["seconds", "share", "difference"]  # of the values
+    stable: float | None  # of the serving revision; None: not measured
+    canary: float | None  # of the new revision
+    ratio: float | None  # canary / stable, as estimated; None: not a ratio
+    limit: float | None  # of the ratio, or of the excess over `stable`; None: reported only
+    stable_samples: int
+    canary_samples: int
+    state: State
+
+
+@dataclass(frozen=True)
+class AnalysisResult:
+    """Result of all comparisons, or of one kind."""
+
+    state: State
+    findings: tuple[Finding, ...] = ()  # of "failed"
+    waits_for: str = ""  # of "inconclusive", such as "latency: 40 of 100 measurements of ..."
+    figures: tuple[Figure, ...] = ()
+
+
+def joined(parts: Iterable[AnalysisResult]) -> AnalysisResult:
+    """Return the parts as one: any failure fails, and otherwise anything undecided waits."""
+    parts = tuple(parts)
+    findings = tuple(each for part in parts for each in part.findings)
+    waits_for = "; ".join(part.waits_for for part in parts if part.waits_for)
+    figures = tuple(each for part in parts for each in part.figures)
+    if findings:
+        return AnalysisResult("failed", findings=findings, figures=figures)
+    state: State = "inconclusive" if waits_for else "passed"
+    return AnalysisResult(state, waits_for=waits_for, figures=figures)

@@ -1,0 +1,80 @@
+"""Latency windows of the same requests, or the same golden sample, of both revisions.
+
+Only windows since the new revision's first start are compared, as load and neighbours differed before.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import ceil, inf, log
+from typing import TypeAlias
+
+from enginewright.analysis.shift import Windows
+from enginewright.contract.measurements import WINDOW, LatencySeries, Measurements
+
+Key: TypeAlias = tuple[str, str]  # source and name
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One revision's measurements of one series, its pods together."""
+
+    windows: Windows = ()
+    count: int = 0  # measurements, including those whose windows are no longer kept
+
+    def until(self, time: float) -> Windows:
+        """Return the windows up to a Unix time."""
+        return [each for each in self.windows if each[0] <= time]
+
+    def reached(self, count: int) -> float:
+        """Return when there were `count` measurements, as far as their windows are kept."""
+        return self.windows[min(ceil(count / WINDOW), len(self.windows)) - 1][0]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The same series of both revisions."""
+
+    stable: Arm
+    canary: Arm
+
+    @property
+    def count(self) -> int:
+        """Return how many measurements each revision has at least."""
+        return min(self.stable.count, self.canary.count)
+
+
+def pairs(stable: Sequence[Measurements], canary: Sequence[Measurements]) -> dict[Key, Pair]:
+    """Return the series that both revisions have."""
+    start = min((each.since for each in canary), default=inf)
+    arms = [_arms(each, start) for each in (stable, canary)]
+    return {
+        key: Pair(arms[0][key], arms[1][key]) for key in sorted(arms[0].keys() & arms[1].keys())
+    }
+
+
+def pooled(arms: Iterable[Arm]) -> Arm:
+    """Return several as one."""
+    arms = tuple(arms)
+    windows = sorted(each for arm in arms for each in arm.windows)
+    return Arm(windows, sum(arm.count for arm in arms))
+
+
+def _arms(pods: Iterable[Measurements], start: float) -> dict[Key, Arm]:
+    found: dict[Key, list[Arm]] = {}
+    for pod in pods:
+        for series in pod.latencies:
+            arm = _arm(series, max(start, pod.since))
+            if arm.windows:
+                found.setdefault((series.source, series.name), []).append(arm)
+    return {key: pooled(arms) for key, arms in found.items()}
+
+
+def _arm(series: LatencySeries, start: float) -> Arm:
+    kept = [(at, log(seconds)) for at, seconds in series.windows if at >= start and seconds > 0]
+    count = WINDOW * len(kept)
+    dropped = series.count >= WINDOW * (len(series.windows) + 1)
+    if dropped and len(kept) == len(series.windows) > 1:
+        # the earlier ones since `start` are counted as if the rate had been the same
+        share = (kept[-1][0] - start) / max(kept[-1][0] - kept[0][0], 1e-9)
+        count = int(min(series.count, max(count, count * share)))
+    return Arm(kept, count)

@@ -1,0 +1,127 @@
+"""Whether a share of the new revision's responses exceeds that of the serving one, at any number of looks.
+
+The evidence is an e-value, the likelihood of the new revision's counts averaged over all shares, divided
+by that of the largest share that is allowed. Its chance of ever exceeding 1/a is at most a, however
+often it is looked at (Ville's inequality; Ramdas, Gruenwald, Vovk and Shafer, Statistical Science 38,
+2023), so counts without a history suffice. It is exact for any count: five of five are enough, one of
+200 is not. Fewer than five never are, as clients send a request that fails again. The serving revision's share is taken at the upper end of its 95% interval, so that nothing
+fails against a revision that has hardly answered itself (Wilson, Journal of the American Statistical
+Association 22, 1927).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import lgamma, log, log1p, sqrt
+from typing import Final
+
+from enginewright.analysis.result import AnalysisLimits, AnalysisResult, Figure, State
+from enginewright.contract.measurements import Measurements
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Finding
+
+MAX_REJECTED: Final = 0.2  # by which the share of 4xx may exceed that of the serving revision
+_FALSE_FAILURES: Final = 0.003  # probability over all looks, of each of the shares
+_LEAST: Final = 5  # of the new revision
+_QUANTILE: Final = 1.645  # 95%, one-sided
+
+
+@dataclass(frozen=True)
+class Share:
+    """`part` of `whole` responses."""
+
+    part: int
+    whole: int
+
+    @property
+    def value(self) -> float | None:
+        """Return the share; None: of nothing."""
+        return self.part / self.whole if self.whole else None
+
+    @property
+    def upper(self) -> float:
+        """Return the end of its interval by Wilson's score."""
+        if not self.whole:
+            return 1.0
+        z2, p = _QUANTILE**2, self.part / self.whole
+        spread = _QUANTILE * sqrt(p * (1 - p) * self.whole + z2 / 4)
+        return min(1.0, (self.part + z2 / 2 + spread) / (self.whole + z2))
+
+
+def exceeds(stable: Share, canary: Share, excess: float) -> bool:
+    """Return whether the share of `canary` exceeds that of `stable` by more than `excess`."""
+    allowed = stable.upper + excess
+    if canary.part < max(_LEAST, allowed * canary.whole) or allowed >= 1:
+        return False
+    rest = canary.whole - canary.part
+    averaged = lgamma(canary.part + 1) + lgamma(rest + 1) - lgamma(canary.whole + 2)
+    largest = canary.part * log(allowed) + rest * log1p(-allowed)
+    return averaged - largest > -log(_FALSE_FAILURES)
+
+
+def compare_shares(
+    stable: Sequence[Measurements], canary: Sequence[Measurements], limits: AnalysisLimits
+) -> AnalysisResult:
+    """Compare errors, rejected requests and golden inferences."""
+    figures: list[Figure] = []
+    findings: list[Finding] = []
+    for name, reason, excess, share in (
+        ("5xx responses", Reason.TOO_MANY_ERRORS, limits.max_error_share, _responses(5)),
+        ("4xx responses", Reason.REQUESTS_REJECTED, MAX_REJECTED, _responses(4)),
+        (
+            "failed golden inferences",
+            Reason.TOO_MANY_ERRORS,
+            limits.max_error_share,
+            _golden_failed,
+        ),
+        ("wrong golden inferences", Reason.PARITY_FAILED, 0.0, _golden_wrong),
+    ):
+        theirs, ours = share(stable), share(canary)
+        # one wrong golden inference is one too many, unless the serving revision has them too
+        wrong = reason is Reason.PARITY_FAILED and ours.part > 0 and theirs.part == 0
+        failed = wrong or exceeds(theirs, ours, excess)
+        figures.append(_figure(name, theirs, ours, excess, "failed" if failed else "passed"))
+        if failed:
+            cause = f"{name}: {_of(ours)} of the new revision, {_of(theirs)} of the serving one"
+            findings.append(Finding(reason=reason, cause=cause))
+    return AnalysisResult(
+        "failed" if findings else "passed", tuple(findings), figures=tuple(figures)
+    )
+
+
+def _responses(hundreds: int) -> Callable[[Iterable[Measurements]], Share]:
+    def share(pods: Iterable[Measurements]) -> Share:
+        codes = [each for pod in pods for each in pod.responses.items()]
+        part = sum(count for code, count in codes if code.startswith(str(hundreds)))
+        return Share(part, sum(count for _, count in codes))
+
+    return share
+
+
+def _golden_failed(pods: Iterable[Measurements]) -> Share:
+    pods = tuple(pods)
+    failed = sum(pod.golden_failed for pod in pods)
+    return Share(failed, failed + sum(pod.golden_ok + pod.golden_wrong for pod in pods))
+
+
+def _golden_wrong(pods: Iterable[Measurements]) -> Share:
+    pods = tuple(pods)
+    wrong = sum(pod.golden_wrong for pod in pods)
+    return Share(wrong, wrong + sum(pod.golden_ok for pod in pods))
+
+
+def _figure(name: str, stable: Share, canary: Share, limit: float, state: State) -> Figure:
+    return Figure(
+        name=name,
+        unit="share",
+        stable=stable.value,
+        canary=canary.value,
+        ratio=None,
+        limit=limit,
+        stable_samples=stable.whole,
+        canary_samples=canary.whole,
+        state=state,
+    )
+
+
+def _of(share: Share) -> str:
+    return f"{share.part} of {share.whole}"

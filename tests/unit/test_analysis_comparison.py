@@ -1,0 +1,93 @@
+"""Answers, and all comparisons together."""
+
+from dataclasses import replace
+from math import nan
+
+import pytest
+from enginewright.analysis.answers import compare_answers
+from enginewright.analysis.comparison import compare
+from enginewright.analysis.result import AnalysisResult, joined
+from enginewright.contract.measurements import AnswerChange, Measurements, OutputChange
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Finding
+
+from tests.support.rollout_load import START
+from tests.support.rollout_simulation import limits
+
+LIMITED = replace(limits(), max_output_difference=0.05)
+
+
+def pod(*relative: float | None, failure: str = "") -> Measurements:
+    outputs = tuple(
+        OutputChange(name=f"output{number}", relative=each) for number, each in enumerate(relative)
+    )
+    answers = AnswerChange(prepared_key="k", samples=4, outputs=outputs, failure=failure)
+    return Measurements(model="m", revision="r", since=START, answers=answers)
+
+
+def test_the_largest_difference_of_any_pod_is_reported() -> None:
+    found = compare_answers([pod(0.5, 0.1), pod(0.2, 0.3)], limits())
+    assert found.state == "passed"
+    assert [(each.name, each.canary, each.canary_samples) for each in found.figures] == [
+        ("output 'output0'", 0.5, 8),
+        ("output 'output1'", 0.3, 8),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("relative", "causes"),
+    [
+        ((0.01, 0.05), 0),
+        ((0.01, 0.06), 1),
+        ((0.5, 0.5), 2),
+        ((None,), 1),
+        ((nan,), 1),
+    ],
+)
+def test_only_above_a_limit_do_answers_fail(
+    relative: tuple[float | None, ...], causes: int
+) -> None:
+    assert compare_answers([pod(*relative)], limits()).findings == ()
+    found = compare_answers([pod(*relative)], LIMITED)
+    assert [each.reason for each in found.findings] == [Reason.ANSWERS_CHANGED] * causes
+
+
+def test_an_output_that_one_pod_cannot_compare_stays_so() -> None:
+    for pods in ([pod(0.01), pod(None)], [pod(None), pod(0.01)]):
+        (figure,) = compare_answers(pods, LIMITED).figures
+        assert (figure.canary, figure.state) == (None, "failed")
+
+
+def test_answers_that_cannot_be_compared_fail_a_limit_only() -> None:
+    other = pod(failure="the input 'x' is not known")
+    assert compare_answers([other], limits()).state == "passed"
+    (finding,) = compare_answers([other, other], LIMITED).findings
+    assert finding.cause.endswith("the input 'x' is not known")
+
+
+def test_a_limit_waits_for_answers() -> None:
+    nothing = Measurements(model="m", revision="r", since=START)
+    assert compare_answers([nothing], limits()).state == "passed"
+    assert compare_answers([nothing], LIMITED).state == "inconclusive"
+    assert compare_answers([nothing, pod(0.01)], LIMITED).state == "passed"
+
+
+def test_any_failure_fails_and_anything_undecided_waits() -> None:
+    failed = AnalysisResult(
+        "failed", findings=(Finding(reason=Reason.MEMORY_GROWTH, cause="it grows"),)
+    )
+    waits = AnalysisResult("inconclusive", waits_for="latency")
+    passed = AnalysisResult("passed")
+    assert joined([passed, waits, failed]) == failed
+    assert joined([passed, waits, waits]) == AnalysisResult(
+        "inconclusive", waits_for="latency; latency"
+    )
+    assert joined([passed, passed]) == passed
+
+
+def test_errors_fail_without_any_latency() -> None:
+    stable = Measurements(model="m", revision="r", since=START, responses={"200": 1000})
+    canary = stable.model_copy(update={"responses": {"500": 10}})
+    found = compare([stable], [canary], limits())
+    assert (found.state, found.waits_for) == ("failed", "")
+    assert [each.reason for each in found.findings] == [Reason.TOO_MANY_ERRORS]

@@ -1,0 +1,205 @@
+"""Latency is compared like with like, and decided once there is enough."""
+
+from typing import Final
+
+import pytest
+from enginewright.analysis.comparison import compare
+from enginewright.analysis.result import AnalysisResult, Figure, State
+from enginewright.contract.measurements import WINDOWS, LatencySeries, Measurements
+from enginewright.contract.reasons import Reason
+
+from tests.support.rollout_load import Load, Noise, pod, seeded, series, windows
+from tests.support.rollout_simulation import limits
+
+STEADY: Final = Noise(sigma=0.05)
+BOTH: Final = (
+    "latency: 20 of 100 measurements of the serving revision and"
+    " 30 of 100 measurements of the new revision"
+)
+
+
+def measured(
+    seed: int,
+    count: int,
+    name: str = "1000",
+    *,
+    seconds: float = 0.01,
+    interval: float = 1.0,
+    noise: Noise = STEADY,
+) -> LatencySeries:
+    """Return a series with the same common load for every seed."""
+    load = Load.of(seeded(0), noise)
+    return series(windows(seeded(seed), count, load, seconds=seconds, interval=interval), name)
+
+
+def golden(found: LatencySeries) -> LatencySeries:
+    return found.model_copy(update={"source": "golden"})
+
+
+def seconds(found: AnalysisResult) -> list[Figure]:
+    return [each for each in found.figures if each.unit == "seconds"]
+
+
+def together(
+    stable: LatencySeries, canary: LatencySeries, min_samples: int = 100
+) -> AnalysisResult:
+    return compare([pod(stable)], [pod(canary)], limits(min_samples))
+
+
+def test_a_regression_names_its_series_ratio_and_limit() -> None:
+    found = together(measured(1, 200), measured(2, 200, seconds=0.015))
+    (finding,) = found.findings
+    (figure,) = seconds(found)
+    assert (found.state, finding.reason) == ("failed", Reason.SLOWER_THAN_STABLE)
+    assert (figure.name, figure.state) == ("latency of requests of 1000 elements", "failed")
+    assert (figure.limit, figure.stable_samples, figure.canary_samples) == (1.2, 200, 200)
+    assert figure.ratio == pytest.approx(1.5, rel=0.1)
+    assert figure.canary == pytest.approx(0.015, rel=0.2)
+    assert finding.cause.startswith(f"{figure.name}: {figure.ratio:.2f} times")
+
+
+@pytest.mark.parametrize("ratio", [0.3, 0.9, 1.0, 1.1])
+def test_faster_or_within_the_limit_passes(ratio: float) -> None:
+    assert together(measured(1, 200), measured(2, 200, seconds=0.01 * ratio)).state == "passed"
+
+
+@pytest.mark.parametrize(
+    ("stable", "canary", "waits_for"),
+    [
+        (40, 200, "latency: 40 of 100 measurements of the serving revision"),
+        (200, 10, "latency: 10 of 100 measurements of the new revision"),
+        (20, 30, BOTH),
+    ],
+)
+def test_too_few_measurements_are_waited_for(stable: int, canary: int, waits_for: str) -> None:
+    noisy = Noise(sigma=0.5)
+    found = together(measured(1, stable, noise=noisy), measured(2, canary, noise=noisy))
+    assert (found.state, found.waits_for) == ("inconclusive", waits_for)
+
+
+def test_a_model_that_is_slow_and_steady_need_not_reach_the_count() -> None:
+    quiet = Noise(sigma=0.05, swing=1.0)
+
+    def verdict(count: int) -> State:
+        stable, canary = (measured(each, count, interval=10.0, noise=quiet) for each in (1, 2))
+        return together(stable, canary, min_samples=1000).state
+
+    assert [verdict(count) for count in (10, 40)] == ["inconclusive", "passed"]
+
+
+def test_nothing_in_common_is_no_comparison() -> None:
+    found = together(measured(1, 200, "1000"), measured(2, 200, "2000", seconds=1.0))
+    assert (found.state, found.waits_for[:8]) == ("inconclusive", "latency:")
+    found = together(measured(1, 200), golden(measured(2, 200, seconds=1.0)))
+    assert found.state == "inconclusive"
+    assert compare([], [pod(measured(1, 200))], limits()).state == "inconclusive"
+    assert compare([pod(measured(1, 200))], [], limits()).state == "inconclusive"
+
+
+def test_golden_inferences_decide_alone_and_count_with_requests() -> None:
+    slow = golden(measured(2, 200, seconds=0.02))
+    assert together(golden(measured(1, 200)), slow).state == "failed"
+
+    def arm(seed: int, took: float) -> list[Measurements]:
+        requests, probes = (
+            measured(each, 60, seconds=took, noise=Noise()) for each in (seed, seed + 1)
+        )
+        return [pod(requests, golden(probes))]
+
+    # close to the limit, so that all measurements are needed
+    assert compare(arm(1, 0.01), arm(3, 0.0115), limits(120)).state == "passed"
+    assert compare(arm(1, 0.01), arm(3, 0.0115), limits(130)).state == "inconclusive"
+
+
+def test_another_mix_of_sizes_is_no_regression() -> None:
+    def arm(seed: int, small: int, large: int) -> Measurements:
+        return pod(
+            measured(seed, small, "1000", seconds=0.01, interval=400 / small),
+            measured(seed + 1, large, "9000", seconds=0.5, interval=400 / large),
+        )
+
+    found = compare([arm(1, 400, 40)], [arm(3, 40, 400)], limits())
+    assert found.state == "passed"
+    assert [each.ratio for each in seconds(found)] == pytest.approx([1.0] * 3, rel=0.2)
+
+
+def test_a_regression_of_one_size_does_not_drown_among_others() -> None:
+    def arm(seed: int, slower: float) -> Measurements:
+        small = [measured(seed + each, 400, str(each)) for each in range(6)]
+        return pod(*small, measured(seed + 9, 200, "9000", seconds=0.5 * slower))
+
+    found = compare([arm(1, 1.0)], [arm(21, 1.4)], limits())
+    assert [each.name for each in found.figures if each.state == "failed"] == [
+        "latency of requests of 9000 elements"
+    ]
+
+
+def test_many_small_amounts_of_evidence_add_up() -> None:
+    noise = Noise(sigma=0.25)
+
+    def arm(seed: int, slower: float) -> Measurements:
+        sizes = range(30)
+        return pod(
+            *(measured(seed + s, 40, str(s), seconds=0.01 * slower, noise=noise) for s in sizes)
+        )
+
+    found = compare([arm(1, 1.0)], [arm(41, 1.35)], limits())
+    assert "all latencies" in {each.name for each in found.figures if each.state == "failed"}
+
+
+def test_pods_of_a_revision_are_pooled() -> None:
+    stable = [pod(measured(each, 30, noise=Noise())) for each in range(1, 5)]
+    canary = [pod(measured(each, 50, noise=Noise())) for each in range(5, 7)]
+    found = compare(stable, canary, limits(100))
+    assert found.state == "passed"
+    (figure,) = seconds(found)
+    assert (figure.stable_samples, figure.canary_samples) == (120, 100)
+
+
+def test_what_the_serving_revision_measured_before_does_not_count() -> None:
+    earlier = [(at - 1000, 0.001) for at, _ in measured(1, 200).windows]
+    assert together(series(earlier), measured(2, 200)).state == "inconclusive"
+    both = series([*earlier, *measured(1, 200).windows])
+    assert together(both, measured(2, 200)).state == "passed"
+
+
+def test_load_that_slows_both_is_not_the_new_revisions() -> None:
+    """Under the second half's load of 3 times, the new revision has most of its measurements."""
+    quiet = Noise(sigma=0.1, swing=1.0)
+
+    def halves(seed: int, first: int, second: int) -> LatencySeries:
+        before = measured(seed, first, interval=200 / first, noise=quiet).windows
+        after = measured(seed + 1, second, interval=200 / second, noise=quiet, seconds=0.03).windows
+        return series([*before, *((at + 250, value) for at, value in after)])
+
+    assert together(halves(1, 400, 100), halves(3, 100, 400)).state == "passed"
+
+
+def test_measurements_whose_windows_are_dropped_still_count() -> None:
+    few = limits(min_samples=50_000)
+
+    def busy(seed: int, seconds: float) -> Measurements:
+        found = measured(seed, 10 * WINDOWS, seconds=seconds, interval=0.001, noise=Noise())
+        late = [(at + 56.0, s) for at, s in found.windows]
+        return pod(series(late).model_copy(update={"count": 60_000}))
+
+    assert compare([busy(1, 0.01)], [busy(2, 0.01)], few).state == "passed"
+    assert compare([busy(1, 0.01)], [busy(2, 0.014)], few).state == "failed"
+    (figure,) = seconds(compare([busy(1, 0.01)], [busy(2, 0.01)], few))
+    assert figure.canary_samples == pytest.approx(60_000, rel=0.01)
+
+
+def test_the_verdict_changes_at_the_looks_only() -> None:
+    stable = windows(seeded(1), 400, Load.of(seeded(0), Noise()))
+    canary = windows(seeded(2), 400, Load.of(seeded(0), Noise()), seconds=0.012)
+    ratios = [
+        seconds(together(series(stable[:count]), series(canary[:count])))[0].ratio
+        for count in range(2, 41)
+    ]
+    assert len(set(ratios)) == len({20, 25, 50, 100, 200, 400})
+
+
+def test_no_measurements_are_needed_where_none_are_asked_for() -> None:
+    assert compare([pod()], [pod()], limits(0)).state == "passed"
+    slow = together(measured(1, 40), measured(2, 40, seconds=3.0), min_samples=0)
+    assert slow.state == "failed"
