@@ -119,7 +119,7 @@ def server_limits() -> str:
         ),
         (
             "age of a connection",
-            f"{limits.connection_age:g} s; then the next answer says `Connection: close`, to rebalance",
+            f"{limits.connection_age:g} s ± {limits.age_jitter:.0%}; then the next answer says `Connection: close`, or the connection is closed after {limits.aged_idle_seconds:g} s without a request, so that clients reach new pods",
         ),
     )
     return table(("", ""), rows)

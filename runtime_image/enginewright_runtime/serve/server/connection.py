@@ -8,6 +8,7 @@ in order; reading from a client that pipelines pauses until then.
 
 import asyncio
 import enum
+import random
 import time
 from collections.abc import Iterable
 from http import HTTPStatus
@@ -77,9 +78,9 @@ class Connection(asyncio.BufferedProtocol):
         "_buffer",
         "_chunked",
         "_deadline",
+        "_expires",
         "_filled",
         "_heads",
-        "_opened",
         "_pending",
         "_reading_paused",
         "_request",
@@ -103,7 +104,7 @@ class Connection(asyncio.BufferedProtocol):
         self._deadline = _NEVER
         self._filled = 0
         self._started = 0.0
-        self._opened = 0.0
+        self._expires = _NEVER
         self._reading_paused = False
         self._writing_paused = False
         self._request: HttpRequest | None = None
@@ -117,8 +118,12 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = stream = cast("asyncio.Transport", transport)
         stream.set_write_buffer_limits(high=0)  # pause as soon as the kernel's buffer is full
-        self._opened = time.monotonic()
-        self._deadline = self._opened + self._settings.idle_seconds
+        now = time.monotonic()
+        self._deadline = now + self._settings.idle_seconds
+        # at different times, so that clients that connected together do not reconnect together
+        jitter = self._settings.age_jitter
+        spread = random.uniform(1 - jitter, 1 + jitter)  # noqa: S311 - no secret
+        self._expires = now + self._settings.connection_age * spread
         if not self._app.connected(self):
             self._finish(self._app.refuse(503, "too many connections; try again later"))
 
@@ -190,7 +195,7 @@ class Connection(asyncio.BufferedProtocol):
         if state in (_State.BODY, _State.CHUNKED):
             limit = self._started + self._transfer_seconds(self._filled)
         else:
-            limit = self._deadline
+            limit = min(self._deadline, self._aged_limit())
         if now <= limit:
             return
         if state is _State.CLOSING or self._writing_paused:
@@ -202,13 +207,24 @@ class Connection(asyncio.BufferedProtocol):
 
     def close_idle(self) -> None:
         """Close if no request is in progress."""
-        if (
-            self._state is _State.HEAD
-            and not self._pending
-            and not self._writing_paused
-            and self._transport is not None
-        ):
+        if self._idle and self._transport is not None:
             self._transport.close()
+
+    @property
+    def _idle(self) -> bool:
+        return self._state is _State.HEAD and not self._pending and not self._writing_paused
+
+    def _aged_limit(self) -> float:
+        """Return when an idle connection is closed for its age.
+
+        A client that sends requests reads `Connection: close` before that. One that pauses may send
+        its next request while the connection is being closed, so a short pause is not enough.
+        """
+        if not self._idle:
+            return _NEVER
+        settings = self._settings
+        idle_since = self._deadline - settings.idle_seconds
+        return max(self._expires, idle_since + settings.aged_idle_seconds)
 
     @property
     def waiting(self) -> tuple[bool, float] | None:
@@ -395,9 +411,7 @@ class Connection(asyncio.BufferedProtocol):
         self._app.release(request)
         now = time.monotonic()
         wanted = request.keep_alive
-        keep = (
-            wanted and not self._app.draining and now - self._opened < self._settings.connection_age
-        )
+        keep = wanted and not self._app.draining and now < self._expires
         if not keep:
             connection = b"Connection: close\r\n"
         elif request.version == "1.0":

@@ -26,7 +26,11 @@ class ServerSettings:
     idle_seconds: float = 75.0  # keep-alive without a request
     transfer_grace: float = 10.0
     transfer_rate: int = 16 * 1024  # bytes per second
-    connection_age: float = 300.0  # the first response after this age closes the connection
+    # Clients that keep their connections reach new pods only when these end. The first response
+    # after this age, which varies by `age_jitter` from connection to connection, closes it.
+    connection_age: float = 60.0
+    age_jitter: float = 0.1  # share of it
+    aged_idle_seconds: float = 5.0  # without a request, after which an old connection is closed too
     sweep_seconds: float = 0.5  # interval at which the time limits are enforced
     run_seconds: float = 50.0  # a run longer than this and than 15 warm-up runs is terminated
     stuck_seconds: float = 60.0  # a run longer than this and than 20 warm-up runs: not live

@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
+import math
 import time
-from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -25,9 +25,12 @@ class SidecarApp(ApplicationBase):
     """The application behind all connections of one sidecar."""
 
     def __init__(self, pod_state: PodState, monitor: Monitor) -> None:
-        super().__init__(
-            replace(ServerSettings(), connections=_CONNECTIONS, reserved_connections=0)
+        settings = ServerSettings(
+            connections=_CONNECTIONS,
+            reserved_connections=0,
+            connection_age=math.inf,  # pods' own addresses are asked: there is nothing to rebalance
         )
+        super().__init__(settings)
         self._pod_state = pod_state
         self._monitor = monitor
         self._scrape: asyncio.Task[bytes] | None = None

@@ -1,0 +1,82 @@
+"""Connections end at their maximum age without a client that sees a failure, and so does the sidecar's."""
+
+import http.client
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from enginewright.contract.verdict import Check
+
+from tests.support.serving import Server, linear_model
+from tests.support.sidecar import Sidecar, artifact, value
+
+GET = b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n"
+
+
+@pytest.fixture
+def aging(tmp_path: Path) -> Iterator[Server]:
+    task = artifact(tmp_path, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
+    with Server(
+        tmp_path, task, connection_age=0.5, aged_idle_seconds=0.3, sweep_seconds=0.05
+    ) as server:
+        yield server
+
+
+def test_a_keep_alive_client_reconnects_and_sees_no_failure(aging: Server) -> None:
+    body = json.dumps(
+        {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 8], "data": [1.0] * 8}]}
+    )
+    client = http.client.HTTPConnection("127.0.0.1", aging.port, timeout=5)
+    last, connections, answers, closes = None, 0, 0, 0
+    ends = time.monotonic() + 3.0
+    while time.monotonic() < ends:
+        client.request("POST", "/v2/models/m/infer", body)
+        if client.sock is not last and client.sock is not None:
+            last, connections = client.sock, connections + 1
+        answer = client.getresponse()
+        answer.read()
+        assert answer.status == 200
+        answers += 1
+        closes += answer.getheader("connection") == "close"
+        time.sleep(0.01)
+    client.close()
+    assert connections in (closes, closes + 1)
+    assert 3.0 / 0.6 - 1 <= closes <= 3.0 / 0.45
+    assert answers > 10 * closes
+
+
+def test_an_idle_connection_is_closed_at_its_age_and_a_pausing_one_is_not(aging: Server) -> None:
+    with aging.wire() as idle, aging.wire() as pausing:
+        idle.send(GET)
+        assert idle.receive().status == 200
+        began = time.monotonic()
+        for _ in range(100):
+            pausing.send(GET)
+            if pausing.receive().headers.get("connection") == "close":
+                break
+            time.sleep(0.15)  # shorter than what closes an old one
+        else:
+            pytest.fail("no connection is ever old")
+        assert time.monotonic() - began >= 0.4
+        assert pausing.closed()
+        assert idle.closed()
+        assert time.monotonic() - began < 5  # an idle one has 75 s otherwise
+
+
+def test_a_sidecar_reconnects_without_counting_a_failure(aging: Server) -> None:
+    with Sidecar(aging.root, aging.task, aging.port, pace=0.1) as sidecar:
+        sidecar.until_ready()
+        ends = time.monotonic() + 3.0
+        while time.monotonic() < ends:
+            assert sidecar.is_ready()
+            assert {each.state for each in sidecar.verdict().checks} <= {"ok", "unknown"}
+            time.sleep(0.05)
+        metrics = sidecar.metrics()
+        for check in Check:
+            assert value(metrics, "enginewright_probe_failures_total", check=check) == 0
+        assert sidecar.check(Check.SERVER).state == "ok"
+        assert sidecar.check(Check.GOLDEN).state == "ok"
+        assert "admitted again" not in sidecar.log()
