@@ -150,3 +150,92 @@ def test_a_sidecar_that_comes_later_does_not_take_old_requests_for_idleness() ->
     traffic = Traffic()
     traffic.add([bucket(1000)], 5.0)
     assert traffic.idle(6.0) == 1.0
+
+
+# A higher rate on request.
+
+
+def probing(idle: float = 0.0) -> ProbeFacts:
+    return ProbeFacts(PROVEN, idle, probing=True)
+
+
+def duty(known: ProbeFacts, costs: dict[str, float], own: float = 0.0) -> tuple[float, float]:
+    """Return runs per second and the share of the server's time over a hundred simulated seconds."""
+    order = admitted(**costs)
+    order.interval(right(min(costs.values())), known)
+    now, runs, spent = 0.0, 0, 0.0
+    while now < 100.0:
+        sample = order.next(known, now).sample
+        found = ProbeResult(sample, costs[sample], own, compute=costs[sample])
+        order.interval(found, known)
+        runs += 1
+        spent += costs[sample]
+        now += max(order.pace(known), costs[sample])
+    return runs / now, spent / now
+
+
+@pytest.mark.parametrize("cost", [0.0001, 0.001, 0.01, 0.1, 1.0])
+@pytest.mark.parametrize(("idle", "share"), [(0.0, 0.05), (59.0, 0.05), (61.0, 0.2), (1e9, 0.2)])
+def test_a_higher_rate_takes_its_share_and_no_more(cost: float, idle: float, share: float) -> None:
+    costs = dict.fromkeys(NAMES, cost)
+    rate, spent = duty(probing(idle), costs)
+    assert rate <= 1 / SETTINGS.admission_interval + 0.01
+    assert spent <= share * 1.001
+    # all of the share, where the least interval allows
+    assert spent >= 0.95 * min(share, cost / SETTINGS.admission_interval)
+    usual, _ = duty(serving(idle), costs)
+    assert rate >= 2.9 * usual
+
+
+def test_a_higher_rate_is_of_cheap_samples_only() -> None:
+    order = admitted(**BATCHES)
+    found = [order.next(probing(1e9), float(second)).sample for second in range(1000)]
+    assert set(found) == {"min"}
+    _, spent = duty(probing(1e9), BATCHES)
+    assert spent <= 0.2001
+
+
+def test_a_higher_rate_is_limited_by_the_sidecars_own_time_too() -> None:
+    rate, _ = duty(probing(1e9), dict.fromkeys(NAMES, 0.001), own=0.05)
+    assert rate == pytest.approx(0.05 / 0.05, rel=0.02)
+
+
+def test_a_deferred_run_of_a_higher_rate_waits_no_longer_than_that_allows() -> None:
+    order = admitted()
+    order.interval(right(0.025), probing())
+    assert order.pace(probing()) == pytest.approx(0.5)
+    assert order.next(probing(), 0.0).defer == pytest.approx(2.0)
+    assert order.next(probing(61.0), 0.0).defer == 0.0
+
+
+def test_a_request_for_a_higher_rate_changes_the_pace_at_once_and_for_its_time_only() -> None:
+    """The interval for which a result counts stays: the request may end at any moment."""
+    order = turns()
+    assert order.interval(right(0.1), probing()) == pytest.approx(20.0)
+    assert order.pace(serving()) == pytest.approx(20.0)
+    assert order.pace(probing()) == pytest.approx(2.0)
+    assert order.pace(serving()) == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        ProbeResult("min", 0.01, 0.0, compute=0.01, wrong="output 'y' ..."),
+        ProbeResult("min", 0.0, 0.0, not_run="the server is too busy"),
+    ],
+)
+def test_after_a_wrong_or_missing_answer_the_pace_is_the_same_on_request(
+    found: ProbeResult,
+) -> None:
+    order = turns()
+    proven = PROVEN if found.wrong is None else PROVEN - {"min"}
+    known = ProbeFacts(proven, 0.0, probing=True)
+    order.interval(found, known)
+    assert order.pace(known) == 1.0
+
+
+def test_after_a_restart_the_next_run_does_not_wait_for_the_old_interval() -> None:
+    order = admitted(min=1.0, opt=1.0, max=1.0)
+    order.interval(right(1.0), serving())
+    assert order.pace(serving()) == 60.0
+    assert order.pace(ProbeFacts(frozenset(), 0.0)) == 1.0

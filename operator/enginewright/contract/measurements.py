@@ -1,10 +1,10 @@
 """What a sidecar has measured about its pod: `GET /measurements`, port 8081.
 
 The operator polls it only during a rollout, to compare the new revision's pods with those of the revision
-that serves. The sidecar keeps the measurements, so that a restart of the operator loses none.
+that serves. Server and sidecar keep the measurements, so that a restart of the operator loses none.
 """
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -12,14 +12,17 @@ from enginewright.contract.base import Digest, Message, Text
 
 WINDOW: Final = 10  # consecutive measurements for each median
 WINDOWS: Final = 400  # latest ones that are kept of each series
+SERIES: Final = 16  # of each source; of more size classes, those with most requests
 PROBE_QUERY: Final = "probe"  # /measurements?probe=1 asks for golden inferences at a higher rate
 PROBING_SECONDS: Final = 15.0  # for which it holds, so that it ends when the operator stops polling
+
+Source: TypeAlias = Literal["requests", "golden"]
 
 
 class LatencySeries(Message):
     """Time in the model for requests of one size class, or for one golden sample."""
 
-    source: Literal["requests", "golden"]
+    source: Source
     name: Text  # input elements as decimal digits (`execution.size_class`), or the sample's name
     count: int  # measurements since `Measurements.since`
     # Unix time of the last measurement, median seconds of `WINDOW` consecutive ones; oldest first
@@ -31,6 +34,15 @@ class MemorySample(Message):
 
     at: float  # Unix time
     bytes: int
+
+
+class ServerMeasurements(Message):
+    """What the server reports to its own sidecar: `GET /v2/models/<model>/measurements`."""
+
+    started: float  # Unix time of the process's start
+    memory_bytes: int  # resident
+    responses: dict[str, int] = Field(default_factory=dict)  # clients' requests by status code
+    latencies: Annotated[tuple[LatencySeries, ...], Field(max_length=SERIES)] = ()
 
 
 class OutputChange(Message):
@@ -62,5 +74,5 @@ class Measurements(Message):
     golden_wrong: int = 0  # whose outputs did not
     golden_failed: int = 0  # that the server could not run
     memory: Annotated[tuple[MemorySample, ...], Field(max_length=WINDOWS)] = ()  # oldest first
-    latencies: tuple[LatencySeries, ...] = ()
+    latencies: Annotated[tuple[LatencySeries, ...], Field(max_length=2 * SERIES)] = ()
     answers: AnswerChange | None = None  # None: nothing to compare with, or not compared yet

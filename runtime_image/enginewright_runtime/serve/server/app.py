@@ -14,11 +14,13 @@ from typing import Any, Final
 from urllib.parse import unquote_to_bytes, urlsplit
 
 import orjson
+from enginewright.contract.measurements import ServerMeasurements
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import LIVE_PATH, READY_PATH, ServeTask
 
 import enginewright_runtime.serve.server.metrics as figures
 from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.serve.server import memory
 from enginewright_runtime.serve.server.application import ApplicationBase, json_response
 from enginewright_runtime.serve.server.connection import Connection
 from enginewright_runtime.serve.server.decode import Decoder
@@ -52,6 +54,7 @@ class _Resource(enum.Enum):
     MODEL_READY = enum.auto()
     INFER = enum.auto()
     EXECUTION = enum.auto()
+    MEASUREMENTS = enum.auto()
     METRICS = enum.auto()
 
 
@@ -78,6 +81,7 @@ class ServerApp(ApplicationBase):
         """Create it; requests with `probe_token` are the sidecar's, "" disables probes."""
         super().__init__(settings)
         self.metrics = figures.Metrics(task.model, task.revision)
+        self._started = time.time()
         self._task = task
         self._probe_token = probe_token.encode()
         self._state = "starting"  # shown to users while not ready
@@ -166,6 +170,8 @@ class ServerApp(ApplicationBase):
                 b"Allow: %b\r\n" % allowed,
             )
         request.route = resource
+        if resource is _Resource.MEASUREMENTS and not self._is_probe(request):
+            return self.refuse(403, "only the pod's sidecar may read this; see its /measurements")
         return self._admit_inference(request) if infer else None
 
     def account(self, request: HttpRequest, size: int) -> HttpResponse | None:
@@ -373,9 +379,24 @@ class ServerApp(ApplicationBase):
             response = self.refuse(503, f"the model is not ready: {self._state}", _RETRY)
         elif resource is _Resource.EXECUTION:
             response = json_response(200, serving.model.execution.document())
+        elif resource is _Resource.MEASUREMENTS:
+            response = json_response(200, self._measurements(serving))
         else:
             response = json_response(200, serving.metadata)
         return response
+
+    def _measurements(self, serving: _Serving) -> bytes:
+        requests = self.metrics.requests.items()
+        return (
+            ServerMeasurements(
+                started=self._started,
+                memory_bytes=memory.resident_bytes(),
+                responses={str(code): count for code, count in requests if count},
+                latencies=serving.model.buckets.latencies(),
+            )
+            .to_json()
+            .encode()
+        )
 
     def why_not_live(self) -> HealthProblem | None:
         """Return why the process should be restarted, None when it works or is still loading."""
@@ -439,6 +460,7 @@ def _resources(task: ServeTask) -> dict[bytes, _Resource]:
         found[f"{base}/ready"] = _Resource.MODEL_READY
         found[f"{base}/infer"] = _Resource.INFER
         found[f"{base}/execution"] = _Resource.EXECUTION
+        found[f"{base}/measurements"] = _Resource.MEASUREMENTS
     return {path.encode(): resource for path, resource in found.items()}
 
 

@@ -4,11 +4,15 @@ A mean over all requests changes when clients send larger ones; by size it chang
 model becomes slower. Used by one thread at a time: the loading one, then the event loop's.
 """
 
+import time
+from collections.abc import Callable
 from typing import Final
 
 from enginewright.contract.execution import ComputeBucket, size_class
+from enginewright.contract.measurements import SERIES, LatencySeries
 
 from enginewright_runtime.serve.server.decode import Feeds
+from enginewright_runtime.serve.windows import Windows
 
 _MOST_SHAPES: Final = 10_000  # remembered as having run before
 
@@ -16,9 +20,12 @@ _MOST_SHAPES: Final = 10_000  # remembered as having run before
 class ComputeBuckets:
     """Counts and times by size."""
 
-    __slots__ = ("_counts", "_seconds", "_shapes", "_untimed", "_warmup")
+    __slots__ = ("_clock", "_counts", "_seconds", "_shapes", "_untimed", "_warmup", "_windows")
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """Count nothing yet; `clock` returns the Unix time."""
+        self._clock = clock
+        self._windows: dict[int, Windows] = {}
         self._counts: dict[int, int] = {}
         self._seconds: dict[int, float] = {}
         self._untimed: dict[int, int] = {}
@@ -45,6 +52,15 @@ class ComputeBuckets:
         size = _size(feeds)
         self._counts[size] = self._counts.get(size, 0) + 1
         self._seconds[size] = self._seconds.get(size, 0.0) + seconds
+        windows = self._windows.get(size) or self._new_windows(size)
+        windows.add(seconds, self._clock())
+
+    def _new_windows(self, size: int) -> Windows:
+        """Return the windows of a size that has none; the rarest size loses its own for them."""
+        if len(self._windows) == SERIES:
+            del self._windows[min(self._windows, key=lambda each: self._counts[each])]
+        self._windows[size] = windows = Windows(self._counts[size] - 1)
+        return windows
 
     def add_untimed(self, feeds: Feeds) -> None:
         """Count a request whose time is not representative; it is traffic nevertheless."""
@@ -62,6 +78,12 @@ class ComputeBuckets:
                 untimed=self._untimed.get(size, 0),
             )
             for size in sorted({*self._counts, *self._warmup, *self._untimed})
+        )
+
+    def latencies(self) -> tuple[LatencySeries, ...]:
+        """Return the medians of the sizes with most requests, by size."""
+        return tuple(
+            windows.series("requests", str(size)) for size, windows in sorted(self._windows.items())
         )
 
 

@@ -5,7 +5,9 @@ import contextlib
 import math
 import time
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
+
+from enginewright.contract.measurements import PROBE_QUERY
 
 from enginewright_runtime.serve.server.application import ApplicationBase, json_response
 from enginewright_runtime.serve.server.connection import Connection
@@ -18,7 +20,7 @@ from enginewright_runtime.serve.sidecar.pod_state import PodState
 
 _CONNECTIONS: Final = 64  # kubelet, operator, Prometheus, users
 _SWEEP_SECONDS: Final = 1.0
-_PATHS: Final = ("/readyz", "/healthz", "/verdict", "/metrics")
+_PATHS: Final = ("/readyz", "/healthz", "/verdict", "/metrics", "/measurements")
 
 
 class SidecarApp(ApplicationBase):
@@ -34,6 +36,7 @@ class SidecarApp(ApplicationBase):
         self._pod_state = pod_state
         self._monitor = monitor
         self._scrape: asyncio.Task[bytes] | None = None
+        self._measuring: asyncio.Task[None] | None = None
         self._answering: set[asyncio.Task[None]] = set()
 
     async def sweep(self) -> None:
@@ -53,7 +56,7 @@ class SidecarApp(ApplicationBase):
         """Refuse a request that is not a GET of an existing path."""
         if request.method not in (b"GET", b"HEAD"):
             return self.refuse(405, "use GET", b"Allow: GET, HEAD\r\n")
-        if _path(request.target) not in _PATHS:
+        if _target(request).path not in _PATHS:
             return self.refuse(404, f"not found; the paths are {', '.join(_PATHS)}")
         return None
 
@@ -66,19 +69,25 @@ class SidecarApp(ApplicationBase):
         """Do nothing: `account` reserves nothing."""
 
     def serve(self, connection: Connection, request: HttpRequest) -> HttpResponse | None:
-        """Answer; /metrics later, since the server's metrics must be fetched first."""
-        match _path(request.target):
+        """Answer; /metrics and /measurements later, since the server is asked first."""
+        target = _target(request)
+        match target.path:
             case "/readyz":
                 return _state("ready", ok=self._pod_state.ready)
             case "/healthz":
                 return _state("healthy", ok=self._monitor.alive)
             case "/verdict":
                 return json_response(200, self._pod_state.verdict().to_json().encode())
+            case "/measurements":
+                if parse_qs(target.query).get(PROBE_QUERY) == ["1"]:
+                    self._pod_state.probe()
+                answer = self._report(connection)
             case _:
-                task = asyncio.create_task(self._expose(connection))
-                self._answering.add(task)
-                task.add_done_callback(self._answering.discard)
-                return None
+                answer = self._expose(connection)
+        task = asyncio.create_task(answer)
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+        return None
 
     async def _expose(self, connection: Connection) -> None:
         if self._scrape is None or self._scrape.done():
@@ -89,12 +98,23 @@ class SidecarApp(ApplicationBase):
         text = expose(self._pod_state, server)
         connection.respond(HttpResponse(200, CONTENT_TYPE, [text], len(text)))
 
+    async def _report(self, connection: Connection) -> None:
+        if self._measuring is None or self._measuring.done():
+            self._measuring = asyncio.create_task(self._monitor.measure())
+        with contextlib.suppress(Exception):  # what was measured before is reported in any case
+            await asyncio.shield(self._measuring)
+        document = self._pod_state.measurements.document
+        if document is None:
+            connection.respond(self.refuse(503, "the server has not reported measurements yet"))
+        else:
+            connection.respond(json_response(200, document.to_json().encode()))
 
-def _path(target: bytes) -> str:
+
+def _target(request: HttpRequest) -> SplitResult:
     try:
-        return urlsplit(target.decode(errors="replace")).path
+        return urlsplit(request.target.decode(errors="replace"))
     except ValueError:
-        return ""
+        return urlsplit("")
 
 
 def _state(what: str, *, ok: bool) -> HttpResponse:

@@ -47,19 +47,19 @@ class Client:
         self._lock = asyncio.Lock()
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def get(self, path: str, seconds: float) -> ServerResponse:
-        """GET `path` within `seconds`.
+    async def get(self, path: str, seconds: float, headers: str = "") -> ServerResponse:
+        """GET `path` within `seconds`, with extra header lines, each with its CRLF.
 
         Raises:
             UnreachableError: there was no complete response.
         """
-        head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\n\r\n"
+        head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\n{headers}\r\n"
         return await self._ask((head.encode(),), seconds)
 
     async def post(
         self, path: str, headers: str, body: Sequence[bytes | memoryview], seconds: float
     ) -> ServerResponse:
-        """POST a body in parts to `path` with extra header lines, each with its CRLF; likewise."""
+        """POST a body in parts to `path`; likewise."""
         head = (
             f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\n{headers}"
             f"Content-Length: {sum(map(len, body))}\r\n\r\n"

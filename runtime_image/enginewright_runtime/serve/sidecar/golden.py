@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from enginewright_runtime.proof.parity.comparison import difference, scales_of
 from enginewright_runtime.proof.parity.tolerances import Tolerance, Tolerances
 from enginewright_runtime.proof.parity.variation import VaryingOutputs
-from enginewright_runtime.serve.probe_token import HEADER
 from enginewright_runtime.serve.sidecar.client import Client, ServerResponse, UnreachableError
 from enginewright_runtime.serve.sidecar.protocol import (
     EncodedRequest,
@@ -70,11 +69,11 @@ class GoldenProbe:
         samples: GoldenSamples,
         manifest: Manifest,
         seconds: float,
-        token: str = "",
+        own: str = "",
     ) -> None:
-        """Create it; `seconds` is the timeout, `token` identifies the sidecar to our server."""
+        """Create it; `seconds` is the timeout, `own` the header line that identifies the sidecar."""
         self._client = client
-        self._probe = f"{HEADER}: {token}\r\n" if token else ""
+        self._own = own
         self._path = f"/v2/models/{model}/infer"
         self._samples = samples
         self._tolerances = Tolerances.of(manifest.recipe, manifest.precision)
@@ -153,7 +152,7 @@ class GoldenProbe:
         )
 
     async def _post(self, request: EncodedRequest, defer: float) -> ServerResponse:
-        headers = self._probe
+        headers = self._own
         if defer:
             headers += f"Enginewright-Defer: {defer * 1000:.0f}\r\n"
         if request.json_length is None:

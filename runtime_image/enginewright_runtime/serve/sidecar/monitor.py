@@ -13,13 +13,14 @@ from typing import Final
 
 import orjson
 from enginewright.contract.execution import Execution
+from enginewright.contract.measurements import ServerMeasurements
 from enginewright.contract.reasons import NOTHING_RUNS, Reason
 from enginewright.contract.task import LIVE_PATH, READY_PATH
 from enginewright.contract.verdict import Check, CheckVerdict
 from pydantic import ValidationError
 
 from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.serve.probe_token import read_or_create
+from enginewright_runtime.serve.probe_token import HEADER, read_or_create
 from enginewright_runtime.serve.sidecar.client import Client, ServerResponse, UnreachableError
 from enginewright_runtime.serve.sidecar.errors import response_counts
 from enginewright_runtime.serve.sidecar.golden import GoldenProbe
@@ -53,18 +54,24 @@ class Monitor:
         self._queries = Client(server_port)
         self._scrapes = Client(server_port)
         inferences = Client(server_port, 2 * samples.largest_outputs)
-        self._clients = (self._health, self._queries, self._scrapes, inferences)
+        self._measuring = Client(server_port)
+        self._clients = (self._health, self._queries, self._scrapes, self._measuring, inferences)
         model = pod_state.task.model
         self._execution_path = f"/v2/models/{model}/execution"
+        self._measurements_path = f"/v2/models/{model}/measurements"
+        self._measured_at = float("-inf")
+        token = read_or_create(paths.probe_token)
+        self._own = f"{HEADER}: {token}\r\n" if token else ""
         self._probe = GoldenProbe(
             inferences,
             model,
             samples,
             pod_state.manifest,
             settings.probe_seconds,
-            read_or_create(paths.probe_token),
+            self._own,
         )
         self._schedule = ProbeSchedule(samples.names, settings)
+        self._golden_began = float("-inf")
         self._serving = asyncio.Event()
         self._due = dict.fromkeys(OF_EXECUTION, 0.0)
         self._logged: dict[Check, CheckVerdict] = {}
@@ -82,6 +89,7 @@ class Monitor:
                     "golden": self._run_golden,
                     "errors": lambda: self._poll_errors(interval[Check.ERRORS]),
                     "release": self._read_release,
+                    "measurements": self._sample_memory,
                 }.items():
                     group.create_task(self._loop(name, act), name=name)
         finally:
@@ -104,6 +112,24 @@ class Monitor:
             if response.status == 200 and plain and len(response.body) <= _EXPOSITION_BYTES:
                 return bytes(response.body)
         return b""
+
+    async def measure(self, *, sample: bool = False) -> None:
+        """Read the server's measurements unless they are recent; `sample`: keep its memory too."""
+        now = time.monotonic()
+        if now - self._measured_at < self._settings.measurements_age and not sample:
+            return
+        with contextlib.suppress(UnreachableError, ValidationError):
+            seconds = self._settings.scrape_seconds
+            response = await self._measuring.get(self._measurements_path, seconds, self._own)
+            if response.status == 200:
+                reported = ServerMeasurements.model_validate_json(response.body)
+                self._pod_state.measurements.server(reported, time.time(), sample=sample)
+                self._measured_at = now
+
+    async def _sample_memory(self) -> float:
+        began = time.monotonic()
+        await self.measure(sample=True)
+        return _rest(self._settings.memory_interval, began)
 
     async def _loop(self, name: str, act: Callable[[], Awaitable[float]]) -> None:
         """Run `act` until cancelled; it returns the seconds to sleep."""
@@ -191,19 +217,30 @@ class Monitor:
         return True
 
     async def _run_golden(self) -> float:
-        began = time.monotonic()
+        """Run the next golden inference if it is due.
+
+        When it is changes in the meantime: the operator may ask for a higher rate, or the server
+        restart.
+        """
         try:
             async with asyncio.timeout(self._settings.intervals[Check.SERVER]):
                 await self._serving.wait()
         except TimeoutError:
             return 0.0
-        turn = self._schedule.next(self._pod_state.known, began)
+        began = time.monotonic()
+        known = self._pod_state.known
+        rest = self._golden_began + self._schedule.pace(known) - began
+        if rest > 0:
+            return min(rest, self._settings.intervals[Check.SERVER])
+        self._golden_began = began
+        turn = self._schedule.next(known, began)
         found = await self._probe.run(turn.sample, turn.defer)
         if found.unreachable:
             self._serving.clear()  # the health loop sets it again
         interval = self._schedule.interval(found, self._pod_state.known)
         self._pod_state.golden(found, interval)
-        return _rest(interval, began)
+        self._pod_state.measurements.golden(found, time.time())
+        return 0.0
 
     async def _poll_errors(self, interval: float) -> float:
         began = time.monotonic()

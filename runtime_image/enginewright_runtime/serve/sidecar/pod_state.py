@@ -8,6 +8,7 @@ from typing import Final
 from enginewright.contract import report
 from enginewright.contract.execution import Baseline, Execution, PlacementFacts
 from enginewright.contract.manifest import Manifest
+from enginewright.contract.measurements import PROBING_SECONDS
 from enginewright.contract.reasons import NOTHING_RUNS, Reason
 from enginewright.contract.task import ServeTask
 from enginewright.contract.verdict import Check, FallbackVerdict, Verdict
@@ -19,6 +20,7 @@ from enginewright_runtime.serve.sidecar.checks import CheckBoard, CheckResult
 from enginewright_runtime.serve.sidecar.errors import ErrorShare
 from enginewright_runtime.serve.sidecar.golden import ProbeResult
 from enginewright_runtime.serve.sidecar.latency import LiveLatency, ProbeLatency, Slowness
+from enginewright_runtime.serve.sidecar.measurements import PodMeasurements
 from enginewright_runtime.serve.sidecar.probe_schedule import ProbeFacts, Traffic
 from enginewright_runtime.serve.sidecar.readiness import Gate
 from enginewright_runtime.serve.sidecar.settings import SidecarSettings
@@ -64,6 +66,8 @@ class PodState:
         self.latency = ProbeLatency(settings)
         self.probes = DurationHistogram(_PROBE_BOUNDS)
         self.reported: Execution | None = None
+        self.measurements = PodMeasurements(task)
+        self._probing_until = float("-inf")
         self._gate = Gate(task.promise.policy)
         self._samples = samples
         self._settings = settings
@@ -165,6 +169,10 @@ class PodState:
         self._released_until = self._clock() + seconds if seconds else float("-inf")
         self._decide()
 
+    def probe(self) -> None:
+        """The operator asks for golden inferences at a higher rate, which ends by itself."""
+        self._probing_until = self._clock() + PROBING_SECONDS
+
     # Derived state.
 
     @property
@@ -198,6 +206,7 @@ class PodState:
             idle=self._traffic.idle(self._clock()),
             served=self._traffic.served,
             undecided=self.latency.undecided(self._clock()),
+            probing=self._clock() < self._probing_until,
         )
 
     @property
@@ -285,6 +294,7 @@ class PodState:
         self.board.forget(why)
         self._gate.restart()
         self.live.restart()
+        self.measurements.restart()
         self._traffic = Traffic()
         self._errors = ErrorShare(self._settings)
         self.latency.restart()

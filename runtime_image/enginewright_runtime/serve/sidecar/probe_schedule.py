@@ -3,6 +3,9 @@
 To be admitted a pod must pass every sample. Once it serves, golden inferences compete with clients'
 requests, so only the smallest sample and samples that take no longer than an average request run,
 while no request is waiting. Larger samples run only while the pod is idle.
+
+During a rollout the operator asks for a higher rate, to compare latencies. It is bounded by shares of
+the server's time too, and larger samples then do not run.
 """
 
 from collections.abc import Collection, Sequence
@@ -28,6 +31,7 @@ class ProbeFacts:
     idle: float  # seconds without a request; 0: unknown
     undecided: bool = False  # there is no baseline yet, or the last golden inference was slow
     served: float = 0.0  # seconds that a request has spent in the model, on average; 0: unknown
+    probing: bool = False  # the operator asks for a higher rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ class ProbeSchedule:
         self._costs: dict[str, float] = {}  # seconds in the model, by sample
         self._large_at = 0.0  # when a larger sample may run next
         self._interval = 0.0  # the last one
+        self._last_found: ProbeResult | None = None
 
     def next(self, known: ProbeFacts, now: float) -> ProbeTurn:
         """Return the sample to run at `now`."""
@@ -82,11 +87,11 @@ class ProbeSchedule:
             return ProbeTurn(self._one_of(unproven), 0.0)
         settings = self._settings
         idle = known.idle >= settings.idle_seconds
-        defer = 0.0 if idle else self._interval * (settings.stale_intervals - 1)
+        defer = 0.0 if idle else self.pace(known) * (settings.stale_intervals - 1)
         most = self._most(known)
         costs = self._costs
         large = [name for name in self._names if costs.get(name, 0.0) > most]
-        if large and idle and now >= self._large_at:
+        if large and idle and not known.probing and now >= self._large_at:
             name = self._one_of(large)
             rest = max(_LARGE_EVERY * self._interval, costs[name] / settings.probe_share)
             self._large_at = now + rest
@@ -104,8 +109,12 @@ class ProbeSchedule:
         return name
 
     def interval(self, found: ProbeResult, known: ProbeFacts) -> float:
-        """Return the interval from the start of the run that returned `found` to the next."""
+        """Return the interval from the start of the run that returned `found` to the next.
+
+        A higher rate on request does not shorten it, since the request may end at any time.
+        """
         settings = self._settings
+        self._last_found = found
         if found.not_run is None:
             self._costs[found.sample] = found.cost
         usual = settings.intervals[Check.GOLDEN]
@@ -122,3 +131,18 @@ class ProbeSchedule:
                 needed = _UNDECIDED_EVERY * found.cost  # a few more measurements decide
             self._interval = min(settings.slowest_interval, max(usual, needed))
         return self._interval
+
+    def pace(self, known: ProbeFacts) -> float:
+        """Return the interval since the start of the last run that applies at this moment."""
+        settings = self._settings
+        found = self._last_found
+        usual = settings.intervals[Check.GOLDEN]
+        if len(known.proven) < len(self._names):  # after a restart too
+            return min(self._interval, usual)
+        if found is None or not known.probing or found.not_run is not None:
+            return self._interval
+        idle = known.idle >= settings.idle_seconds
+        share = settings.probing_idle_share if idle else settings.probing_share
+        cost = min(found.cost, self._most(known))
+        needed = max(cost / share, found.own_seconds / settings.probing_own_share)
+        return min(self._interval, max(settings.admission_interval, needed))

@@ -43,6 +43,9 @@ class SidecarSettings:
     idle_share: float = 0.05  # likewise, while the pod is idle
     idle_seconds: float = 60.0  # without requests until a pod is idle; larger samples run then too
     own_share: float = 0.005  # of a core for comparing outputs
+    probing_share: float = 0.05  # as probe_share, while the operator asks for a higher rate
+    probing_idle_share: float = 0.2  # as idle_share, likewise
+    probing_own_share: float = 0.05  # as own_share, likewise
     slowest_interval: float = 60.0  # golden inferences run at least this often
 
     admission_interval: float = 0.05  # between golden inferences until every sample has passed
@@ -68,6 +71,9 @@ class SidecarSettings:
         3.0  # of the best warm-up run; warm-up runs follow each other without pause
     )
     benchmark_ratio: float = 2.0  # of the class's benchmark, measured without other load
+
+    memory_interval: float = 5.0  # between samples of the server's memory
+    measurements_age: float = 1.0  # of the server's report in /measurements, at most
 
     error_window: float = 60.0
     error_least: int = 20  # requests

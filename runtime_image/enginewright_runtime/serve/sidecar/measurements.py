@@ -1,0 +1,103 @@
+"""What the operator compares during a rollout, since the server process started. Pure.
+
+Requests are measured by the server, golden inferences here. All of it belongs to one server process:
+the time before a restart says nothing about the process that serves now. Only the answers to another
+revision's samples stay, since they depend on the artefacts.
+"""
+
+from enginewright.contract.measurements import (
+    WINDOWS,
+    AnswerChange,
+    Measurements,
+    MemorySample,
+    ServerMeasurements,
+)
+from enginewright.contract.task import ServeTask
+
+from enginewright_runtime.serve.sidecar.golden import ProbeResult
+from enginewright_runtime.serve.windows import Windows
+
+
+class MemoryHistory:
+    """Resident memory since the process's start: the older, the further apart."""
+
+    def __init__(self) -> None:
+        self.samples: list[MemorySample] = []
+
+    def add(self, sample: MemorySample) -> None:
+        """Add the latest sample; of too many, remove the one whose gap would be shortest for its age."""
+        samples = self.samples
+        samples.append(sample)
+        if len(samples) <= WINDOWS:
+            return
+
+        def relative_gap(index: int) -> float:
+            age = sample.at - samples[index].at
+            return (samples[index + 1].at - samples[index - 1].at) / age if age > 0 else 0.0
+
+        # never the first and the last one, between which memory grew
+        del samples[min(range(1, len(samples) - 1), key=relative_gap)]
+
+
+class PodMeasurements:
+    """The measurements of one pod."""
+
+    def __init__(self, task: ServeTask) -> None:
+        self._task = task
+        self.answers: AnswerChange | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        """Discard what was measured: the server's process has ended."""
+        self._server: ServerMeasurements | None = None
+        self._memory = MemoryHistory()
+        self._golden: dict[str, Windows] = {}
+        self._ok = self._wrong = self._failed = 0
+
+    def server(self, reported: ServerMeasurements, now: float, *, sample: bool) -> None:
+        """Record the server's report at the Unix time `now`; `sample`: keep its memory too."""
+        if self._server is None:
+            sample = True
+        elif self._server.started != reported.started:
+            self.restart()
+            sample = True
+        self._server = reported
+        if sample:
+            self._memory.add(MemorySample(at=round(now, 3), bytes=reported.memory_bytes))
+
+    def golden(self, found: ProbeResult, now: float) -> None:
+        """Count a golden inference that ended at the Unix time `now`.
+
+        One that found the server too busy proves nothing, and is not counted.
+        """
+        if found.wrong is not None:
+            self._wrong += 1
+        elif found.not_run is None:
+            self._ok += 1
+        elif found.fails or found.late:
+            self._failed += 1
+        if found.not_run is None and found.compute is not None:
+            windows = self._golden.setdefault(found.sample, Windows())
+            windows.add(found.compute, now)
+
+    @property
+    def document(self) -> Measurements | None:
+        """Return everything measured; None: the server has not reported yet."""
+        server = self._server
+        if server is None:
+            return None
+        golden = tuple(
+            windows.series("golden", name) for name, windows in sorted(self._golden.items())
+        )
+        return Measurements(
+            model=self._task.model,
+            revision=self._task.revision,
+            since=server.started,
+            responses=server.responses,
+            golden_ok=self._ok,
+            golden_wrong=self._wrong,
+            golden_failed=self._failed,
+            memory=tuple(self._memory.samples),
+            latencies=(*server.latencies, *golden),
+            answers=self.answers,
+        )

@@ -1,0 +1,236 @@
+"""`GET /measurements` of real sidecars beside real servers: counts, medians, resets, and a higher rate on request."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from enginewright.contract.measurements import (
+    PROBE_QUERY,
+    PROBING_SECONDS,
+    WINDOW,
+    LatencySeries,
+    Measurements,
+    ServerMeasurements,
+)
+from enginewright.contract.task import ServeTask
+from enginewright.contract.verdict import Check
+
+from tests.support.serving import Server, linear_model, slow_model
+from tests.support.sidecar import Proxy, Sidecar, artifact, value
+
+QUICK = 0.2
+PATH = "/v2/models/m/measurements"
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> ServeTask:
+    samples = [{"x": np.full((rows, 8), 0.5, np.float32)} for rows in (1, 3)]
+    return artifact(tmp_path, linear_model(), samples)
+
+
+def request_of(server: Server, rows: int, **changes: Any) -> bytes:
+    given = {"name": "x", "datatype": "FP32", "shape": [rows, 8], "data": [1.0] * rows * 8}
+    return server.infer_request({"inputs": [given | changes]})
+
+
+def send(server: Server, request: bytes, count: int) -> list[int]:
+    with server.wire() as wire:
+        statuses = []
+        for _ in range(count):
+            wire.send(request)
+            statuses.append(wire.receive().status)
+    return statuses
+
+
+def measured(sidecar: Sidecar, *, probe: bool = False) -> Measurements:
+    """Return measurements that include everything that was answered before this call."""
+    time.sleep(0.15)  # the server's report may be 0.1 s old
+    answer = sidecar.get("/measurements" + (f"?{PROBE_QUERY}=1" if probe else ""))
+    assert answer.status == 200
+    return Measurements.model_validate_json(answer.body)
+
+
+def watched(root: Path, task: ServeTask, port: int, **settings: float) -> Sidecar:
+    return Sidecar(root, task, port, pace=QUICK, measurements_age=0.1, **settings)
+
+
+def series(found: Measurements, source: str) -> dict[str, LatencySeries]:
+    return {each.name: each for each in found.latencies if each.source == source}
+
+
+def test_requests_are_counted_exactly_and_golden_inferences_apart(
+    tmp_path: Path, task: ServeTask
+) -> None:
+    began = time.time()
+    with Server(tmp_path, task) as server, watched(tmp_path, task, server.port) as sidecar:
+        sidecar.until_ready()
+        before = measured(sidecar)
+        assert (before.model, before.revision) == ("m", "r1")
+        assert began <= before.since <= time.time()
+        assert before.responses == {}
+        assert series(before, "requests") == {}
+        assert before.answers is None
+        assert send(server, request_of(server, 1), 25) == [200] * 25  # a golden sample's shape
+        assert send(server, request_of(server, 2), 25) == [200] * 25  # the first one is not timed
+        assert send(server, request_of(server, 1, shape=[9, 9]), 3) == [400] * 3
+        after = measured(sidecar)
+        assert after.responses == {"200": 50, "400": 3}
+        sizes = series(after, "requests")
+        assert {name: each.count for name, each in sizes.items()} == {"8": 25, "16": 24}
+        for each in sizes.values():
+            assert len(each.windows) == 2
+            assert all(began < at <= time.time() for at, _ in each.windows)
+            assert all(0 < seconds < 0.05 for _, seconds in each.windows)
+        assert sidecar.check(Check.GOLDEN).state == "ok"
+        golden = series(after, "golden")
+        assert set(golden) == {"s0", "s1"}
+        later = measured(sidecar)
+        assert later.responses == after.responses
+        assert later.since == before.since
+
+
+def test_medians_are_times_in_the_model(tmp_path: Path) -> None:
+    task = artifact(tmp_path, slow_model(), [{"turns": np.array([20], np.int64)}])
+
+    def turns(count: int) -> bytes:
+        given = {"name": "turns", "datatype": "INT64", "shape": [1], "data": [count]}
+        return server.infer_request({"inputs": [given]})
+
+    with Server(tmp_path, task) as server, watched(tmp_path, task, server.port) as sidecar:
+        sidecar.until_ready()
+        send(server, turns(20), WINDOW)
+        took = []
+        with server.wire() as wire:
+            for _ in range(WINDOW):
+                began = time.monotonic()
+                wire.send(turns(100))
+                assert wire.receive().status == 200
+                took.append(time.monotonic() - began)
+        (short, long) = series(measured(sidecar), "requests")["1"].windows
+        assert long[1] > 2 * short[1]
+        assert 0.3 * float(np.median(took)) < long[1] < 1.1 * float(np.median(took))
+
+
+def test_outcomes_of_golden_inferences_are_counted(tmp_path: Path, task: ServeTask) -> None:
+    with (
+        Server(tmp_path, task) as server,
+        Proxy(server.port) as proxy,
+        watched(tmp_path, task, proxy.port) as sidecar,
+    ):
+        sidecar.until_ready()
+        sidecar.until(lambda: measured(sidecar).golden_ok >= 2, "golden inferences agree")
+        assert (measured(sidecar).golden_wrong, measured(sidecar).golden_failed) == (0, 0)
+        proxy.refusing["/infer"] = 500
+        sidecar.until(lambda: measured(sidecar).golden_failed >= 2, "golden inferences fail")
+        assert measured(sidecar).golden_wrong == 0
+        del proxy.refusing["/infer"]
+        proxy.inference = lambda answer: (answer[0], answer[1][:-4] + b"\x7f" * 4)
+        sidecar.until(lambda: measured(sidecar).golden_wrong >= 1, "golden inferences are wrong")
+
+
+def test_memory_is_sampled_and_grows_with_the_servers(tmp_path: Path, task: ServeTask) -> None:
+    with (
+        Server(tmp_path, task) as server,
+        watched(tmp_path, task, server.port, memory_interval=0.1) as sidecar,
+    ):
+        sidecar.until_ready()
+        sidecar.until(lambda: len(measured(sidecar).memory) >= 5, "memory is sampled")
+        found = measured(sidecar)
+        status = Path(f"/proc/{server.process.pid}/status").read_text()
+        resident = int(status.split("VmRSS:")[1].split()[0]) * 1024
+        assert found.memory[-1].bytes == pytest.approx(resident, rel=0.2)
+        assert [each.at for each in found.memory] == sorted(each.at for each in found.memory)
+
+
+def test_everything_starts_again_with_the_servers_process(tmp_path: Path, task: ServeTask) -> None:
+    with Server(tmp_path, task) as first, watched(tmp_path, task, first.port) as sidecar:
+        sidecar.until_ready()
+        send(first, request_of(first, 1), 2 * WINDOW)
+        before = measured(sidecar)
+        assert before.responses == {"200": 2 * WINDOW}
+        first.stop()
+        with Server(tmp_path, task, port=first.port) as second:
+            sidecar.until(lambda: measured(sidecar).since > before.since, "the other process")
+            send(second, request_of(second, 1), 3)
+            sidecar.until(lambda: measured(sidecar).golden_ok >= 1, "golden inferences of it")
+            after = measured(sidecar)
+            assert after.responses == {"200": 3}
+            assert {name: each.count for name, each in series(after, "requests").items()} == {
+                "8": 3
+            }
+            assert after.memory[0].at > before.memory[-1].at
+
+
+def test_before_the_server_has_reported_there_is_no_document(
+    tmp_path: Path, task: ServeTask
+) -> None:
+    with Sidecar(tmp_path, task, 1, pace=QUICK) as sidecar:
+        answer = sidecar.get("/measurements")
+        assert answer.status == 503
+        assert "has not reported" in answer.json()["error"]
+
+
+def test_only_the_sidecar_reads_the_servers_part(tmp_path: Path, task: ServeTask) -> None:
+    with Server(tmp_path, task) as server:
+        assert server.get(PATH).status == 403
+        (token,) = server.probe_header().values()
+
+        def read(claimed: str) -> tuple[int, Any]:
+            with server.wire() as wire:
+                head = f"GET {PATH} HTTP/1.1\r\nHost: h\r\nEnginewright-Probe: {claimed}\r\n\r\n"
+                wire.send(head.encode())
+                answer = wire.receive()
+            return answer.status, answer.json()
+
+        assert read(token[:-1])[0] == 403
+        status, document = read(token)
+        assert status == 200
+        reported = ServerMeasurements.model_validate(document)
+        assert reported.started <= time.time()
+        assert reported.memory_bytes > 10_000_000
+        assert (reported.responses, reported.latencies) == ({}, ())
+        assert json.loads(server.get("/v2/models/m").body)["name"] == "m"
+
+
+def test_a_higher_rate_begins_with_the_poll_keeps_its_share_and_ends_by_itself(
+    tmp_path: Path,
+) -> None:
+    task = artifact(tmp_path, slow_model(), [{"turns": np.array([40], np.int64)}])
+    with (
+        Server(tmp_path, task) as server,
+        # not idle once there was a request, so that the shares are those beside clients
+        Sidecar(tmp_path, task, server.port, measurements_age=0.1, idle_seconds=1e9) as sidecar,
+    ):
+        sidecar.until_ready()
+        given = {"name": "turns", "datatype": "INT64", "shape": [1], "data": [1]}
+        assert server.post({"inputs": [given]}).status == 200
+        time.sleep(2.0)  # until the sidecar has seen it
+
+        def counted(*, probe: bool = False) -> tuple[float, int]:
+            found = measured(sidecar, probe=probe)
+            assert found.golden_wrong == found.golden_failed == 0
+            return time.monotonic(), found.golden_ok
+
+        def rate(seconds: float) -> float:
+            began, before = counted()
+            time.sleep(seconds)
+            ended, after = counted()
+            return (after - before) / (ended - began)
+
+        cost = value(sidecar.metrics(), "enginewright_probe_duration_seconds_sum") or 0.0
+        assert cost > 0.005, "the model is too quick for this test"
+        usual = rate(5.0)
+        counted(probe=True)
+        probed = rate(8.0)
+        assert probed > 4 * usual
+        assert probed > 0.5
+        found = measured(sidecar)
+        (golden,) = series(found, "golden").values()
+        typical = sorted(seconds for _, seconds in golden.windows)[len(golden.windows) // 2]
+        assert 0.02 < probed * typical < 0.07  # 5%, and how far a rate of eight seconds is off
+        time.sleep(PROBING_SECONDS - 8.0)
+        assert rate(5.0) < probed / 4
+        assert sidecar.check(Check.GOLDEN).state == "ok"

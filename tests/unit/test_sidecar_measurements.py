@@ -1,0 +1,216 @@
+"""What is kept for the comparison of two revisions: windows, memory, counts, and what resets them. No IO."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from enginewright.contract.measurements import (
+    SERIES,
+    WINDOW,
+    WINDOWS,
+    AnswerChange,
+    LatencySeries,
+    Measurements,
+    MemorySample,
+    ServerMeasurements,
+)
+from enginewright.contract.task import ServeTask
+from enginewright_runtime.serve.server.buckets import ComputeBuckets
+from enginewright_runtime.serve.sidecar.golden import ProbeResult
+from enginewright_runtime.serve.sidecar.measurements import MemoryHistory, PodMeasurements
+from enginewright_runtime.serve.windows import Windows
+
+TASK = ServeTask(model="m", revision="r", prepared_key="a" * 64, backend="cpu")
+
+
+# Windows.
+
+
+def test_a_window_is_the_median_of_ten_and_the_time_of_the_last() -> None:
+    windows = Windows()
+    values = [0.5, 0.1, 0.2, 9.0, 0.4, 0.3, 0.25, 0.35, 0.15, 0.45]
+    for index, seconds in enumerate([*values, 7.0]):
+        windows.add(seconds, 100.0 + index)
+    found = windows.series("golden", "s0")
+    assert (found.source, found.name, found.count) == ("golden", "s0", WINDOW + 1)
+    ((at, median),) = found.windows
+    assert at == 109.0
+    assert median == pytest.approx(float(np.median(values)))
+
+
+def test_the_latest_windows_are_kept_and_everything_is_counted() -> None:
+    windows = Windows()
+    for index in range(WINDOW * (WINDOWS + 3)):
+        windows.add(float(index // WINDOW), float(index))
+    found = windows.series("requests", "16")
+    assert found.count == WINDOW * (WINDOWS + 3)
+    assert [median for _, median in found.windows] == [float(at) for at in range(3, WINDOWS + 3)]
+
+
+def test_a_long_name_is_cut() -> None:
+    assert len(Windows().series("golden", "n" * 1000).name) == 256
+
+
+def requests(elements: int) -> dict[str, np.ndarray]:
+    return {"x": np.ones(elements, np.float32)}
+
+
+def test_the_server_keeps_windows_by_size_without_the_first_run_of_a_shape() -> None:
+    buckets = ComputeBuckets(lambda: 50.0)
+    for index in range(2 * WINDOW + 1):
+        buckets.add(requests(8), 100.0 if index == 0 else 0.25)
+        buckets.add(requests(16), 100.0 if index == 0 else 0.5)
+    buckets.add_untimed(requests(16))
+    assert buckets.latencies() == tuple(
+        LatencySeries(
+            source="requests", name=name, count=2 * WINDOW, windows=((50.0, seconds),) * 2
+        )
+        for name, seconds in (("8", 0.25), ("16", 0.5))
+    )
+
+
+def test_of_many_sizes_the_frequent_ones_are_kept() -> None:
+    buckets = ComputeBuckets()
+    frequent = [2**exponent for exponent in range(SERIES - 1)]
+    for _ in range(WINDOW + 1):
+        for elements in frequent:
+            buckets.add(requests(elements), 0.001)
+    for elements in range(40_000, 400_000, 40_000):
+        for _ in range(3):
+            buckets.add(requests(elements), 0.001)
+    found = buckets.latencies()
+    assert len(found) == SERIES
+    assert {str(each) for each in frequent} < {each.name for each in found}
+    # what has lost its windows is still counted
+    for _ in range(4):
+        buckets.add(requests(40_000), 0.001)
+    assert {each.name: each.count for each in buckets.latencies()}["40960"] == 2 + 4
+
+
+# Memory.
+
+
+def grown(samples: int, every: float = 5.0) -> list[MemorySample]:
+    history = MemoryHistory()
+    for index in range(samples):
+        history.add(MemorySample(at=1000.0 + every * index, bytes=index))
+        assert len(history.samples) <= WINDOWS
+    return history.samples
+
+
+def test_memory_is_kept_from_the_start_and_recent_samples_are_dense() -> None:
+    day = 17_280
+    found = grown(day)
+    assert len(found) == WINDOWS
+    assert (found[0].bytes, found[-1].bytes) == (0, day - 1)
+    times = [each.at for each in found]
+    assert times == sorted(times)
+    end = times[-1]
+    gaps = [(end - before, after - before) for before, after in itertools.pairwise(times)]
+    assert all(gap == 5.0 for age, gap in gaps if age <= 100)
+    # in a growth by the same amount every second, any later tenth of the time is represented
+    assert all(gap <= 0.1 * max(age, 50.0) for age, gap in gaps)
+
+
+def test_a_clock_that_is_set_back_loses_no_bound() -> None:
+    history = MemoryHistory()
+    generator = random.Random(1)  # noqa: S311 - a test's own choice
+    for _ in range(2 * WINDOWS):
+        history.add(MemorySample(at=generator.uniform(0, 10), bytes=1))
+    assert len(history.samples) == WINDOWS
+
+
+# One pod.
+
+
+def reported(started: float = 10.0, memory: int = 100, **responses: int) -> ServerMeasurements:
+    counts = {code.removeprefix("c"): count for code, count in responses.items()}
+    return ServerMeasurements(started=started, memory_bytes=memory, responses=counts)
+
+
+def ran(sample: str = "s0", compute: float | None = 0.01) -> ProbeResult:
+    return ProbeResult(sample, 0.02, 0.0, compute=compute)
+
+
+def document(pod: PodMeasurements) -> Measurements:
+    found = pod.document
+    assert found is not None
+    return found
+
+
+def test_before_the_server_has_reported_there_is_nothing() -> None:
+    pod = PodMeasurements(TASK)
+    pod.golden(ran(), 1.0)
+    assert pod.document is None
+    pod.server(reported(), 20.0, sample=False)
+    assert document(pod).since == 10.0
+    assert document(pod).golden_ok == 1
+    assert document(pod).memory == (MemorySample(at=20.0, bytes=100),)
+
+
+def test_golden_inferences_are_counted_by_their_outcome() -> None:
+    pod = PodMeasurements(TASK)
+    pod.server(reported(c200=3, c503=1), 20.0, sample=False)
+    for _ in range(WINDOW):
+        pod.golden(ran(), 30.0)
+    pod.golden(ProbeResult("s0", 0.02, 0.0, compute=0.01, wrong="output 'y' ..."), 31.0)
+    pod.golden(ProbeResult("s0", 0.0, 0.0, not_run="returned 500", fails=True), 31.0)
+    pod.golden(ProbeResult("s0", 30.0, 0.0, not_run="timed out", late=True), 31.0)
+    pod.golden(ProbeResult("s0", 0.0, 0.0, not_run="is too busy"), 31.0)
+    pod.golden(ProbeResult("s0", 0.0, 0.0, not_run="does not listen", unreachable=True), 31.0)
+    found = document(pod)
+    assert (found.golden_ok, found.golden_wrong, found.golden_failed) == (WINDOW, 1, 2)
+    assert found.responses == {"200": 3, "503": 1}
+    (series,) = found.latencies
+    assert (series.source, series.name, series.count) == ("golden", "s0", WINDOW + 1)
+    assert series.windows == ((30.0, 0.01),)
+
+
+def test_a_server_that_reports_no_time_in_the_model_has_no_series() -> None:
+    pod = PodMeasurements(TASK)
+    pod.server(reported(), 20.0, sample=False)
+    pod.golden(ran(compute=None), 30.0)
+    assert document(pod).latencies == ()
+
+
+@pytest.mark.parametrize("noticed", [True, False])
+def test_another_process_resets_everything_but_the_answers(noticed: bool) -> None:
+    pod = PodMeasurements(TASK)
+    pod.server(reported(c200=5), 20.0, sample=True)
+    pod.server(reported(memory=120, c200=6), 25.0, sample=True)
+    pod.golden(ran(), 21.0)
+    pod.answers = AnswerChange(prepared_key="b" * 64, samples=1)
+    if noticed:
+        pod.restart()
+        assert pod.document is None
+    pod.server(reported(started=40.0, memory=90), 41.0, sample=False)
+    found = document(pod)
+    assert (found.since, found.golden_ok, found.responses) == (40.0, 0, {})
+    assert found.memory == (MemorySample(at=41.0, bytes=90),)
+    assert found.latencies == ()
+    assert found.answers is not None
+    assert found.answers.samples == 1
+
+
+def test_the_document_is_bounded() -> None:
+    pod = PodMeasurements(TASK)
+    full = tuple(
+        LatencySeries(
+            source="requests",
+            name=str(2**index),
+            count=10**9,
+            windows=((1_700_000_000.123, 0.1234567),) * WINDOWS,
+        )
+        for index in range(SERIES)
+    )
+    server = ServerMeasurements(started=1.0, memory_bytes=1, latencies=full)
+    pod.server(server, 1.0, sample=True)
+    for sample in grown(WINDOWS):
+        pod.server(server, sample.at, sample=True)
+    for index in range(8):
+        for turn in range(WINDOW * WINDOWS):
+            pod.golden(ran(f"sample-{index}", 0.1234567), 1_700_000_000.123 + turn)
+    text = document(pod).to_json()
+    assert len(text) < 400_000
+    assert Measurements.model_validate_json(text) == document(pod)
