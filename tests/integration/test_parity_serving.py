@@ -16,6 +16,7 @@ from enginewright_runtime.serve.server.buckets import ComputeBuckets
 from enginewright_runtime.serve.server.proofs import StartupProver
 from enginewright_runtime.serve.sidecar.client import Client, ServerResponse
 from enginewright_runtime.serve.sidecar.golden import GoldenProbe
+from enginewright_runtime.serve.sidecar.inferences import Inferences
 from enginewright_runtime.serve.sidecar.samples import GoldenSamples
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.samples import GoldenSample
@@ -84,7 +85,7 @@ def test_sidecar(known: Manifest, agrees: bool, tmp_path: Path) -> None:
     for name, tensor in (("inputs", "x"), ("outputs", "y")):
         arrays: dict[str, Any] = {f"a/{tensor}": X}
         np.savez(tmp_path / f"golden/{name}.npz", **arrays)
-    probe = GoldenProbe(Client(1), "m", GoldenSamples(tmp_path, known), known, 1.0)
+    probe = GoldenProbe(Inferences(Client(1), "m", 1.0), GoldenSamples(tmp_path, known), known)
     differs = probe._differs("y", X, X * np.float32(SCALE))
     assert (differs is None) is agrees
 
@@ -114,7 +115,7 @@ def test_a_flipped_class_is_found(tmp_path: Path) -> None:
         arrays: dict[str, Any] = {f"a/{tensor}": golden}
         np.savez(tmp_path / f"golden/{name}.npz", **arrays)
     known = manifest(None)
-    probe = GoldenProbe(Client(1), "m", GoldenSamples(tmp_path, known), known, 1.0)
+    probe = GoldenProbe(Inferences(Client(1), "m", 1.0), GoldenSamples(tmp_path, known), known)
     assert "same top class" in str(probe._differs("y", golden, golden + flip))
 
 
@@ -157,13 +158,15 @@ def test_a_wrong_form_ends_the_requests_for_a_distribution(tmp_path: Path) -> No
         }
     )
     client: Any = Answering(y=X[0][:3], z=X[0])
-    probe = GoldenProbe(client, "m", GoldenSamples(tmp_path, known), known, 1.0)
-    probe.binary = False
+    inferences = Inferences(client, "m", 1.0)
+    inferences.binary = False
+    probe = GoldenProbe(inferences, GoldenSamples(tmp_path, known), known)
     result = asyncio.run(probe.run("a", 0.0))
     assert "output 'y' of golden sample 'a'" in str(result.wrong)
     assert client.requests == 1
     client = Answering(y=X[0], z=X[0])
-    probe = GoldenProbe(client, "m", GoldenSamples(tmp_path, known), known, 1.0)
-    probe.binary = False
+    inferences = Inferences(client, "m", 1.0)
+    inferences.binary = False
+    probe = GoldenProbe(inferences, GoldenSamples(tmp_path, known), known)
     assert "output 'z' of golden sample 'a'" in str(asyncio.run(probe.run("a", 0.0)).wrong)
     assert client.requests > 1

@@ -53,8 +53,10 @@ def measured(sidecar: Sidecar, *, probe: bool = False) -> Measurements:
     return Measurements.model_validate_json(answer.body)
 
 
-def watched(root: Path, task: ServeTask, port: int, **settings: float) -> Sidecar:
-    return Sidecar(root, task, port, pace=QUICK, measurements_age=0.1, **settings)
+def watched(root: Path, task: ServeTask, port: int, memory_interval: float = 5.0) -> Sidecar:
+    return Sidecar(
+        root, task, port, pace=QUICK, measurements_age=0.1, memory_interval=memory_interval
+    )
 
 
 def series(found: Measurements, source: str) -> dict[str, LatencySeries]:

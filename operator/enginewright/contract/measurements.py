@@ -49,9 +49,17 @@ class OutputChange(Message):
     """How one output differs from the one that the stable revision's golden sample expects."""
 
     name: Text
-    max_abs: float | None = None  # largest absolute difference; None: not numeric, or shapes differ
-    relative: float | None = None  # Euclidean norm of the difference / that of the expected output
+    form: Text = (
+        ""  # how the type or the shape differs, and then nothing else is compared; "": equal
+    )
+    unequal: float | None = None  # share of elements that are not equal
+    max_abs: float | None = (
+        None  # largest absolute difference of finite elements; None: not numeric
+    )
+    # Euclidean norm of the difference / that of the expected output; None: not numeric, or it is zero
+    relative: float | None = None
     top1: float | None = None  # share of rows with the same largest element; None: no classes
+    nonfinite: int = 0  # elements that are NaN or infinite in one of both only
 
 
 class AnswerChange(Message):
@@ -60,7 +68,7 @@ class AnswerChange(Message):
     prepared_key: Digest  # of the stable revision
     samples: int = 0  # compared
     outputs: tuple[OutputChange, ...] = ()  # the worst over the samples
-    failure: str = ""  # why no comparison is possible, such as other inputs; "": it is
+    failure: Text = ""  # why no comparison is possible, such as other inputs; "": it is
 
 
 class Measurements(Message):

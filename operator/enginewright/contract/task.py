@@ -25,6 +25,8 @@ SAMPLES_PATH: Final = "/samples"  # the claim of pvc:// samples, read-only
 CALIBRATION_PATH: Final = "/calibration"  # the claim of pvc:// calibration data, read-only
 EXTENSIONS_PATH: Final = "/extensions"  # claims of pvc:// extensions, one folder each, read-only
 ARTIFACT_PATH: Final = "/artifact"  # emptyDir of a serving pod
+STABLE_PATH: Final = f"{ARTIFACT_PATH}/.stable"  # manifest and golden samples of `stable_key`
+STABLE_FAILURE: Final = "failure"  # file there instead: why they were not fetched
 TERMINATION_LOG: Final = "/dev/termination-log"
 PROBE_LANE_PATH: Final = "/tmp/enginewright-probe"  # noqa: S108 - not shared with other pods; see probe_token
 POD_INFO_PATH: Final = "/podinfo"  # the pod's annotations, a downwardAPI volume
@@ -176,6 +178,9 @@ class ServeTask(Message):
     revision: str
     prepared_key: str
     engine_key: str | None = None  # None: the prepared model itself is served
+    # of the revision that serves while this one is a canary: its golden outputs are compared with
+    # this revision's answers; None: they are not
+    stable_key: str | None = None
     backend: str
     compute_capability: str | None = None  # of the class; None: unknown, or a CPU
     max_queue: int = 256  # waiting requests; further ones get 503

@@ -22,6 +22,7 @@ class Paths:
     calibration: Path
     extensions: Path  # one folder per claim
     artifact: Path
+    stable: Path  # golden samples of another revision
     termination_log: Path
     probe_token: Path  # shared by the containers of a pod
     release: Path  # the annotation that the operator writes
@@ -44,6 +45,7 @@ class Paths:
             calibration=place(task.CALIBRATION_PATH),
             extensions=place(task.EXTENSIONS_PATH),
             artifact=place(task.ARTIFACT_PATH),
+            stable=place(task.STABLE_PATH),
             termination_log=place(task.TERMINATION_LOG),
             probe_token=place(task.PROBE_LANE_PATH),
             release=place(task.POD_INFO_PATH) / task.RELEASE_FILE,

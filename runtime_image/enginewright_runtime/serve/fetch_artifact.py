@@ -1,11 +1,23 @@
-"""Copies the artefact to serve from the store into a serving pod and verifies every file."""
+"""Copies the artefact to serve from the store into a serving pod and verifies every file.
+
+A canary's pods get the golden samples of the revision that serves too. They serve without these.
+"""
+
+import logging
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
 
 from enginewright.contract.report import StageReport
-from enginewright.contract.task import FETCH_ARTIFACT, ServeTask
+from enginewright.contract.task import FETCH_ARTIFACT, STABLE_FAILURE, ServeTask
 
+from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.store import ENGINE, PREPARED, Store
+
+_log: Final = logging.getLogger(__name__)
 
 
 def run(task: ServeTask, paths: Paths) -> StageReport:
@@ -17,8 +29,23 @@ def run(task: ServeTask, paths: Paths) -> StageReport:
     kind = PREPARED if task.engine_key is None else ENGINE
     manifest = Store(paths.store, kind).read(task.engine_key or task.prepared_key, paths.artifact)
     size = sum(file.size_bytes for file in manifest.files)
+    if task.stable_key is not None:
+        _fetch_stable(task.stable_key, paths.store, paths.stable)
     return StageReport(
         stage=FETCH_ARTIFACT,
         ok=True,
         message=f"{kind.title} {manifest.key[:12]}, {format_bytes(size)}, all digests match",
     )
+
+
+def _fetch_stable(key: str, store: Path, target: Path) -> None:
+    """Copy the golden samples of the revision that serves, or write why that is not possible."""
+    shutil.rmtree(target, ignore_errors=True)  # of an earlier attempt
+    try:
+        Store(store, PREPARED).read_golden(key, target)
+    except StageFailure as failure:
+        _log.warning("cannot compare answers with the revision that serves: %s", failure.message)
+        shutil.rmtree(target, ignore_errors=True)
+        with suppress(OSError):
+            target.mkdir(parents=True)
+            (target / STABLE_FAILURE).write_text(failure.cause)

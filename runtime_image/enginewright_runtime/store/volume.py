@@ -119,6 +119,20 @@ class Store:
             StageFailure: ArtifactMissing; ArtifactCorrupt or EngineCorrupt, naming the file;
                 StoreUnavailable; StorageFull.
         """
+        return self._read(key, target, lambda manifest: manifest.files)
+
+    def read_golden(self, key: str, target: Path) -> Manifest:
+        """Copy only an artefact's manifest and golden samples to `target`; verify and raise as `read`."""
+
+        def golden(manifest: Manifest) -> tuple[ArtifactFile, ...]:
+            names = (manifest.golden_inputs, manifest.golden_outputs)
+            return tuple(file for file in manifest.files if file.path in names)
+
+        return self._read(key, target, golden)
+
+    def _read(
+        self, key: str, target: Path, chosen: Callable[[Manifest], tuple[ArtifactFile, ...]]
+    ) -> Manifest:
         manifest = self.find(key)
         if manifest is None:
             raise StageFailure(
@@ -129,7 +143,7 @@ class Store:
         with self._available(written="the folder of the pod"):
             target.mkdir(parents=True, exist_ok=True)
             (target / MANIFEST_NAME).unlink(missing_ok=True)
-            for file in manifest.files:
+            for file in chosen(manifest):
                 self._copy_out(key, file, target / file.path)
             (target / MANIFEST_NAME).write_text(manifest.to_json())
         return manifest

@@ -13,24 +13,13 @@ from numpy.typing import NDArray
 from enginewright_runtime.proof.parity.comparison import difference, scales_of
 from enginewright_runtime.proof.parity.tolerances import Tolerance, Tolerances
 from enginewright_runtime.proof.parity.variation import VaryingOutputs
-from enginewright_runtime.serve.sidecar.client import Client, ServerResponse, UnreachableError
-from enginewright_runtime.serve.sidecar.protocol import (
-    EncodedRequest,
-    ResponseError,
-    UnencodableError,
-    decode,
-    encode,
-    timing,
-)
+from enginewright_runtime.serve.sidecar.client import UnreachableError
+from enginewright_runtime.serve.sidecar.inferences import FailsError, Inferences, UnansweredError
+from enginewright_runtime.serve.sidecar.protocol import ResponseError, UnencodableError, timing
 from enginewright_runtime.serve.sidecar.samples import GoldenSamples
-from enginewright_runtime.session.device_errors import lost_device
 from enginewright_runtime.session.samples import GoldenSample, type_name
 
-_LENGTH: Final = b"inference-header-content-length"
-_BUSY: Final = frozenset({408, 429, 503, 504})  # backpressure: proves nothing about the outputs
-_ERROR_BYTES: Final = 64 * 1024  # of an error response that are read
 _PIECE: Final = 1 << 18  # elements that are compared at a time
-_FAILS: Final = frozenset({400, 500})  # inputs that ran before are rejected, or their run fails
 
 _Arrays = dict[str, NDArray[Any]]
 
@@ -64,17 +53,11 @@ class GoldenProbe:
 
     def __init__(
         self,
-        client: Client,
-        model: str,
+        inferences: Inferences,
         samples: GoldenSamples,
         manifest: Manifest,
-        seconds: float,
-        own: str = "",
     ) -> None:
-        """Create it; `seconds` is the timeout, `own` the header line that identifies the sidecar."""
-        self._client = client
-        self._own = own
-        self._path = f"/v2/models/{model}/infer"
+        self._inferences = inferences
         self._samples = samples
         self._tolerances = Tolerances.of(manifest.recipe, manifest.precision)
         self._kinds = {name: type_name(each) for name, each in samples.types.outputs.items()}
@@ -86,11 +69,9 @@ class GoldenProbe:
                     output: max(scale, self._scales.get(output, 0.0))
                     for output, scale in scales.items()
                 }
-        self._seconds = seconds
         self._varying = VaryingOutputs(
             manifest.varying or (), self._kinds, self._allowed, repeated=True
         )
-        self.binary = True  # whether the server supports the binary extension
 
     async def run(self, name: str, defer: float) -> ProbeResult:
         """Run a sample and compare its outputs; our server may defer it for `defer` seconds."""
@@ -98,14 +79,14 @@ class GoldenProbe:
             sample = self._samples.read(name)
             return await self._compare(sample, defer)
         except UnreachableError as error:
-            seconds = self._seconds if error.late else 0.0
+            seconds = self._inferences.seconds if error.late else 0.0
             why = f"the server {error}"
             return ProbeResult(
                 name, seconds, 0.0, not_run=why, unreachable=error.unreachable, late=error.late
             )
-        except _FailsError as error:
+        except FailsError as error:
             return ProbeResult(name, 0.0, 0.0, not_run=str(error), fails=True, reason=error.reason)
-        except (_UnansweredError, UnencodableError) as error:
+        except (UnansweredError, UnencodableError) as error:
             return ProbeResult(name, 0.0, 0.0, not_run=str(error))
         except (OSError, ValueError) as error:
             why = f"cannot read the golden samples: {error}"
@@ -113,12 +94,13 @@ class GoldenProbe:
 
     async def _compare(self, sample: GoldenSample, defer: float) -> ProbeResult:
         began_cpu = time.process_time()
-        request = encode(sample, self._samples.types, binary=self.binary)
+        types = self._samples.types
+        request = self._inferences.encode(sample, types)
         own_seconds = (
             time.process_time() - began_cpu
         )  # without waiting, during which other checks run
         began = time.monotonic()
-        response = await self._post(request, defer)
+        response = await self._inferences.post(request, defer)
         seconds = time.monotonic() - began
         began_cpu = time.process_time()
         queued, compute = timing(response)
@@ -127,15 +109,15 @@ class GoldenProbe:
         fixed = {key: want for key, want in sample.expected.items() if key not in self._varying}
         trial = self._varying.trial(sample.name, sample.expected)
         try:
-            arrays = self._read(response, sample)
+            arrays = self._inferences.read(response, sample.expected, types)
             differences = {name: self._differs(name, fixed[name], arrays[name]) for name in fixed}
             wrong = _described(differences, sample.name)
             error = _largest_error(fixed, arrays)
             # stop at the first wrong output: more runs for distributions would only load the server
             while trial.take(arrays) and wrong is None and not trial.faults:
                 del response, arrays  # one at a time, since they may be large
-                response = await self._post(request, defer)
-                arrays = self._read(response, sample)
+                response = await self._inferences.post(request, defer)
+                arrays = self._inferences.read(response, sample.expected, types)
             faults = {name: fault.full_description for name, fault in trial.faults.items()}
             wrong = wrong or _described(faults, sample.name)
         except ResponseError as refusal:
@@ -151,33 +133,6 @@ class GoldenProbe:
             compared=len(fixed) + len(trial.runs),
         )
 
-    async def _post(self, request: EncodedRequest, defer: float) -> ServerResponse:
-        headers = self._own
-        if defer:
-            headers += f"Enginewright-Defer: {defer * 1000:.0f}\r\n"
-        if request.json_length is None:
-            headers += "Content-Type: application/json\r\n"
-        else:
-            headers += (
-                "Content-Type: application/octet-stream\r\n"
-                f"Inference-Header-Content-Length: {request.json_length}\r\n"
-            )
-        response = await self._client.post(
-            self._path, headers, request.parts, self._seconds + defer
-        )
-        if response.status in _BUSY:
-            raise _UnansweredError(f"the server is too busy for golden samples ({response.status})")
-        if response.status in _FAILS:
-            raise _FailsError(response)
-        if response.status != 200:
-            raise _UnansweredError(f"the server returned {response.status} for a golden sample")
-        return response
-
-    def _read(self, response: ServerResponse, sample: GoldenSample) -> _Arrays:
-        length = response.headers.get(_LENGTH, b"")
-        json_length = int(length) if length.isdigit() else None
-        return decode(response.body, json_length, sample.expected, self._samples.types)
-
     def _allowed(self, name: str, want: NDArray[Any]) -> Tolerance:
         del want
         return self._tolerances.of_output(name, self._kinds[name])
@@ -187,20 +142,6 @@ class GoldenProbe:
             return None  # most backends are deterministic, and this is twenty times faster
         allowed = self._allowed(name, want)
         return difference(want, have, allowed, self._kinds[name], self._scales.get(name, 0.0))
-
-
-class _UnansweredError(Exception):
-    """A response that proves nothing about the outputs."""
-
-
-class _FailsError(Exception):
-    """The server no longer runs what it ran before."""
-
-    def __init__(self, response: ServerResponse) -> None:
-        cause = lost_device(response.body[:_ERROR_BYTES].decode(errors="replace"))
-        self.reason = Reason.DEVICE_LOST if cause else Reason.RUNS_FAIL
-        detail = f": {cause}" if cause else ""
-        super().__init__(f"the server returned {response.status} for a golden sample{detail}")
 
 
 def _described(differences: Mapping[str, str | None], sample: str) -> str | None:

@@ -21,9 +21,11 @@ from pydantic import ValidationError
 
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.serve.probe_token import HEADER, read_or_create
+from enginewright_runtime.serve.sidecar.answers import AnswerComparison
 from enginewright_runtime.serve.sidecar.client import Client, ServerResponse, UnreachableError
 from enginewright_runtime.serve.sidecar.errors import response_counts
 from enginewright_runtime.serve.sidecar.golden import GoldenProbe
+from enginewright_runtime.serve.sidecar.inferences import Inferences
 from enginewright_runtime.serve.sidecar.pod_state import OF_EXECUTION, PodState
 from enginewright_runtime.serve.sidecar.probe_schedule import ProbeSchedule
 from enginewright_runtime.serve.sidecar.protocol import BINARY_EXTENSION
@@ -62,13 +64,15 @@ class Monitor:
         self._measured_at = float("-inf")
         token = read_or_create(paths.probe_token)
         self._own = f"{HEADER}: {token}\r\n" if token else ""
-        self._probe = GoldenProbe(
-            inferences,
-            model,
-            samples,
-            pod_state.manifest,
-            settings.probe_seconds,
-            self._own,
+        self._inferences = Inferences(inferences, model, settings.probe_seconds, self._own)
+        self._probe = GoldenProbe(self._inferences, samples, pod_state.manifest)
+        key = pod_state.task.stable_key
+        self._answers = (
+            None
+            if key is None
+            else AnswerComparison(
+                self._inferences, pod_state.manifest, samples.largest_outputs, paths.stable, key
+            )
         )
         self._schedule = ProbeSchedule(samples.names, settings)
         self._golden_began = float("-inf")
@@ -159,7 +163,7 @@ class Monitor:
                 self._serving.clear()
         elif not self._serving.is_set():
             with contextlib.suppress(UnreachableError):  # retried at the next poll
-                self._probe.binary = await self._supports_binary()
+                self._inferences.binary = await self._supports_binary()
                 self._serving.set()
         self._log_changes()
         return _rest(interval, began)
@@ -240,7 +244,17 @@ class Monitor:
         interval = self._schedule.interval(found, self._pod_state.known)
         self._pod_state.golden(found, interval)
         self._pod_state.measurements.golden(found, time.time())
+        await self._compare_answers()
         return 0.0
+
+    async def _compare_answers(self) -> None:
+        """Run one sample of the stable revision, after a golden inference of an admitted pod."""
+        comparison = self._answers
+        if comparison is None or comparison.result is not None or not self._pod_state.admitted:
+            return
+        # so that the next golden inference runs before the result of the last one expires
+        await comparison.step(self._schedule.pace(self._pod_state.known))
+        self._pod_state.measurements.answers = comparison.result
 
     async def _poll_errors(self, interval: float) -> float:
         began = time.monotonic()

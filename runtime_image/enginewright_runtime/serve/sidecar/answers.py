@@ -1,0 +1,154 @@
+"""Compares a canary's answers with the golden outputs of the revision that serves, once.
+
+The samples are run like the pod's own, one in a turn and deferrable, after the pod is admitted. The
+result depends on the artefacts only, so a restart of the server does not repeat it: inputs that end
+the server would do so again.
+"""
+
+import contextlib
+import logging
+from pathlib import Path
+from typing import Final
+
+import orjson
+from enginewright.contract.base import TEXT_LENGTH
+from enginewright.contract.manifest import MANIFEST_NAME, Manifest
+from enginewright.contract.measurements import AnswerChange, OutputChange
+from enginewright.contract.task import STABLE_FAILURE
+from pydantic import ValidationError
+
+from enginewright_runtime.serve.sidecar.answer_change import change, incompatibility, worst
+from enginewright_runtime.serve.sidecar.client import UnreachableError
+from enginewright_runtime.serve.sidecar.inferences import FailsError, Inferences, UnansweredError
+from enginewright_runtime.serve.sidecar.protocol import ResponseError, UnencodableError
+from enginewright_runtime.serve.sidecar.samples import GoldenSamples
+from enginewright_runtime.session.samples import GoldenSample, type_name
+
+_log: Final = logging.getLogger(__name__)
+# The outputs of a sample and of its answer fit the memory that every sidecar has beside its own
+_LEAST_LARGEST: Final = 48 * 1024 * 1024
+
+
+class _IncomparableError(Exception):
+    """The reason why no comparison is possible."""
+
+
+class AnswerComparison:
+    """The comparison with one other revision."""
+
+    def __init__(
+        self, inferences: Inferences, own: Manifest, own_largest: int, folder: Path, key: str
+    ) -> None:
+        """Create it.
+
+        Args:
+            inferences: the way to the server.
+            own: manifest of what this pod serves.
+            own_largest: bytes of the outputs of this pod's largest sample, for which it has memory.
+            folder: golden samples of the other revision, as fetched.
+            key: of its prepared model.
+        """
+        self._inferences = inferences
+        self._own = own
+        self._largest = max(own_largest, _LEAST_LARGEST)
+        self._folder = folder
+        self._key = key
+        self._samples: GoldenSamples | None = None
+        self._names: list[str] = []  # samples that have not run
+        self._compared = 0
+        self._changes: dict[str, OutputChange] = {}
+        self._varying: set[str] = set()
+        self.result: AnswerChange | None = None  # None: not complete
+
+    async def step(self, defer: float) -> None:
+        """Run the next sample; our server may defer it for `defer` seconds."""
+        if self.result is not None:
+            return
+        try:
+            if self._samples is None:
+                self._samples = self._open()
+            await self._run(self._samples, self._names[0], defer)
+        except UnansweredError as busy:
+            _log.info("the comparison with the stable revision waits: %s", busy)
+            return
+        except _IncomparableError as error:
+            self._end(AnswerChange(prepared_key=self._key, failure=str(error)[:TEXT_LENGTH]))
+            return
+        except (OSError, ValueError) as error:
+            why = f"the golden samples of the stable revision are unusable: {error}"
+            self._end(AnswerChange(prepared_key=self._key, failure=why[:TEXT_LENGTH]))
+            return
+        self._compared += 1
+        del self._names[0]
+        if not self._names:
+            outputs = tuple(self._changes.values())
+            found = AnswerChange(prepared_key=self._key, samples=self._compared, outputs=outputs)
+            self._end(found)
+
+    def _open(self) -> GoldenSamples:
+        with contextlib.suppress(OSError):
+            why = (self._folder / STABLE_FAILURE).read_text()
+            raise _IncomparableError(f"the golden samples were not fetched: {why}")
+        try:
+            manifest = Manifest.model_validate_json((self._folder / MANIFEST_NAME).read_bytes())
+        except (OSError, ValidationError):
+            raise _IncomparableError("the golden samples were not fetched") from None
+        if why := incompatibility(self._own, manifest):
+            raise _IncomparableError(why)
+        samples = GoldenSamples(self._folder, manifest)
+        if samples.largest_outputs > self._largest:
+            raise _IncomparableError(
+                "the golden outputs are larger than the sidecar's memory allows"
+            )
+        self._varying = {
+            each.name for each in (*(self._own.varying or ()), *(manifest.varying or ()))
+        }
+        self._names = list(samples.names)
+        return samples
+
+    async def _run(self, samples: GoldenSamples, name: str, defer: float) -> None:
+        """Compare one sample.
+
+        Raises:
+            UnansweredError: the server was too busy.
+            _IncomparableError: there are no outputs to compare.
+        """
+        sample = f"golden sample {name!r} of the stable revision"
+        try:
+            await self._compare(samples, name, defer)
+        except UnreachableError as error:
+            raise _IncomparableError(f"with {sample}, the server {error}") from error
+        except FailsError as error:
+            why = f"the new revision does not run {sample}: {_error_of(error)}"
+            raise _IncomparableError(why) from error
+        except ResponseError as error:
+            raise _IncomparableError(f"the response to {sample} {error}") from error
+        except UnencodableError as error:
+            raise _IncomparableError(f"{sample} cannot be sent: {error}") from error
+
+    async def _compare(self, samples: GoldenSamples, name: str, defer: float) -> None:
+        types = samples.types
+        read = samples.read(name)
+        expected = {key: want for key, want in read.expected.items() if key not in self._varying}
+        if not expected:
+            raise _IncomparableError("every output varies from run to run")
+        request = self._inferences.encode(GoldenSample(name, read.feeds, expected), types)
+        response = await self._inferences.post(request, defer)
+        arrays = self._inferences.read(response, expected, types)
+        for key, want in expected.items():
+            found = change(key, want, arrays[key], type_name(types.outputs[key]))
+            before = self._changes.get(key)
+            self._changes[key] = worst(before, found) if before else found
+
+    def _end(self, found: AnswerChange) -> None:
+        self._samples = None  # and the memory that they use
+        self.result = found
+        if found.failure:
+            _log.warning("answers are not compared with the stable revision: %s", found.failure)
+
+
+def _error_of(failure: FailsError) -> str:
+    """Return the server's own message, or the status."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        return str(orjson.loads(failure.body)["error"])
+    return str(failure)

@@ -1,0 +1,300 @@
+"""A canary's answers to the golden inputs of the revision that serves, through the real stages' parts."""
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from enginewright.contract.manifest import Manifest
+from enginewright.contract.measurements import AnswerChange, Measurements
+from enginewright.contract.task import ServeTask
+from enginewright.contract.verdict import Check
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.serve import fetch_artifact
+from enginewright_runtime.serve.sidecar.answers import AnswerComparison
+from enginewright_runtime.serve.sidecar.client import ServerResponse, UnreachableError
+from enginewright_runtime.serve.sidecar.inferences import Inferences
+from onnx import TensorProto, helper
+
+from tests.support.serving import Feeds, Server, linear_model, model, tensor
+from tests.support.sidecar import Proxy, Sidecar, artifact, change_manifest
+
+NEW, STABLE = "b" * 64, "a" * 64
+SAMPLES = [{"x": np.full((rows, 8), rows / 2, np.float32)} for rows in (1, 3)]
+QUICK = 0.2
+
+
+def scaled(factor: float) -> onnx.ModelProto:
+    """Return the linear model with its weights, and so its outputs, multiplied."""
+    changed = linear_model()
+    (weights,) = changed.graph.initializer
+    values = onnx.numpy_helper.to_array(weights) * np.float32(factor)
+    weights.CopyFrom(onnx.numpy_helper.from_array(values, weights.name))
+    return changed
+
+
+def publish(root: Path, key: str, stored: onnx.ModelProto, samples: list[Feeds]) -> Path:
+    """Put an artefact into the store of `root`; return its folder."""
+    made = root / f"made-{key[:1]}"
+    made.mkdir()
+    artifact(made, stored, samples)
+    change_manifest(made, key=key)
+    folder = root / "store/prepared" / key
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(made / "artifact", folder)
+    return folder
+
+
+def fetched(root: Path, stable_key: str = STABLE) -> ServeTask:
+    """Fetch as a canary's pod does."""
+    task = ServeTask(
+        model="m", revision="r2", prepared_key=NEW, stable_key=stable_key, backend="cpu"
+    )
+    (root / "dev").mkdir(exist_ok=True)
+    (root / "dev/termination-log").touch()
+    assert fetch_artifact.run(task, Paths.under(root)).ok
+    return task
+
+
+def pair(
+    root: Path, new: onnx.ModelProto, stable: onnx.ModelProto, own: list[Feeds] | None = None
+) -> ServeTask:
+    publish(root, NEW, new, own or SAMPLES)
+    publish(root, STABLE, stable, SAMPLES)
+    return fetched(root)
+
+
+def answers(sidecar: Sidecar) -> AnswerChange | None:
+    answer = sidecar.get("/measurements")
+    return Measurements.model_validate_json(answer.body).answers if answer.status == 200 else None
+
+
+def compared(root: Path, task: ServeTask) -> AnswerChange:
+    """Serve `task` and return the comparison; the pod must be and stay ready."""
+    with Server(root, task) as server, Sidecar(root, task, server.port, pace=QUICK) as sidecar:
+        sidecar.until_ready()
+        sidecar.until(lambda: answers(sidecar) is not None, "answers are compared")
+        found = answers(sidecar)
+        assert sidecar.is_ready()
+        assert sidecar.check(Check.GOLDEN).state == "ok"
+        report = Measurements.model_validate_json(sidecar.get("/measurements").body)
+        assert report.responses == {}
+        assert (report.golden_wrong, report.golden_failed) == (0, 0)
+        assert {each.name for each in report.latencies} == {"s0", "s1"}
+    assert found is not None
+    assert found.prepared_key == STABLE
+    return found
+
+
+def test_only_manifest_and_golden_samples_are_fetched(tmp_path: Path) -> None:
+    pair(tmp_path, scaled(1.0), linear_model())
+    folder = tmp_path / "artifact/.stable"
+    files = {str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file()}
+    assert files == {"manifest.json", "golden/inputs.npz", "golden/outputs.npz"}
+    assert (tmp_path / "artifact/manifest.json").read_bytes() != (
+        folder / "manifest.json"
+    ).read_bytes()
+
+
+def test_equal_revisions_answer_alike(tmp_path: Path) -> None:
+    found = compared(tmp_path, pair(tmp_path, scaled(1.0), linear_model()))
+    assert (found.failure, found.samples) == ("", 2)
+    assert {each.name for each in found.outputs} == {"y", "total"}
+    for each in found.outputs:
+        assert (each.max_abs, each.relative, each.form) == (0.0, 0.0, "")
+    assert {each.name: each.top1 for each in found.outputs} == {"y": 1.0, "total": None}
+
+
+def test_the_difference_of_a_changed_model_is_reported(tmp_path: Path) -> None:
+    found = compared(tmp_path, pair(tmp_path, scaled(1.5), linear_model()))
+    assert (found.failure, found.samples) == ("", 2)
+    weights = np.arange(32, dtype=np.float32).reshape(8, 4) / 8
+    changes = {each.name: each for each in found.outputs}
+    largest = max(float((sample["x"] @ weights).max()) for sample in SAMPLES)
+    assert changes["y"].max_abs == pytest.approx(0.5 * largest, rel=1e-5)
+    total = max(float((sample["x"] @ weights).sum()) for sample in SAMPLES)
+    assert changes["total"].max_abs == pytest.approx(0.5 * total, rel=1e-5)
+    for each in found.outputs:
+        assert each.relative == pytest.approx(0.5, rel=1e-5)
+    assert changes["y"].top1 == 1.0  # all scores have grown alike
+
+
+def test_other_classes_are_reported(tmp_path: Path) -> None:
+    task = pair(tmp_path, scaled(-1.0), linear_model())  # the lowest score becomes the highest
+    found = compared(tmp_path, task)
+    assert {each.name: each.top1 for each in found.outputs} == {"y": 0.0, "total": None}
+
+
+def test_a_varying_output_is_left_out(tmp_path: Path) -> None:
+    noisy = model(
+        [
+            helper.make_node("Neg", ["x"], ["y"]),
+            helper.make_node("RandomUniformLike", ["x"], ["noise"]),
+        ],
+        [tensor("x", TensorProto.FLOAT, "batch", 8)],
+        [
+            tensor("y", TensorProto.FLOAT, "batch", 8),
+            tensor("noise", TensorProto.FLOAT, "batch", 8),
+        ],
+    )
+    found = compared(tmp_path, pair(tmp_path, noisy, noisy))
+    assert (found.failure, found.samples) == ("", 2)
+    assert [each.name for each in found.outputs] == ["y"]
+
+
+def other_input() -> onnx.ModelProto:
+    return model(
+        [helper.make_node("Neg", ["image"], ["y"])],
+        [tensor("image", TensorProto.FLOAT, "batch", 8)],
+        [tensor("y", TensorProto.FLOAT, "batch", 8)],
+    )
+
+
+def other_size() -> onnx.ModelProto:
+    return linear_model(6)
+
+
+OTHER: list[tuple[Callable[[], onnx.ModelProto], list[Feeds], str]] = [
+    (other_input, [{"image": each["x"]} for each in SAMPLES], "no input 'x'"),
+    (
+        other_size,
+        [{"x": each["x"][:, :6]} for each in SAMPLES],
+        "does not run golden sample 's0' of the stable revision: ",
+    ),
+]
+
+
+@pytest.mark.parametrize(("new", "own", "why"), OTHER, ids=["input", "shape"])
+def test_other_inputs_are_a_plain_sentence_and_no_failure_of_the_pod(
+    new: Callable[[], onnx.ModelProto], own: list[Feeds], why: str, tmp_path: Path
+) -> None:
+    found = compared(tmp_path, pair(tmp_path, new(), linear_model(), own))
+    assert why in found.failure
+    assert (found.samples, found.outputs) == (0, ())
+
+
+def gone(folder: Path) -> None:
+    shutil.rmtree(folder)
+
+
+def damaged(folder: Path) -> None:
+    file = folder / "golden/outputs.npz"
+    content = bytearray(file.read_bytes())
+    content[-30] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"), [(gone, "has no prepared model"), (damaged, "outputs.npz has sha256")]
+)
+def test_what_cannot_be_fetched_is_a_plain_sentence_and_no_failure_of_the_pod(
+    change: Callable[[Path], None], why: str, tmp_path: Path
+) -> None:
+    publish(tmp_path, NEW, scaled(1.0), SAMPLES)
+    change(publish(tmp_path, STABLE, linear_model(), SAMPLES))
+    found = compared(tmp_path, fetched(tmp_path))
+    assert "were not fetched" in found.failure
+    assert why in found.failure
+
+
+def test_a_later_attempt_replaces_what_an_earlier_one_left(tmp_path: Path) -> None:
+    publish(tmp_path, NEW, scaled(1.0), SAMPLES)
+    fetched(tmp_path)
+    assert (tmp_path / "artifact/.stable/failure").exists()
+    publish(tmp_path, STABLE, linear_model(), SAMPLES)
+    fetched(tmp_path)
+    assert not (tmp_path / "artifact/.stable/failure").exists()
+    assert (tmp_path / "artifact/.stable/golden/outputs.npz").exists()
+
+
+def test_a_restart_of_the_server_does_not_repeat_the_comparison(tmp_path: Path) -> None:
+    """Inputs that end the server would end it again and again."""
+    own = [{"x": np.full((1, 8), 0.25, np.float32)}]
+    task = pair(tmp_path, scaled(2.0), linear_model(), own)
+    stable = {sample["x"].tobytes()[-8:] for sample in SAMPLES}
+    with (
+        Server(tmp_path, task) as first,
+        Proxy(first.port) as proxy,
+        Sidecar(tmp_path, task, proxy.port, pace=QUICK) as sidecar,
+    ):
+        sidecar.until(lambda: answers(sidecar) is not None, "answers are compared")
+        found = answers(sidecar)
+        assert found is not None
+        assert [each.relative for each in found.outputs] == pytest.approx([1.0, 1.0], rel=1e-5)
+        asked = len(proxy.asked)
+        assert sum(body in stable for body in proxy.asked) == len(SAMPLES)
+        first.stop()
+        with Server(tmp_path, task) as second:
+            proxy.server_port = second.port
+            sidecar.until(lambda: len(proxy.asked) > asked + 5, "golden inferences")
+            sidecar.until(lambda: answers(sidecar) is not None, "the server reports again")
+            assert answers(sidecar) == found
+            assert not stable.intersection(proxy.asked[asked:])
+
+
+class Answering:
+    """A client whose responses are given: a status, or an error that is raised."""
+
+    def __init__(self, outcomes: list[int | Exception]) -> None:
+        self.outcomes = outcomes
+        self.headers: list[str] = []
+
+    async def post(self, _path: str, headers: str, _body: Any, _seconds: float) -> ServerResponse:
+        self.headers.append(headers)
+        outcome = self.outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        response = ServerResponse()
+        response.status = outcome
+        response.body = b'{"outputs": []}' if outcome == 200 else b'{"error": "no"}'
+        return response
+
+
+def steps(root: Path, outcomes: list[int | Exception]) -> tuple[AnswerComparison, Answering]:
+    """Return a comparison after as many steps as there are outcomes."""
+    pair(root, scaled(1.0), linear_model())
+    own = Manifest.model_validate_json((root / "artifact/manifest.json").read_bytes())
+    client: Any = Answering(outcomes)
+    inferences = Inferences(client, "m", 1.0, "Enginewright-Probe: t\r\n")
+    comparison = AnswerComparison(inferences, own, 0, Paths.under(root).stable, STABLE)
+
+    async def run() -> None:
+        while client.outcomes and comparison.result is None:
+            await comparison.step(0.5)
+
+    asyncio.run(run())
+    return comparison, client
+
+
+@pytest.mark.parametrize("status", [408, 429, 502, 503, 504])
+def test_a_busy_server_is_asked_again_later(status: int, tmp_path: Path) -> None:
+    comparison, client = steps(tmp_path, [status] * 5)
+    assert comparison.result is None
+    assert len(client.headers) == 5
+    assert all("Enginewright-Probe: t" in each for each in client.headers)
+    assert all("Enginewright-Defer: 500" in each for each in client.headers)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "why"),
+    [
+        (400, "does not run golden sample 's0' of the stable revision: no"),
+        (500, "does not run golden sample 's0' of the stable revision: no"),
+        (
+            UnreachableError("closed the connection"),
+            "'s0' of the stable revision, the server closed",
+        ),
+        (200, "'s0' of the stable revision has no output"),
+    ],
+)
+def test_without_outputs_the_comparison_ends(
+    outcome: int | Exception, why: str, tmp_path: Path
+) -> None:
+    comparison, client = steps(tmp_path, [503, outcome, 503])
+    assert comparison.result is not None
+    assert why in comparison.result.failure
+    assert client.outcomes == [503]
