@@ -9,6 +9,12 @@ from typing import Any, Final
 import yaml
 from enginewright.api.crds import definitions
 from enginewright.contract.execution import Execution
+from enginewright.contract.measurements import (
+    AnswerChange,
+    LatencySeries,
+    Measurements,
+    OutputChange,
+)
 from enginewright.contract.verdict import FallbackVerdict, Verdict
 from enginewright.controller.settings import SettingsDocument, StoreSettings
 from enginewright_cli.inspect.result import EngineFit, EngineInspection, InspectedFile
@@ -144,6 +150,7 @@ def messages(name: str) -> str:
         for each in (
             *(Execution, Verdict, FallbackVerdict, EngineInspection, InspectedFile, EngineFit),
             *(Forecast, PlanStep, Refusal, ClassPlan, Difference),
+            *(Measurements, LatencySeries, AnswerChange, OutputChange),
         )
     }
     rows = ((code(field), about) for field, about in descriptions(models[name]).items())

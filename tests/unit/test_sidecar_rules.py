@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from enginewright.contract.execution import Driver, Execution, PlacementFacts
 from enginewright.contract.manifest import Partition, TensorSpec
+from enginewright.contract.measurements import PROBING_SECONDS
 from enginewright.contract.processors import Feature, Processor
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import Promise, ServeTask
@@ -618,3 +619,44 @@ def test_a_server_that_only_hangs_stays_admitted() -> None:
     pod.pod_state.server_missed("the server has not answered within 2 s", unreachable=False)
     assert pod.state(Check.SERVER).reason is Reason.SERVER_DOWN
     assert pod.pod_state.ready
+
+
+# A higher rate on request.
+
+
+def test_a_higher_rate_ends_by_itself_unless_it_is_asked_for_again() -> None:
+    pod = Pod()
+    assert not pod.pod_state.known.probing
+    pod.pod_state.probe()
+    pod.clock.now += PROBING_SECONDS - 1.0
+    assert pod.pod_state.known.probing
+    pod.pod_state.probe()
+    pod.clock.now += PROBING_SECONDS - 1.0
+    assert pod.pod_state.known.probing
+    pod.clock.now += 1.0
+    assert not pod.pod_state.known.probing
+
+
+def test_a_second_of_a_higher_rate_does_not_lower_the_baseline() -> None:
+    """Many runs in a row find warm caches and high clocks; the usual ones do not."""
+
+    def run(seconds: float) -> None:
+        pod.pod_state.golden(ProbeResult("s0", seconds, 0.0, compute=seconds, compared=1), 1.0)
+
+    pod = Pod()
+    for _ in range(2 * SETTINGS.baseline_probes):
+        pod.turn()
+        run(0.1)
+    baseline = pod.pod_state.latency.baseline
+    assert baseline is not None
+    pod.pod_state.probe()
+    for _ in range(4 * SETTINGS.lowering_least):
+        pod.clock.now += 0.05
+        run(baseline / 2)
+    assert pod.pod_state.latency.baseline == baseline
+    # measurements as often as usual count as usual
+    for _ in range(4 * SETTINGS.lowering_least):
+        pod.pod_state.probe()
+        pod.clock.now += 1.0
+        run(baseline / 2)
+    assert pod.pod_state.latency.baseline == pytest.approx(baseline / 2)

@@ -23,10 +23,13 @@ class LatencySeries(Message):
     """Time in the model for requests of one size class, or for one golden sample."""
 
     source: Source
-    name: Text  # input elements as decimal digits (`execution.size_class`), or the sample's name
-    count: int  # measurements since `Measurements.since`
-    # Unix time of the last measurement, median seconds of `WINDOW` consecutive ones; oldest first
+    """`requests` of clients, or `golden` inferences."""
+    name: Text
+    """Size class: input elements, rounded up by at most an eighth; or the golden sample's name."""
+    count: int
+    """Measurements since `since`; failed requests and the first of each shape are none."""
     windows: Annotated[tuple[tuple[float, float], ...], Field(max_length=WINDOWS)] = ()
+    """Unix time of the last measurement and median seconds of ten consecutive ones; the latest 400, oldest first."""
 
 
 class MemorySample(Message):
@@ -49,38 +52,54 @@ class OutputChange(Message):
     """How one output differs from the one that the stable revision's golden sample expects."""
 
     name: Text
-    form: Text = (
-        ""  # how the type or the shape differs, and then nothing else is compared; "": equal
-    )
-    unequal: float | None = None  # share of elements that are not equal
-    max_abs: float | None = (
-        None  # largest absolute difference of finite elements; None: not numeric
-    )
-    # Euclidean norm of the difference / that of the expected output; None: not numeric, or it is zero
+    """Name of the output."""
+    form: Text = ""
+    """How its type or shape differs, and then nothing else is compared; "": equal."""
+    unequal: float | None = None
+    """Share of elements that are not equal, 0 to 1."""
+    max_abs: float | None = None
+    """Largest absolute difference of finite elements; absent: not numeric."""
     relative: float | None = None
-    top1: float | None = None  # share of rows with the same largest element; None: no classes
-    nonfinite: int = 0  # elements that are NaN or infinite in one of both only
+    """Euclidean norm of the difference, relative to that of the expected output; absent: not numeric, or that is zero."""
+    top1: float | None = None
+    """Share of rows with the same largest element, of floats `[rows, classes]`; absent: others."""
+    nonfinite: int = 0
+    """Elements that are NaN or infinite in one of both only."""
 
 
 class AnswerChange(Message):
     """Answers to the stable revision's golden inputs, compared with its expected outputs."""
 
-    prepared_key: Digest  # of the stable revision
-    samples: int = 0  # compared
-    outputs: tuple[OutputChange, ...] = ()  # the worst over the samples
-    failure: Text = ""  # why no comparison is possible, such as other inputs; "": it is
+    prepared_key: Digest
+    """Key of the stable revision's prepared model."""
+    samples: int = 0
+    """Golden samples that were compared."""
+    outputs: tuple[OutputChange, ...] = ()
+    """By output, each figure the worst over the samples; outputs that vary from run to run are left out."""
+    failure: Text = ""
+    """Why no comparison is possible, such as other inputs; "": it is."""
 
 
 class Measurements(Message):
     """Body of the response."""
 
     model: str
+    """Name of the InferenceModel."""
     revision: str
-    since: float  # Unix time from which everything here counts: the current server process's start
-    responses: dict[str, int] = Field(default_factory=dict)  # clients' requests by status code
-    golden_ok: int = 0  # golden inferences whose outputs agreed
-    golden_wrong: int = 0  # whose outputs did not
-    golden_failed: int = 0  # that the server could not run
-    memory: Annotated[tuple[MemorySample, ...], Field(max_length=WINDOWS)] = ()  # oldest first
+    """Revision that the pod serves."""
+    since: float
+    """Unix time from which everything except `answers` counts: the start of the server's process."""
+    responses: dict[str, int] = Field(default_factory=dict)
+    """Clients' inference requests by status code."""
+    golden_ok: int = 0
+    """Golden inferences whose outputs agreed."""
+    golden_wrong: int = 0
+    """Golden inferences whose outputs did not agree."""
+    golden_failed: int = 0
+    """Golden inferences that the server could not run, or did not answer in time; not those for which it was too busy."""
+    memory: Annotated[tuple[MemorySample, ...], Field(max_length=WINDOWS)] = ()
+    """Resident memory of the server: Unix time and bytes, every 5 s, older ones further apart, oldest first."""
     latencies: Annotated[tuple[LatencySeries, ...], Field(max_length=2 * SERIES)] = ()
-    answers: AnswerChange | None = None  # None: nothing to compare with, or not compared yet
+    """Times in the model, see below, of at most 16 size classes and of the golden samples."""
+    answers: AnswerChange | None = None
+    """Comparison with the stable revision, see below; absent: nothing to compare with, or not compared yet."""

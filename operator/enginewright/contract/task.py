@@ -34,7 +34,7 @@ RELEASE_FILE: Final = "release"
 HTTP_PORT: Final = 8080
 LIVE_PATH: Final = "/v2/health/live"  # of the Open Inference Protocol
 READY_PATH: Final = "/v2/health/ready"
-SIDECAR_PORT: Final = 8081  # /readyz, /verdict, /metrics; of an engine Job's build stage: /progress
+SIDECAR_PORT: Final = 8081  # docs/sidecar.md; of an engine Job's build stage: /progress
 
 PREPARE_STAGES: Final = ("fetch", "validate", "convert", "golden", "quantize", "publish")
 LOOKUP_STAGE: Final = "lookup"  # looks for an engine in the store before a device is requested

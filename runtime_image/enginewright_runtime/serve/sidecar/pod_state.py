@@ -68,6 +68,7 @@ class PodState:
         self.reported: Execution | None = None
         self.measurements = PodMeasurements(task)
         self._probing_until = float("-inf")
+        self._latency_at = float("-inf")  # when `latency` got its last measurement
         self._gate = Gate(task.promise.policy)
         self._samples = samples
         self._settings = settings
@@ -137,7 +138,7 @@ class PodState:
         self._failing = self._failing + 1 if found.fails else 0
         idle = self.known.idle >= self._settings.idle_seconds
         if found.late or (found.wrong is None and found.not_run is None):
-            self.latency.add(found, now, idle=idle)
+            self._add_latency(found, now, idle=idle)
         if found.not_run is not None:
             self._golden_missed(found, interval)
         else:
@@ -147,6 +148,17 @@ class PodState:
         outcome = self.latency.outcome(now)
         self._record(Check.PROBE_LATENCY, outcome, interval + found.seconds)
         self._decide()
+
+    def _add_latency(self, found: ProbeResult, now: float, *, idle: bool) -> None:
+        """Record a latency; of a higher rate only one in the usual interval, for which trends are made.
+
+        Otherwise a second of the higher rate could lower the baseline, and three could be slow.
+        """
+        usual = self._settings.intervals[Check.GOLDEN]
+        if self._probing and now - self._latency_at < usual:
+            return
+        self._latency_at = now
+        self.latency.add(found, now, idle=idle)
 
     def _golden_missed(self, found: ProbeResult, interval: float) -> None:
         why = found.not_run or ""
@@ -206,8 +218,12 @@ class PodState:
             idle=self._traffic.idle(self._clock()),
             served=self._traffic.served,
             undecided=self.latency.undecided(self._clock()),
-            probing=self._clock() < self._probing_until,
+            probing=self._probing,
         )
+
+    @property
+    def _probing(self) -> bool:
+        return self._clock() < self._probing_until
 
     @property
     def placed(self) -> Placed | None:
