@@ -626,15 +626,15 @@ def test_a_server_that_only_hangs_stays_admitted() -> None:
 
 def test_a_higher_rate_ends_by_itself_unless_it_is_asked_for_again() -> None:
     pod = Pod()
-    assert not pod.pod_state.known.probing
-    pod.pod_state.probe()
+    found = [pod.pod_state.known.probing]
+    for asked, seconds in ((True, 0.0), (True, PROBING_SECONDS - 1.0), (False, 1.0)):
+        pod.clock.now += seconds
+        if asked:
+            pod.pod_state.probe()
+        found.append(pod.pod_state.known.probing)
     pod.clock.now += PROBING_SECONDS - 1.0
-    assert pod.pod_state.known.probing
-    pod.pod_state.probe()
-    pod.clock.now += PROBING_SECONDS - 1.0
-    assert pod.pod_state.known.probing
-    pod.clock.now += 1.0
-    assert not pod.pod_state.known.probing
+    found.append(pod.pod_state.known.probing)
+    assert found == [False, True, True, True, False]
 
 
 def test_a_second_of_a_higher_rate_does_not_lower_the_baseline() -> None:
