@@ -23,6 +23,7 @@ from tests.e2e.harness import (
     run,
 )
 from tests.support.extensions import compile_failing, compile_library, cube
+from tests.support.rollout_models import write_revisions
 
 
 @pytest.fixture(scope="session")
@@ -111,6 +112,7 @@ def model_files(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     write_models(models, folder)
     onnx.save(cube(), folder / "cube.onnx")
+    write_revisions(folder)
     library = compile_failing(tmp_path_factory.mktemp("library"), FAIL_SWITCH)
     library.rename(folder / library.name)
     compile_library(folder / "held", f'HOLDS="{" ".join(HELD_STAGES)}"')

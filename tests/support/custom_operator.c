@@ -9,6 +9,10 @@
  * -DNO_ENTRY         without the function that ONNX Runtime looks for
  * -DUNDEFINED        calls a function that is nowhere
  * -DFAILS_IF="PATH"  with throwing.cpp: every run throws while that file is there, and says its content
+ * -DAFTER=N          with one of the next three: from the N-th run of the process on
+ * -DDRIFTS           answers become wrong, by 1% more in each run
+ * -DCRASHES          a run crashes
+ * -DLEAKS=BYTES      a run leaks so much memory, which it has written to
  * -DCRASH -DHANG     do so while the library is loaded
  * -DHOLDS="STAGES"   a Job's container of one of these stages that loads it goes on once /tmp/STAGE is there
  * -DPLUGIN           a library that TensorRT takes for one with plug-ins, of which it has none
@@ -86,6 +90,10 @@ static int one_of(const Operator *self) { return 1; }
 void throw_if(const char *path);
 #endif
 
+#ifdef AFTER
+static long runs;
+#endif
+
 static void compute(void *kernel, void *context) {
     const void *input;
     void *output, *shape;
@@ -106,6 +114,19 @@ static void compute(void *kernel, void *context) {
     ((Status(*)(const void *, void **))api[GET_TENSOR_MUTABLE_DATA])(input, (void **)&from);
     ((Status(*)(void *, void **))api[GET_TENSOR_MUTABLE_DATA])(output, (void **)&to);
     for (size_t index = 0; index < count; index++) to[index] = from[index] * from[index] * from[index];
+#ifdef AFTER
+    long late = ++runs - AFTER;
+    if (late < 0) return;
+#ifdef DRIFTS
+    for (size_t index = 0; index < count; index++) to[index] *= 1 + 0.01f * late;
+#endif
+#ifdef CRASHES
+    *(volatile int *)8 = 1;
+#endif
+#ifdef LEAKS
+    memset(malloc(LEAKS), 1, LEAKS);
+#endif
+#endif
 }
 
 static const Operator cube = {
