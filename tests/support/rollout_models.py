@@ -1,6 +1,7 @@
 """Revisions of one small model: good ones, and ones that are right at first."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -26,7 +27,9 @@ def write_revisions(folder: Path) -> None:
 def linear(seed: int, *, name: str = "x", work: int = 0) -> ModelProto:
     """Return `name` [n, 16] to y [n, 4]; `work`: matrix products whose result is multiplied by 0."""
     random = np.random.default_rng(seed)
-    weights = {"w": random.standard_normal((WIDTH, 4)).astype(np.float32)}
+    weights: dict[str, np.ndarray[Any, Any]] = {
+        "w": random.standard_normal((WIDTH, 4)).astype(np.float32)
+    }
     nodes = [helper.make_node("MatMul", [name, "w"], ["plain"], name="plain")]
     last = "plain"
     if work:

@@ -45,7 +45,7 @@ class PodView(ObservedObject):
     scheduled_at: str  # RFC 3339; empty: not scheduled
     unschedulable: str  # the scheduler's message; empty: scheduled, or not yet tried
     ready: bool
-    ready_since: str  # RFC 3339; empty: not ready
+    ready_changed: str  # RFC 3339, when it became ready or unready; empty: never ready
     ip: str
     annotations: Json
     containers: tuple[Container, ...]  # init containers first, in the order in which they run
@@ -84,7 +84,7 @@ def pod_view(obj: Json) -> PodView:
         scheduled_at=scheduled.since if scheduled and not refused else "",
         unschedulable=(scheduled.message or scheduled.reason) if scheduled and refused else "",
         ready=ready is not None and ready.status == "True",
-        ready_since=ready.since if ready is not None and ready.status == "True" else "",
+        ready_changed=ready.since if ready is not None else "",
         ip=str(status(obj).get("podIP") or ""),
         annotations=obj["metadata"].get("annotations") or {},
         containers=tuple(_containers(obj)),

@@ -11,6 +11,7 @@ from datetime import datetime
 from math import ceil
 from typing import Any, Final
 
+from enginewright.analysis.result import Analysis
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model_status import RolloutFailure, TargetPhase, TargetRevision
 from enginewright.api.scalars import duration, share, whole_second
@@ -27,8 +28,10 @@ from enginewright.manifests.labels import (
 from enginewright.manifests.snapshot import Revision
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
+from enginewright.plan.comparison import compared, failure, waits_for
 from enginewright.plan.failures import PodFailures, pod_failures, pods_of
 from enginewright.plan.outcomes import recorded_rejection, rejection_by_user, was_proven
+from enginewright.plan.pods import serving_pods
 from enginewright.plan.replicas import replicas_by_class
 from enginewright.plan.signature import SignatureChange, compare
 from enginewright.plan.transitions import Seen, Stage, advance
@@ -104,9 +107,10 @@ def bring_up(
         stable=stable.name if stable else "",
         since=since,
     )
+    analysis = _analysis(facts, wanted, stable, before)
     rejection = None
     if stable is not None:
-        rejection = _rejection(facts, wanted.name, failures, left_to_others)
+        rejection = _rejection(facts, wanted.name, failures, left_to_others, analysis)
     if rejection is not None:
         return _rejected(facts, wanted, rejection, failures)
     planned = _pods(facts, wanted, deployments, before.step if before else 0)
@@ -118,7 +122,7 @@ def bring_up(
             held=wait is not None,
             direct=stable is None or not planned or _skips_analysis(facts, wanted.name),
             available=_is_available(facts, wanted.name, planned),
-            analysis="passed",
+            analysis=analysis.state,
             held_long_enough=left <= 0,
             steps=1 + len(facts.model.spec.rollout.canary.steps),
         ),
@@ -131,7 +135,7 @@ def bring_up(
         mine = [each for each in facts.canaries if each.revision == wanted.name and promoting]
         canaries = {each.accelerator_class: each.desired for each in mine}
     is_new = before is None or (before.phase, before.step) != (stage.phase, stage.step)
-    wait = wait or _waits_for(stage, failures)
+    wait = wait or _waits_for(stage, failures, analysis)
     target = TargetRevision(
         revision=wanted.name,
         phase=stage.phase,
@@ -150,8 +154,26 @@ def bring_up(
         failures=failures,
         canaries=canaries,
         labels=tuple(_labels(facts, wanted.name if stage.phase in _GETS_REQUESTS else "")),
-        requeue_after=min(INTERVAL, left) if stage.phase in _COMPARED and left > 0 else None,
+        requeue_after=_requeue_after(stage, left),
     )
+
+
+def _analysis(
+    facts: Facts, wanted: Revision, stable: Revision | None, before: TargetRevision | None
+) -> Analysis:
+    """Return the comparison with the serving pods, from when the canary's pods run until they are replaced."""
+    mine = _canary_pods(facts, wanted.name)
+    if stable is None or before is None or not any(pod.ready for pod in mine):
+        return Analysis("inconclusive")
+    serving = serving_pods(facts.pods, stable.name)
+    return compared(facts, serving, mine, first=before.phase is TargetPhase.VERIFYING)
+
+
+def _requeue_after(stage: Stage, left: float) -> float | None:
+    """Return when to look again: at the measurements, or at the end of the hold."""
+    if stage.phase not in _COMPARED:
+        return None
+    return min(INTERVAL, left) if left > 0 else INTERVAL
 
 
 def stop_canary(facts: Facts, keep: Mapping[str, int]) -> Iterator[ObjectRef]:
@@ -183,7 +205,11 @@ def _rejected(
 
 
 def _rejection(
-    facts: Facts, revision: str, failures: PodFailures, left_to_others: Collection[str]
+    facts: Facts,
+    revision: str,
+    failures: PodFailures,
+    left_to_others: Collection[str],
+    analysis: Analysis,
 ) -> RolloutFailure | None:
     """Return why the revision is not rolled out: for an earlier failure, by a user, or for one found now."""
     if by_user := rejection_by_user(facts, revision):
@@ -192,7 +218,7 @@ def _rejection(
         return None
     if known := recorded_rejection(facts, revision):
         return known
-    found = failures.lasting
+    found = failures.lasting or failure(revision, analysis)
     if found is None or found.reason in left_to_others:
         return None
     recreates = facts.model.spec.rollout.strategy == "Recreate"
@@ -238,12 +264,14 @@ def _differences(wanted: Revision, stable: Revision | None) -> SignatureChange:
     return compare(stable.signature, wanted.signature)
 
 
-def _waits_for(stage: Stage, failures: PodFailures) -> Wait | None:
+def _waits_for(stage: Stage, failures: PodFailures, analysis: Analysis) -> Wait | None:
     # while it is promoted, Ready reports failures
     if failures.first is not None and stage.phase in _COMPARED:
         return Wait(failures.first.reason, failures.first.finding.message)
     if failures.waits_for:
         return Wait(failures.reason, failures.waits_for)
+    if stage.phase in _COMPARED and (text := waits_for(analysis)):
+        return Wait("", text)
     return None
 
 
@@ -298,9 +326,9 @@ def _canary_pods(facts: Facts, revision: str) -> list[PodView]:
 def _left(facts: Facts, revision: str, since: datetime) -> float:
     """Return for how many seconds the canary's pods must keep passing until this step may end."""
     ready = [
-        datetime.fromisoformat(pod.ready_since)
+        datetime.fromisoformat(pod.ready_changed)
         for pod in _canary_pods(facts, revision)
-        if pod.ready_since
+        if pod.ready and pod.ready_changed
     ]
     hold = duration(facts.model.spec.rollout.canary.hold)
     left = max([since, *ready]) + hold - facts.now

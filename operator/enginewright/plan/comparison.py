@@ -1,0 +1,79 @@
+"""What the measurements of a canary and of the serving pods say about it."""
+
+import re
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final
+
+from enginewright.analysis.comparison import compare
+from enginewright.analysis.result import Analysis, Limits
+from enginewright.api.inference_model import Rollout
+from enginewright.api.inference_model_status import RolloutFailure
+from enginewright.api.scalars import duration, share
+from enginewright.contract.measurements import Measurements
+from enginewright.observed.pods import PodView
+from enginewright.plan.types import Facts
+
+FIRST_SAMPLES: Final = 20  # golden inferences of each revision before a canary gets requests
+
+_COUNTS: Final = re.compile(r"\d+ of \d+ ")  # would change the status at every poll
+
+
+def limits(rollout: Rollout, *, first: bool) -> Limits:
+    """Return the limits of the spec; `first`: before the canary gets requests."""
+    analysis, samples = rollout.analysis, rollout.canary.min_samples
+    difference = analysis.max_output_difference
+    return Limits(
+        max_latency_ratio=float(analysis.max_latency_ratio),
+        max_error_share=share(analysis.max_error_share) or 0.0,
+        max_memory_growth=share(analysis.max_memory_growth) or 0.0,
+        max_output_difference=None if difference is None else float(difference),
+        min_samples=min(samples, FIRST_SAMPLES) if first else samples,
+    )
+
+
+def compared(
+    facts: Facts, stable: Iterable[PodView], canary: Iterable[PodView], *, first: bool
+) -> Analysis:
+    """Return the comparison of ready pods of both revisions; passed if there is nothing to compare with.
+
+    That is so if no serving pod has been ready for `canary.hold`, or if the sidecars of all are of a
+    version that measures nothing.
+    """
+    present = [pod for pod in stable if not pod.leaving]
+    serving = [pod.name for pod in present if pod.ready]
+    if not serving:
+        return Analysis("passed" if _are_down(facts, present) else "inconclusive")
+    if all(name in facts.measurements and facts.measurements[name] is None for name in serving):
+        return Analysis("passed")
+    return compare(
+        _known(facts, serving),
+        _known(facts, [pod.name for pod in canary if pod.ready]),
+        limits(facts.model.spec.rollout, first=first),
+    )
+
+
+def _are_down(facts: Facts, unready: Iterable[PodView]) -> bool:
+    """Return whether none of the pods has been ready for as long as a canary is held."""
+    hold = duration(facts.model.spec.rollout.canary.hold)
+    changed = (datetime.fromisoformat(pod.ready_changed) for pod in unready if pod.ready_changed)
+    return all(moment + hold <= facts.now for moment in changed)
+
+
+def failure(revision: str, analysis: Analysis) -> RolloutFailure | None:
+    """Return why the comparison rejects a revision; None: it does not."""
+    if analysis.state != "failed":
+        return None
+    first = analysis.findings[0]
+    return RolloutFailure(
+        revision=revision, stage="analysis", reason=first.reason, message=first.message
+    )
+
+
+def waits_for(analysis: Analysis) -> str:
+    """Return what the comparison waits for, without counts; empty: for nothing."""
+    return _COUNTS.sub("", analysis.waits_for) if analysis.state == "inconclusive" else ""
+
+
+def _known(facts: Facts, names: Iterable[str]) -> list[Measurements]:
+    return [found for name in names if (found := facts.measurements.get(name))]
