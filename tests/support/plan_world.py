@@ -180,6 +180,7 @@ class World(Simulation):
 
     def operator_restarts(self) -> Self:
         self.verdicts, self.progress, self.silent = {}, {}, set()
+        self.measurements = {}
         return self.settle()
 
     def facts(self) -> Facts:
@@ -217,6 +218,7 @@ class World(Simulation):
                 for each in self.model["status"].get("engines", ())
             },
             verdicts={pod: said for pod, said in self.verdicts.items() if self.find("Pod", pod)},
+            measurements=dict(self.measurements),
             orphaned_engines=frozenset(self.orphaned),
             freed_elsewhere=frozenset(self.freed_elsewhere),
             silent=frozenset(self.silent),

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, Self
 
+from enginewright.contract.measurements import LatencySeries, Measurements
 from enginewright.contract.reasons import RARELY_TRANSIENT, ExitCode, Reason, exit_code
 from enginewright.contract.report import Finding, Progress, Published, PublishedEngine, StageReport
 from enginewright.contract.verdict import Verdict
@@ -56,6 +57,7 @@ class Simulation(abc.ABC):
         # polled by the operator, and lost when it restarts
         self.verdicts: dict[str, Verdict] = {}  # by pod
         self.progress: dict[str, Progress] = {}  # by Job
+        self.measurements: dict[str, Measurements | None] = {}  # by pod
 
     # what the operator does
 
@@ -372,9 +374,21 @@ class Simulation(abc.ABC):
         name, owner = f"{deployment}-{index:05}", self.get("Deployment", deployment)
         if ready:
             self.verdicts[name] = verdict()
+            self.measures(name)
         elif not self.find("Pod", name):
             self.verdicts.pop(name, None)  # it was that of another pod with this name
         return self.add_pod(name, owner, "deployment", {"phase": "Running", **reported})
+
+    def measures(self, pod: str, ratio: float = 1.0, **changes: Any) -> None:
+        """Have a pod's sidecar have measured enough; `ratio`: how much slower than others it is."""
+        start = self.now.timestamp() - 4000
+        windows = tuple(
+            (start + 10 * each, ratio * (0.0100 + 0.0001 * (each % 7))) for each in range(400)
+        )
+        series = LatencySeries(source="golden", name="s", count=4000, windows=windows)
+        self.measurements[pod] = Measurements(
+            model="resnet", revision="", since=start, latencies=(series,), **changes
+        )
 
     def sidecars_say(self, said: Verdict) -> Self:
         """Set the same verdict for the sidecars of all serving pods."""

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 import pytest
 from enginewright.contract.keys import sha256_text
+from enginewright.contract.measurements import Measurements
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Published
 from enginewright.contract.signature import PublishedSignature, TensorText
@@ -308,6 +309,66 @@ def test_a_wider_signature_is_reported() -> None:
     world = with_signature("x:FP32[-1,-1]")
     assert phase(world) == "Verifying"
     assert "clients may use more: input x" in world.message()
+
+
+# comparison
+
+
+# event: Rollouts | a new revision is slower than the serving one | the serving revision | `RolledBack` with
+#   `SlowerThanStable` and the ratio; if golden inferences show it, no client's request was slow
+@pytest.mark.parametrize("when", ["before requests", "under requests", "promoted"])
+def test_a_slower_revision_is_rejected(when: str) -> None:
+    world = updated(served()) if when == "before requests" else analysing()
+    old = world.status["active"]["revision"]
+    if when == "promoted":
+        world.later(seconds=61)
+        assert phase(world) == "Promoting"
+    (canary,) = world.canaries()
+    name = f"{canary['metadata']['name']}-00000"
+    if when == "before requests":
+        world.serving_pod(canary["metadata"]["name"], ready=True)
+    world.measures(name, ratio=300)
+    world.settle()
+    if when == "before requests":
+        assert components(world) in ([], [CANARY])
+    assert world.conditions()["RolledBack"] == ("True", "SlowerThanStable")
+    assert world.status["lastFailure"]["stage"] == "analysis"
+    assert not world.canaries()
+    assert carried(world) == {old}
+
+
+def test_too_few_measurements_wait_and_say_for_what() -> None:
+    world = analysing()
+    for pod in world.all("Pod"):
+        world.measurements[pod["metadata"]["name"]] = Measurements(
+            model="resnet", revision="", since=world.now.timestamp()
+        )
+    world.later(hours=1)
+    assert phase(world) == "Analyzing"
+    assert "latency" in world.status["target"]["message"]
+    assert not any(each.isdigit() for each in world.status["target"]["message"])
+
+
+def test_a_serving_revision_that_measures_nothing_is_no_obstacle() -> None:
+    world = analysing()
+    for each in world.serving_deployments():
+        for index in range(2):
+            world.measurements[f"{each['metadata']['name']}-{index:05}"] = None
+    assert phase(world.later(seconds=61)) == "Promoting"
+
+
+def test_a_way_out_of_an_outage_needs_nothing_to_compare_with() -> None:
+    world = analysing()
+    (stable,) = world.serving_deployments()
+    world.partly_available(stable["metadata"]["name"], 0)
+    assert phase(world.later(seconds=30)) == "Analyzing", "a moment is no outage"
+    assert phase(world.later(seconds=40)) == "Promoting"
+
+
+def test_without_measurements_of_a_pod_nothing_is_decided() -> None:
+    world = analysing()
+    world.measurements.clear()
+    assert phase(world.later(hours=1)) == "Analyzing"
 
 
 # capacity

@@ -35,6 +35,7 @@ FALSE_FAILURES: Final = 0.01  # probability over all looks, without a change
 _SPENT: Final = 0.5  # share of it at `min_samples`
 _LESS: Final = 4.0  # times, with each look away from it
 _BOUND: Final = 0.05  # error probability of a bound under the limit, which passes early
+_NOISE: Final = 1e-4  # seconds: nodes and neighbours differ by as much, and no client notices
 LEAST: Final = 20  # measurements of each revision
 
 
@@ -72,12 +73,12 @@ def _tests(series: Mapping[Key, Pair], limits: AnalysisLimits) -> Iterator[_Test
         look = _look(total.count, limits)
         shifts = [_shift(each, _until(total, look)) for each in series.values()]
         found = _combined([each for each in shifts if each]) if look else None
-        yield _Test("all latencies", total, found, _state(found, look, number, limits))
+        yield _Test("all latencies", total, found, _state(found, total, look, number, limits))
     for (source, name), pair in series.items():
         what = f"requests of {name} elements" if source == "requests" else f"golden sample {name!r}"
         look = _look(pair.count, limits)
         found = _shift(pair, _until(pair, look)) if look else None
-        yield _Test(f"latency of {what}", pair, found, _state(found, look, number, limits))
+        yield _Test(f"latency of {what}", pair, found, _state(found, pair, look, number, limits))
 
 
 def _look(count: int, limits: AnalysisLimits) -> int:
@@ -111,12 +112,13 @@ def _combined(shifts: Sequence[Shift]) -> Shift | None:
     )
 
 
-def _state(found: Shift | None, look: int, tests: int, limits: AnalysisLimits) -> State:
+def _state(found: Shift | None, pair: Pair, look: int, tests: int, limits: AnalysisLimits) -> State:
     if found is None:
         return "inconclusive"
     away = abs(floor(log2(look / max(limits.min_samples, LEAST)) + 1e-9))
     level = FALSE_FAILURES * _SPENT / _LESS**away / tests
-    if found.ratio > limits.max_latency_ratio and found.chance_above(1.0) < level:
+    slower = found.ratio > limits.max_latency_ratio and found.chance_above(1.0) < level
+    if slower and (_seconds(pair.canary) or 0.0) - (_seconds(pair.stable) or 0.0) > _NOISE:
         return "failed"
     enough = look >= limits.min_samples
     passed = enough or found.chance_below(limits.max_latency_ratio) < _BOUND

@@ -340,7 +340,7 @@ class Canary(ApiModel):
     hold: Annotated[Duration, between("a hold", "0s", "168h")] = "1m"
     """How long the new revision must keep passing all checks in each step, such as 5m."""
 
-    min_samples: Annotated[int, Field(ge=0, le=10_000_000), INT32] = 100
+    min_samples: Annotated[int, Field(ge=0, le=10_000_000), INT32] = 200
     """How many measurements of the new and of the serving revision a step needs, unless fewer decide."""
 
     probe_traffic: bool = True

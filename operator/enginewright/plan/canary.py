@@ -11,7 +11,7 @@ from datetime import datetime
 from math import ceil
 from typing import Any, Final
 
-from enginewright.analysis.result import Analysis
+from enginewright.analysis.result import AnalysisResult
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model_status import RolloutFailure, TargetPhase, TargetRevision
 from enginewright.api.scalars import duration, share, whole_second
@@ -160,11 +160,11 @@ def bring_up(
 
 def _analysis(
     facts: Facts, wanted: Revision, stable: Revision | None, before: TargetRevision | None
-) -> Analysis:
+) -> AnalysisResult:
     """Return the comparison with the serving pods, from when the canary's pods run until they are replaced."""
     mine = _canary_pods(facts, wanted.name)
     if stable is None or before is None or not any(pod.ready for pod in mine):
-        return Analysis("inconclusive")
+        return AnalysisResult("inconclusive")
     serving = serving_pods(facts.pods, stable.name)
     return compared(facts, serving, mine, first=before.phase is TargetPhase.VERIFYING)
 
@@ -209,7 +209,7 @@ def _rejection(
     revision: str,
     failures: PodFailures,
     left_to_others: Collection[str],
-    analysis: Analysis,
+    analysis: AnalysisResult,
 ) -> RolloutFailure | None:
     """Return why the revision is not rolled out: for an earlier failure, by a user, or for one found now."""
     if by_user := rejection_by_user(facts, revision):
@@ -264,7 +264,7 @@ def _differences(wanted: Revision, stable: Revision | None) -> SignatureChange:
     return compare(stable.signature, wanted.signature)
 
 
-def _waits_for(stage: Stage, failures: PodFailures, analysis: Analysis) -> Wait | None:
+def _waits_for(stage: Stage, failures: PodFailures, analysis: AnalysisResult) -> Wait | None:
     # while it is promoted, Ready reports failures
     if failures.first is not None and stage.phase in _COMPARED:
         return Wait(failures.first.reason, failures.first.finding.message)

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final
 
 from enginewright.analysis.comparison import compare
-from enginewright.analysis.result import Analysis, Limits
+from enginewright.analysis.result import AnalysisLimits, AnalysisResult
 from enginewright.api.inference_model import Rollout
 from enginewright.api.inference_model_status import RolloutFailure
 from enginewright.api.scalars import duration, share
@@ -19,11 +19,11 @@ FIRST_SAMPLES: Final = 20  # golden inferences of each revision before a canary 
 _COUNTS: Final = re.compile(r"\d+ of \d+ ")  # would change the status at every poll
 
 
-def limits(rollout: Rollout, *, first: bool) -> Limits:
+def limits(rollout: Rollout, *, first: bool) -> AnalysisLimits:
     """Return the limits of the spec; `first`: before the canary gets requests."""
     analysis, samples = rollout.analysis, rollout.canary.min_samples
     difference = analysis.max_output_difference
-    return Limits(
+    return AnalysisLimits(
         max_latency_ratio=float(analysis.max_latency_ratio),
         max_error_share=share(analysis.max_error_share) or 0.0,
         max_memory_growth=share(analysis.max_memory_growth) or 0.0,
@@ -34,7 +34,7 @@ def limits(rollout: Rollout, *, first: bool) -> Limits:
 
 def compared(
     facts: Facts, stable: Iterable[PodView], canary: Iterable[PodView], *, first: bool
-) -> Analysis:
+) -> AnalysisResult:
     """Return the comparison of ready pods of both revisions; passed if there is nothing to compare with.
 
     That is so if no serving pod has been ready for `canary.hold`, or if the sidecars of all are of a
@@ -43,12 +43,15 @@ def compared(
     present = [pod for pod in stable if not pod.leaving]
     serving = [pod.name for pod in present if pod.ready]
     if not serving:
-        return Analysis("passed" if _are_down(facts, present) else "inconclusive")
+        return AnalysisResult("passed" if _are_down(facts, present) else "inconclusive")
     if all(name in facts.measurements and facts.measurements[name] is None for name in serving):
-        return Analysis("passed")
+        return AnalysisResult("passed")
+    new = [pod.name for pod in canary if pod.ready]
+    if not facts.measurements.keys() >= {*serving, *new}:  # as after a restart of the operator
+        return AnalysisResult("inconclusive")
     return compare(
         _known(facts, serving),
-        _known(facts, [pod.name for pod in canary if pod.ready]),
+        _known(facts, new),
         limits(facts.model.spec.rollout, first=first),
     )
 
@@ -60,7 +63,7 @@ def _are_down(facts: Facts, unready: Iterable[PodView]) -> bool:
     return all(moment + hold <= facts.now for moment in changed)
 
 
-def failure(revision: str, analysis: Analysis) -> RolloutFailure | None:
+def failure(revision: str, analysis: AnalysisResult) -> RolloutFailure | None:
     """Return why the comparison rejects a revision; None: it does not."""
     if analysis.state != "failed":
         return None
@@ -70,7 +73,7 @@ def failure(revision: str, analysis: Analysis) -> RolloutFailure | None:
     )
 
 
-def waits_for(analysis: Analysis) -> str:
+def waits_for(analysis: AnalysisResult) -> str:
     """Return what the comparison waits for, without counts; empty: for nothing."""
     return _COUNTS.sub("", analysis.waits_for) if analysis.state == "inconclusive" else ""
 
