@@ -1,5 +1,6 @@
 """Latency is compared like with like, and decided once there is enough."""
 
+from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -8,7 +9,7 @@ from enginewright.analysis.result import AnalysisResult, Figure, State
 from enginewright.contract.measurements import WINDOWS, LatencySeries, Measurements
 from enginewright.contract.reasons import Reason
 
-from tests.support.rollout_load import Load, Noise, pod, seeded, series, windows
+from tests.support.rollout_load import START, Load, Noise, pod, seeded, series, windows
 from tests.support.rollout_simulation import limits
 
 STEADY: Final = Noise(sigma=0.05)
@@ -85,6 +86,31 @@ def test_a_model_that_is_slow_and_steady_need_not_reach_the_count() -> None:
         return together(stable, canary, min_samples=1000).state
 
     assert [verdict(count) for count in (10, 40)] == ["inconclusive", "passed"]
+
+
+@pytest.mark.parametrize(("count", "state"), [(90, "inconclusive"), (100, "passed")])
+def test_close_to_the_limit_all_measurements_are_needed(count: int, state: State) -> None:
+    noisy = Noise()
+    found = together(
+        measured(1, count, noise=noisy), measured(2, count, seconds=0.0115, noise=noisy)
+    )
+    (figure,) = seconds(found)
+    assert (found.state, figure.state) == (state, state)
+
+
+def test_a_ratio_at_the_limit_is_within_it() -> None:
+    stable = series([(START + each, 1.0) for each in range(100)])
+    canary = series([(START + each, 2.0) for each in range(100)])
+    at_limit = replace(limits(), max_latency_ratio=2.0)
+    assert compare([pod(stable)], [pod(canary)], at_limit).state == "passed"
+    below = replace(limits(), max_latency_ratio=1.99)
+    assert compare([pod(stable)], [pod(canary)], below).state == "failed"
+
+
+def test_a_clock_that_saw_no_time_pass_is_left_out() -> None:
+    stable, canary = measured(1, 200), measured(2, 200)
+    found = together(series([(START, 0.0), *stable.windows]), canary)
+    assert (found.state, seconds(found)[0].stable_samples) == ("passed", 200)
 
 
 def test_nothing_in_common_is_no_comparison() -> None:

@@ -98,6 +98,12 @@ def test_a_few_samples_decide_nothing() -> None:
     assert fails([pod(flat)], [pod(lambda at: 500 + 20 * at, seconds=105)])
 
 
+def test_an_exact_line_is_a_leak() -> None:
+    memory = tuple(MemorySample(at=START + at, bytes=(500 + at) * MIB) for at in range(0, 600, 5))
+    exact = Measurements(model="m", revision="r", since=START, memory=memory)
+    assert fails([pod(flat)], [exact])
+
+
 def test_no_pods_grow_by_nothing() -> None:
     assert not fails([], [])
     assert fails([], [pod(leak)])
