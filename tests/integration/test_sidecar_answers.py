@@ -298,3 +298,16 @@ def test_without_outputs_the_comparison_ends(
     assert comparison.result is not None
     assert why in comparison.result.failure
     assert client.outcomes == [503]
+
+
+@pytest.mark.parametrize(("limit", "runs"), [(51, False), (52, True)])
+def test_samples_larger_than_the_sidecars_memory_are_not_run(
+    limit: int, runs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outputs of the larger sample have 3 x 4 + 1 numbers of four bytes."""
+    monkeypatch.setattr("enginewright_runtime.serve.sidecar.answers._LEAST_LARGEST", limit)
+    comparison, client = steps(tmp_path, [503])
+    assert (comparison.result is None) is runs
+    assert bool(client.headers) is runs
+    if comparison.result is not None:
+        assert "memory" in comparison.result.failure

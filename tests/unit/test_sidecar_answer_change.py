@@ -6,8 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 from enginewright.contract.manifest import TensorSpec
-from enginewright.contract.measurements import OutputChange
-from enginewright_runtime.serve.sidecar.answer_change import change, incompatibility, worst
+from enginewright.contract.measurements import OUTPUTS, OutputChange
+from enginewright_runtime.serve.sidecar.answer_change import (
+    change,
+    incompatibility,
+    most_changed,
+    worst,
+)
 from numpy.typing import NDArray
 
 from tests.support import manifests
@@ -130,3 +135,18 @@ def test_which_revisions_can_be_compared(
     found = incompatibility(manifests.manifest(inputs=inputs, outputs=outputs), stable)
     assert why in found
     assert bool(found) is bool(why)
+
+
+def test_of_many_outputs_those_that_changed_most_are_reported() -> None:
+    few = [OutputChange(name=f"y{index}", relative=index / 9) for index in range(OUTPUTS)]
+    assert most_changed(few) == tuple(few)
+    worse = [
+        OutputChange(name="form", form="has shape [1]"),
+        OutputChange(name="nan", nonfinite=1),
+        OutputChange(name="text", unequal=0.1),
+    ]
+    found = most_changed([*worse, *few])
+    assert len(found) == OUTPUTS
+    # without the three that changed least
+    assert [each.name for each in found[:2]] == ["form", "nan"]
+    assert {"text", "y0", "y1"}.isdisjoint(each.name for each in found)

@@ -13,6 +13,7 @@ from enginewright.contract.base import Digest, Message, Text
 WINDOW: Final = 10  # consecutive measurements for each median
 WINDOWS: Final = 400  # latest ones that are kept of each series
 SERIES: Final = 16  # of each source; of more size classes, those with most requests
+OUTPUTS: Final = 64  # that are reported; of more, those that changed most
 PROBE_QUERY: Final = "probe"  # /measurements?probe=1 asks for golden inferences at a higher rate
 PROBING_SECONDS: Final = 15.0  # for which it holds, so that it ends when the operator stops polling
 
@@ -74,8 +75,8 @@ class AnswerChange(Message):
     """Key of the stable revision's prepared model."""
     samples: int = 0
     """Golden samples that were compared."""
-    outputs: tuple[OutputChange, ...] = ()
-    """By output, each figure the worst over the samples; outputs that vary from run to run are left out."""
+    outputs: Annotated[tuple[OutputChange, ...], Field(max_length=OUTPUTS)] = ()
+    """By output, each figure the worst over the samples, of at most 64 that changed most; outputs that vary from run to run are left out."""
     failure: Text = ""
     """Why no comparison is possible, such as other inputs; "": it is."""
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from enginewright.contract.base import TEXT_LENGTH
 from enginewright.contract.manifest import Manifest, TensorSpec
-from enginewright.contract.measurements import OutputChange
+from enginewright.contract.measurements import OUTPUTS, OutputChange
 from numpy.typing import NDArray
 
 from enginewright_runtime.proof.parity.measuring import form_fault, largest_of, measure, pieces
@@ -88,6 +88,18 @@ def worst(first: OutputChange, second: OutputChange) -> OutputChange:
         top1=_either(min, first.top1, second.top1),
         nonfinite=max(first.nonfinite, second.nonfinite),
     )
+
+
+def most_changed(changes: Iterable[OutputChange]) -> tuple[OutputChange, ...]:
+    """Return all that a message holds, in their order; of more, those that changed most."""
+    found = list(changes)
+
+    def rank(index: int) -> tuple[bool, bool, float, float]:
+        each = found[index]
+        return bool(each.form), bool(each.nonfinite), each.relative or 0.0, each.unequal or 0.0
+
+    chosen = sorted(range(len(found)), key=rank, reverse=True)[:OUTPUTS]
+    return tuple(found[index] for index in sorted(chosen))
 
 
 def _either(

@@ -5,6 +5,7 @@ result depends on the artefacts only, so a restart of the server does not repeat
 the server would do so again.
 """
 
+import asyncio
 import contextlib
 import logging
 from pathlib import Path
@@ -17,7 +18,12 @@ from enginewright.contract.measurements import AnswerChange, OutputChange
 from enginewright.contract.task import STABLE_FAILURE
 from pydantic import ValidationError
 
-from enginewright_runtime.serve.sidecar.answer_change import change, incompatibility, worst
+from enginewright_runtime.serve.sidecar.answer_change import (
+    change,
+    incompatibility,
+    most_changed,
+    worst,
+)
 from enginewright_runtime.serve.sidecar.client import UnreachableError
 from enginewright_runtime.serve.sidecar.inferences import FailsError, Inferences, UnansweredError
 from enginewright_runtime.serve.sidecar.protocol import ResponseError, UnencodableError
@@ -81,7 +87,7 @@ class AnswerComparison:
         self._compared += 1
         del self._names[0]
         if not self._names:
-            outputs = tuple(self._changes.values())
+            outputs = most_changed(self._changes.values())
             found = AnswerChange(prepared_key=self._key, samples=self._compared, outputs=outputs)
             self._end(found)
 
@@ -136,7 +142,9 @@ class AnswerComparison:
         response = await self._inferences.post(request, defer)
         arrays = self._inferences.read(response, expected, types)
         for key, want in expected.items():
-            found = change(key, want, arrays[key], type_name(types.outputs[key]))
+            kind = type_name(types.outputs[key])
+            # tens of megabytes take a second, in which /readyz must answer
+            found = await asyncio.to_thread(change, key, want, arrays[key], kind)
             before = self._changes.get(key)
             self._changes[key] = worst(before, found) if before else found
 
