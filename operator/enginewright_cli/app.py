@@ -40,6 +40,10 @@ class _Commands(_Lazy):
     functions: ClassVar[Mapping[str, str]] = {
         "preflight": "enginewright_cli.preflight.command:preflight",
         "plan": "enginewright_cli.plan.command:plan",
+        "rollback": "enginewright_cli.rollout.commands:rollback",
+        "promote": "enginewright_cli.rollout.commands:promote",
+        "pause": "enginewright_cli.rollout.commands:pause",
+        "resume": "enginewright_cli.rollout.commands:resume",
     }
 
 
@@ -50,7 +54,7 @@ class _EngineCommands(_Lazy):
 app: Final = typer.Typer(
     name="enginewright",
     cls=_Commands,
-    help="Check ONNX models, plan their deployment and inspect engines.",
+    help="Check ONNX models, plan and control their rollout, and inspect engines.",
     no_args_is_help=True,
     **_OPTIONS,
 )
@@ -81,4 +85,4 @@ def root(
         ),
     ] = False,
 ) -> None:
-    """Check ONNX models, plan their deployment and inspect engines."""
+    """Check ONNX models, plan and control their rollout, and inspect engines."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, TypeVar
 
 from enginewright.kube.client import KubeClient
@@ -27,8 +28,10 @@ class NoCluster(ClusterError):  # noqa: N818 - not an error in itself
     """There is no kubeconfig, and this process does not run in a pod."""
 
 
-def query(read: Callable[[KubeClient], Awaitable[Read]]) -> Read:
+def query(read: Callable[[KubeClient], Awaitable[Read]], context: str | None = None) -> Read:
     """Run `read` against the API server of KUBECONFIG, or of the cluster that this pod runs in.
+
+    With a context, against that of the kubeconfig's context.
 
     Raises:
         NoCluster: neither exists.
@@ -37,7 +40,8 @@ def query(read: Callable[[KubeClient], Awaitable[Read]]) -> Read:
     logging.getLogger("enginewright.kube").setLevel(logging.ERROR)  # hide warnings about retries
 
     async def connect_and_read() -> Read:
-        client = KubeClient(load_connection, RestMetrics(CollectorRegistry()))
+        load = partial(load_connection, context)
+        client = KubeClient(load, RestMetrics(CollectorRegistry()))
         try:
             return await read(client)
         finally:
@@ -67,8 +71,8 @@ def query(read: Callable[[KubeClient], Awaitable[Read]]) -> Read:
         ) from error
 
 
-def current_namespace() -> str:
-    """Return the namespace of the kubeconfig's current context, or of this pod."""
+def current_namespace(context: str | None = None) -> str:
+    """Return the namespace of a context of the kubeconfig, else of its current one, or of this pod."""
     from kubernetes.aio.config import (  # noqa: PLC0415 - heavy
         ConfigException,
         list_kube_config_contexts,
@@ -77,7 +81,9 @@ def current_namespace() -> str:
     paths = os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
     if any(os.path.isfile(path) for path in paths.split(os.pathsep) if path):
         try:
-            _, active = list_kube_config_contexts(paths)
+            known, active = list_kube_config_contexts(paths)
+            if context is not None:
+                active = next((each for each in known if each["name"] == context), {"context": {}})
             return str(active["context"].get("namespace") or _DEFAULT)
         except (ConfigException, YAMLError, OSError, KeyError, TypeError, ValueError):
             return _DEFAULT  # connecting will report what is invalid

@@ -18,6 +18,7 @@ from enginewright.kube.errors import (
 from enginewright.kube.metrics import RestMetrics
 from enginewright.kube.resources import (
     DEPLOYMENTS,
+    INFERENCE_MODELS,
     JOBS,
     NODES,
 )
@@ -113,6 +114,17 @@ async def test_apply_status_goes_to_the_subresource(setup: Setup) -> None:
     assert setup.server.requests[0][1] == (
         "/apis/enginewright.dev/v1alpha1/acceleratorclasses/cpu/status"
     )
+
+
+async def test_a_patch_merges(setup: Setup) -> None:
+    setup.server.answers = [ok(kind="InferenceModel")]
+    changes = {"metadata": {"annotations": {"kept": "x", "removed": None}}}
+    await setup.client.patch(INFERENCE_MODELS, "ns", "m", changes, manager="somebody")
+    ((method, path, query, body),) = setup.server.requests
+    where = "/apis/enginewright.dev/v1alpha1/namespaces/ns/inferencemodels/m"
+    assert (method, path, query) == ("PATCH", where, {"fieldManager": "somebody"})
+    assert body == changes
+    assert setup.server.headers[0]["Content-Type"] == "application/merge-patch+json"
 
 
 async def test_delete_names_the_uid_and_cleans_up_in_the_background(setup: Setup) -> None:

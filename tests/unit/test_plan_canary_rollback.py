@@ -110,6 +110,16 @@ def test_going_back_needs_no_analysis_and_no_other_phase(paused: bool) -> None:
     assert_went_back(world, second, first)
 
 
+def test_while_another_revision_is_prepared() -> None:
+    world, first, second = two_served()
+    world.edit(source=THIRD).annotate(ROLLBACK, f"{second} {first}")
+    assert "revision" not in world.status
+    assert carried(world) == {first}
+    world.all_available()
+    assert world.status["active"]["revision"] == first
+    assert outcome(world, second)[0] == "Promoted", "the spec no longer asks for it"
+
+
 def test_a_named_revision_is_preferred_to_the_one_before() -> None:
     world, first, _ = two_served()
     third = updated(world, THIRD)

@@ -26,6 +26,7 @@ from enginewright.kube.resources import Resource, resource_of
 USER_AGENT: Final = "enginewright-operator"
 
 _APPLY: Final = "application/apply-patch+yaml"
+_MERGE: Final = "application/merge-patch+json"
 _JSON: Final = "application/json"
 _ATTEMPTS: Final = 4
 _FIRST_BACKOFF: Final = 0.2  # seconds, doubled each time
@@ -111,6 +112,27 @@ class KubeClient:
     async def apply_status(self, obj: Mapping[str, Any]) -> JsonObject:
         """Server-side apply the status of `obj`; NotFound when the object does not exist."""
         return await self._apply(obj, "status", force=True, manager=FIELD_MANAGER)
+
+    async def patch(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        name: str,
+        changes: Mapping[str, Any],
+        *,
+        manager: str,
+    ) -> JsonObject:
+        """Merge `changes` into an object (RFC 7386: None removes a field); return all of it.
+
+        NotFound if it does not exist, Conflict if `changes` has another uid.
+        """
+        return await self._request(
+            "PATCH",
+            resource.path(namespace, name),
+            query={"fieldManager": manager},
+            body=changes,
+            content_type=_MERGE,
+        )
 
     async def create(self, obj: Mapping[str, Any]) -> JsonObject:
         """Create `obj`; Conflict if its name is taken."""

@@ -24,14 +24,14 @@ def inside_cluster() -> bool:
     return not os.environ.get("KUBECONFIG") and bool(os.environ.get(_IN_CLUSTER_VARIABLE))
 
 
-async def load_connection() -> Configuration:
+async def load_connection(context: str | None = None) -> Configuration:
     """Return host, TLS files and credentials.
 
-    From `KUBECONFIG` if it is set, else from the pod's service account, else from `~/.kube/config`.
-    Raises ConnectionNotConfigured.
+    From `KUBECONFIG` if it is set, else from the pod's service account, else from `~/.kube/config`;
+    with a context, from a kubeconfig only. Raises ConnectionNotConfigured.
     """
     configuration = Configuration()
-    if inside_cluster():
+    if context is None and inside_cluster():
         try:
             kubernetes_config.load_incluster_config(client_configuration=configuration)
         except (kubernetes_config.ConfigException, OSError) as error:
@@ -47,7 +47,10 @@ async def load_connection() -> Configuration:
         )
     try:
         await kubernetes_config.load_kube_config(
-            config_file=path, client_configuration=configuration, persist_config=False
+            config_file=path,
+            context=context,
+            client_configuration=configuration,
+            persist_config=False,
         )
     except (
         kubernetes_config.ConfigException,

@@ -363,7 +363,9 @@ def _kept(
     )
     if status.applied and goes_on and not spec.rollout.paused:
         names.insert(0, status.applied.revision)
-    if chosen := _chosen_by_user(facts, known, rejected):
+    # while the requested revision is not known, or has a canary, one may go back from what serves
+    leaves = rejected or (before.last_complete if before else "")
+    if chosen := _chosen_by_user(facts, known, leaves):
         names.insert(0, chosen.name)
     names.sort(key=lambda name: name == rejected)
     found = next((known[name] for name in names if name in known), None)

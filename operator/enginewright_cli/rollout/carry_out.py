@@ -1,0 +1,102 @@
+"""Carries out a user's decisions: reads the model, decides, and patches it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from enginewright.kube.client import KubeClient
+from enginewright.kube.resources import INFERENCE_MODELS
+
+from enginewright_cli import cluster
+from enginewright_cli.rollout import decide
+from enginewright_cli.rollout.gitops import reverting
+from enginewright_cli.rollout.reading import KnownModel, read_model
+from enginewright_cli.rollout.reporting import NotCarriedOut
+
+MANAGER: Final = "enginewright-cli"  # field manager of what the commands write
+
+_PAUSED: Final = ("spec", "rollout", "paused")
+
+
+@dataclass(frozen=True)
+class _Change:
+    metadata: Mapping[str, Any]
+    spec: Mapping[str, Any]
+    lines: tuple[str, ...]  # to print
+
+    def patch(self, uid: str) -> dict[str, Any]:
+        """Return the merge patch of the object with this uid."""
+        return {"metadata": {"uid": uid, **self.metadata}, "spec": self.spec}
+
+
+def rollback(name: str, to: str | None, namespace: str | None, context: str | None) -> list[str]:
+    """Roll a model back and return what to print.
+
+    Args:
+        name: of the model.
+        to: the revision to go back to; None: the last good one.
+        namespace: None: that of the context.
+        context: of the kubeconfig; None: the current one.
+
+    Raises:
+        Refused: the model's state does not allow it.
+        NotCarriedOut: there is no cluster, no such model or no access.
+    """
+
+    def change(known: KnownModel) -> _Change:
+        return _annotated(decide.rollback(known.model, known.revisions, to, datetime.now(UTC)))
+
+    return _carry_out(change, name, namespace, context)
+
+
+def promote(name: str, namespace: str | None, context: str | None) -> list[str]:
+    """Promote a revision and return what to print; like `rollback`."""
+
+    def change(known: KnownModel) -> _Change:
+        return _annotated(decide.promote(known.model, known.revisions))
+
+    return _carry_out(change, name, namespace, context)
+
+
+def pause(name: str, namespace: str | None, context: str | None, *, paused: bool) -> list[str]:
+    """Pause or continue rollouts and return what to print; like `rollback`."""
+    return _carry_out(lambda known: _set_paused(known, paused), name, namespace, context)
+
+
+def _carry_out(
+    change: Callable[[KnownModel], _Change], name: str, namespace: str | None, context: str | None
+) -> list[str]:
+    where = namespace or cluster.current_namespace(context)
+
+    async def act(client: KubeClient) -> list[str]:
+        known = await read_model(client, where, name)
+        found = change(known)
+        if found.metadata or found.spec:
+            patch = found.patch(known.model.metadata.uid)
+            await client.patch(INFERENCE_MODELS, where, name, patch, manager=MANAGER)
+        return list(found.lines)
+
+    try:
+        return cluster.query(act, context)
+    except cluster.ClusterError as error:
+        raise NotCarriedOut(str(error)) from error
+
+
+def _annotated(decision: decide.Decision) -> _Change:
+    lines = (decision.message, *(f"note: {each}" for each in decision.notes))
+    return _Change({"annotations": dict(decision.annotations)}, {}, lines)
+
+
+def _set_paused(known: KnownModel, paused: bool) -> _Change:
+    state = "paused" if paused else "not paused"
+    if known.model.spec.rollout.paused is paused:
+        return _Change({}, {}, (f"rollouts are {state} already",))
+    lines = [f"rollouts are {state} from now on"]
+    managed = known.obj["metadata"].get("managedFields") or ()
+    if controller := reverting(managed, _PAUSED):
+        lines.append(
+            f"warning: {controller} manages this model and may revert this: change"
+            " spec.rollout.paused in its source as well"
+        )
+    return _Change({}, {"rollout": {"paused": paused}}, tuple(lines))

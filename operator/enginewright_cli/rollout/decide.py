@@ -1,0 +1,168 @@
+"""What a user's rollback or promotion writes into a model, and why it is refused."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from enginewright.api.conditions import StatusReason
+from enginewright.api.inference_model import InferenceModel
+from enginewright.api.inference_model_status import TargetPhase
+from enginewright.manifests.labels import PROMOTE, ROLLBACK
+from enginewright.observed.revisions import RevisionView
+from enginewright.plan.outcomes import promoted
+
+from enginewright_cli.rollout.reporting import Refused
+
+_DIGEST: Final = 12  # characters
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Annotations to set, or with None to remove, and a sentence about them."""
+
+    annotations: Mapping[str, str | None]
+    message: str
+    notes: tuple[str, ...] = ()
+
+
+def rollback(
+    model: InferenceModel, revisions: Sequence[RevisionView], to: str | None, now: datetime
+) -> Decision:
+    """Return the rollback of the revision that is brought up or, if none is, of the active one.
+
+    Args:
+        model: the model.
+        revisions: its revisions.
+        to: the revision to go back to; None: the last good one.
+        now: for the ages of revisions in messages.
+
+    Raises:
+        Refused: nothing can be rolled back, or `to` cannot serve instead.
+    """
+    _refuse_unseen(model)
+    status = model.status
+    target = status.target.revision if status.target else ""
+    active = status.active.revision if status.active else ""
+    leaves = target or status.revision or active
+    if not leaves:
+        raise Refused("no revision serves, and none is being brought up")
+    known = [each.revision for each in revisions if each.kept]
+    if to is not None:
+        _refuse_target(to, leaves, "" if target else active, known, revisions, now)
+    elif not target or not active:
+        earlier = (each for each in promoted(revisions) if each in known)
+        to = next((each for each in earlier if each not in (leaves, active)), None)
+        if to is None:
+            raise Refused(f"there is no earlier good revision; {_listed(revisions, now)}")
+    goes_to = to or active
+    return Decision(
+        {ROLLBACK: f"{leaves} {to}" if to else leaves, PROMOTE: None},
+        f"revision {leaves} is rejected, and {goes_to} "
+        + ("keeps serving" if goes_to == active else "replaces the one that serves"),
+        tuple(_notes_on(status.revision, leaves, goes_to, revisions)),
+    )
+
+
+def promote(model: InferenceModel, revisions: Sequence[RevisionView]) -> Decision:
+    """Return the promotion of the revision that is brought up, or was rejected, without further analysis.
+
+    Raises:
+        Refused: there is none, or its inputs and outputs would break clients.
+    """
+    _refuse_unseen(model)
+    status, target = model.status, model.status.target
+    revision = target.revision if target else _rejected(model, revisions)
+    if not revision:
+        active = status.active.revision if status.active else ""
+        serves = f"revision {active} serves" if active else "no revision serves"
+        raise Refused(f"no revision is being brought up, and none was rejected: {serves}")
+    if target and target.phase is TargetPhase.HELD and _breaks_clients(target.reason):
+        raise Refused(
+            f"revision {revision} is held, and a promotion does not change that: {target.message};"
+            " if all clients are prepared, set spec.rollout.allowSignatureChange: true"
+        )
+    paused = model.spec.rollout.paused
+    return Decision(
+        {PROMOTE: revision, ROLLBACK: None},
+        f"revision {revision} replaces the one that serves, without further analysis",
+        ("the rollout is paused: it continues after `enginewright resume`",) if paused else (),
+    )
+
+
+def described(revision: RevisionView, now: datetime) -> str:
+    """Return a revision with its outcome, age, model digest and images."""
+    outcome = revision.outcome.state if revision.outcome else "no outcome"
+    parts = [outcome, f"{age(revision.created, now)} old"]
+    if kept := revision.kept:
+        images = sorted({each.image for each in kept.snapshot.classes})
+        parts += [f"model {kept.snapshot.model_digest[:_DIGEST]}", *images]
+    else:
+        parts.append("cannot be read: stored by another version")
+    return f"{revision.revision} ({', '.join(parts)})"
+
+
+def age(since: str, now: datetime) -> str:
+    """Return how long ago a moment in RFC 3339 was, such as 3d, as kubectl writes it."""
+    try:
+        seconds = max(0, int((now - datetime.fromisoformat(since)).total_seconds()))
+    except ValueError:
+        return "?"
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def _refuse_unseen(model: InferenceModel) -> None:
+    seen = model.status.observed_generation
+    if seen < model.metadata.generation:
+        raise Refused(
+            f"the operator has not seen the latest spec yet (generation {model.metadata.generation},"
+            f" status of {seen}): wait, or check that it runs"
+        )
+
+
+def _refuse_target(
+    to: str,
+    leaves: str,
+    active: str,
+    known: Sequence[str],
+    revisions: Sequence[RevisionView],
+    now: datetime,
+) -> None:
+    if to not in known:
+        raise Refused(f"revision {to} is unknown; {_listed(revisions, now)}")
+    if to == active:
+        raise Refused(f"revision {to} is the active one")
+    if to == leaves:
+        raise Refused(f"revision {to} is the one to be rolled back")
+
+
+def _listed(revisions: Sequence[RevisionView], now: datetime) -> str:
+    found = "; ".join(described(each, now) for each in revisions)
+    return f"known revisions: {found}" if found else "there are no revisions"
+
+
+def _notes_on(
+    wanted: str, leaves: str, goes_to: str, revisions: Sequence[RevisionView]
+) -> list[str]:
+    notes = []
+    if leaves == wanted:
+        until = "until the spec changes, or until `enginewright promote`"
+        notes.append(f"the spec still asks for {leaves}: it stays rejected {until}")
+    outcome = next((each.outcome for each in revisions if each.revision == goes_to), None)
+    if outcome and outcome.state != "Promoted":
+        notes.append(f"revision {goes_to} failed earlier: {outcome.reason}: {outcome.message}")
+    return notes
+
+
+def _rejected(model: InferenceModel, revisions: Sequence[RevisionView]) -> str:
+    """Return the revision that the spec requests if it was rejected, else nothing."""
+    wanted = model.status.revision
+    states = {each.revision: each.outcome.state for each in revisions if each.outcome}
+    return wanted if states.get(wanted) == "Rejected" else ""
+
+
+def _breaks_clients(reason: str) -> bool:
+    return reason == StatusReason.SIGNATURE_CHANGED

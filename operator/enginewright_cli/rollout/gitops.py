@@ -1,0 +1,37 @@
+"""Whether a GitOps controller manages a field, and so may revert a change of it."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+# Field managers by which they write: Argo CD, Flux's kustomize-controller and helm-controller
+_CONTROLLERS: Final = {
+    "argocd-controller": "Argo CD",
+    "argocd-application-controller": "Argo CD",
+    "kustomize-controller": "Flux",
+    "helm-controller": "Flux",
+}
+
+
+def reverting(managed_fields: Iterable[Mapping[str, Any]], path: tuple[str, ...]) -> str:
+    """Return the GitOps controller that manages a field or its object; empty: none does.
+
+    Args:
+        managed_fields: `metadata.managedFields` of an object.
+        path: names of the field, such as ("spec", "rollout", "paused").
+    """
+    found = sorted(_owners(managed_fields, path), reverse=True)  # of the most exact field
+    return found[0][1] if found else ""
+
+
+def _owners(
+    managed_fields: Iterable[Mapping[str, Any]], path: tuple[str, ...]
+) -> Iterator[tuple[int, str]]:
+    for each in managed_fields:
+        manager = str(each.get("manager") or "")
+        if manager not in _CONTROLLERS or each.get("subresource"):
+            continue
+        fields, depth = each.get("fieldsV1") or {}, 0
+        while depth < len(path) and f"f:{path[depth]}" in fields:
+            fields, depth = fields[f"f:{path[depth]}"], depth + 1
+        if depth:
+            yield depth, f"{_CONTROLLERS[manager]} ({manager})"

@@ -1,0 +1,14 @@
+"""Arguments and options that all commands on one model have."""
+
+from typing import Annotated, TypeAlias
+
+import typer
+
+Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="Name of the InferenceModel.")]
+Namespace: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--namespace", "-n", help="Namespace of NAME. Default: the context's."),
+]
+Context: TypeAlias = Annotated[
+    str | None, typer.Option(help="Context of the kubeconfig. Default: the current one.")
+]

@@ -1,0 +1,57 @@
+"""Reads an InferenceModel and its revisions from the cluster."""
+
+from dataclasses import dataclass
+
+from enginewright.api.inference_model import InferenceModel
+from enginewright.controller.parse import summary
+from enginewright.kube.api import JsonObject, KubeApi
+from enginewright.kube.errors import NotFound
+from enginewright.kube.resources import CONTROLLER_REVISIONS, INFERENCE_MODELS
+from enginewright.manifests.labels import MODEL, model_value
+from enginewright.observed.revisions import RevisionView, revision_view
+from pydantic import ValidationError
+
+from enginewright_cli.cluster import ClusterError
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """A model and its revisions."""
+
+    obj: JsonObject  # as the API server sends it
+    model: InferenceModel
+    revisions: tuple[RevisionView, ...]  # the newest first
+
+
+async def read_model(api: KubeApi, namespace: str, name: str) -> KnownModel:
+    """Return a model and its revisions.
+
+    Raises:
+        ClusterError: there is no such model, or it cannot be read.
+        KubeError: the API server does not respond, or denies access.
+    """
+    try:
+        obj = await api.get(INFERENCE_MODELS, namespace, name)
+    except NotFound:
+        listing = await api.list(INFERENCE_MODELS, namespace)
+        others = ", ".join(sorted(str(each["metadata"]["name"]) for each in listing.items))
+        existing = f"existing: {others}" if others else "there are none"
+        raise ClusterError(
+            f"InferenceModel {name} not found in namespace {namespace}; {existing}"
+        ) from None
+    try:
+        model = InferenceModel.model_validate(obj)
+    except ValidationError as error:
+        raise ClusterError(
+            f"InferenceModel {name} cannot be read: {summary(error)};"
+            " its CRD belongs to another version of Enginewright"
+        ) from None
+    listing = await api.list(CONTROLLER_REVISIONS, namespace, labels=f"{MODEL}={model_value(name)}")
+    mine = [each for each in map(revision_view, listing.items) if _is_of(each, model)]
+    mine.sort(key=lambda each: each.number, reverse=True)
+    return KnownModel(obj, model, tuple(mine))
+
+
+def _is_of(revision: RevisionView, model: InferenceModel) -> bool:
+    """Return whether a revision belongs to this model, and not to a deleted one of its name."""
+    return model.metadata.uid in revision.owners.values()

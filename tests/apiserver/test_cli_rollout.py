@@ -1,0 +1,204 @@
+"""`enginewright rollback`, `promote`, `pause` and `resume` against a real API server.
+
+The operator is not running: the test writes the status and the revisions that it would.
+"""
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from enginewright.api.inference_model import InferenceModel
+from enginewright.manifests.labels import PROMOTE, ROLLBACK
+from enginewright.manifests.outcome import RevisionOutcome
+from enginewright.manifests.snapshot import ClassSnapshot, Revision, Snapshot, controller_revision
+
+from tests.e2e.harness import Namespace
+from tests.support.preflight_runs import COMMAND
+
+pytestmark = pytest.mark.apiserver
+
+NAME = "m"
+OLD, GOOD, NEW = "0000000001", "0000000002", "0000000003"
+MODEL: dict[str, Any] = {
+    "apiVersion": "enginewright.dev/v1alpha1",
+    "kind": "InferenceModel",
+    "metadata": {"name": NAME},
+    "spec": {"source": {"uri": "https://models.example/m.onnx"}},
+}
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Somebody with the command line and a model."""
+
+    namespace: Namespace
+
+    def run(self, *arguments: str, kubeconfig: Path | None = None) -> tuple[int, str]:
+        """Run a command; return its exit code and what it prints."""
+        done = subprocess.run(
+            [*COMMAND, *arguments, "-n", self.namespace.name],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env={**os.environ, "KUBECONFIG": str(kubeconfig or self.namespace.kubeconfig)},
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    def model(self) -> dict[str, Any]:
+        return self.namespace.get("inferencemodel", NAME)
+
+    def annotations(self) -> dict[str, str]:
+        """Return the annotations for the operator."""
+        found = self.model()["metadata"].get("annotations", {})
+        return {name: found[name] for name in (PROMOTE, ROLLBACK) if name in found}
+
+    def status(self, **status: Any) -> None:
+        """Write the model's status, as the operator would."""
+        patch = json.dumps({"status": {"observedGeneration": 1, "target": None, **status}})
+        self.namespace.kubectl(
+            "patch", "im", NAME, "--subresource=status", "--type=merge", "--patch", patch
+        )
+
+    def stored(self, revision: str, number: int, outcome: RevisionOutcome | None) -> None:
+        """Store a revision, as the operator would."""
+        model = InferenceModel.model_validate(self.model())
+        snapshot = Snapshot(
+            prepared_key=str(number) * 64,
+            model_digest=str(number) * 64,
+            classes=(ClassSnapshot(name="cpu", backend="cpu", image=f"example.com/cpu:{number}"),),
+            max_queue=8,
+            store_claim="store",
+        )
+        made = controller_revision(model, Revision(name=revision, snapshot=snapshot), number)
+        made["metadata"]["annotations"] = outcome.annotations() if outcome else {}
+        self.namespace.apply(made)
+
+    def rejected(self, revision: str) -> None:
+        """Record that a revision failed, as the operator would."""
+        ((name, value),) = outcome("Rejected", 3, "ParityFailed").annotations().items()
+        self.namespace.kubectl(
+            "annotate", "controllerrevision", f"{NAME}-{revision}", f"{name}={value}"
+        )
+
+
+def outcome(state: str, minute: int, reason: str = "") -> RevisionOutcome:
+    return RevisionOutcome.model_validate(
+        {"state": state, "at": f"2026-11-20T12:{minute:02}:00Z", "reason": reason}
+    )
+
+
+@pytest.fixture
+def desk(namespace: Namespace) -> Desk:
+    """Return a model with two earlier revisions, the later of which is active, and one that is brought up."""
+    namespace.apply(MODEL)
+    desk = Desk(namespace)
+    desk.stored(OLD, 1, outcome("Promoted", 1))
+    desk.stored(GOOD, 2, outcome("Promoted", 2))
+    desk.stored(NEW, 3, None)
+    desk.status(revision=NEW, active={"revision": GOOD}, target=target())
+    return desk
+
+
+def target(phase: str = "Analyzing", **more: Any) -> dict[str, Any]:
+    return {"revision": NEW, "phase": phase, "step": 1, "since": "2026-11-20T12:03:00Z", **more}
+
+
+def test_what_is_brought_up_is_rolled_back_and_promoted(desk: Desk) -> None:
+    code, shown = desk.run("rollback", NAME)
+    assert (code, desk.annotations()) == (0, {ROLLBACK: NEW}), shown
+    code, shown = desk.run("promote", NAME)
+    assert (code, desk.annotations()) == (0, {PROMOTE: NEW}), shown
+    code, shown = desk.run("rollback", NAME, "--to", OLD)
+    assert (code, desk.annotations()) == (0, {ROLLBACK: f"{NEW} {OLD}"}), shown
+
+
+def test_the_active_one_is_rolled_back(desk: Desk) -> None:
+    desk.status(revision=GOOD, active={"revision": GOOD})
+    code, shown = desk.run("rollback", NAME)
+    assert (code, desk.annotations()) == (0, {ROLLBACK: f"{GOOD} {OLD}"}), shown
+    assert f"{GOOD} is rejected, and {OLD} replaces the one that serves" in shown
+
+
+def test_a_rejection_is_lifted(desk: Desk) -> None:
+    desk.rejected(NEW)
+    desk.status(revision=NEW, active={"revision": GOOD})
+    code, shown = desk.run("promote", NAME)
+    assert (code, desk.annotations()) == (0, {PROMOTE: NEW}), shown
+
+
+def test_refusals_write_nothing(desk: Desk) -> None:
+    code, shown = desk.run("rollback", NAME, "--to", "nosuch")
+    assert (code, "revision nosuch is unknown; known revisions:" in shown) == (1, True)
+    for each in (OLD, GOOD, NEW, "Promoted", "model 111111111111", "example.com/cpu:1"):
+        assert each in shown
+    desk.status(revision=GOOD, active={"revision": GOOD})
+    for arguments, said in (
+        (("rollback", NAME, "--to", GOOD), f"revision {GOOD} is the active one"),
+        (("promote", NAME), f"revision {GOOD} serves"),
+    ):
+        code, shown = desk.run(*arguments)
+        assert (code, said in shown) == (1, True), shown
+    desk.status(
+        revision=NEW,
+        active={"revision": GOOD},
+        target=target("Held", reason="SignatureChanged", message="input x is gone"),
+    )
+    code, shown = desk.run("promote", NAME)
+    assert (code, "spec.rollout.allowSignatureChange" in shown) == (1, True), shown
+    desk.namespace.kubectl("delete", "controllerrevisions", "--all")
+    desk.status(revision=GOOD, active={"revision": GOOD})
+    code, shown = desk.run("rollback", NAME)
+    assert (code, "no earlier good revision" in shown) == (1, True), shown
+    assert desk.annotations() == {}
+
+
+def test_what_cannot_be_asked(desk: Desk) -> None:
+    code, shown = desk.run("rollback", "other")
+    assert (code, f"not found in namespace {desk.namespace.name}; existing: m" in shown) == (
+        2,
+        True,
+    )
+    code, shown = desk.run("pause", NAME, "--context", "nosuch")
+    assert (code, "nosuch" in shown) == (2, True), shown
+    assert desk.run("rollback")[0] == 2
+
+
+def test_a_context_is_chosen(desk: Desk, tmp_path: Path) -> None:
+    config = yaml.safe_load(desk.namespace.kubeconfig.read_text())
+    (known,) = config["contexts"]
+    config["contexts"] = [{**known, "name": "other"}]
+    config["current-context"] = "gone"
+    path = tmp_path / "kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    code, shown = desk.run("pause", NAME, "--context", "other", kubeconfig=path)
+    assert (code, desk.model()["spec"]["rollout"]["paused"]) == (0, True), shown
+
+
+def test_rollouts_are_paused_and_resumed(desk: Desk) -> None:
+    spec = desk.model()["spec"]
+    for command, paused in (("pause", True), ("pause", True), ("resume", False)):
+        code, shown = desk.run(command, NAME)
+        assert (code, "warning" in shown) == (0, False), shown
+        assert desk.model()["spec"]["rollout"].pop("paused") is paused
+    assert desk.model()["spec"]["source"] == spec["source"]
+    managed = desk.namespace.kubectl("get", "im", NAME, "-o", "json", "--show-managed-fields")
+    assert "enginewright-cli" in {
+        each["manager"] for each in json.loads(managed)["metadata"]["managedFields"]
+    }
+
+
+def test_pausing_what_gitops_manages_warns(desk: Desk) -> None:
+    desk.namespace.kubectl(
+        *("apply", "--server-side", "--force-conflicts", "--field-manager=argocd-controller"),
+        *("--filename", "-"),
+        stdin=json.dumps(MODEL),
+    )
+    code, shown = desk.run("pause", NAME)
+    assert (code, "Argo CD (argocd-controller) manages this model" in shown) == (0, True), shown
+    assert desk.model()["spec"]["rollout"]["paused"] is True

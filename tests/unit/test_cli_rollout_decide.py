@@ -1,0 +1,215 @@
+"""What `enginewright rollback` and `promote` decide: carried out in the world that plans are tested in."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from enginewright.api.inference_model import InferenceModel
+from enginewright.manifests.labels import PROMOTE, ROLLBACK
+from enginewright.observed.revisions import RevisionView
+from enginewright_cli.rollout.decide import Decision, age, promote, rollback
+from enginewright_cli.rollout.gitops import reverting
+from enginewright_cli.rollout.reporting import Refused
+
+from tests.support.plan_objects import OTHER, SECOND, published
+from tests.support.plan_world import World, serving
+
+CANARY = {"canary": {"replicas": 1, "hold": "1m"}}
+THIRD = {"uri": "https://models.example/third.onnx"}
+Fields = dict[str, Any]
+PAUSED = ("spec", "rollout", "paused")
+
+
+def known(world: World) -> tuple[InferenceModel, tuple[RevisionView, ...]]:
+    facts = world.facts()
+    return facts.model, facts.revisions
+
+
+def back(world: World, to: str | None = None) -> Decision:
+    return rollback(*known(world), to, world.now)
+
+
+def carried_out(world: World, decision: Decision) -> World:
+    annotations = world.subject["metadata"]["annotations"]
+    for name, value in decision.annotations.items():
+        annotations.pop(name, None)
+        if value is not None:
+            annotations[name] = value
+    return world.settle().all_available()
+
+
+def active(world: World) -> str:
+    return str(world.status["active"]["revision"])
+
+
+def third(world: World) -> World:
+    return world.edit(source=THIRD).job_succeeds(published("c" * 64, "f" * 64))
+
+
+@pytest.fixture
+def two() -> tuple[World, str, str]:
+    """Return a model whose second revision serves, and both revisions."""
+    world = serving()
+    first = active(world)
+    world.edit(source=OTHER).job_succeeds(SECOND).all_available()
+    return world, first, active(world)
+
+
+def test_the_active_one_goes_back_to_the_one_before(two: tuple[World, str, str]) -> None:
+    world, first, second = two
+    decision = back(world)
+    assert decision.annotations == {ROLLBACK: f"{second} {first}", PROMOTE: None}
+    assert active(carried_out(world, decision)) == first
+    # nothing is left to go back to
+    with pytest.raises(Refused, match=f"no earlier good revision.*{second} .Rejected"):
+        back(world)
+
+
+def test_twice_goes_back_twice(two: tuple[World, str, str]) -> None:
+    world, first, second = two
+    third(world.later(minutes=1)).all_available()
+    newest = active(world)
+    assert active(carried_out(world.later(minutes=1), back(world))) == second
+    decision = back(world)
+    assert decision.annotations[ROLLBACK] == f"{newest} {first}"
+    assert active(carried_out(world, decision)) == first
+
+
+def test_a_canary_is_rejected_and_the_active_one_stays(two: tuple[World, str, str]) -> None:
+    world, _, second = two
+    third(world.edit(rollout=CANARY))
+    canary = world.status["target"]["revision"]
+    decision = back(world)
+    assert decision.annotations == {ROLLBACK: canary, PROMOTE: None}
+    carried_out(world, decision)
+    assert (active(world), world.canaries()) == (second, [])
+
+
+def test_a_revision_is_named(two: tuple[World, str, str]) -> None:
+    world, first, second = two
+    third(world).all_available()
+    newest = active(world)
+    decision = back(world, first)
+    assert decision.annotations[ROLLBACK] == f"{newest} {first}"
+    assert active(carried_out(world, decision)) == first
+    for to, said in (
+        (first, "is the active one"),
+        (newest, "is the one to be rolled back"),
+        ("0123456789", "is unknown; known revisions: "),
+    ):
+        with pytest.raises(Refused, match=said):
+            back(world, to)
+    with pytest.raises(Refused) as listed:
+        back(world, "0123456789")
+    for each in (first, second, newest, "Promoted", "Rejected", "model dddddddddddd", "cpu:1"):
+        assert each in str(listed.value)
+
+
+def test_one_that_failed_may_be_named_and_is_reported(two: tuple[World, str, str]) -> None:
+    world, first, second = two
+    carried_out(world, back(world))
+    third(world).all_available()
+    decision = back(world, second)
+    assert any(
+        f"revision {second} failed earlier: RolledBackByUser" in each for each in decision.notes
+    )
+    assert active(carried_out(world, decision)) == second
+    assert active(world) != first
+
+
+def test_while_another_revision_is_prepared_nothing_is_said_of_the_spec(
+    two: tuple[World, str, str],
+) -> None:
+    world, first, second = two
+    world.edit(source=THIRD)
+    decision = back(world)
+    assert (decision.annotations[ROLLBACK], decision.notes) == (f"{second} {first}", ())
+    assert active(carried_out(world, decision)) == first
+
+
+def test_nothing_to_roll_back() -> None:
+    with pytest.raises(Refused, match="no revision serves"):
+        back(World().settle())
+    with pytest.raises(Refused, match="no earlier good revision"):
+        back(World().settle().job_succeeds())
+    with pytest.raises(Refused, match="no earlier good revision"):
+        back(serving())
+
+
+def test_the_operator_must_have_seen_the_spec(two: tuple[World, str, str]) -> None:
+    world, *_ = two
+    world.subject["metadata"]["generation"] += 1
+    with pytest.raises(Refused, match="has not seen the latest spec"):
+        back(world)
+    with pytest.raises(Refused, match="has not seen the latest spec"):
+        promote(*known(world))
+
+
+def test_a_canary_is_promoted(two: tuple[World, str, str]) -> None:
+    world, *_ = two
+    third(world.edit(rollout=CANARY))
+    canary = world.status["target"]["revision"]
+    decision = promote(*known(world))
+    assert (decision.annotations, decision.notes) == ({PROMOTE: canary, ROLLBACK: None}, ())
+    assert active(carried_out(world, decision)) == canary
+
+
+def test_a_rejection_is_lifted(two: tuple[World, str, str]) -> None:
+    world, _, second = two
+    carried_out(world, back(world))
+    decision = promote(*known(world))
+    assert decision.annotations == {PROMOTE: second, ROLLBACK: None}
+    assert active(carried_out(world, decision)) == second
+    with pytest.raises(Refused, match=f"revision {second} serves"):
+        promote(*known(world))
+
+
+def test_a_promotion_while_paused_says_so(two: tuple[World, str, str]) -> None:
+    world, *_ = two
+    third(world.edit(rollout={**CANARY, "paused": True}))
+    assert world.status["target"]["phase"] == "Held"
+    decision = promote(*known(world))
+    assert any("`enginewright resume`" in each for each in decision.notes)
+
+
+def test_a_signature_that_breaks_clients_is_never_promoted(two: tuple[World, str, str]) -> None:
+    world, *_ = two
+    third(world.edit(rollout={**CANARY, "paused": True}))
+    world.status["target"] |= {"reason": "SignatureChanged", "message": "input x is gone"}
+    with pytest.raises(Refused, match=r"input x is gone.*spec.rollout.allowSignatureChange: true"):
+        promote(*known(world))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-5, "0s"), (119, "119s"), (120, "2m"), (7199, "119m"), (172800, "2d")]
+)
+def test_ages(seconds: int, text: str) -> None:
+    now = datetime.fromtimestamp(1_800_000_000 + seconds, UTC)
+    assert age("2027-01-15T08:00:00Z", now) == text
+    assert age("", now) == "?"
+
+
+def managed(manager: str, fields: dict[str, Any], **more: str) -> dict[str, Any]:
+    return {"manager": manager, "fieldsV1": fields, **more}
+
+
+SPEC: Fields = {"f:spec": {"f:source": {}}}
+EXACT: Fields = {"f:spec": {"f:rollout": {"f:paused": {}}}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ([managed("kubectl", EXACT), managed("enginewright-cli", EXACT)], ""),
+        ([managed("argocd-controller", SPEC)], "Argo CD (argocd-controller)"),
+        (
+            [managed("helm-controller", SPEC), managed("kustomize-controller", EXACT)],
+            "Flux (kustomize-controller)",
+        ),
+        ([managed("argocd-controller", {"f:metadata": {"f:labels": {}}})], ""),
+        ([managed("argocd-controller", EXACT, subresource="status")], ""),
+        ([], ""),
+    ],
+)
+def test_who_may_revert_a_change(fields: list[dict[str, Any]], found: str) -> None:
+    assert reverting(fields, PAUSED) == found
