@@ -107,6 +107,31 @@ def test_a_ratio_at_the_limit_is_within_it() -> None:
     assert compare([pod(stable)], [pod(canary)], below).state == "failed"
 
 
+@pytest.mark.parametrize(("ratio", "state"), [(1.6, "passed"), (3.0, "failed")])
+def test_a_difference_within_a_tenth_of_a_millisecond_is_noise(ratio: float, state: State) -> None:
+    stable, canary = measured(1, 200, seconds=1e-4), measured(2, 200, seconds=1e-4 * ratio)
+    assert together(stable, canary).state == state
+
+
+def test_another_mix_hides_no_regression_of_all_sizes() -> None:
+    """Most of the new revision's measurements are of the size that takes less time."""
+    noise = Noise(sigma=0.25)
+
+    def arm(seed: int, slower: float, small: int) -> list[Measurements]:
+        sizes = {each: (small, 0.01) if each < 15 else (60 - small, 0.5) for each in range(30)}
+        return [
+            pod(
+                *(
+                    measured(seed + each, count, str(each), seconds=took * slower, noise=noise)
+                    for each, (count, took) in sizes.items()
+                )
+            )
+        ]
+
+    found = compare(arm(1, 1.0, 20), arm(41, 1.35, 40), limits())
+    assert "all latencies" in {each.name for each in found.figures if each.state == "failed"}
+
+
 def test_a_clock_that_saw_no_time_pass_is_left_out() -> None:
     stable, canary = measured(1, 200), measured(2, 200)
     found = together(series([(START, 0.0), *stable.windows]), canary)

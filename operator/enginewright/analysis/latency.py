@@ -118,7 +118,7 @@ def _state(found: Shift | None, pair: Pair, look: int, tests: int, limits: Analy
     away = abs(floor(log2(look / max(limits.min_samples, LEAST)) + 1e-9))
     level = FALSE_FAILURES * _SPENT / _LESS**away / tests
     slower = found.ratio > limits.max_latency_ratio and found.chance_above(1.0) < level
-    if slower and (_seconds(pair.canary) or 0.0) - (_seconds(pair.stable) or 0.0) > _NOISE:
+    if slower and (found.ratio - 1) * (_seconds(pair.stable) or 0.0) > _NOISE:
         return "failed"
     enough = look >= limits.min_samples
     passed = enough or found.chance_below(limits.max_latency_ratio) < _BOUND
