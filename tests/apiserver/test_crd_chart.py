@@ -125,6 +125,7 @@ def test_the_operator_sees_its_claim_in_every_namespace_and_no_other(home: Names
         ("patch", "deployments.apps", True),
         ("create", "controllerrevisions.apps", True),
         ("create", "poddisruptionbudgets.policy", True),
+        ("delete", "horizontalpodautoscalers.autoscaling", True),
         ("patch", "services", True),
         ("list", "nodes", True),
         ("watch", "pods", True),

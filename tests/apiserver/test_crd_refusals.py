@@ -189,7 +189,6 @@ BAD_POD_FIELDS: list[tuple[str, Spec, str, str]] = [
             ("build.interim", {"build": {"interim": "CUDA"}}),
             ("rollout.canary.shadow", {"rollout": {"canary": {"shadow": "10%"}}}),
             ("serving.batching", {"serving": {"batching": {"maxSize": 8}}}),
-            ("serving.autoscaling", {"serving": {"autoscaling": {"maxReplicas": 8}}}),
         )
     ),
 ]

@@ -9,9 +9,10 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
-from enginewright.kube.api import FIELD_MANAGER, JsonObject, Listing
+from enginewright.kube.api import JsonObject, Listing
 from enginewright.kube.errors import Conflict, Invalid, KubeError, NotFound, Transient
 from enginewright.kube.resources import Resource, resource_of
+from enginewright.manifests.field_managers import FIELD_MANAGER
 
 from tests.support.copies import copied
 
@@ -19,6 +20,7 @@ T = TypeVar("T")
 Key = tuple[str, str, str]  # kind, namespace (empty for cluster-scoped kinds), name
 
 START: Final = datetime(2026, 11, 21, 12, tzinfo=UTC)
+ANOTHER_CLIENT: Final = "kubectl"
 _WRITES: Final = ("apply", "apply_status", "create", "replace", "delete")
 _IMMUTABLE: Final = {
     "ControllerRevision": ("data",),
@@ -57,7 +59,18 @@ class FakeKube:
 
     def put(self, obj: Mapping[str, Any]) -> JsonObject:
         """Replace `obj` as another client."""
-        key, stored = _key(obj), copied(dict(obj))
+        stored, known = copied(dict(obj)), self.objects.get(_key(obj))
+        if known is not None and _count(known) != _count(stored):
+            self._applied.setdefault(_key(obj), {})[ANOTHER_CLIENT] = {
+                "spec": {"replicas": _count(stored)}
+            }
+            fields = stored["metadata"].get("managedFields")
+            if fields == known["metadata"].get("managedFields"):
+                self._owns_count(ANOTHER_CLIENT, stored)
+        return self._store(stored)
+
+    def _store(self, stored: JsonObject) -> JsonObject:
+        key = _key(stored)
         metadata, known = stored["metadata"], self.objects.get(key)
         if known is None:
             metadata.setdefault("uid", f"uid-{next(self._uids):04}")
@@ -129,8 +142,10 @@ class FakeKube:
         key = _key(obj)
         known = self.objects.get(key)
         _refuse_another_uid(known, obj)
-        if known is not None and not force and not _owned_alike(known, obj):
-            raise Conflict(f"Apply failed with 1 conflict: {key[2]}", code=409)
+        if known is not None and not force:
+            first = manager == FIELD_MANAGER and not _owned_alike(known, obj)
+            if first or _count(obj) not in (None, _count(known)):
+                raise Conflict(f"Apply failed with 1 conflict: {key[2]}", code=409)
         applied = self._applied.setdefault(key, {})
         others = [each for name, each in applied.items() if name != manager]
         merged = _merged(known or {}, applied.get(manager, {}), obj, others)
@@ -138,7 +153,11 @@ class FakeKube:
             _refuse_immutable(known, merged)
         self.rewrite(merged)
         applied[manager] = _owned(obj)
-        return copied(known) if known is not None and merged == known else self.put(merged)
+        if obj["kind"] == "Deployment":
+            merged["spec"].setdefault("replicas", 1)  # as the API server defaults it
+            changed = known is not None and _count(merged) != _count(known)
+            self._owns_count(manager if changed else "", merged)
+        return copied(known) if known is not None and merged == known else self._store(merged)
 
     async def apply_status(self, obj: Mapping[str, Any]) -> JsonObject:
         self._count("apply_status")
@@ -146,7 +165,7 @@ class FakeKube:
         _refuse_another_uid(known, obj)
         changed = copied({**known, "status": obj["status"]})
         self.rewrite(changed)
-        return copied(known) if changed == known else self.put(changed)
+        return copied(known) if changed == known else self._store(changed)
 
     async def create(self, obj: Mapping[str, Any]) -> JsonObject:
         self._count("create")
@@ -175,6 +194,18 @@ class FakeKube:
             return self.put(known)
         self.remove(*key)
         return None
+
+    def _owns_count(self, only: str, stored: JsonObject) -> None:
+        """Note in managedFields who owns spec.replicas: `only` one, or all that applied it."""
+        applied = self._applied[_key(stored)]
+        for manager, each in applied.items():
+            if only not in ("", manager):
+                each.get("spec", {}).pop("replicas", None)
+        stored["metadata"]["managedFields"] = [
+            {"manager": manager, "fieldsV1": {"f:spec": {"f:replicas": {}}}}
+            for manager, each in sorted(applied.items())
+            if "replicas" in each.get("spec", {})
+        ]
 
     def _known(self, key: Key) -> JsonObject:
         if key not in self.objects:
@@ -210,6 +241,11 @@ def _key(obj: Mapping[str, Any]) -> Key:
     metadata = obj["metadata"]
     resource = resource_of(obj["apiVersion"], obj["kind"])
     return resource.kind, metadata.get("namespace") or "", metadata["name"]
+
+
+def _count(obj: Mapping[str, Any]) -> int | None:
+    """Return a Deployment's spec.replicas."""
+    return obj.get("spec", {}).get("replicas") if obj["kind"] == "Deployment" else None
 
 
 def _refuse_another_uid(known: Mapping[str, Any] | None, obj: Mapping[str, Any]) -> None:

@@ -14,14 +14,19 @@ from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
 from enginewright.api.inference_model_status import EngineReference, InferenceModelStatus
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.reasons import Reason
-from enginewright.kube.api import METADATA_MANAGER
 from enginewright.kube.resources import resource_of
+from enginewright.manifests.field_managers import (
+    FIELD_MANAGER,
+    HANDOVER_MANAGER,
+    METADATA_MANAGER,
+)
 from enginewright.manifests.labels import COMPONENT, REVISION, SERVE
 from enginewright.manifests.labels import ENGINE as ENGINE_LABEL
 from enginewright.manifests.labels import MODEL as MODEL_LABEL
+from enginewright.observed.autoscalers import autoscaler_view
 from enginewright.observed.budgets import budget_view
 from enginewright.observed.claims import claim_view
-from enginewright.observed.deployments import DeploymentView, deployment_view
+from enginewright.observed.deployments import DeploymentView, count_managers, deployment_view
 from enginewright.observed.jobs import JobView, job_view
 from enginewright.observed.nodes import node_view
 from enginewright.observed.pods import JOB_NAME, pod_view
@@ -37,6 +42,7 @@ from enginewright.plan.types import (
     MetadataIntent,
     ObjectRef,
     Plan,
+    ReplicasHandover,
     StoreConfig,
 )
 from typing_extensions import override
@@ -204,6 +210,7 @@ class World(Simulation):
             canaries=tuple(each for each in deployments if each.is_canary),
             trials=tuple(each for each in deployments if each.is_trial),
             budgets=tuple(map(budget_view, self.all("PodDisruptionBudget"))),
+            autoscalers=tuple(map(autoscaler_view, self.all("HorizontalPodAutoscaler"))),
             revisions=tuple(map(revision_view, self.all("ControllerRevision"))),
             engines={
                 each["metadata"]["name"]: InferenceEngine.model_validate(each)
@@ -262,6 +269,8 @@ class World(Simulation):
                 self._set_metadata(intent)
             for each in wanted.apply:
                 self._apply(each)
+            for handover in wanted.hand_over:
+                self._hand_over(handover)
             for ref in wanted.delete:
                 self._delete(ref)
             if wanted.status != obj.get("status", {}):
@@ -269,6 +278,7 @@ class World(Simulation):
         finally:
             if isinstance(facts, Facts):
                 self._refuse_loss(serving, facts.model.spec)
+                self._refuse_reset(serving, facts.model.spec)
                 self._refuse_downtime(serving, facts.model.spec, wanted.status.get("revision"))
         if self.kube.writes == writes:
             assert decide(facts) == wanted, "the same facts give the same plan"
@@ -313,6 +323,13 @@ class World(Simulation):
         }
         at_once(self.kube.apply(body, manager=METADATA_MANAGER))
 
+    def _hand_over(self, wanted: ReplicasHandover) -> None:
+        """Have a second manager own a Deployment's count, as the executor does."""
+        metadata = {"namespace": wanted.namespace, "name": wanted.name, "uid": wanted.uid}
+        body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata}
+        body["spec"] = {"replicas": wanted.replicas}
+        at_once(self.kube.apply(body, force=False, manager=HANDOVER_MANAGER))
+
     def _delete(self, ref: ObjectRef) -> None:
         """Delete an object as the executor does."""
         assert ref.namespace == NAMESPACE, ref
@@ -337,10 +354,20 @@ class World(Simulation):
             if each.accelerator_class not in yielding
         }
         kept = sum(min(count, counts.get(name, 0)) for name, count in available.items())
-        asked = _asked(spec, {each.accelerator_class for each in before})
+        asked = _asked(spec, {each.accelerator_class: each.desired for each in before})
         in_place = spec.rollout.strategy == "InPlace"  # in which the canary uses their devices
         lent = sum(each["spec"]["replicas"] for each in self.canaries()) if in_place else 0
         assert kept >= min(sum(available.values()), asked) - lent, (available, counts, asked)
+
+    def _refuse_reset(self, before: list[DeploymentView], spec: InferenceModelSpec) -> None:
+        """Refuse that an autoscaled Deployment has another count than before, unless one of them is 0."""
+        counts = {each.name: each.desired for each in self._serving()}
+        autoscaled = spec.serving.autoscaling is not None
+        for each in before:
+            after = counts.get(each.name, 0)
+            stopped = fixed(spec).get(each.accelerator_class, spec.replicas) == 0
+            if autoscaled and each.desired and after and not stopped:
+                assert after == each.desired, f"{each.name} had {each.desired} and has {after}"
 
     def _refuse_downtime(
         self, before: list[DeploymentView], spec: InferenceModelSpec, wanted: str | None
@@ -447,15 +474,27 @@ def serving(**spec: Any) -> World:
     return World(**{"replicas": 2, **spec}).settle().job_succeeds().all_available()
 
 
-def _asked(spec: InferenceModelSpec, there: set[str]) -> int:
-    """Return the pods that a user asks for where there are any: the total, and counts of classes."""
+def _asked(spec: InferenceModelSpec, there: Mapping[str, int]) -> int:
+    """Return the pods that a user asks for where there are any: the total, and counts of classes.
+
+    With autoscaling they ask for as many as there are, on classes that are not to have none.
+    """
     own = fixed(spec)
     names = {each.class_name for each in spec.accelerators}
+    if spec.serving.autoscaling:
+        wanted = [name for name in names or there if own.get(name, spec.replicas)]
+        return sum(there.get(name, 1) for name in wanted)
     shared = spec.replicas if not names or names - own.keys() else 0
     return shared + sum(count for name, count in own.items() if name in there)
 
 
 def _is_as(known: Json, wanted: Mapping[str, Any]) -> bool:
+    if "replicas" not in wanted.get("spec", ()) and FIELD_MANAGER not in count_managers(
+        known["metadata"]
+    ):
+        # a count that others own may be any
+        spec = {key: each for key, each in known.get("spec", {}).items() if key != "replicas"}
+        known = {**known, **({"spec": spec} if "spec" in known else {})}
     metadata = {"labels", "annotations", "ownerReferences"} & wanted["metadata"].keys()
     return all(known.get(part) == wanted[part] for part in wanted.keys() - {"metadata"}) and all(
         known["metadata"].get(part) == wanted["metadata"][part] for part in metadata

@@ -14,7 +14,7 @@ from enginewright.contract.reasons import RARELY_TRANSIENT, ExitCode, Reason, ex
 from enginewright.contract.report import Finding, Progress, Published, PublishedEngine, StageReport
 from enginewright.contract.verdict import Verdict
 from enginewright.kube.errors import Transient
-from enginewright.manifests.labels import CANARY, COMPONENT, SERVE, TRACK
+from enginewright.manifests.labels import CANARY, CLASS, COMPONENT, SERVE, TRACK
 from enginewright.observed.deployments import deployment_view
 from enginewright.observed.pods import JOB_NAME, pod_view
 
@@ -303,6 +303,19 @@ class Simulation(abc.ABC):
         ]
         wanted = self.get("Deployment", name)["spec"]["replicas"]
         self._replace_pods(name, wanted, conditions=conditions)
+
+    def autoscaled(self, **counts: int) -> Self:
+        """Have an autoscaler scale the Deployments of these classes, as far as it may."""
+        for deployment in self.serving_deployments():
+            count = counts.get(deployment["metadata"]["labels"][CLASS])
+            if count and self.find("HorizontalPodAutoscaler", deployment["metadata"]["name"]):
+                self.scaled(deployment["metadata"]["name"], count)
+        return self.settle()
+
+    def scaled(self, name: str, count: int) -> None:
+        """Have another client set a Deployment's count."""
+        deployment = self.get("Deployment", name)
+        self.kube.put({**deployment, "spec": {**deployment["spec"], "replicas": count}})
 
     def rolling(self, available: int, *, stuck: bool = False) -> Self:
         """Have every Deployment be in the middle: `available` old pods, one new, not ready."""

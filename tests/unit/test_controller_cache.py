@@ -10,6 +10,7 @@ from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
     CLAIMS,
     DEPLOYMENTS,
+    HORIZONTAL_POD_AUTOSCALERS,
     INFERENCE_ENGINES,
     INFERENCE_MODELS,
     JOBS,
@@ -17,6 +18,7 @@ from enginewright.kube.resources import (
     PODS,
     Resource,
 )
+from enginewright.observed.deployments import count_managers
 
 
 def obj(name: str, version: int, uid: str = "u1", **rest: Any) -> dict[str, Any]:
@@ -53,6 +55,32 @@ def test_a_new_version_with_nothing_new_in_it_is_no_change_but_is_remembered() -
     assert held is not None
     assert held["metadata"]["resourceVersion"] == "2"
     assert "managedFields" not in held["metadata"]
+
+
+def test_who_owns_the_count_of_a_deployment_is_kept() -> None:
+    def owned_by(version: int, *managers: str) -> dict[str, Any]:
+        counted: dict[str, Any] = {"f:spec": {"f:replicas": {}}}
+        fields = [{"manager": each, "time": version, "fieldsV1": counted} for each in managers]
+        other = {"manager": "x", "fieldsV1": {"f:spec": {"f:template": {}}}}
+        status = {"manager": "y", "fieldsV1": {"f:status": {"f:replicas": {}}}}
+        return obj("d", version, metadata={"managedFields": [*fields, other, status]})
+
+    cache = ObjectCache()
+    cache.observe(DEPLOYMENTS, owned_by(1, "a", "b"))
+    held = cache.get(DEPLOYMENTS, "ns", "d")
+    assert held is not None
+    assert count_managers(held["metadata"]) == {"a", "b"}
+    assert cache.observe(DEPLOYMENTS, owned_by(2, "b", "a")) is None
+    assert cache.observe(DEPLOYMENTS, owned_by(3, "b")) is not None
+
+
+def test_what_an_autoscaler_measures_is_no_change() -> None:
+    cache = ObjectCache()
+    cache.observe(HORIZONTAL_POD_AUTOSCALERS, obj("a", 1, spec={"maxReplicas": 8}, status={}))
+    measured = obj("a", 2, spec={"maxReplicas": 8}, status={"currentReplicas": 3})
+    assert cache.observe(HORIZONTAL_POD_AUTOSCALERS, measured) is None
+    edited = obj("a", 3, spec={"maxReplicas": 9}, status={})
+    assert cache.observe(HORIZONTAL_POD_AUTOSCALERS, edited) is not None
 
 
 def test_a_late_event_does_not_raise_the_dead() -> None:

@@ -7,8 +7,10 @@ import pytest
 from enginewright.controller.execute import NameTaken, StillTerminating
 from enginewright.kube.errors import Conflict
 from enginewright.kube.resources import CLAIMS, DEPLOYMENTS, INFERENCE_MODELS
+from enginewright.manifests.field_managers import HANDOVER_MANAGER
 from enginewright.manifests.labels import MANAGED_BY, OPERATOR
-from enginewright.plan.types import ObjectRef
+from enginewright.observed.deployments import count_managers
+from enginewright.plan.types import ObjectRef, ReplicasHandover
 
 from tests.support.controller_world import World
 from tests.support.plan_objects import MODEL, NAMESPACE, Json, made
@@ -29,6 +31,10 @@ def observed(world: World) -> Json:
     found = world.cache.get(DEPLOYMENTS, NAMESPACE, NAME)
     assert found is not None
     return found
+
+
+def handover(world: World, replicas: int) -> ReplicasHandover:
+    return ReplicasHandover(NAMESPACE, NAME, observed(world)["metadata"]["uid"], replicas)
 
 
 def somebody_edits(world: World, obj: Mapping[str, Any], **spec: Any) -> None:
@@ -119,6 +125,44 @@ async def test_a_name_that_another_model_has_is_said_and_not_waited_for(world: W
         NameTaken, match=f"Deployment {NAME} is owned by InferenceModel {owner['name']}"
     ):
         await world.executor.apply(deployment(uid="another"))
+
+
+# the count of a Deployment that an autoscaler is to scale
+
+
+async def test_a_count_that_is_handed_over_stays_when_it_is_applied_no_more(world: World) -> None:
+    await world.executor.apply(deployment(replicas=5))
+    assert await world.executor.hand_over(handover(world, 5))
+    without = deployment()
+    del without["spec"]["replicas"]
+    assert await world.executor.apply(without)
+    assert observed(world)["spec"]["replicas"] == 5
+    assert count_managers(observed(world)["metadata"]) == {HANDOVER_MANAGER}
+    assert not await world.executor.apply(without)
+
+
+async def test_what_others_then_set_is_no_edit(world: World) -> None:
+    without = deployment()
+    del without["spec"]["replicas"]
+    await world.executor.apply(without)
+    somebody_edits(world, observed(world), replicas=7)
+    assert not await world.executor.apply(without)
+
+
+async def test_a_count_that_somebody_changed_meanwhile_is_not_set_back(world: World) -> None:
+    await world.executor.apply(deployment(replicas=5))
+    before = handover(world, 5)
+    somebody_edits(world, observed(world), replicas=7)
+    assert not await world.executor.hand_over(before)
+    assert world.the("Deployment")["spec"]["replicas"] == 7
+
+
+async def test_no_count_is_handed_over_of_a_deployment_that_is_gone(world: World) -> None:
+    await world.executor.apply(deployment(replicas=5))
+    before = handover(world, 5)
+    world.kube.remove("Deployment", NAMESPACE, NAME)
+    assert not await world.executor.hand_over(before)
+    assert world.all("Deployment") == []
 
 
 async def test_a_lost_label_comes_back(world: World) -> None:

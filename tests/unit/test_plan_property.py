@@ -18,6 +18,7 @@ from enginewright.contract.report import Progress
 from enginewright.contract.task import PrepareTask
 from enginewright.contract.verdict import Check
 from enginewright.manifests import deployment as deployment_manifests
+from enginewright.manifests.field_managers import FIELD_MANAGER
 from enginewright.manifests.labels import (
     COMPONENT,
     PROMOTE,
@@ -26,7 +27,7 @@ from enginewright.manifests.labels import (
     ROLLBACK,
     SERVE,
 )
-from enginewright.observed.deployments import deployment_view
+from enginewright.observed.deployments import count_managers, deployment_view
 from enginewright.observed.pods import JOB_NAME, pod_view
 from enginewright.plan.pods import never_ran
 from hypothesis import HealthCheck, Phase, settings
@@ -74,6 +75,7 @@ CLASSES: Final[list[list[tuple[int, int | None]]]] = [  # number of a class, and
     [(2, 3)],
     [(0, None), (9, 2)],
 ]
+LIMITS: Final = [None, (1, 8), (3, 4)]  # of the autoscaler
 CHANGES: Final[list[Json]] = [
     {"rollout": {"paused": True}},
     {"rollout": {"strategy": "Recreate"}},
@@ -158,6 +160,10 @@ def a_canary_runs(machine: "Cluster") -> bool:
     return bool(machine.world.canaries())
 
 
+def has_an_autoscaler(machine: "Cluster") -> bool:
+    return bool(machine.world.all("HorizontalPodAutoscaler"))
+
+
 def something_is_tried(machine: "Cluster") -> bool:
     return bool(machine.world.trials())
 
@@ -207,6 +213,30 @@ class Cluster(RuleBasedStateMachine):
             for name, count in chosen.items()
         ]
         self.world.edit(accelerators=accelerators or None)
+
+    @precondition(of_a_model)
+    @rule(limits=st.sampled_from(LIMITS))
+    def autoscaling_is_set(self, limits: tuple[int, int] | None) -> None:
+        autoscaling = limits and {"minReplicas": limits[0], "maxReplicas": limits[1]}
+        self.world.edit(serving={"autoscaling": autoscaling} if autoscaling else None)
+
+    @precondition(has_an_autoscaler)
+    @rule(which=NUMBERS, count=NUMBERS)
+    def an_autoscaler_scales(self, which: int, count: int) -> None:
+        autoscalers = self.world.all("HorizontalPodAutoscaler")
+        chosen = autoscalers[which % len(autoscalers)]
+        limits = chosen["spec"]["minReplicas"], chosen["spec"]["maxReplicas"]
+        name = chosen["metadata"]["name"]
+        wanted = min(max(count, limits[0]), limits[1])
+        self.world.scaled(name, wanted)
+        assert self.world.settle().get("Deployment", name)["spec"]["replicas"] == wanted
+
+    @precondition(pods_are_to_serve)
+    @rule(which=NUMBERS, count=NUMBERS)
+    def somebody_scales_a_deployment(self, which: int, count: int) -> None:
+        deployments = self.world.serving_deployments()
+        self.world.scaled(deployments[which % len(deployments)]["metadata"]["name"], count)
+        self.world.settle()
 
     @precondition(of_a_model)
     @rule(change=st.sampled_from(CHANGES))
@@ -525,6 +555,15 @@ class Cluster(RuleBasedStateMachine):
                 assert deployment["spec"]["replicas"] == each.get("replicas", 0)
             name = f"resnet-{_revision(deployment)}"
             assert self.world.find("ControllerRevision", name)
+
+    @precondition(of_a_model)
+    @invariant()
+    def an_autoscaler_and_the_operator_never_set_the_same_count(self) -> None:
+        for each in self.world.all("HorizontalPodAutoscaler"):
+            assert self.world.spec["serving"]["autoscaling"]
+            deployment = self.world.get("Deployment", each["metadata"]["name"])
+            assert deployment["spec"]["replicas"]
+            assert FIELD_MANAGER not in count_managers(deployment["metadata"])
 
     @precondition(of_a_model)
     @invariant()

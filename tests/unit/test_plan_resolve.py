@@ -53,7 +53,6 @@ REFUSED: Final[list[tuple[str, dict[str, Any]]]] = [
     ("spec.build.interim", {"build": {"interim": "CPU"}}),
     ("spec.rollout.canary.shadow", {"rollout": {"canary": {"shadow": "10%"}}}),
     ("spec.serving.batching", {"serving": {"batching": {"maxSize": 8}}}),
-    ("spec.serving.autoscaling", {"serving": {"autoscaling": {"maxReplicas": 8}}}),
 ]
 
 

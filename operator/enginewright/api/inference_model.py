@@ -274,7 +274,7 @@ class Accelerator(ApiModel):
     """Name of an AcceleratorClass; `kubectl get acceleratorclasses` lists them."""
 
     replicas: Replicas | None = None
-    """How many pods serve on this class; absent: its share of spec.replicas. 0: none."""
+    """How many pods serve on this class, or with serving.autoscaling at first; absent: its share of spec.replicas. 0: none."""
 
 
 class Build(ApiModel):
@@ -408,7 +408,7 @@ class Batching(ApiModel):
 
 
 class Autoscaling(ApiModel):
-    """How the number of pods follows the load."""
+    """How the number of pods follows the load, with a HorizontalPodAutoscaler for each class."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -440,7 +440,7 @@ class Autoscaling(ApiModel):
         Field(max_length=16),
         ATOMIC,
     ] = None
-    """Metrics that the number of pods follows; absent: utilization of the devices."""
+    """Metrics that the number of pods follows. Absent: 80% of the CPU that the server requests, on classes without a resourceName; on others, or without such a request, one waiting request per pod (enginewright_queue_depth)."""
 
 
 class Sidecar(ApiModel):
@@ -462,8 +462,8 @@ class Serving(ApiModel):
     max_queue: Annotated[int, Field(ge=1, le=65536), INT32] = 256
     """Maximum number of queued requests per pod; further ones get 503 with Retry-After."""
 
-    autoscaling: Annotated[Autoscaling | None, NotYet()] = None
-    """How the number of pods follows the load."""
+    autoscaling: Autoscaling | None = None
+    """How the number of pods follows the load: a HorizontalPodAutoscaler for each class. Changing it creates no revision."""
 
     startup_timeout: Annotated[Duration | None, between("a startupTimeout", "10s", "24h")] = None
     """How long the server may take to load and verify the model before it is restarted, such as 30m, from 10s to 24h; absent: 10m."""
@@ -540,7 +540,7 @@ class InferenceModelSpec(ApiModel):
     """Candidates in order of preference: tensorrt, tensorrt-rtx, cuda, openvino, cpu; absent: those that the accelerator class allows. If the first one cannot serve, the model is rejected; with fallback.policy Allow the next one is tried. cpu is never implied."""
 
     replicas: Replicas = 1
-    """How many pods serve on all classes of accelerator without replicas of their own, which share it evenly and get at least one each. 0: none; prepared models and engines are kept."""
+    """How many pods serve on all classes of accelerator without replicas of their own, which share it evenly and get at least one each; with serving.autoscaling only at first. 0: none; prepared models and engines are kept."""
 
     accelerators: Annotated[tuple[Accelerator, ...], Field(max_length=16), map_list("class")] = ()
     """Classes of accelerator that serve, at most 16. Absent: the only class in the cluster, proposed ones not counted; required if there are several."""

@@ -71,6 +71,8 @@ async def _execute(
         changed |= await executor.set_metadata(intent)
     for wanted in plan.apply:
         changed |= await executor.apply(wanted, undone)
+    for handover in plan.hand_over:
+        changed |= await executor.hand_over(handover)
     for ref in plan.delete:
         changed |= await executor.delete(ref)
     return changed

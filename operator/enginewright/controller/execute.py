@@ -15,9 +15,10 @@ from typing import Any, Final
 from enginewright.contract.base import canonical_json
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.drift import Path, differences, holds
-from enginewright.kube.api import FIELD_MANAGER, METADATA_MANAGER, JsonObject, KubeApi
+from enginewright.kube.api import JsonObject, KubeApi
 from enginewright.kube.errors import Conflict, KubeError, NotFound
 from enginewright.kube.resources import (
+    DEPLOYMENTS,
     INFERENCE_ENGINES,
     INFERENCE_MODELS,
     JOBS,
@@ -25,7 +26,12 @@ from enginewright.kube.resources import (
     resource_of,
 )
 from enginewright.manifests import labels
-from enginewright.plan.types import MetadataIntent, ObjectRef
+from enginewright.manifests.field_managers import (
+    FIELD_MANAGER,
+    HANDOVER_MANAGER,
+    METADATA_MANAGER,
+)
+from enginewright.plan.types import MetadataIntent, ObjectRef, ReplicasHandover
 
 INTENT_ANNOTATION: Final = "enginewright.dev/intent"
 _REMEMBERED: Final = 16384
@@ -135,6 +141,30 @@ class Executor:
         self._cache.wrote(resource, response)
         self._written(resource, response)
         _logger.info("set labels and annotations of %s", _name(known))
+        return True
+
+    async def hand_over(self, wanted: ReplicasHandover) -> bool:
+        """Have a second manager own a Deployment's count; returns whether it does now.
+
+        Not forced: a count that somebody has changed meanwhile stays, and has another owner already.
+        """
+        body = {
+            "apiVersion": DEPLOYMENTS.api_version,
+            "kind": DEPLOYMENTS.kind,
+            "metadata": {
+                "namespace": wanted.namespace,
+                "name": wanted.name,
+                "uid": wanted.uid,
+            },
+            "spec": {"replicas": wanted.replicas},
+        }
+        try:
+            response = await self._api.apply(body, force=False, manager=HANDOVER_MANAGER)
+        except (Conflict, NotFound):  # it was scaled or deleted meanwhile
+            return False
+        self._cache.wrote(DEPLOYMENTS, response)
+        self._written(DEPLOYMENTS, response)
+        _logger.info("shared the ownership of the replicas of %s", _name(response))
         return True
 
     async def delete(self, ref: ObjectRef) -> bool:

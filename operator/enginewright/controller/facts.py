@@ -15,6 +15,7 @@ from enginewright.contract.verdict import Verdict
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.children import of_jobs, of_owner
 from enginewright.controller.observe import (
+    AUTOSCALER,
     BUDGET,
     CLAIM,
     DEPLOYMENT,
@@ -87,6 +88,7 @@ def gather(
         canaries=tuple(each for each in deployments if each.is_canary),
         trials=tuple(each for each in deployments if each.is_trial),
         budgets=children(BUDGET),
+        autoscalers=children(AUTOSCALER),
         revisions=children(REVISION),
         engines=_Engines(cache, namespace),
         engine_pods={

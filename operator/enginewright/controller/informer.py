@@ -22,6 +22,7 @@ from enginewright.kube.resources import (
     CONTROLLER_REVISIONS,
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
+    HORIZONTAL_POD_AUTOSCALERS,
     INFERENCE_ENGINES,
     INFERENCE_MODELS,
     JOBS,
@@ -66,6 +67,7 @@ def watches(claim: str) -> tuple[Watch, ...]:
         Watch(CONTROLLER_REVISIONS, labels=MANAGED),
         Watch(SERVICES, labels=MANAGED),
         Watch(DISRUPTION_BUDGETS, labels=MANAGED),
+        Watch(HORIZONTAL_POD_AUTOSCALERS, labels=MANAGED),
         Watch(INFERENCE_ENGINES),
         Watch(INFERENCE_MODELS),
     )

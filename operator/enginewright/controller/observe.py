@@ -10,11 +10,13 @@ from enginewright.kube.resources import (
     CONTROLLER_REVISIONS,
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
+    HORIZONTAL_POD_AUTOSCALERS,
     JOBS,
     NODES,
     PODS,
     Resource,
 )
+from enginewright.observed.autoscalers import AutoscalerView, autoscaler_view
 from enginewright.observed.base import Json, ObservedObject
 from enginewright.observed.budgets import BudgetView, budget_view
 from enginewright.observed.claims import ClaimView, claim_view
@@ -35,6 +37,7 @@ class Kind(Generic[Viewed]):
     view: Callable[[Json], Viewed]
 
 
+AUTOSCALER: Final[Kind[AutoscalerView]] = Kind(HORIZONTAL_POD_AUTOSCALERS, autoscaler_view)
 BUDGET: Final[Kind[BudgetView]] = Kind(DISRUPTION_BUDGETS, budget_view)
 CLAIM: Final[Kind[ClaimView]] = Kind(CLAIMS, claim_view)
 DEPLOYMENT: Final[Kind[DeploymentView]] = Kind(DEPLOYMENTS, deployment_view)

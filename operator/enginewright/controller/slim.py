@@ -8,7 +8,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from enginewright.kube.api import JsonObject
-from enginewright.kube.resources import NODES, PODS, Resource
+from enginewright.kube.resources import (
+    DEPLOYMENTS,
+    HORIZONTAL_POD_AUTOSCALERS,
+    NODES,
+    PODS,
+    Resource,
+)
+from enginewright.observed.deployments import count_managers
 
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _READY: Final = "Ready"
@@ -31,6 +38,11 @@ def without_version(obj: Mapping[str, Any]) -> JsonObject:
 
 def _metadata(resource: Resource, metadata: Mapping[str, Any]) -> JsonObject:
     kept = {key: value for key, value in metadata.items() if key != "managedFields"}
+    if resource == DEPLOYMENTS and (managers := count_managers(metadata)):
+        kept["managedFields"] = [
+            {"manager": each, "fieldsV1": {"f:spec": {"f:replicas": {}}}}
+            for each in sorted(managers)
+        ]
     if resource == NODES:
         kept.pop("annotations", None)  # written by every agent on the node, all the time
     elif _LAST_APPLIED in (annotations := kept.get("annotations") or {}):
@@ -53,6 +65,10 @@ def _pod(obj: Mapping[str, Any]) -> JsonObject:
     return {"spec": kept, "status": obj.get("status") or {}}
 
 
+def _autoscaler(obj: Mapping[str, Any]) -> JsonObject:
+    return {"spec": obj.get("spec") or {}}  # the status changes with every measurement
+
+
 def _node(obj: Mapping[str, Any]) -> JsonObject:
     """Keep readiness and schedulability; labels stay with the metadata."""
     spec = obj.get("spec") or {}
@@ -69,6 +85,7 @@ def _node(obj: Mapping[str, Any]) -> JsonObject:
 
 
 _KEPT: Final[dict[Resource, Callable[[Mapping[str, Any]], JsonObject]]] = {
+    HORIZONTAL_POD_AUTOSCALERS: _autoscaler,
     PODS: _pod,
     NODES: _node,
 }

@@ -5,15 +5,12 @@ A Protocol, because it has two implementations: the client, and the in-memory fa
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from enginewright.kube.resources import Resource
+from enginewright.manifests.field_managers import FIELD_MANAGER
 
 JsonObject: TypeAlias = dict[str, Any]
-
-FIELD_MANAGER: Final = "enginewright"  # of the operator's server-side apply
-# of labels and annotations that are set beside those of an object's own intent
-METADATA_MANAGER: Final = "enginewright-metadata"
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,12 @@ import aiohttp
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 
-from enginewright.kube.api import FIELD_MANAGER, JsonObject, Listing
+from enginewright.kube.api import JsonObject, Listing
 from enginewright.kube.connection import authorization_of
 from enginewright.kube.errors import Expired, Forbidden, KubeError, NotFound, Transient, error_from
 from enginewright.kube.metrics import FAILED, RestMetrics
 from enginewright.kube.resources import Resource, resource_of
+from enginewright.manifests.field_managers import FIELD_MANAGER
 
 USER_AGENT: Final = "enginewright-operator"
 

@@ -55,6 +55,9 @@ DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment")
 CONTROLLER_REVISIONS: Final = Resource("apps", "v1", "controllerrevisions", "ControllerRevision")
 SERVICES: Final = Resource("", "v1", "services", "Service")
 DISRUPTION_BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
+HORIZONTAL_POD_AUTOSCALERS: Final = Resource(
+    "autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"
+)
 CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 NODES: Final = Resource("", "v1", "nodes", "Node", namespaced=False)
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap")
@@ -73,6 +76,7 @@ _BY_KIND: Final = {
         CONTROLLER_REVISIONS,
         SERVICES,
         DISRUPTION_BUDGETS,
+        HORIZONTAL_POD_AUTOSCALERS,
         CLAIMS,
         NODES,
         CONFIG_MAPS,

@@ -36,6 +36,7 @@ from enginewright.manifests.owner import owned_metadata
 from enginewright.manifests.pods import TMP_VOLUME, container, pod_security, pull_secrets
 from enginewright.manifests.snapshot import ClassSnapshot, Revision, Snapshot
 
+SERVER: Final = "server"  # name of the container
 STARTUP_SECONDS: Final = 600
 GRACE_SECONDS: Final = 40  # the server drains for 25 s at most
 _AFTER_DRAIN_SECONDS: Final = 15  # for the sidecar, and for a drain that ends late
@@ -73,9 +74,9 @@ class PodDefaults:
 
 
 def serving_deployment(
-    model: InferenceModel, revision: Revision, accelerator: str, *, name: str, replicas: int
+    model: InferenceModel, revision: Revision, accelerator: str, *, name: str, replicas: int | None
 ) -> dict[str, Any]:
-    """Return the Deployment of `revision` for one of its classes."""
+    """Return the Deployment of `revision` for one of its classes; without `replicas`, if None."""
     served = model.metadata.name
     labels = {**of_model(served, SERVE), CLASS: accelerator, REVISION: revision.name}
     return {
@@ -83,7 +84,7 @@ def serving_deployment(
         "kind": "Deployment",
         "metadata": owned_metadata(model, name, labels),
         "spec": {
-            "replicas": replicas,
+            **({} if replicas is None else {"replicas": replicas}),
             "progressDeadlineSeconds": progress_seconds(model),
             "revisionHistoryLimit": 2,  # ControllerRevisions are the history
             "strategy": _STRATEGIES[model.spec.rollout.strategy],
@@ -197,7 +198,7 @@ def _pod_template(
         resources=_without_devices(template.get("resources") or {}) or _DEFAULT_RESOURCES,
     )
     server = container(
-        "server",
+        SERVER,
         accelerator.image,
         ("enginewright-runtime", "serve"),
         pull_policy=defaults.pull_policy,

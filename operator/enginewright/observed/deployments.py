@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from enginewright.manifests.field_managers import FIELD_MANAGER
 from enginewright.manifests.labels import CANARY, CLASS, COMPONENT, REVISION, TRACK, TRIAL
 from enginewright.observed.base import (
     Json,
@@ -22,6 +23,7 @@ class DeploymentView(ObservedObject):
     revision: str
     is_current: bool  # whether its controller has observed the latest spec
     desired: int  # spec.replicas
+    count_is_shared: bool  # whether another field manager than the operator's owns spec.replicas
     pods: int  # of all revisions, except those that are being deleted
     updated: int  # pods of the latest template
     ready_pods: int
@@ -71,6 +73,7 @@ def deployment_view(obj: Json) -> DeploymentView:
         revision=view["labels"].get(REVISION, ""),
         is_current=_count(obj, "observedGeneration") >= int(obj["metadata"].get("generation") or 0),
         desired=int(1 if (wanted := spec(obj).get("replicas")) is None else wanted),
+        count_is_shared=bool(count_managers(obj["metadata"]) - {FIELD_MANAGER}),
         pods=_count(obj, "replicas"),
         updated=_count(obj, "updatedReplicas"),
         ready_pods=_count(obj, "readyReplicas"),
@@ -80,6 +83,15 @@ def deployment_view(obj: Json) -> DeploymentView:
             (each for each in known if each.type == "ReplicaFailure" and each.status == "True"),
             None,
         ),
+    )
+
+
+def count_managers(metadata: Json) -> frozenset[str]:
+    """Return the field managers that own spec.replicas."""
+    return frozenset(
+        str(each.get("manager") or "")
+        for each in metadata.get("managedFields") or ()
+        if "f:replicas" in ((each.get("fieldsV1") or {}).get("f:spec") or {})
     )
 
 

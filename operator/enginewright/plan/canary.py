@@ -28,6 +28,7 @@ from enginewright.manifests.labels import (
 from enginewright.manifests.snapshot import Revision
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
+from enginewright.plan.autoscaling import live_counts
 from enginewright.plan.comparison import compared, failure, waits_for
 from enginewright.plan.failures import PodFailures, pod_failures, pods_of
 from enginewright.plan.outcomes import recorded_rejection, rejection_by_user, was_proven
@@ -280,16 +281,20 @@ def _pods(
 ) -> dict[str, int]:
     """Return the canary's pods by class at a step: none on classes on which nothing serves yet.
 
-    In place, they take devices of serving pods, of which one stays.
+    In place, they take devices of serving pods, of which one stays, and none of those that an
+    autoscaler scales.
     """
     spec = facts.model.spec
-    serving = {each.accelerator_class for each in deployments}
+    serving = {each.accelerator_class: each for each in deployments}
     names = [each.name for each in wanted.snapshot.classes]
     counts = replicas_by_class(spec, [each.class_name for each in spec.accelerators] or names)
+    live = live_counts(facts, counts, serving)
     in_place = spec.rollout.strategy == "InPlace"
     found = {}
     for name in names:
-        total = counts.get(name, 0)
+        if in_place and name in live:
+            continue
+        total = live.get(name, counts.get(name, 0))
         most = total - 1 if in_place else total
         count = min(_first_or_share(facts, total, step), most)
         if name in serving and count > 0:

@@ -114,6 +114,7 @@ def _assemble(
         status=status.manifest(),
         events=(*_events(facts, status), *tried.events),
         requeue_after=_requeue_after(jobs, engines, tried, rollout),
+        hand_over=rollout.hand_over,
     )
 
 

@@ -14,6 +14,7 @@ from enginewright.api.conditions import StatusReason
 from enginewright.contract.reasons import ExitCode, Reason
 from enginewright.contract.report import Finding, StageReport, read_termination_message
 from enginewright.contract.task import FETCH_ARTIFACT
+from enginewright.manifests.deployment import SERVER
 from enginewright.manifests.labels import COMPONENT, REVISION, SERVE
 from enginewright.observed.pods import Container, PodView, Termination
 
@@ -30,7 +31,6 @@ _CRASHES: Final = frozenset(
 )
 _REPEATED: Final = 2  # restarts of one pod
 _BY_SIGNAL: Final = 128  # added to a signal's number in the exit code
-_SERVER: Final = "server"  # name of the container
 # The kubelet alternates between these while it backs off, so messages do not contain the reason.
 _IMAGE_ERRORS: Final = frozenset(
     {
@@ -219,4 +219,4 @@ def _without_report(stage: str, ended: Termination) -> tuple[Reason, str]:
         f"{stage} was killed by {name} (exit code {ended.exit_code}): by the kubelet after its"
         " liveness probe failed, because the node ran out of memory, or by a user"
     )
-    return (Reason.SERVER_DOWN if stage == _SERVER else Reason.INTERNAL_ERROR), cause
+    return (Reason.SERVER_DOWN if stage == SERVER else Reason.INTERNAL_ERROR), cause

@@ -43,13 +43,13 @@ from enginewright.manifests.snapshot import (
 )
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
-from enginewright.plan import pods
+from enginewright.plan import autoscaling, pods
 from enginewright.plan.canary import BringUp, bring_up, stop_canary
 from enginewright.plan.failures import failure_of
 from enginewright.plan.outcomes import outcomes, promoted, rejection_by_user
 from enginewright.plan.replicas import covering, fixed, replicas_by_class
 from enginewright.plan.resolve import Target
-from enginewright.plan.types import Facts, MetadataIntent, ObjectRef
+from enginewright.plan.types import Facts, MetadataIntent, ObjectRef, ReplicasHandover
 
 KEPT_REVISIONS: Final = 5
 
@@ -85,6 +85,7 @@ class RolloutPlan:
     apply: tuple[dict[str, Any], ...] = ()
     delete: tuple[ObjectRef, ...] = ()
     metadata: tuple[MetadataIntent, ...] = ()
+    hand_over: tuple[ReplicasHandover, ...] = ()
 
     @property
     def rejection(self) -> RolloutFailure | None:
@@ -156,7 +157,8 @@ def roll_out(
     name = wanted_revision.name if wanted_revision else None
     if applied is None:
         return RolloutPlan(name, None, 0, ready, _served_before(facts), None, brought)
-    counts = _in_place(facts, _counts(facts, applied, deployments), brought)
+    counts = _in_place(facts, _counts(facts, applied, deployments), brought, deployments)
+    now = _without(counts, yielding)
     progress = _progress(facts, applied, deployments, counts)
     kept = {deployments[name].name for name in counts if name in deployments}
     gives_up = applied is wanted_revision or (brought is not None and brought.rejection is not None)
@@ -180,8 +182,9 @@ def roll_out(
         progress=progress,
         bring_up=brought,
         apply=(
-            *_objects(facts, applied, deployments, _without(counts, yielding)),
+            *_objects(facts, applied, deployments, now),
             *(_canary_objects(facts, brought, applied) if brought else ()),
+            *autoscaling.autoscalers(facts, applied, deployments, now),
         ),
         delete=(
             *_removals(
@@ -190,6 +193,7 @@ def roll_out(
             ),
             *stop_canary(facts, brought.canaries if brought else {}),
             *_other_budgets(facts),
+            *autoscaling.unwanted_autoscalers(facts, deployments, now),
             *_old_revisions(facts, keep={applied.name, *filter(None, (name,))}),
         ),
         metadata=(
@@ -202,6 +206,7 @@ def roll_out(
             ),
             *(brought.labels if brought else ()),
         ),
+        hand_over=autoscaling.handovers(facts, deployments, now),
     )
 
 
@@ -226,7 +231,8 @@ def _bring_up(
         stable = back  # a user rejects the revision that serves
     counts = _counts(facts, wanted, deployments)
     if facts.model.spec.rollout.strategy == "InPlace":
-        counts = _less(counts, {each.accelerator_class: each.desired for each in facts.canaries})
+        lent = {each.accelerator_class: each.desired for each in facts.canaries}
+        counts = _less(facts, counts, lent, deployments)
     is_applied = applied is not None and applied.revision == wanted.name
     complete = is_applied and _progress(facts, wanted, deployments, counts).complete
     return bring_up(
@@ -241,16 +247,27 @@ def _bring_up(
 
 
 def _in_place(
-    facts: Facts, counts: Mapping[str, int], brought: BringUp | None
+    facts: Facts,
+    counts: Mapping[str, int],
+    brought: BringUp | None,
+    deployments: Mapping[str, DeploymentView],
 ) -> Mapping[str, int]:
     """Return the counts without the pods whose devices the canary uses, if the strategy is InPlace."""
     if brought is None or facts.model.spec.rollout.strategy != "InPlace":
         return counts
-    return _less(counts, brought.canaries)
+    return _less(facts, counts, brought.canaries, deployments)
 
 
-def _less(counts: Mapping[str, int], canaries: Mapping[str, int]) -> dict[str, int]:
-    return {name: max(0, count - canaries.get(name, 0)) for name, count in counts.items()}
+def _less(
+    facts: Facts,
+    counts: Mapping[str, int],
+    canaries: Mapping[str, int],
+    deployments: Mapping[str, DeploymentView],
+) -> dict[str, int]:
+    """Return the counts less those of the canary; an autoscaler's counts are the live ones."""
+    live = autoscaling.live_counts(facts, counts, deployments)
+    lent = {name: max(0, count - canaries.get(name, 0)) for name, count in counts.items()}
+    return {**lent, **live}
 
 
 def _canary_objects(facts: Facts, brought: BringUp, applied: Revision) -> Iterable[dict[str, Any]]:
@@ -308,12 +325,15 @@ def with_templates(facts: Facts, revision: Revision) -> Revision:
 
 
 def spec_hash(spec: InferenceModelSpec) -> str:
-    """Return the hash of a spec without the number of pods and the rollout settings."""
+    """Return the hash of a spec without what sets the number of pods and the rollout settings."""
     hashed = content(spec)
     for name in ("replicas", "rollout"):
         hashed.pop(name, None)
     hashed.get("build", {}).pop("pod_template", None)
     hashed["source"].pop("refresh_interval", None)
+    serving = hashed.get("serving", {})
+    if serving.pop("autoscaling", None) and not serving:
+        del hashed["serving"]
     hashed["accelerators"] = [each.class_name for each in spec.accelerators]
     return content_hash(hashed)
 
@@ -398,22 +418,28 @@ def _counts(
     names = [each.name for each in applied.snapshot.classes]
     named = [each.class_name for each in spec.accelerators] or names
     available = {name: each.available for name, each in deployments.items()}
+
+    def desired(classes: Iterable[str]) -> dict[str, int]:
+        specified = replicas_by_class(spec, classes)
+        return {**specified, **autoscaling.live_counts(facts, specified, deployments)}
+
     # a class that is not applied yet gets no share of the total
-    counts = covering(replicas_by_class(spec, [name for name in named if name in names]), available)
+    counts = covering(desired(name for name in named if name in names), available)
     own = fixed(spec)
     # but a class with its own replicas that has no Deployment yet does not make others keep pods
     there = [name for name in named if name in names or name in available or name not in own]
-    until_then = covering(replicas_by_class(spec, there), available)
+    until_then = covering(desired(there), available)
     counts = {name: max(count, until_then[name]) for name, count in counts.items()}
     current = {name: each.desired for name, each in deployments.items()}
     before = {each.class_name: each.replicas for each in serving.classes} if serving else {}
-    return {
+    counts = {
         name: counts[name]
         if name in counts
         # a class to be removed: unchanged until then, or as before it yielded to a build
         else current.get(name) or before.get(name, current.get(name, spec.replicas))
         for name in names
     }
+    return {**counts, **autoscaling.live_counts(facts, counts, deployments)}
 
 
 def _without(counts: Mapping[str, int], yielding: Collection[str]) -> dict[str, int]:
@@ -438,7 +464,8 @@ def _objects(
         existing = deployments.get(accelerator)
         name = existing.name if existing else deployment_name(model.metadata.name, accelerator)
         yield disruption_budget(model, accelerator, name=name)
-        yield serving_deployment(model, revision, accelerator, name=name, replicas=count)
+        applied = autoscaling.applied_count(facts, accelerator, existing, count)
+        yield serving_deployment(model, revision, accelerator, name=name, replicas=applied)
 
 
 def _removals(facts: Facts, deployments: Iterable[DeploymentView]) -> Iterable[ObjectRef]:

@@ -16,6 +16,7 @@ from enginewright.api.pods import DEFAULT_JOB_TEMPLATE, JobTemplate
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.measurements import Measurements
 from enginewright.contract.verdict import Verdict
+from enginewright.observed.autoscalers import AutoscalerView
 from enginewright.observed.budgets import BudgetView
 from enginewright.observed.claims import ClaimView
 from enginewright.observed.deployments import DeploymentView
@@ -69,6 +70,7 @@ class Facts:
     canaries: tuple[DeploymentView, ...] = ()  # that run a new revision beside what serves
     trials: tuple[DeploymentView, ...] = ()  # that try a rejected backend again
     budgets: tuple[BudgetView, ...] = ()  # its PodDisruptionBudgets
+    autoscalers: tuple[AutoscalerView, ...] = ()  # its HorizontalPodAutoscalers
     revisions: tuple[RevisionView, ...] = ()  # its ControllerRevisions
     engines: Mapping[str, InferenceEngine] = field(default_factory=dict)  # the namespace's, by name
     # pods of its Jobs, by engine; absent: not known
@@ -109,6 +111,16 @@ class MetadataIntent:
 
 
 @dataclass(frozen=True)
+class ReplicasHandover:
+    """A Deployment whose count gets a second owner, so that it stays when we apply it no more."""
+
+    namespace: str
+    name: str
+    uid: str
+    replicas: int  # spec.replicas as observed
+
+
+@dataclass(frozen=True)
 class EventIntent:
     """An Event to record once per change: type, reason and message are its identity."""
 
@@ -127,6 +139,7 @@ class Plan:
     events: tuple[EventIntent, ...]
     requeue_after: float | None  # seconds; None: only watch events requeue this model
     metadata: tuple[MetadataIntent, ...] = ()  # before anything else
+    hand_over: tuple[ReplicasHandover, ...] = ()  # after `apply`
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,238 @@
+"""Counts that an autoscaler takes over, on a real API server, which decides by managed fields what stays.
+
+The autoscaler itself is played: it scales a Deployment by its subresource.
+"""
+
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from enginewright.manifests.field_managers import FIELD_MANAGER, HANDOVER_MANAGER
+from enginewright.observed.deployments import count_managers
+
+from tests.apiserver.test_operator_lifecycle import MODEL, World
+from tests.e2e.harness import Namespace, eventually
+from tests.support.operator_process import OperatorProcess, chart_kubeconfig
+
+pytestmark = pytest.mark.apiserver
+
+NAME: Final = f"{MODEL}-cpu"
+AUTOSCALING: Final = {"minReplicas": 2, "maxReplicas": 9}
+SELECTOR: Final = f"enginewright.dev/model={MODEL}"
+
+
+class Autoscaled(World):
+    """A model whose autoscaling is turned on and off, and its operator with the chart's rights."""
+
+    @cached_property
+    def kubeconfig(self) -> Path:
+        return chart_kubeconfig(self.system, self.folder)
+
+    def limited(self) -> OperatorProcess:
+        return OperatorProcess(self.kubeconfig, self.system.name, self.folder)
+
+    def edit(self, **spec: Any) -> None:
+        patch = json.dumps({"spec": spec})
+        self.user.kubectl("patch", "im", MODEL, "--type=merge", "--patch", patch)
+
+    def turn(self, *, on: bool) -> None:
+        self.edit(serving={"autoscaling": AUTOSCALING if on else None})
+
+    def scale(self, count: int) -> None:
+        """Scale the Deployment as an autoscaler does."""
+        self.user.kubectl("scale", "deployment", NAME, f"--replicas={count}")
+
+    def deployment(self) -> dict[str, Any]:
+        shown = ("get", "deployment", NAME, "--show-managed-fields", "--output", "json")
+        return dict(json.loads(self.user.kubectl(*shown)))
+
+    def count(self) -> int:
+        return int(self.deployment()["spec"]["replicas"])
+
+    def owners(self) -> set[str]:
+        return set(count_managers(self.deployment()["metadata"]))
+
+    def autoscalers(self) -> list[dict[str, Any]]:
+        return self.user.items("hpa", SELECTOR)
+
+    def wait_autoscaler(self) -> dict[str, Any]:
+        (found,) = eventually(self.autoscalers, 20, "an autoscaler", interval=0.1)
+        return dict(found)
+
+    def wait_no_autoscaler(self) -> None:
+        eventually(lambda: not self.autoscalers(), 20, "no autoscaler", interval=0.1)
+
+    def version(self) -> str:
+        return str(self.deployment()["metadata"]["resourceVersion"])
+
+    def counts(self, since: str) -> list[int]:
+        """Return every count that the Deployment has had after a version, also for a moment."""
+        query = f"watch=true&resourceVersion={since}&timeoutSeconds=1"
+        place = f"/apis/apps/v1/namespaces/{self.user.name}/deployments"
+        events = self.user.kubectl("get", "--raw", f"{place}?{query}").splitlines()
+        counts = [int(json.loads(each)["object"]["spec"]["replicas"]) for each in events]
+        return [count for count, _ in itertools.groupby(counts)]
+
+    def serve_five(self, operator: OperatorProcess) -> None:
+        """Bring a model up with five pods."""
+        self.bring_up(operator)
+        self.edit(replicas=5)
+        eventually(lambda: self.count() == 5, 20, interval=0.1)
+        self.serve()
+        operator.wait_quiet()
+
+
+@pytest.fixture
+def world(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[Autoscaled]:
+    world = Autoscaled(new_namespace(), new_namespace(), tmp_path)
+    world.furnish()
+    yield world
+    world.user.kubectl("delete", "inferencemodels", "--all")
+
+
+def test_a_live_count_is_handed_over_and_taken_back(world: Autoscaled) -> None:
+    with world.limited() as operator:
+        world.serve_five(operator)
+        start, revision = world.version(), world.user.get("im", MODEL)["status"]["revision"]
+
+        world.turn(on=True)
+        spec = world.wait_autoscaler()["spec"]
+        assert (spec["minReplicas"], spec["maxReplicas"]) == (2, 9)
+        assert spec["scaleTargetRef"]["name"] == NAME
+        assert world.counts(start) == [5]
+        assert world.owners() == {HANDOVER_MANAGER}
+
+        patch = json.dumps({"spec": {"maxReplicas": 3}})
+        world.user.kubectl("patch", "hpa", NAME, "--type=merge", "--patch", patch)
+        eventually(lambda: world.wait_autoscaler()["spec"]["maxReplicas"] == 9, 20, interval=0.1)
+
+        world.scale(7)
+        world.serve()
+        operator.wait_quiet()
+        assert world.owners() == {"kubectl"}
+        status = world.user.get("im", MODEL)["status"]
+        assert status["summary"]["classes"] == "cpu 7/7"
+        assert status["revision"] == revision
+
+        world.edit(podTemplate={"labels": {"team": "a"}})
+        world.user.wait_condition(MODEL, "Ready", "False", "RollingOut", 20)
+        world.serve()
+        assert world.counts(start) == [5, 7]
+
+        world.turn(on=False)
+        eventually(lambda: world.count() == 5, 20, "the spec's count", interval=0.1)
+        assert world.autoscalers() == []
+        assert world.counts(start) == [5, 7, 5]
+        assert FIELD_MANAGER in world.owners()
+
+
+def shared(world: Autoscaled) -> None:
+    """Do the first write of a handover."""
+    world.turn(on=True)
+    body = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": NAME, "namespace": world.user.name},
+        "spec": {"replicas": 5},
+    }
+    file = world.folder / "handover.json"
+    file.write_text(json.dumps(body))
+    apply = ("apply", "--server-side", f"--field-manager={HANDOVER_MANAGER}")
+    world.user.kubectl(*apply, "--filename", str(file))
+
+
+def nothing_written(world: Autoscaled) -> None:
+    world.turn(on=True)
+
+
+def scaled_meanwhile(world: Autoscaled) -> None:
+    """Have another client scale to the same count, so that it shares the ownership."""
+    world.turn(on=True)
+    world.scale(6)
+    world.scale(5)
+
+
+@pytest.mark.parametrize("state", [nothing_written, shared, scaled_meanwhile])
+def test_a_handover_goes_on_from_every_state(
+    world: Autoscaled, state: Callable[[Autoscaled], None]
+) -> None:
+    with world.limited() as operator:
+        world.serve_five(operator)
+    state(world)
+    start = world.version()
+    with world.limited() as operator:
+        operator.wait_ready()
+        world.wait_autoscaler()
+        operator.wait_quiet()
+        assert FIELD_MANAGER not in world.owners()
+        assert world.counts(start) == [5]
+
+
+def test_an_operator_that_is_killed_resets_no_count(world: Autoscaled) -> None:
+    with world.limited() as operator:
+        world.serve_five(operator)
+    start = world.version()
+    for delay in (0.0, 0.05):  # handing over takes as long
+        with world.limited() as operator:
+            operator.wait_ready()
+            world.turn(on=True)
+            time.sleep(delay)
+            operator.kill()
+        world.system.kubectl("delete", "lease", "enginewright")  # as if it had expired
+        with world.limited() as operator:
+            operator.wait_ready()
+            world.wait_autoscaler()
+            world.turn(on=False)
+            world.wait_no_autoscaler()
+            operator.wait_quiet()
+            assert FIELD_MANAGER in world.owners()
+    assert world.counts(start) == [5]
+
+
+def test_a_count_is_kept_until_the_autoscaler_is_gone_also_if_nobody_is_there(
+    world: Autoscaled,
+) -> None:
+    with world.limited() as operator:
+        world.serve_five(operator)
+        world.turn(on=True)
+        world.wait_autoscaler()
+        world.scale(7)
+        world.serve()
+        start = world.version()
+    world.user.kubectl("delete", "hpa", NAME)
+    with world.limited() as operator:
+        operator.wait_ready()
+        world.wait_autoscaler()
+        operator.wait_quiet()
+        assert world.count() == 7
+    world.turn(on=False)
+    world.user.kubectl("delete", "hpa", NAME)
+    with world.limited() as operator:
+        operator.wait_ready()
+        eventually(lambda: world.count() == 5, 20, "the spec's count", interval=0.1)
+        operator.wait_quiet()
+        assert world.autoscalers() == []
+        assert world.counts(start) == [5]
+
+
+def test_metrics_that_kubernetes_refuses_are_reported(world: Autoscaled) -> None:
+    with world.limited() as operator:
+        world.serve_five(operator)
+        world.edit(serving={"autoscaling": {**AUTOSCALING, "metrics": [{"type": "Speed"}]}})
+        assert "Speed" in world.reported("ApplyFailed")
+        assert world.count() == 5
+        queue = {
+            "type": "Pods",
+            "pods": {
+                "metric": {"name": "enginewright_queue_depth"},
+                "target": {"type": "AverageValue", "averageValue": "1500m"},
+            },
+        }
+        world.edit(serving={"autoscaling": {**AUTOSCALING, "metrics": [queue, queue]}})
+        assert len(world.wait_autoscaler()["spec"]["metrics"]) == 2
+        operator.wait_quiet()

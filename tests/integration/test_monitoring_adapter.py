@@ -1,0 +1,72 @@
+"""The rule for prometheus-adapter of docs/autoscaling.md: what Prometheus answers to its queries."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tests.support.monitoring import REPOSITORY, promtool
+
+PAGE: Final = (REPOSITORY / "docs/autoscaling.md").read_text()
+LABELS: Final = (
+    'namespace="shop",pod=~"rank-1|rank-2"'  # as the adapter selects an autoscaler's pods
+)
+
+
+def rule() -> dict[str, Any]:
+    """Return the rule of the page."""
+    parts = (yaml.safe_load(each.partition("```")[0]) for each in PAGE.split("```yaml\n")[1:])
+    (found,) = [each for each in parts if "rules" in each]
+    (custom,) = found["rules"]["custom"]
+    return dict(custom)
+
+
+def query() -> str:
+    """Return the query that the adapter sends for a metric of pods."""
+    series, _, _ = rule()["seriesQuery"].partition("{")
+    text = str(rule()["metricsQuery"])
+    for name, value in (("Series", series), ("LabelMatchers", LABELS), ("GroupBy", "pod")):
+        text = text.replace(f"<<.{name}>>", value)
+    assert "<<" not in text, text
+    return text
+
+
+def test_each_pod_has_the_depth_of_its_queue(tmp_path: Path) -> None:
+    series = 'enginewright_queue_depth{{namespace="{}",pod="{}",model="m",revision="r",job="enginewright-sidecar"}}'
+    depths = {
+        ("shop", "rank-1"): 3,
+        ("shop", "rank-2"): 0,
+        ("shop", "other-1"): 9,
+        ("x", "rank-1"): 7,
+    }
+    test = {
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [
+                    {"series": series.format(*pod), "values": f"{depth}x5"}
+                    for pod, depth in depths.items()
+                ],
+                "promql_expr_test": [
+                    {
+                        "expr": query(),
+                        "eval_time": "3m",
+                        "exp_samples": [
+                            {"labels": '{pod="rank-1"}', "value": 3},
+                            {"labels": '{pod="rank-2"}', "value": 0},
+                        ],
+                    },
+                    {
+                        "expr": f"count({rule()['seriesQuery']})",
+                        "eval_time": "3m",
+                        "exp_samples": [{"labels": "{}", "value": len(depths)}],
+                    },
+                ],
+            }
+        ],
+    }
+    file = tmp_path / "adapter.test.yaml"
+    file.write_text(yaml.safe_dump(test))
+    done = promtool("test", "rules", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
