@@ -282,3 +282,41 @@ def test_an_autoscaler_that_is_deleted_comes_back_and_others_stay() -> None:
     world.remove("HorizontalPodAutoscaler", NAME)
     assert list(autoscalers(world.settle())) == [NAME]
     assert world.replicas() == {NAME: 7}
+
+
+# canaries
+
+
+def updating(strategy: str, **spec: Any) -> World:
+    """Return a model of which seven pods serve, and another revision."""
+    rollout = {"strategy": strategy, "canary": {"replicas": 1, "steps": ["50%"]}}
+    world = serving(rollout=rollout, replicas=5, **spec)
+    if spec:
+        world.autoscaled(cpu=7).all_available()
+    return world.edit(source=OTHER).job_succeeds(SECOND)
+
+
+def test_a_canary_is_not_scaled_and_leaves_the_live_count() -> None:
+    world = updating("Surge", serving=AUTOSCALED)
+    (canary,) = world.canaries()
+    assert world.replicas() == {NAME: 7, canary["metadata"]["name"]: 1}
+    assert list(autoscalers(world)) == [NAME]
+    world.autoscaled(cpu=8).all_available().canary_available().later(minutes=1)
+    assert world.canaries()[0]["spec"]["replicas"] == 8, "half of the requests, of what serves now"
+    world.canary_available().later(minutes=1).all_available()
+    assert world.replicas() == {NAME: 8}
+    assert world.status["serving"]["revision"] == world.status["revision"]
+
+
+def test_in_place_no_device_of_an_autoscaled_class_is_lent_to_a_canary() -> None:
+    world = updating("InPlace", serving=AUTOSCALED)
+    assert world.replicas() == {NAME: 7}
+    assert world.all_available().status["serving"]["revision"] == world.status["revision"]
+
+
+def test_autoscaling_that_is_set_during_a_canary_in_place_keeps_the_live_count() -> None:
+    world = updating("InPlace")
+    (canary,) = world.canaries()
+    assert world.replicas() == {NAME: 4, canary["metadata"]["name"]: 1}
+    assert world.edit(serving=AUTOSCALED).replicas()[NAME] == 4
+    assert world.all_available().autoscaled(cpu=6).all_available().replicas() == {NAME: 6}
