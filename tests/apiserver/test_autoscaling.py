@@ -81,7 +81,7 @@ class Autoscaled(World):
     def serve_five(self, operator: OperatorProcess) -> None:
         """Bring a model up with five pods."""
         self.bring_up(operator)
-        self.edit(replicas=5)
+        self.edit(replicas=5, rollout={"canary": {"replicas": 0}})
         eventually(lambda: self.count() == 5, 20, interval=0.1)
         self.serve()
         operator.wait_quiet()

@@ -27,8 +27,12 @@ CONTAINER: Final = "server"
 CLASSES: Final = {"cpu": "node-1", "cpu-2": "node-2"}
 HOSTNAME: Final = "kubernetes.io/hostname"
 LOAD_FOLDER: Final = "/load"
+LOADED: Final[dict[str, Any]] = {  # podTemplate of a model to be put under load
+    "volumes": [{"name": "load", "emptyDir": {"medium": "Memory"}}],
+    "volumeMounts": [{"name": "load", "mountPath": LOAD_FOLDER}],
+}
 FIRST_LOAD: Final = 160 * 2**20  # bytes in each pod: a server takes about as many by itself
-SELECTOR: Final = f"enginewright.dev/model={NAME},enginewright.dev/component=serve"
+FOLLOWED: Final = "followed"
 
 
 class Counts(NamedTuple):
@@ -50,16 +54,22 @@ def counts(total: int, first: int, second: int) -> Counts:
 
 @dataclass(frozen=True)
 class Scaled:
-    """The model and its autoscaler, as shown by kubectl."""
+    """A model and its autoscaler, as shown by kubectl."""
 
     namespace: Namespace
+    model: str = NAME
+    autoscaler_name: str = NAME
+
+    @property
+    def selector(self) -> str:
+        return f"enginewright.dev/model={self.model},enginewright.dev/component=serve"
 
     def pods(self, accelerator_class: str = "") -> list[str]:
         """Return the names of pods that are not being deleted."""
         of_class = f",enginewright.dev/class={accelerator_class}" if accelerator_class else ""
         return sorted(
             pod["metadata"]["name"]
-            for pod in self.namespace.items("pods", SELECTOR + of_class)
+            for pod in self.namespace.items("pods", self.selector + of_class)
             if not pod["metadata"].get("deletionTimestamp")
         )
 
@@ -81,7 +91,7 @@ class Scaled:
         """Return what metrics-server says of the servers, on average, once it has looked at all of them again."""
         since = datetime.now(UTC)
         path = f"/apis/metrics.k8s.io/v1beta1/namespaces/{self.namespace.name}/pods"
-        query = SELECTOR.replace("=", "%3D").replace(",", "%2C")
+        query = self.selector.replace("=", "%3D").replace(",", "%2C")
 
         def known() -> list[int]:
             raw = self.namespace.kubectl("get", "--raw", f"{path}?labelSelector={query}")
@@ -100,16 +110,16 @@ class Scaled:
 
     def autoscaler(self) -> dict[str, Any]:
         """Return the autoscaler's status."""
-        return dict(self.namespace.get("hpa", NAME).get("status", {}))
+        return dict(self.namespace.get("hpa", self.autoscaler_name).get("status", {}))
 
     def target(self) -> int:
         """Return what the autoscaler is to have in a pod."""
-        (metric,) = self.namespace.get("hpa", NAME)["spec"]["metrics"]
+        (metric,) = self.namespace.get("hpa", self.autoscaler_name)["spec"]["metrics"]
         return int(parse_quantity(metric["containerResource"]["target"]["averageValue"]))
 
     def decisions(self) -> list[int]:
         """Return every count that the autoscaler has requested, in order."""
-        of_it = f"involvedObject.name={NAME},reason=SuccessfulRescale"
+        of_it = f"involvedObject.name={self.autoscaler_name},reason=SuccessfulRescale"
         events = self.namespace.kubectl("get", "events", "--field-selector", of_it, "-o", "json")
         items = sorted(json.loads(events)["items"], key=lambda each: str(each["firstTimestamp"]))
         sizes = [re.findall(r"New size: (\d+);", each["message"]) * each["count"] for each in items]
@@ -120,16 +130,18 @@ class Scaled:
         try:
             eventually(lambda: self.counts() == expected, 120, str(expected))
         except AssertionError as error:
-            described = self.namespace.kubectl("describe", "hpa", NAME)
+            described = self.namespace.kubectl("describe", "hpa", self.autoscaler_name)
             raise AssertionError(f"{error}\n{self.counts()}\n{described}") from None
 
     def stays(self, expected: Counts) -> None:
         """Assert that the autoscaler, with all metrics, keeps the count over several syncs."""
         time.sleep(3 * AUTOSCALER_SYNC_SECONDS)
-        assert self.counts() == expected, self.namespace.kubectl("describe", "hpa", NAME)
+        assert self.counts() == expected, self.namespace.kubectl(
+            "describe", "hpa", self.autoscaler_name
+        )
 
     def counts(self) -> Counts:
-        model, autoscaler = self.namespace.get("im", NAME), self.autoscaler()
+        model, autoscaler = self.namespace.get("im", self.model), self.autoscaler()
         return Counts(
             model["spec"]["replicas"],
             model["status"]["replicas"],
@@ -171,10 +183,7 @@ def scaled(two_classes: Namespace) -> Iterator[Scaled]:
     """A model with a pod on each class, both under load, and an autoscaler that keeps two."""
     model = inference_model(NAME, "magika.onnx", backends=["cpu"], replicas=2)
     model["spec"]["accelerators"] = [{"class": each} for each in CLASSES]
-    model["spec"]["podTemplate"] = {
-        "volumes": [{"name": "load", "emptyDir": {"medium": "Memory"}}],
-        "volumeMounts": [{"name": "load", "mountPath": LOAD_FOLDER}],
-    }
+    model["spec"]["podTemplate"] = LOADED
     two_classes.apply(model)
     two_classes.wait_ready(NAME)
     scaled = Scaled(two_classes)
@@ -240,3 +249,55 @@ def test_a_class_with_a_count_of_its_own_is_not_the_autoscalers(scaled: Scaled) 
     scaled.reaches(counts(1, 1, 2))
     scaled.stays(counts(1, 1, 2))
     assert scaled.decisions()[-2:] == [4, 1]
+
+
+@pytest.fixture
+def followed(two_classes: Namespace) -> Iterator[Scaled]:
+    """A model of one class and one pod, under load."""
+    spec: dict[str, Any] = {"podTemplate": LOADED, "rollout": {"canary": {"replicas": 0}}}
+    two_classes.apply(inference_model(FOLLOWED, "magika.onnx", backends=["cpu"], **spec))
+    two_classes.wait_ready(FOLLOWED)
+    followed = Scaled(two_classes, FOLLOWED, f"{FOLLOWED}-cpu")
+    followed.put(FIRST_LOAD, followed.pods())
+    yield followed
+    two_classes.kubectl("delete", "im", FOLLOWED)
+
+
+# event: Classes | `serving.autoscaling` is set
+def test_the_autoscaler_of_a_class_scales_it_and_no_rollout_sets_it_back(followed: Scaled) -> None:
+    namespace = followed.namespace
+
+    def edit(**spec: Any) -> None:
+        patch = json.dumps({"spec": spec})
+        namespace.kubectl("patch", "im", FOLLOWED, "--type=merge", "--patch", patch)
+
+    def deployment() -> dict[str, Any]:
+        return namespace.get("deployment", followed.autoscaler_name)
+
+    def available(count: int) -> bool:
+        status = deployment()["status"]
+        return bool(status.get("availableReplicas") == status.get("replicas") == count)
+
+    # One pod has 1.25 times the target, hence two; both together have less than two targets.
+    target = {"type": "AverageValue", "averageValue": str(followed.memory() * 4 // 5)}
+    memory = {"name": "memory", "container": CONTAINER, "target": target}
+    metrics = [{"type": "ContainerResource", "containerResource": memory}]
+    edit(serving={"autoscaling": {"maxReplicas": 2, "metrics": metrics}})
+    eventually(lambda: deployment()["spec"]["replicas"] == 2, 120, "a second pod")
+    eventually(lambda: available(2), 120, "the second pod")
+    assert followed.decisions() == [2]
+
+    revision = namespace.get("im", FOLLOWED)["status"]["revision"]
+
+    def rolled_out() -> bool:
+        assert deployment()["spec"]["replicas"] == 2
+        return bool(namespace.get("im", FOLLOWED)["status"]["serving"]["revision"] != revision)
+
+    edit(podTemplate={**LOADED, "labels": {"team": "a"}})
+    eventually(rolled_out, 240, "another revision")
+    namespace.wait_ready(FOLLOWED)
+    assert deployment()["spec"]["replicas"] == 2
+
+    edit(serving=None)
+    eventually(lambda: deployment()["spec"]["replicas"] == 1, 60, "the spec's count")
+    assert namespace.items("hpa", f"enginewright.dev/model={FOLLOWED}") == []
