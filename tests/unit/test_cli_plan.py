@@ -162,6 +162,13 @@ def test_another_opset_is_another_prepared_model_and_revision() -> None:
     assert steps(found, "Deployment")[0].message == (f"revision {found.serving} → {found.revision}")
 
 
+def test_a_new_revision_is_tried_beside_the_serving_one() -> None:
+    world = serving(rollout={"canary": {"replicas": 1}})
+    found = forecast_of(world, {**world.spec, "targetOpset": 18})
+    assert actions(found) == ["make Job", "keep Deployment", "make Deployment"]
+    assert "to replace the serving ones once they pass" in steps(found, "Deployment")[1].message
+
+
 def test_a_paused_rollout_holds_what_serves() -> None:
     world = serving()
     found = forecast_of(world, {**world.spec, "targetOpset": 18, "rollout": {"paused": True}})

@@ -240,14 +240,14 @@ class Steps:
         self.differences = tuple(of_revisions(self._facts, snapshot, keys_known=expected.is_known))
         paused = self._facts.model.spec.rollout.paused
         rollout = roll_out(self._facts, snapshot)
-        existing = {each.name: each for each in self._facts.deployments}
+        existing = {each.name: each for each in (*self._facts.deployments, *self._facts.canaries)}
         for each in rollout.apply:
             if each["kind"] == "Deployment":
                 wanted = deployment_view(each)
                 yield self._deployment(wanted, existing.get(wanted.name), expected, paused)
         classes = {each.name for each in snapshot.classes}
         for name, known in existing.items():
-            if known.accelerator_class not in classes:
+            if known.accelerator_class not in classes and known.is_serving:
                 yield PlanStep(
                     action="keep" if paused else "delete",
                     kind="Deployment",
@@ -278,6 +278,9 @@ class Steps:
             message = ", ".join(filter(None, (f"{moved}{to}", scale, message)))
         elif existing is None:
             message = f"{replicas} pods" if replicas != 1 else "1 pod"
+            if wanted.is_canary:
+                name = revision if expected.is_known else self._new()
+                message += f" of revision {name}, to replace the serving ones once they pass"
         action: Action = "make" if existing is None else "keep"
         if existing is not None and not (same and now == replicas):
             action = "change"
