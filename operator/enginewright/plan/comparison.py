@@ -14,6 +14,7 @@ from enginewright.contract.measurements import Measurements
 from enginewright.observed.pods import PodView
 from enginewright.plan.types import Facts
 
+_FIRST_RATIO: Final = 2.0  # of golden inferences without requests, which keep caches warm
 FIRST_SAMPLES: Final = 20  # golden inferences of each revision before a canary gets requests
 
 _COUNTS: Final = re.compile(r"\d+ of \d+ ")  # would change the status at every poll
@@ -23,8 +24,9 @@ def limits(rollout: Rollout, *, first: bool) -> AnalysisLimits:
     """Return the limits of the spec; `first`: before the canary gets requests."""
     analysis, samples = rollout.analysis, rollout.canary.min_samples
     difference = analysis.max_output_difference
+    ratio = float(analysis.max_latency_ratio)
     return AnalysisLimits(
-        max_latency_ratio=float(analysis.max_latency_ratio),
+        max_latency_ratio=max(ratio, _FIRST_RATIO) if first else ratio,
         max_error_share=share(analysis.max_error_share) or 0.0,
         max_memory_growth=share(analysis.max_memory_growth) or 0.0,
         max_output_difference=None if difference is None else float(difference),
