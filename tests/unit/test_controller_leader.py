@@ -10,10 +10,10 @@ from typing import Any, Final, TypeVar
 import pytest
 from enginewright.controller.election import Election, LeaseClaim
 from enginewright.controller.leader import (
+    ClaimRefused,
     Elector,
     Lead,
     Record,
-    Refused,
     StandBy,
     Take,
     Timing,
@@ -84,9 +84,9 @@ def test_a_lease_that_was_handed_over_is_taken_at_once_and_not_by_another_releas
     held, others = record("they", key=ELSEWHERE), record("", "2", key=ELSEWHERE)
     assert Machine().decide(others) == Take(None)  # nobody has held it for as long as it is known
     machine = Machine()
-    assert machine.decide(held) == Refused(held)
-    assert machine.decide(others) == Refused(others)
-    assert machine.decide(others, after=14.9) == Refused(others)
+    assert machine.decide(held) == ClaimRefused(held)
+    assert machine.decide(others) == ClaimRefused(others)
+    assert machine.decide(others, after=14.9) == ClaimRefused(others)
     assert machine.decide(others, after=0.1) == Take(None)
 
 
@@ -97,7 +97,7 @@ def test_replicas_of_a_release_come_before_another_release_when_their_leader_die
     other.decide(dead)
     replica.decide([dead], sent=100, received=100)
     assert replica.decide([dead], sent=110, received=110) == Take(dead)
-    assert other.decide(dead, after=10) == Refused(dead)
+    assert other.decide(dead, after=10) == ClaimRefused(dead)
 
 
 def test_what_was_withdrawn_is_no_claim() -> None:

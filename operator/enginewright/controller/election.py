@@ -16,11 +16,11 @@ from typing import Any, Final, Protocol
 from enginewright.controller.leader import (
     EVERYTHING,
     WITHDRAWN,
+    ClaimRefused,
     Elector,
     Lead,
     LeaseKey,
     Record,
-    Refused,
     StandBy,
     Take,
     Timing,
@@ -157,7 +157,7 @@ class Election:
         await self._write(self._claim.identity, self._timing.lease)
         self._elector.wrote(sent=sent)
 
-    async def _wait(self, step: Withdraw | StandBy | Refused) -> None:
+    async def _wait(self, step: Withdraw | StandBy | ClaimRefused) -> None:
         if isinstance(step, StandBy):
             self._refused(None)
             self._log_once(logging.INFO, f"standing by: {step.holder} leads")

@@ -79,7 +79,7 @@ class StandBy:
 
 
 @dataclass(frozen=True)
-class Refused:
+class ClaimRefused:
     """Another release has claimed some of the scope."""
 
     rival: Record
@@ -111,14 +111,14 @@ class Elector:
 
     def decide(
         self, records: Iterable[Record], *, sent: float, received: float
-    ) -> Take | Withdraw | StandBy | Refused:
+    ) -> Take | Withdraw | StandBy | ClaimRefused:
         """Decide what to do while not leading, from all Leases as listed just now."""
         found = self._take_in(records, received)
         own = found.get(self.key)
         rival = self._rival(found.values(), sent)
         if rival is not None:
             holds = own is not None and own.holder == self.identity
-            return Withdraw(own, rival) if own is not None and holds else Refused(rival)
+            return Withdraw(own, rival) if own is not None and holds else ClaimRefused(rival)
         free = own is None or own.holder in ("", self.identity) or self._expired(own, sent)
         return Take(own) if own is None or free else StandBy(own.holder)
 
