@@ -201,38 +201,38 @@ def test_a_higher_rate_begins_with_the_poll_keeps_its_share_and_ends_by_itself(
     tmp_path: Path,
 ) -> None:
     task = artifact(tmp_path, slow_model(), [{"turns": np.array([40], np.int64)}])
-    with (
-        Server(tmp_path, task) as server,
-        # not idle once there was a request, so that the shares are those beside clients
-        Sidecar(tmp_path, task, server.port, measurements_age=0.1, idle_seconds=1e9) as sidecar,
-    ):
-        sidecar.until_ready()
-        given = {"name": "turns", "datatype": "INT64", "shape": [1], "data": [1]}
+    given = {"name": "turns", "datatype": "INT64", "shape": [1], "data": [1]}
+    with Server(tmp_path, task) as server:
+        # after a request the pod counts as idle only when `idle_seconds` have passed
         assert server.post({"inputs": [given]}).status == 200
-        time.sleep(2.0)  # until the sidecar has seen it
+        sidecar = Sidecar(tmp_path, task, server.port, measurements_age=0.1, idle_seconds=1e9)
+        with sidecar:
+            check_shares(sidecar)
 
-        def counted(*, probe: bool = False) -> tuple[float, int]:
-            found = measured(sidecar, probe=probe)
-            assert found.golden_wrong == found.golden_failed == 0
-            return time.monotonic(), found.golden_ok
 
-        def rate(seconds: float) -> float:
-            began, before = counted()
-            time.sleep(seconds)
-            ended, after = counted()
-            return (after - before) / (ended - began)
+def check_shares(sidecar: Sidecar) -> None:
+    """Look at the share that golden inferences take before, during and after a higher rate."""
+    sidecar.until_ready()
 
-        cost = value(sidecar.metrics(), "enginewright_probe_duration_seconds_sum") or 0.0
-        assert cost > 0.005, "the model is too quick for this test"
-        usual = rate(5.0)
-        counted(probe=True)
-        probed = rate(8.0)
-        assert probed > 4 * usual
-        assert probed > 0.5
-        found = measured(sidecar)
-        (golden,) = series(found, "golden").values()
-        typical = sorted(seconds for _, seconds in golden.windows)[len(golden.windows) // 2]
-        assert 0.02 < probed * typical < 0.07  # 5%, and how far a rate of eight seconds is off
-        time.sleep(PROBING_SECONDS - 8.0)
-        assert rate(5.0) < probed / 4
-        assert sidecar.check(Check.GOLDEN).state == "ok"
+    def spent() -> float:
+        total = value(sidecar.metrics(), "enginewright_probe_duration_seconds_sum")
+        assert total is not None
+        return total
+
+    def share(seconds: float) -> float:
+        """Return the share of the time that golden inferences take."""
+        began, before = time.monotonic(), spent()
+        time.sleep(seconds)
+        return (spent() - before) / (time.monotonic() - began)
+
+    usual = share(8.0)
+    measured(sidecar, probe=True)
+    probed = share(8.0)
+    assert probed > 3 * usual
+    # 5% in the model, and the way to the server on a busy machine; without a limit it were a third
+    assert probed < 0.15
+    time.sleep(PROBING_SECONDS - 8.0)
+    assert share(8.0) < probed / 3
+    found = measured(sidecar)
+    assert found.golden_wrong == found.golden_failed == 0
+    assert sidecar.check(Check.GOLDEN).state == "ok"
