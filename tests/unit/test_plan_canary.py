@@ -8,6 +8,7 @@ from enginewright.contract.measurements import Measurements
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Published
 from enginewright.contract.signature import PublishedSignature, TensorText
+from enginewright.contract.task import ServeTask
 from enginewright.contract.verdict import Check
 from enginewright.manifests.labels import (
     CANARY,
@@ -84,6 +85,22 @@ def test_a_new_revision_is_verified_beside_the_serving_one_without_requests() ->
     assert world.conditions()["Reconciling"][0] == "True"
     assert world.status["active"]["revision"] == old == world.status["serving"]["revision"]
     assert world.status["summary"]["revision"] == f"{old} → {new}"
+
+
+def test_its_sidecars_compare_answers_with_the_prepared_model_that_serves() -> None:
+    world = served()
+    key = world.status["serving"]["preparedKey"]
+    updated(world)
+    spec = world.canaries()[0]["spec"]["template"]["spec"]
+    tasks = {
+        each["name"]: ServeTask.model_validate_json(each["env"][0]["value"])
+        for each in (*spec["initContainers"], *spec["containers"])
+    }
+    assert tasks["fetch-artifact"].stable_key == tasks["sidecar"].stable_key == key
+    assert tasks["server"].stable_key is None
+    world.canary_available().later(seconds=61)
+    stable = world.serving_deployments()[0]["spec"]["template"]["spec"]
+    assert key not in str(stable), "what serves needs no other"
 
 
 def test_verified_pods_get_requests_and_replace_the_others_only_after_the_hold() -> None:

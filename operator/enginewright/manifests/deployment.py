@@ -17,6 +17,7 @@ from enginewright.contract.task import (
     SIDECAR,
     SIDECAR_PORT,
     STORE_PATH,
+    TASK_VARIABLE,
     ServeTask,
 )
 from enginewright.contract.verdict import RELEASE_ANNOTATION
@@ -105,19 +106,42 @@ def trial_deployment(model: InferenceModel, revision: Revision, accelerator: str
 
 
 def canary_deployment(
-    model: InferenceModel, revision: Revision, accelerator: str, *, replicas: int
+    model: InferenceModel,
+    revision: Revision,
+    accelerator: str,
+    *,
+    replicas: int,
+    stable_key: str | None,
 ) -> dict[str, Any]:
     """Return the Deployment that runs `revision` beside the serving one of one of its classes.
 
     No Service selects its pods until each of them gets the component of serving pods, which is not
-    part of the selector.
+    part of the selector. `stable_key` is the prepared model that serves, with whose golden outputs
+    their sidecars compare answers; None: none.
     """
     name = canary_name(model.metadata.name, accelerator)
-    return _beside(
+    found = _beside(
         serving_deployment(model, revision, accelerator, name=name, replicas=replicas),
         labels={COMPONENT: CANARY, TRACK: CANARY},
         selector={TRACK: CANARY},
     )
+    template = found["spec"]["template"]
+    first = [_comparing(each, stable_key) for each in template["spec"]["initContainers"]]
+    template["spec"] = {**template["spec"], "initContainers": first}
+    return found
+
+
+def _comparing(container: Mapping[str, Any], stable_key: str | None) -> dict[str, Any]:
+    """Return a container whose task names the prepared model that serves."""
+
+    def with_key(variable: Mapping[str, Any]) -> dict[str, Any]:
+        if variable["name"] != TASK_VARIABLE:
+            return dict(variable)
+        task = ServeTask.model_validate_json(variable["value"])
+        changed = task.model_copy(update={"stable_key": stable_key})
+        return {**variable, "value": changed.to_json()}
+
+    return {**container, "env": [with_key(each) for each in container["env"]]}
 
 
 def _beside(

@@ -65,13 +65,16 @@ class BringUp:
     replaces: bool = False  # a revision that has served with all its pods
     failures: PodFailures = field(default_factory=PodFailures)  # of its pods
     canaries: Mapping[str, int] = field(default_factory=dict)  # pods of its canary by class
+    stable_key: str | None = None  # of the prepared model that serves
     labels: tuple[MetadataIntent, ...] = ()  # that give the canary's pods requests, or take them
     requeue_after: float | None = None  # seconds
 
     def deployments(self, facts: Facts) -> Iterator[dict[str, Any]]:
         """Yield the canary's Deployments."""
         for name, count in self.canaries.items():
-            yield canary_deployment(facts.model, self.revision, name, replicas=count)
+            yield canary_deployment(
+                facts.model, self.revision, name, replicas=count, stable_key=self.stable_key
+            )
 
 
 def bring_up(
@@ -113,7 +116,7 @@ def bring_up(
     if stable is not None:
         rejection = _rejection(facts, wanted.name, failures, left_to_others, analysis)
     if rejection is not None:
-        return _rejected(facts, wanted, rejection, failures)
+        return _rejected(facts, wanted, stable, rejection, failures)
     planned = _pods(facts, wanted, deployments, before.step if before else 0)
     wait = _why_held(facts, wanted, stable)
     left = _left(facts, wanted.name, since)
@@ -154,6 +157,7 @@ def bring_up(
         target=target,
         failures=failures,
         canaries=canaries,
+        stable_key=stable.snapshot.prepared_key if stable else None,
         labels=tuple(_labels(facts, wanted.name if stage.phase in _GETS_REQUESTS else "")),
         requeue_after=_requeue_after(stage, left),
     )
@@ -185,7 +189,11 @@ def stop_canary(facts: Facts, keep: Mapping[str, int]) -> Iterator[ObjectRef]:
 
 
 def _rejected(
-    facts: Facts, wanted: Revision, rejection: RolloutFailure, failures: PodFailures
+    facts: Facts,
+    wanted: Revision,
+    stable: Revision | None,
+    rejection: RolloutFailure,
+    failures: PodFailures,
 ) -> BringUp:
     """Return that a revision is rejected; with `onFailure: Pause` its pods stay, without requests.
 
@@ -201,6 +209,7 @@ def _rejected(
         rejection=rejection,
         failures=failures,
         canaries={each.accelerator_class: each.desired for each in kept},
+        stable_key=stable.snapshot.prepared_key if stable else None,
         labels=tuple(_labels(facts, "")),
     )
 
