@@ -108,6 +108,7 @@ class World(Simulation):
         self.orphaned: set[str] = set()  # engines whose requester needs them no more
         self.freed_elsewhere: set[str] = set()  # engines to which another model's pods yield
         self.events: list[EventIntent] = []  # about the subject
+        self.rolled_back: list[str] = []  # reasons
         self.counted: list[Ended] = []  # Jobs of engines
         self.last: Plan | None = None  # for the subject
 
@@ -286,6 +287,7 @@ class World(Simulation):
         if is_subject:
             self.last = wanted
             self.events += wanted.events
+            self.rolled_back += [wanted.rolled_back] if wanted.rolled_back else []
         if isinstance(wanted, EnginePlan) and wanted.ended:
             self.counted.append(wanted.ended)
 

@@ -186,6 +186,7 @@ def test_a_canary_that_crashes_is_rejected_and_what_serves_is_not_touched() -> N
     outcome = outcome_of(world, new)
     assert outcome
     assert outcome.state == "Rejected"
+    assert world.rolled_back == ["BackendCrashed"], "it is counted once"
 
 
 def rejected() -> World:

@@ -24,7 +24,7 @@ from enginewright.controller.images import ImageReconciler
 from enginewright.controller.informer import RETRY, Informer, watches
 from enginewright.controller.leadership import Leadership
 from enginewright.controller.loop import Controller, LoopMetrics
-from enginewright.controller.metrics import EngineMetrics, ModelCollector
+from enginewright.controller.metrics import EngineMetrics, ModelCollector, RolloutMetrics
 from enginewright.controller.proposals import KEY as PROPOSALS
 from enginewright.controller.proposals import ProposalReconciler
 from enginewright.controller.reconcile import ModelReconciler
@@ -97,6 +97,7 @@ class OperatorApplication:
             verdicts=self._verdicts.verdicts_of,
             silent=self._verdicts.silent,
             measured=self._verdicts.measurements.measured,
+            rolled_back=RolloutMetrics(registry).count,
         )
         self._models: Controller[ModelKey] = Controller(
             "inferencemodel",

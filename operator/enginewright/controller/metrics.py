@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from enginewright.api.conditions import ConditionType, StatusReason
+from enginewright.api.inference_model_status import TargetPhase
 from enginewright.contract.reasons import Reason
 from enginewright.controller.cache import ObjectCache
 from enginewright.kube.api import JsonObject
@@ -80,6 +81,7 @@ class ModelCollector(Collector):
             return  # by the leader alone, so that each model is counted once
         models = list(self._cache.all(INFERENCE_MODELS))
         yield self._counts(models)
+        yield _phases(models)
         yield from self._not_ready(models)
 
     def _counts(self, models: list[JsonObject]) -> GaugeMetricFamily:
@@ -117,6 +119,38 @@ class ModelCollector(Collector):
             "InferenceModels that are not Ready and have no series of their own.",
             value=max(0, len(found) - NAMED_MODELS),
         )
+
+
+def _phases(models: list[JsonObject]) -> GaugeMetricFamily:
+    """Count the revisions that are being brought up, by phase."""
+    targets = ((model.get("status") or {}).get("target") or {} for model in models)
+    counts = Counter(target.get("phase") for target in targets)
+    family = GaugeMetricFamily(
+        "enginewright_rollouts",
+        "New revisions of InferenceModels that are being brought up, by phase.",
+        labels=("phase",),
+    )
+    for phase in TargetPhase:
+        family.add_metric((phase,), counts[phase])
+    return family
+
+
+class RolloutMetrics:
+    """Revisions that were rejected."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._rollbacks = CounterMetric(
+            "enginewright_rollbacks",
+            "New revisions that failed or were rejected by a user, by reason.",
+            ("reason",),
+            registry=registry,
+        )
+
+    def count(self, reason: str) -> None:
+        """Count a rejection."""
+        # only reasons in the enums, so that no pod can create series
+        known = reason in {*Reason, *StatusReason}
+        self._rollbacks.labels(reason if known else Reason.INTERNAL_ERROR).inc()
 
 
 class EngineMetrics:

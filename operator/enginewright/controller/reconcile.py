@@ -57,6 +57,7 @@ class ModelReconciler:
     verdicts: Callable[[Iterable[PodView]], Mapping[str, Verdict]] = lambda _pods: {}
     silent: Callable[[Iterable[PodView]], frozenset[str]] = lambda _pods: frozenset()
     measured: Callable[[Iterable[PodView]], Mapping[str, Measurements | None]] = lambda _pods: {}
+    rolled_back: Callable[[str], None] = lambda _reason: None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     async def reconcile(self, key: ModelKey) -> ReconcileResult:
@@ -83,4 +84,6 @@ class ModelReconciler:
         )
         plan = self.plan(facts)
         requeue = await apply_plan(plan, observed, self.executor, self.recorder)
+        if plan.rolled_back:
+            self.rolled_back(plan.rolled_back)
         return ReconcileResult(requeue=requeue, requeue_after=plan.requeue_after)

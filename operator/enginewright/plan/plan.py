@@ -111,6 +111,7 @@ def _assemble(
             *tried.delete,
         ),
         metadata=rollout.metadata,
+        rolled_back=rollout.newly_rejected(facts),
         status=status.manifest(),
         events=(*_events(facts, status), *tried.events),
         requeue_after=_requeue_after(jobs, engines, tried, rollout),

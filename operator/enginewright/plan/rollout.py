@@ -46,7 +46,12 @@ from enginewright.observed.pods import PodView
 from enginewright.plan import autoscaling, pods
 from enginewright.plan.canary import BringUp, bring_up, stop_canary
 from enginewright.plan.failures import failure_of
-from enginewright.plan.outcomes import outcomes, promoted, rejection_by_user
+from enginewright.plan.outcomes import (
+    outcomes,
+    promoted,
+    recorded_rejection,
+    rejection_by_user,
+)
 from enginewright.plan.replicas import covering, fixed, replicas_by_class
 from enginewright.plan.resolve import Target
 from enginewright.plan.types import Facts, MetadataIntent, ObjectRef, ReplicasHandover
@@ -91,6 +96,13 @@ class RolloutPlan:
     def rejection(self) -> RolloutFailure | None:
         """Return why the wanted revision is not rolled out; None: it is, or is not known."""
         return self.bring_up.rejection if self.bring_up else None
+
+    def newly_rejected(self, facts: Facts) -> str:
+        """Return the reason for which the wanted revision is rejected from now on; empty: none."""
+        rejection = self.rejection
+        if rejection is None or recorded_rejection(facts, rejection.revision):
+            return ""
+        return rejection.reason
 
     @property
     def target(self) -> TargetRevision | None:

@@ -139,6 +139,7 @@ class Plan:
     events: tuple[EventIntent, ...]
     requeue_after: float | None  # seconds; None: only watch events requeue this model
     metadata: tuple[MetadataIntent, ...] = ()  # before anything else
+    rolled_back: str = ""  # why a revision is rejected from now on; empty: none is
     hand_over: tuple[ReplicasHandover, ...] = ()  # after `apply`
 
 
