@@ -61,7 +61,7 @@ class OutputChange(Message):
     max_abs: float | None = None
     """Largest absolute difference of finite elements; absent: not numeric."""
     relative: float | None = None
-    """Euclidean norm of the difference, relative to that of the expected output; absent: not numeric, or that is zero."""
+    """Euclidean norm of the difference, relative to that of the expected output; 0: equal; absent: they differ and are not numeric, that is zero, or `nonfinite`."""
     top1: float | None = None
     """Share of rows with the same largest element, of floats `[rows, classes]`; absent: others."""
     nonfinite: int = 0

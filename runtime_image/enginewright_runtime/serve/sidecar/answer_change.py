@@ -64,27 +64,30 @@ def change(name: str, want: NDArray[Any], have: NDArray[Any], dtype: str) -> Out
         return OutputChange(name=label, form=fault.description[:TEXT_LENGTH])
     figures = measure(want, have, _EXACT, dtype)
     if not figures.numeric:
-        return OutputChange(name=label, unequal=_share(figures.outside, want.size))
+        different = _share(figures.outside, want.size)
+        return OutputChange(name=label, unequal=different, relative=None if different else 0.0)
     nonfinite = figures.nan + figures.inf + figures.finite
     classes = kind_of(want, dtype) == "float" and want.ndim == _CLASS_AXES and figures.rows
     return OutputChange(
         name=label,
         unequal=_share(figures.outside + nonfinite, want.size),
         max_abs=min(figures.max_abs_error, sys.float_info.max),
-        relative=_relative(want, have, dtype),
+        relative=None if nonfinite else _relative(want, have, dtype),
         top1=figures.rows_agreeing / figures.rows if classes else None,
         nonfinite=nonfinite,
     )
 
 
 def worst(first: OutputChange, second: OutputChange) -> OutputChange:
-    """Return the larger change in each figure of two samples of one output."""
+    """Return the larger change in each figure of two samples of one output; unknown is the largest."""
+    if form := first.form or second.form:
+        return OutputChange(name=first.name, form=form)
+    known = first.relative is not None and second.relative is not None
     return OutputChange(
         name=first.name,
-        form=first.form or second.form,
         unequal=_either(max, first.unequal, second.unequal),
         max_abs=_either(max, first.max_abs, second.max_abs),
-        relative=_either(max, first.relative, second.relative),
+        relative=_either(max, first.relative, second.relative) if known else None,
         top1=_either(min, first.top1, second.top1),
         nonfinite=max(first.nonfinite, second.nonfinite),
     )
@@ -94,9 +97,9 @@ def most_changed(changes: Iterable[OutputChange]) -> tuple[OutputChange, ...]:
     """Return all that a message holds, in their order; of more, those that changed most."""
     found = list(changes)
 
-    def rank(index: int) -> tuple[bool, bool, float, float]:
+    def rank(index: int) -> tuple[bool, float]:
         each = found[index]
-        return bool(each.form), bool(each.nonfinite), each.relative or 0.0, each.unequal or 0.0
+        return each.relative is None, each.relative or 0.0
 
     chosen = sorted(range(len(found)), key=rank, reverse=True)[:OUTPUTS]
     return tuple(found[index] for index in sorted(chosen))
@@ -115,11 +118,14 @@ def _share(part: int, whole: int) -> float:
 
 
 def _relative(want: NDArray[Any], have: NDArray[Any], dtype: str) -> float | None:
-    """Return the norm of the difference relative to that of `want`, over what is finite in both."""
+    """Return the norm of the difference relative to that of `want`, over what is finite in both.
+
+    None: `want` is zero, and `have` is not.
+    """
     kind = dtype_of(want, dtype)
     largest = largest_of(want, dtype)
     if not largest:
-        return None
+        return None if largest_of(have, dtype) else 0.0
     difference = norm = 0.0
     for first, second in zip(pieces(want, kind), pieces(have, kind), strict=True):
         both = np.isfinite(first) & np.isfinite(second)
@@ -127,4 +133,4 @@ def _relative(want: NDArray[Any], have: NDArray[Any], dtype: str) -> float | Non
         one, other = first[both] / largest, second[both] / largest
         difference += float((other - one) @ (other - one))
         norm += float(one @ one)
-    return min(math.sqrt(difference / norm), sys.float_info.max) if norm else None
+    return min(math.sqrt(difference / norm), sys.float_info.max)
