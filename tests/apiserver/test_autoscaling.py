@@ -146,10 +146,6 @@ def shared(world: Autoscaled) -> None:
     world.user.kubectl(*apply, "--filename", str(file))
 
 
-def nothing_written(world: Autoscaled) -> None:
-    world.turn(on=True)
-
-
 def scaled_meanwhile(world: Autoscaled) -> None:
     """Have another client scale to the same count, so that it shares the ownership."""
     world.turn(on=True)
@@ -157,7 +153,7 @@ def scaled_meanwhile(world: Autoscaled) -> None:
     world.scale(5)
 
 
-@pytest.mark.parametrize("state", [nothing_written, shared, scaled_meanwhile])
+@pytest.mark.parametrize("state", [shared, scaled_meanwhile])
 def test_a_handover_goes_on_from_every_state(
     world: Autoscaled, state: Callable[[Autoscaled], None]
 ) -> None:

@@ -379,7 +379,7 @@ class Rollout(ApiModel):
     """Surge: new pods start before old ones stop. InPlace: one old pod stops before each new one starts, for clusters without a spare device. Recreate: all old pods stop first, with downtime. Changing it restarts no pods."""
 
     canary: Canary = Canary()
-    """Pods of the new revision that are compared with the serving ones before they replace them; not with strategy Recreate, nor InPlace with a single pod."""
+    """Pods of the new revision that are compared with the serving ones before they replace them; not with strategy Recreate, nor InPlace with a single pod or with autoscaling."""
 
     analysis: Analysis = Analysis()
     """Limits for the new revision compared with the serving one."""
