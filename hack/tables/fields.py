@@ -22,6 +22,16 @@ from enginewright_cli.plan.result import ClassPlan, Difference, Forecast, PlanSt
 from enginewright_cli.preflight.config import ModelEntry
 from enginewright_cli.preflight.schema import descriptions
 from enginewright_cli.preflight.schema import schema as preflight_schema
+from enginewright_cli.rollout.result import (
+    Arm,
+    ArmClass,
+    BringUpProgress,
+    ComparedFigure,
+    FailedRevision,
+    PastRevision,
+    RolloutAnalysis,
+    RolloutStatus,
+)
 from pydantic import BaseModel
 
 from hack.tables.markdown import code, table
@@ -150,8 +160,11 @@ def messages(name: str) -> str:
         for each in (
             *(Execution, Verdict, FallbackVerdict, EngineInspection, InspectedFile, EngineFit),
             *(Forecast, PlanStep, Refusal, ClassPlan, Difference),
+            *(RolloutStatus, Arm, ArmClass, BringUpProgress, RolloutAnalysis, ComparedFigure),
+            *(FailedRevision, PastRevision),
             *(Measurements, LatencySeries, AnswerChange, OutputChange),
         )
     }
-    rows = ((code(field), about) for field, about in descriptions(models[name]).items())
+    printed = {field: each.alias or field for field, each in models[name].model_fields.items()}
+    rows = ((code(printed[field]), about) for field, about in descriptions(models[name]).items())
     return table(("field", "meaning"), rows)

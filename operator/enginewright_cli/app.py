@@ -41,6 +41,7 @@ class _Commands(_Lazy):
         "preflight": "enginewright_cli.preflight.command:preflight",
         "plan": "enginewright_cli.plan.command:plan",
         "rollback": "enginewright_cli.rollout.commands:rollback",
+        "status": "enginewright_cli.rollout.status_command:status",
         "promote": "enginewright_cli.rollout.commands:promote",
         "pause": "enginewright_cli.rollout.commands:pause",
         "resume": "enginewright_cli.rollout.commands:resume",

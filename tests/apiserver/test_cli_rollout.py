@@ -1,4 +1,4 @@
-"""`enginewright rollback`, `promote`, `pause` and `resume` against a real API server.
+"""`enginewright status`, `rollback`, `promote`, `pause` and `resume` against a real API server.
 
 The operator is not running: the test writes the status and the revisions that it would.
 """
@@ -6,6 +6,7 @@ The operator is not running: the test writes the status and the revisions that i
 import json
 import os
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,26 @@ from typing import Any
 import pytest
 import yaml
 from enginewright.api.inference_model import InferenceModel
-from enginewright.manifests.labels import PROMOTE, ROLLBACK
+from enginewright.contract.measurements import LatencySeries, Measurements
+from enginewright.manifests.labels import (
+    CANARY,
+    CLASS,
+    PROMOTE,
+    REVISION,
+    ROLLBACK,
+    SERVE,
+    TRACK,
+    of_model,
+)
 from enginewright.manifests.outcome import RevisionOutcome
 from enginewright.manifests.snapshot import ClassSnapshot, Revision, Snapshot, controller_revision
 
-from tests.e2e.harness import Namespace
+from tests.apiserver.test_pods_through_proxy import ADDRESS, PodServer, server
+from tests.e2e.harness import Namespace, eventually
 from tests.support.preflight_runs import COMMAND
 
 pytestmark = pytest.mark.apiserver
+__all__ = ["server"]  # a fixture
 
 NAME = "m"
 OLD, GOOD, NEW = "0000000001", "0000000002", "0000000003"
@@ -78,6 +91,28 @@ class Desk:
         made = controller_revision(model, Revision(name=revision, snapshot=snapshot), number)
         made["metadata"]["annotations"] = outcome.annotations() if outcome else {}
         self.namespace.apply(made)
+
+    def runs(self, name: str, revision: str, component: str, **labels: str) -> None:
+        """Have a ready pod of a revision, whose address is that of the server that answers for it."""
+        pod: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": name,
+                "labels": {
+                    **of_model(NAME, component),
+                    REVISION: revision,
+                    CLASS: "cpu",
+                    **labels,
+                },
+            },
+            "spec": {"containers": [{"name": "sidecar", "image": "example.com/cpu:1"}]},
+        }
+        self.namespace.kubectl("create", "--filename", "-", stdin=json.dumps(pod))
+        ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-20T12:03:10Z"}
+        status = {"phase": "Running", "podIP": ADDRESS, "podIPs": [{"ip": ADDRESS}]}
+        patch = json.dumps({"status": {**status, "conditions": [ready]}})
+        self.namespace.kubectl("patch", "pod", name, "--subresource=status", "--patch", patch)
 
     def rejected(self, revision: str) -> None:
         """Record that a revision failed, as the operator would."""
@@ -156,6 +191,79 @@ def test_refusals_write_nothing(desk: Desk) -> None:
     code, shown = desk.run("rollback", NAME)
     assert (code, "no earlier good revision" in shown) == (1, True), shown
     assert desk.annotations() == {}
+
+
+def condition(kind: str, status: str, reason: str) -> dict[str, str]:
+    at = "2026-11-20T12:03:00Z"
+    told = {"message": f"{reason}!", "lastTransitionTime": at}
+    return {"type": kind, "status": status, "reason": reason, **told}
+
+
+def test_the_status_of_a_canary(desk: Desk, server: PodServer) -> None:
+    desk.namespace.kubectl("create", "serviceaccount", "default")
+    desk.runs("stable", GOOD, SERVE)
+    desk.runs("new", NEW, SERVE, **{TRACK: CANARY})
+    desk.status(
+        revision=NEW,
+        active={"revision": GOOD},
+        target=target(),
+        conditions=[condition("Ready", "False", "Analyzing")],
+    )
+    start = time.time() - 4000
+    series = LatencySeries(
+        source="golden",
+        name="s",
+        count=4000,
+        windows=tuple((start + 10 * each, 0.01 + 0.0001 * (each % 7)) for each in range(400)),
+    )
+    # one server answers for both: its measurements are those of the new revision
+    measured = Measurements(model=NAME, revision=NEW, since=start, latencies=(series,))
+    server.say(measured.to_json())
+
+    def answered() -> dict[str, Any]:
+        code, shown = desk.run("status", NAME, "--json")
+        assert code == 0, shown
+        found: dict[str, Any] = json.loads(shown)
+        return {} if any("does not report" in each for each in found["notes"]) else found
+
+    found = eventually(answered, 30, "measurements")
+    assert (found["verdict"], found["reason"]) == ("progressing", "Analyzing")
+    for arm, revision, number in (("stable", GOOD, 2), ("new", NEW, 3)):
+        assert (found[arm]["revision"], found[arm]["model_digest"]) == (revision, str(number) * 64)
+        (cpu,) = found[arm]["classes"]
+        assert (cpu["image"], cpu["pods"], cpu["ready"]) == (f"example.com/cpu:{number}", 1, 1)
+    assert found["progress"]["phase"] == "Analyzing"
+    assert found["progress"]["left_seconds"] == 0
+    assert [each["revision"] for each in found["history"]] == [NEW, GOOD, OLD]
+    assert [each["outcome"] for each in found["history"]] == ["", "Promoted", "Promoted"]
+    assert found["notes"] == []
+    assert {path.rpartition("/")[2] for path, _ in server.requests()} == {"measurements"}
+
+    server.say(json.dumps({"detail": "not found"}), 404)
+    code, shown = desk.run("status", NAME)
+    assert (code, "not reported by this version" in shown) == (0, True), shown
+    assert "Analyzing, step 1 of 1" in shown
+
+
+def test_the_status_of_a_rejection_ends_a_watch(desk: Desk) -> None:
+    desk.rejected(NEW)
+    desk.status(
+        revision=NEW,
+        active={"revision": GOOD},
+        lastFailure={"revision": NEW, "stage": "analysis", "reason": "ParityFailed"},
+        conditions=[
+            condition("Ready", "False", "ParityFailed"),
+            condition("Stalled", "True", "ParityFailed"),
+            condition("RolledBack", "True", "ParityFailed"),
+        ],
+    )
+    code, shown = desk.run("status", NAME, "--watch", "--json")
+    (line,) = shown.splitlines()
+    found = json.loads(line)
+    assert (code, found["verdict"], found["last_failure"]["stage"]) == (1, "rejected", "analysis")
+    assert found["history"][0]["reason"] == "ParityFailed"
+    code, shown = desk.run("status", "other")
+    assert (code, "existing: m" in shown) == (2, True)
 
 
 def test_what_cannot_be_asked(desk: Desk) -> None:

@@ -41,6 +41,10 @@ class NoAnswer(Exception):  # noqa: N818 - says what is wrong
 class BadAnswer(Exception):  # noqa: N818 - says what is wrong
     """A response that is not one of our pods'; another request would get the same."""
 
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status  # HTTP; 0: another cause
+
 
 @dataclass(frozen=True)
 class PodAddress:
@@ -130,7 +134,8 @@ class ProxiedPodHttp:
         if status in (_UNAUTHORIZED, _FORBIDDEN):
             raise BadAnswer(
                 f"the API server responded with {status}: outside the cluster, the operator reaches pods"
-                " through it and needs the verb get on pods/proxy"
+                " through it and needs the verb get on pods/proxy",
+                status,
             )
         return _checked(status, body)
 
@@ -201,4 +206,4 @@ def _checked(status: int, body: bytes) -> bytes:
     if status >= _SERVER_ERROR:
         # the API server's for a pod that does not respond
         raise NoAnswer(f"the status is {status}")
-    raise BadAnswer(f"the status is {status} instead of 200")
+    raise BadAnswer(f"the status is {status} instead of 200", status)

@@ -337,16 +337,19 @@ def _canary_pods(facts: Facts, revision: str) -> list[PodView]:
     return [pod for pod in pods_of(facts, revision) if pod.label(TRACK) == CANARY]
 
 
+def step_end(since: datetime, pods: Iterable[PodView], hold: str) -> datetime:
+    """Return when a step that began at `since` may end: once the canary's pods have passed for `hold`."""
+    ready = [
+        datetime.fromisoformat(pod.ready_changed) for pod in pods if pod.ready and pod.ready_changed
+    ]
+    return max([since, *ready]) + duration(hold)
+
+
 def _left(facts: Facts, revision: str, since: datetime) -> float:
     """Return for how many seconds the canary's pods must keep passing until this step may end."""
-    ready = [
-        datetime.fromisoformat(pod.ready_changed)
-        for pod in _canary_pods(facts, revision)
-        if pod.ready and pod.ready_changed
-    ]
-    hold = duration(facts.model.spec.rollout.canary.hold)
-    left = max([since, *ready]) + hold - facts.now
-    return min(left, hold).total_seconds()  # the clock may have been set back
+    hold = facts.model.spec.rollout.canary.hold
+    left = step_end(since, _canary_pods(facts, revision), hold) - facts.now
+    return min(left, duration(hold)).total_seconds()  # the clock may have been set back
 
 
 def _labels(facts: Facts, revision: str) -> Iterator[MetadataIntent]:

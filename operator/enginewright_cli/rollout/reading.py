@@ -1,13 +1,14 @@
-"""Reads an InferenceModel and its revisions from the cluster."""
+"""Reads an InferenceModel, its revisions and its pods from the cluster."""
 
 from dataclasses import dataclass
 
 from enginewright.api.inference_model import InferenceModel
 from enginewright.controller.parse import summary
 from enginewright.kube.api import JsonObject, KubeApi
-from enginewright.kube.errors import NotFound
-from enginewright.kube.resources import CONTROLLER_REVISIONS, INFERENCE_MODELS
-from enginewright.manifests.labels import MODEL, model_value
+from enginewright.kube.errors import Forbidden, NotFound
+from enginewright.kube.resources import CONTROLLER_REVISIONS, INFERENCE_MODELS, PODS
+from enginewright.manifests.labels import CANARY, COMPONENT, MODEL, SERVE, model_value
+from enginewright.observed.pods import PodView, pod_view
 from enginewright.observed.revisions import RevisionView, revision_view
 from pydantic import ValidationError
 
@@ -50,6 +51,17 @@ async def read_model(api: KubeApi, namespace: str, name: str) -> KnownModel:
     mine = [each for each in map(revision_view, listing.items) if _is_of(each, model)]
     mine.sort(key=lambda each: each.number, reverse=True)
     return KnownModel(obj, model, tuple(mine))
+
+
+async def read_pods(api: KubeApi, known: KnownModel) -> tuple[PodView, ...] | None:
+    """Return a model's pods that serve or are to serve; None: they may not be read."""
+    metadata = known.model.metadata
+    selector = f"{MODEL}={model_value(metadata.name)},{COMPONENT} in ({SERVE},{CANARY})"
+    try:
+        listing = await api.list(PODS, metadata.namespace, labels=selector)
+    except Forbidden:
+        return None
+    return tuple(pod for pod in map(pod_view, listing.items) if not pod.leaving)
 
 
 def _is_of(revision: RevisionView, model: InferenceModel) -> bool:

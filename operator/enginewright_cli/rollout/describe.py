@@ -1,0 +1,213 @@
+"""Describes a rollout from the objects that were read; pure."""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from enginewright.analysis.comparison import compare
+from enginewright.api.conditions import ConditionType
+from enginewright.api.inference_model import InferenceModel
+from enginewright.api.inference_model_status import TargetPhase
+from enginewright.contract.measurements import Measurements
+from enginewright.manifests.labels import CANARY, CLASS, REVISION, TRACK
+from enginewright.observed.pods import PodView
+from enginewright.observed.revisions import RevisionView
+from enginewright.plan.canary import step_end
+from enginewright.plan.comparison import limits
+from enginewright.plan.prepare import known_prepared
+
+from enginewright_cli.rollout.reading import KnownModel
+from enginewright_cli.rollout.result import (
+    Arm,
+    ArmClass,
+    BringUpProgress,
+    ComparedFigure,
+    FailedRevision,
+    PastRevision,
+    RolloutAnalysis,
+    RolloutStatus,
+    Verdict,
+)
+
+GOING_BACK: Final = "GoingBack"
+REJECTED: Final = "Rejected"
+
+_COMPARED: Final = (TargetPhase.VERIFYING, TargetPhase.ANALYZING)
+
+
+def describe(
+    known: KnownModel,
+    pods: Collection[PodView] | None,
+    measured: Mapping[str, Measurements | str],
+    now: datetime,
+) -> RolloutStatus:
+    """Return the state of a model's rollout.
+
+    Args:
+        known: the model and its revisions.
+        pods: that serve or are to serve; None: they may not be read.
+        measured: what their sidecars have measured, by pod, or why that is not known.
+        now: for the times of the canary's step.
+    """
+    model = known.model
+    status = model.status
+    notes = [] if pods is not None else ["you may not read pods"]
+    notes += sorted({why for why in measured.values() if isinstance(why, str)})
+    verdict, reason, message = _verdict(model)
+    failure = status.last_failure
+    stable, new = arms(model)
+    return RolloutStatus(
+        namespace=model.metadata.namespace,
+        name=model.metadata.name,
+        verdict=verdict,
+        reason=reason,
+        message=message,
+        paused=model.spec.rollout.paused,
+        stable=_arm(known, stable, pods) if stable else None,
+        new=_arm(known, new, pods) if new else None,
+        progress=_progress(model, pods or (), now) if new else None,
+        analysis=_analysis(model, pods or (), measured),
+        last_failure=FailedRevision.model_validate(failure.model_dump()) if failure else None,
+        history=tuple(map(_past, known.revisions)),
+        notes=tuple(notes),
+    )
+
+
+def arms(model: InferenceModel) -> tuple[str, str]:
+    """Return the stable revision and the one that replaces it; empty: there is none."""
+    status = model.status
+    stable = status.active.revision if status.active else ""
+    applied = status.applied.revision if status.applied else ""
+    new = status.target.revision if status.target else applied
+    return stable, "" if new == stable else new
+
+
+def to_measure(model: InferenceModel, pods: Collection[PodView]) -> list[PodView]:
+    """Return the pods whose measurements are compared while there is a canary."""
+    stable, new = arms(model)
+    target = model.status.target
+    if target is None or target.phase not in _COMPARED:
+        return []
+    return [pod for pod in pods if pod.ready and pod.label(REVISION) in (stable, new)]
+
+
+def _verdict(model: InferenceModel) -> tuple[Verdict, str, str]:
+    """Return the verdict, and reason and message of the condition Ready."""
+    conditions = {each.type: each for each in model.status.conditions}
+    ready = conditions.get(ConditionType.READY)
+    true = {name for name, each in conditions.items() if each.status == "True"}
+    if ready is None or model.status.observed_generation < model.metadata.generation:
+        return "progressing", "", "the operator has not seen the latest spec yet"
+    verdict: Verdict = "progressing"
+    if ConditionType.ROLLED_BACK in true:
+        verdict = "rejected"
+    elif ConditionType.STALLED in true:
+        verdict = "stalled"
+    elif ConditionType.READY in true:
+        verdict = "healthy"
+    return verdict, ready.reason, ready.message
+
+
+def _arm(known: KnownModel, revision: str, pods: Collection[PodView] | None) -> Arm:
+    kept = next((each.kept for each in known.revisions if each.revision == revision), None)
+    if kept is None:
+        return Arm(revision=revision)
+    snapshot = kept.snapshot
+    mine = None if pods is None else [pod for pod in pods if pod.label(REVISION) == revision]
+    return Arm(
+        revision=revision,
+        model_digest=snapshot.model_digest,
+        precision=_precision(known.model, snapshot.prepared_key),
+        classes=tuple(
+            ArmClass(
+                name=each.name,
+                backend=each.backend,
+                image=each.image,
+                pods=_count(mine, each.name),
+                ready=_count(
+                    None if mine is None else [pod for pod in mine if pod.ready], each.name
+                ),
+            )
+            for each in snapshot.classes
+        ),
+    )
+
+
+def _count(pods: Collection[PodView] | None, accelerator_class: str) -> int | None:
+    if pods is None:
+        return None
+    return sum(pod.label(CLASS) == accelerator_class for pod in pods)
+
+
+def _precision(model: InferenceModel, prepared_key: str) -> str | None:
+    found = (each for each in known_prepared(model.status) if each.key == prepared_key)
+    prepared = next(found, None)
+    return None if prepared is None else prepared.precision or "source"
+
+
+def _progress(model: InferenceModel, pods: Collection[PodView], now: datetime) -> BringUpProgress:
+    target = model.status.target
+    if target is None:
+        applied = model.status.applied
+        stays = applied is not None and applied.revision == model.status.revision
+        return BringUpProgress(phase=REJECTED if stays else GOING_BACK)
+    canary = model.spec.rollout.canary
+    left = None
+    if target.phase in _COMPARED:
+        mine = [
+            pod
+            for pod in pods
+            if pod.label(REVISION) == target.revision and pod.label(TRACK) == CANARY
+        ]
+        left = max(0, int((step_end(target.since, mine, canary.hold) - now).total_seconds()))
+    return BringUpProgress(
+        phase=target.phase,
+        step=target.step,
+        steps=1 + len(canary.steps),
+        since=target.since,
+        held_seconds=max(0, int((now - target.since).total_seconds())),
+        left_seconds=left,
+        reason=target.reason,
+        message=target.message,
+    )
+
+
+def _analysis(
+    model: InferenceModel,
+    pods: Collection[PodView],
+    measured: Mapping[str, Measurements | str],
+) -> RolloutAnalysis | None:
+    """Return the comparison that the operator makes; None: there is nothing to compare."""
+    stable, new = (_measured(pods, measured, revision) for revision in arms(model))
+    target = model.status.target
+    if target is None or not stable or not new:
+        return None
+    first = target.phase is TargetPhase.VERIFYING
+    found = compare(stable, new, limits(model.spec.rollout, first=first))
+    return RolloutAnalysis(
+        state=found.state,
+        message="; ".join(each.message for each in found.findings) or found.waits_for,
+        figures=tuple(ComparedFigure.model_validate(vars(each)) for each in found.figures),
+    )
+
+
+def _measured(
+    pods: Collection[PodView], measured: Mapping[str, Measurements | str], revision: str
+) -> Sequence[Measurements]:
+    found = (measured.get(pod.name) for pod in pods if pod.label(REVISION) == revision)
+    return [each for each in found if isinstance(each, Measurements) and each.revision == revision]
+
+
+def _past(revision: RevisionView) -> PastRevision:
+    outcome, kept = revision.outcome, revision.kept
+    return PastRevision(
+        revision=revision.revision,
+        number=revision.number,
+        outcome=outcome.state if outcome else "",
+        at=outcome.at if outcome else None,
+        reason=outcome.reason if outcome else "",
+        message=outcome.message if outcome else "",
+        created=revision.created,
+        model_digest=kept.snapshot.model_digest if kept else None,
+        images=tuple(sorted({each.image for each in kept.snapshot.classes})) if kept else (),
+    )

@@ -1,0 +1,74 @@
+"""The command line of `status`. Exit code 0: healthy or progressing, 1: rejected or stalled, 2: not known."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from enginewright_cli import output
+from enginewright_cli.rollout.options import Context, Name, Namespace
+from enginewright_cli.rollout.reporting import REFUSED, reported
+from enginewright_cli.rollout.result import RolloutStatus
+from enginewright_cli.rollout.view import show
+
+_INTERRUPTED: Final = 130
+_OF_TIME: Final = {"progress": {"held_seconds", "left_seconds"}}  # would change at every look
+
+
+def status(
+    name: Name,
+    *,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Look again until the rollout has ended.")
+    ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, as docs/rollout-commands.md describes.")
+    ] = False,
+    namespace: Namespace = None,
+    context: Context = None,
+) -> None:
+    """Show a model's rollout: both revisions, their comparison, and the history."""
+    with reported("status"):
+        from enginewright_cli.rollout import watching  # noqa: PLC0415 - heavy
+
+        try:
+            console = Console()
+            if watch and not json and console.is_terminal:
+                with Live(console=console, auto_refresh=False) as live:
+                    found = watching.watch(
+                        name, namespace, context, _refreshed(live), until_ended=True
+                    )
+            else:
+                shown = _printed(json=json)
+                found = watching.watch(name, namespace, context, shown, until_ended=watch)
+        except KeyboardInterrupt:
+            raise typer.Exit(_INTERRUPTED) from None
+    raise typer.Exit(REFUSED if found.verdict in ("rejected", "stalled") else 0)
+
+
+def _printed(*, json: bool) -> Callable[[RolloutStatus], None]:
+    """Return what prints a status, except if only times have passed since the last one."""
+    last = [""]
+
+    def shown(found: RolloutStatus) -> None:
+        state = found.model_dump_json(exclude=_OF_TIME)
+        if state != last[0]:
+            last[0] = state
+            output.write(found.to_json() if json else _text(found))
+
+    return shown
+
+
+def _refreshed(live: Live) -> Callable[[RolloutStatus], None]:
+    def shown(found: RolloutStatus) -> None:
+        live.update(Text.from_ansi(_text(found)), refresh=True)
+
+    return shown
+
+
+def _text(found: RolloutStatus) -> str:
+    return output.rendered(lambda console: show(found, console, datetime.now(UTC)))

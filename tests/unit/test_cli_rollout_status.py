@@ -1,0 +1,219 @@
+"""What `enginewright status` reports of rollouts in the world that plans are tested in."""
+
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from enginewright.contract.measurements import Measurements
+from enginewright.manifests.labels import COMPONENT, REVISION, ROLLBACK, SERVE
+from enginewright.observed.pods import pod_view
+from enginewright_cli.rollout.describe import describe, to_measure
+from enginewright_cli.rollout.reading import KnownModel
+from enginewright_cli.rollout.result import RolloutStatus
+from enginewright_cli.rollout.view import show
+from rich.console import Console
+
+from tests.support.plan_objects import CPU_IMAGE, OTHER, SECOND
+from tests.support.plan_world import World, serving
+
+CANARY = {"canary": {"replicas": 1, "hold": "60s", "steps": ["50%"]}}
+
+
+def known(world: World) -> KnownModel:
+    facts = world.facts()
+    newest_first = sorted(facts.revisions, key=lambda each: -each.number)
+    return KnownModel(world.subject, facts.model, tuple(newest_first))
+
+
+def status(world: World, measured: Mapping[str, Measurements | str] | None = None) -> RolloutStatus:
+    pods = [pod for pod in map(pod_view, world.all("Pod")) if pod.label(COMPONENT)]
+    serves = [pod for pod in pods if pod.label(COMPONENT) in (SERVE, "canary")]
+    return describe(known(world), serves, measured or {}, world.now)
+
+
+def text(found: RolloutStatus, world: World) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    show(found, console, world.now)
+    return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def measured(world: World, *, slower: float = 1.0) -> dict[str, Measurements | str]:
+    """Return what the pods of both revisions have measured; the new one's are slower."""
+    found: dict[str, Measurements | str] = {}
+    for pod in to_measure(known(world).model, list(map(pod_view, world.all("Pod")))):
+        new = pod.label(REVISION) == world.status["target"]["revision"]
+        world.measures(pod.name, slower if new else 1.0)
+        one = world.measurements[pod.name]
+        assert one
+        found[pod.name] = one.model_copy(update={"revision": pod.label(REVISION)})
+    return found
+
+
+@pytest.fixture
+def canary() -> World:
+    """Return a model with a canary whose pod has begun to get requests."""
+    world = serving(rollout=CANARY)
+    world.edit(source=OTHER).job_succeeds(SECOND)
+    (deployment,) = world.canaries()
+    world.complete(deployment["metadata"]["name"])
+    world.settle()
+    assert world.status["target"]["phase"] == "Analyzing"
+    return world
+
+
+def test_one_revision_that_serves() -> None:
+    world = serving()
+    found = status(world)
+    revision = world.status["active"]["revision"]
+    assert (found.verdict, found.reason, found.new, found.progress) == (
+        "healthy",
+        "Serving",
+        None,
+        None,
+    )
+    assert found.stable
+    assert (found.stable.revision, found.stable.model_digest) == (revision, "d" * 64)
+    assert found.stable.precision == "source"
+    (cpu,) = found.stable.classes
+    assert (cpu.name, cpu.backend, cpu.image, cpu.ready, cpu.pods) == (
+        "cpu",
+        "cpu",
+        CPU_IMAGE,
+        2,
+        2,
+    )
+    (past,) = found.history
+    assert (past.revision, past.outcome, past.images) == (revision, "Promoted", (CPU_IMAGE,))
+
+
+def test_nothing_serves_yet() -> None:
+    world = World().settle()
+    found = status(world)
+    assert (found.verdict, found.stable, found.new, found.history) == (
+        "progressing",
+        None,
+        None,
+        (),
+    )
+    world.job_succeeds()
+    found = status(world)
+    assert found.stable is None
+    assert found.new
+    assert found.new.revision == world.status["revision"]
+
+
+def test_both_revisions_of_a_canary(canary: World) -> None:
+    canary.now = canary.now.replace(microsecond=0)
+    canary.later(seconds=15)
+    found = status(canary)
+    assert found.verdict == "progressing"
+    assert found.stable
+    assert found.new
+    assert [each.classes[0].ready for each in (found.stable, found.new)] == [2, 1]
+    assert [each.model_digest for each in (found.stable, found.new)] == ["d" * 64, "e" * 64]
+    progress = found.progress
+    assert progress
+    assert (progress.phase, progress.step, progress.steps) == ("Analyzing", 1, 2)
+    assert (progress.held_seconds, progress.left_seconds) == (15, 45)
+    shown = text(found, canary)
+    for each in ("STABLE", "NEW", "Analyzing, step 1 of 2, for 15 s, 45 s left", "PROGRESSING"):
+        assert each in shown
+
+
+@pytest.mark.parametrize(("slower", "state"), [(1.0, "passed"), (2.0, "failed")])
+def test_the_comparison_is_the_operators(canary: World, slower: float, state: str) -> None:
+    found = status(canary, measured(canary, slower=slower))
+    assert found.analysis
+    assert found.analysis.state == state
+    (latency,) = [each for each in found.analysis.figures if each.name.startswith("latency")]
+    assert (latency.state, latency.limit) == (state, 1.2)
+    assert latency.ratio == pytest.approx(slower, rel=0.05)
+    assert latency.stable_samples > 0
+    shown = text(found, canary)
+    assert f"comparison {state}" in shown
+    assert "golden sample" in shown
+
+
+def test_what_cannot_be_measured_is_a_note(canary: World) -> None:
+    names = [
+        each.name
+        for each in to_measure(known(canary).model, list(map(pod_view, canary.all("Pod"))))
+    ]
+    assert len(names) == 3
+    found = status(canary, dict.fromkeys(names, "you may not read measurements"))
+    assert (found.analysis, found.notes) == (None, ("you may not read measurements",))
+    assert "note: you may not read measurements" in text(found, canary)
+    # of another revision, as of a pod whose name is used again
+    others = {name: Measurements(model="resnet", revision="other", since=0) for name in names}
+    assert status(canary, others).analysis is None
+
+
+def test_without_access_to_pods(canary: World) -> None:
+    found = describe(known(canary), None, {}, canary.now)
+    assert found.notes == ("you may not read pods",)
+    assert found.stable
+    assert (found.stable.classes[0].pods, found.stable.classes[0].ready) == (None, None)
+    assert "pods not known" in text(found, canary)
+
+
+def test_a_rollback(canary: World) -> None:
+    new = canary.status["target"]["revision"]
+    canary.annotate(ROLLBACK, new)
+    found = status(canary)
+    assert (found.verdict, found.reason, found.new) == ("rejected", "RolledBackByUser", None)
+    assert found.last_failure
+    assert (found.last_failure.revision, found.last_failure.reason) == (new, "RolledBackByUser")
+    assert {each.revision: each.outcome for each in found.history}[new] == "Rejected"
+    assert to_measure(known(canary).model, list(map(pod_view, canary.all("Pod")))) == []
+
+
+def test_going_back_from_the_active_one() -> None:
+    world = serving()
+    first = world.status["active"]["revision"]
+    world.edit(source=OTHER).job_succeeds(SECOND).all_available()
+    second = world.status["active"]["revision"]
+    world.annotate(ROLLBACK, f"{second} {first}")
+    found = status(world)
+    assert found.stable
+    assert found.new
+    assert found.progress
+    assert (found.verdict, found.stable.revision) == ("rejected", second)
+    assert (found.new.revision, found.progress.phase) == (first, "GoingBack")
+
+
+def test_a_paused_rollout_is_stalled() -> None:
+    world = serving(rollout={**CANARY, "paused": True})
+    world.edit(source=OTHER, rollout={**CANARY, "paused": True}).job_succeeds(SECOND)
+    found = status(world)
+    assert (found.verdict, found.paused) == ("stalled", True)
+    assert found.progress
+    assert (found.progress.phase, found.progress.reason) == ("Held", "Suspended")
+    assert found.progress.left_seconds is None
+    assert "(paused)" in text(found, world)
+
+
+def test_a_spec_that_the_operator_has_not_seen_is_not_healthy() -> None:
+    world = serving()
+    world.subject["metadata"]["generation"] += 1
+    assert status(world).verdict == "progressing"
+
+
+def test_json_has_the_documented_names(canary: World) -> None:
+    printed: dict[str, Any] = json.loads(status(canary, measured(canary)).to_json())
+    assert printed["schema"] == "enginewright.dev/rollout-status/v1"
+    assert RolloutStatus.model_validate(printed) == status(canary, measured(canary))
+
+
+def test_hostile_text_is_printed_as_it_is(canary: World) -> None:
+    hostile = "\x1b[2J[red]"
+    canary.status["lastFailure"] = {"revision": "r", "reason": "X", "message": hostile}
+    found = status(canary, measured(canary))
+    assert found.analysis
+    figure = found.analysis.figures[0].model_copy(update={"name": f"output {hostile}"})
+    past = found.history[0].model_copy(update={"reason": "X", "message": hostile})
+    analysis = found.analysis.model_copy(update={"figures": (figure,)})
+    shown = text(found.model_copy(update={"analysis": analysis, "history": (past,)}), canary)
+    assert "\x1b" not in shown
+    assert shown.count("\\x1b[2J[red]") == 3
