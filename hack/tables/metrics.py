@@ -7,10 +7,12 @@ from typing import Any, Final
 
 import yaml
 from enginewright.controller.cache import ObjectCache
+from enginewright.controller.fleet import Fleet, FleetCollector
 from enginewright.controller.loop import LoopMetrics
 from enginewright.controller.metrics import EngineMetrics, ModelCollector
 from enginewright.controller.verdicts import poll_counter
 from enginewright.kube.metrics import RestMetrics
+from enginewright.plan.types import FleetConfig
 from enginewright_runtime.serve.server.metrics import Metrics as ServerMetrics
 from enginewright_runtime.serve.sidecar.metrics import FAMILIES
 from prometheus_client import CollectorRegistry
@@ -31,8 +33,14 @@ def operator_metrics() -> str:
     RestMetrics(registry, "enginewright_lease")
     EngineMetrics(registry)
     ModelCollector(ObjectCache(), registry)
+    fleet = Fleet(ObjectCache(), {}, FleetConfig(), queue=_nothing, stopped=_nothing)
+    FleetCollector(fleet, registry, leads=lambda: True)
     poll_counter(registry)
     return _metrics(_exposed(registry._collector_to_names))  # noqa: SLF001 - label names are not public
+
+
+def _nothing(_: object) -> None:
+    """Stand for what a process does about the fleet."""
 
 
 def server_metrics() -> str:

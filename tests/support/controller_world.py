@@ -45,6 +45,7 @@ class World(Simulation):
         self.plan: Callable[[Facts], Plan] = plan
         self.seen: list[Facts] = []  # that models were planned from
         self.images_changed = 0
+        self.images_required: list[str] = []  # keys
         self.restart()
 
     def restart(self) -> None:
@@ -63,6 +64,7 @@ class World(Simulation):
             config,
             self.home,
             changed=self._image_changed,
+            queue=self.images_required.append,
             now=lambda: self.now,
         )
         self.proposals = ProposalReconciler(kube, cache, config, self.home)

@@ -92,6 +92,56 @@ async def test_a_second_image_is_kept_beside_the_first(world: World) -> None:
     assert set(world.get("ConfigMap", CONFIG_MAP)["data"]) == {KEY, other}
 
 
+async def answered(world: World, image: str) -> None:
+    """Have an image be probed to the end."""
+    key = image_hash(image)
+    await world.images.reconcile(key)
+    job = f"probe-{key}-1"
+    state = terminated(PROBE, code=0, message=FACTS.to_json())
+    statuses = [{"name": PROBE, **state}]
+    world.job_pod_becomes(of=job, phase="Succeeded", containerStatuses=statuses)
+    world.job_ends("Complete", job)
+    await world.images.reconcile(key)
+
+
+def uses(world: World, image: str) -> None:
+    """Have a revision with an image that is no longer configured."""
+    revision = made(
+        "ControllerRevision", "r", CONFIG.namespace, data={"classes": [{"image": image}]}
+    )
+    world.kube.put(revision)
+
+
+OLD = "registry.example/cpu:0"
+
+
+async def test_an_image_of_a_revision_stays_known_as_long_as_it_is_used(world: World) -> None:
+    world.images.require([OLD, CPU_IMAGE])
+    assert world.images_required == [image_hash(OLD)]
+    await answered(world, OLD)
+    uses(world, OLD)
+    world.restart()
+    await world.images.load()
+    assert OLD in world.images.facts
+    world.images.require([OLD])
+    assert world.images_required == [image_hash(OLD)], "it is known"
+    await answered(world, CPU_IMAGE)
+    assert set(world.get("ConfigMap", CONFIG_MAP)["data"]) == {KEY, image_hash(OLD)}
+    world.remove("ControllerRevision", "r")
+    world.restart()
+    await world.images.load()
+    await answered(world, OPENVINO_IMAGE)
+    assert image_hash(OLD) not in world.get("ConfigMap", CONFIG_MAP)["data"]
+
+
+@pytest.mark.parametrize("data", [None, [], {}, {"classes": None}, {"classes": ["cpu"]}])
+async def test_a_damaged_revision_uses_no_image(world: World, data: object) -> None:
+    world.kube.put(made("ControllerRevision", "r", "shop", data=data))
+    world.watch()
+    await answered(world, CPU_IMAGE)
+    assert set(world.get("ConfigMap", CONFIG_MAP)["data"]) == {KEY}
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"image": "another", "facts": {}}'])
 async def test_a_stored_answer_that_is_no_use_is_asked_again(world: World, text: str) -> None:
     world.kube.put(made("ConfigMap", CONFIG_MAP, CONFIG.namespace, data={KEY: text}))

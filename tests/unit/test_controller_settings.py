@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from enginewright.controller.settings import BadSettings, OperatorSettings, load_settings
+from enginewright.plan.types import FleetConfig
 
 DOCUMENT = {
     "images": {"cpu": "example.com/cpu:1"},
@@ -38,6 +39,12 @@ def test_where_jobs_run_is_read() -> None:
     assert template.tolerations[0].key == "builds"
 
 
+def test_how_models_move_is_read() -> None:
+    assert load(DOCUMENT).config.fleet == FleetConfig(limit=2, max_failures=3, paused=False)
+    fleet = {"limit": 7, "maxFailures": 1, "paused": True}
+    assert load({**DOCUMENT, "fleet": fleet}).config.fleet == FleetConfig(7, 1, paused=True)
+
+
 def test_little_is_needed() -> None:
     settings = load({key: DOCUMENT[key] for key in ("images", "store")})
     assert settings.config.image_pull_policy == "IfNotPresent"
@@ -58,6 +65,7 @@ def test_the_own_namespace_is_watched_with_those_that_are_named() -> None:
         ("{", "ENGINEWRIGHT_CONFIG cannot be used"),
         ("[]", "ENGINEWRIGHT_CONFIG cannot be used"),
         ({**DOCUMENT, "images": {}}, "images"),
+        ({**DOCUMENT, "fleet": {"limit": 0}}, "fleet.limit"),
         ({**DOCUMENT, "images": {"cpu": ""}}, "images.cpu"),
         ({**DOCUMENT, "store": {}}, "store.claim"),
         ({**DOCUMENT, "imagePullPolicy": "Sometimes"}, "imagePullPolicy"),

@@ -96,7 +96,8 @@ def test_columns_of_models() -> None:
         (each["name"], each.get("priority", 0)) for each in columns["additionalPrinterColumns"]
     ]
     narrow = ["READY", "REASON", "BACKEND", "PLACEMENT", "CLASSES", "P99", "REVISION", "AGE"]
-    assert names == [(name, 0) for name in narrow] + [("DIGEST", 1), ("OPSET", 1)]
+    wide = ["DIGEST", "OPSET", "IMAGE", "MOVE"]
+    assert names == [(name, 0) for name in narrow] + [(name, 1) for name in wide]
 
 
 def test_columns_of_engines() -> None:

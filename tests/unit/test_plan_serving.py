@@ -466,18 +466,22 @@ def test_a_revision_that_an_earlier_version_kept_is_not_written_again() -> None:
 
 
 # event: Sources | another runtime image in the chart | the old revision on its image, until the
-#   new one is probed and, unless both make the same artefacts, the model is prepared for it;
-#   under `Recreate` always, so that a Job shows that the image can be pulled before pods go |
-#   Ready `ProbingImage`, then `Preparing`, "revision … keeps serving"
+#   new one is probed, it is the [model's turn](fleet.md) and, unless both make the same
+#   artefacts, the model is prepared for it; under `Recreate` always, so that a Job shows that the
+#   image can be pulled before pods go | `status.images` Waiting; then Ready `Preparing`,
+#   "revision … keeps serving"
 def test_an_image_that_is_not_probed_yet_takes_nothing_away() -> None:
     world = serving()
     before = templates(world)
     world.new_runtime_image()
     world.settle()
-    assert world.conditions()["Ready"] == ("False", "ProbingImage")
+    assert world.conditions()["Ready"] == ("True", "Serving")
+    images = world.status["images"]
+    assert (images["state"], images["reason"]) == ("Waiting", "ProbingImage")
     assert templates(world) == before
     world.images["registry.example/cpu:2"] = image_facts("cpu", "1.32.0")
     world.settle()
+    assert world.conditions()["Ready"] == ("False", "Preparing")
     assert templates(world) == before, "while it is prepared for the new image"
 
 

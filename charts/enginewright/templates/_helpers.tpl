@@ -42,6 +42,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   "imagePullSecrets" $secrets
   "store" $store
   "jobs" .Values.jobs
+  "fleet" .Values.fleet
   "openshift" .Values.openshift
   "proposeClasses" .Values.accelerators.propose
   "deployment" (include "enginewright.name" .)

@@ -335,6 +335,58 @@ class RolloutFailure(ApiModel):
     """Exit code of the container; 0: it did not end."""
 
 
+class VariantImage(ApiModel):
+    """The runtime image of one variant."""
+
+    variant: Annotated[str, Field(max_length=63)]
+    """cpu, openvino, gpu or rtx."""
+
+    image: Annotated[str, Field(max_length=512)]
+    """Its reference."""
+
+
+VariantImages: TypeAlias = Annotated[
+    tuple[VariantImage, ...], Field(max_length=8), map_list("variant")
+]
+
+
+class MoveState(StrEnum):
+    """How far a model has come with the runtime images that the installation names; docs/fleet.md."""
+
+    MOVED = "Moved"  # it uses them
+    MOVING = "Moving"  # it is prepared, built and rolled out with them
+    WAITING = "Waiting"  # for its turn, or for `reason`
+    KEPT = "Kept"  # it does not run right with them and stays with those it has
+
+
+class RuntimeImages(ApiModel):
+    """The runtime images of a model that serves, and its move to those that the installation names."""
+
+    image: Annotated[str, Field(max_length=512)]
+    """Image of the active revision."""
+
+    state: MoveState
+    """Moved, Moving, Waiting or Kept."""
+
+    current: VariantImages = ()
+    """Images that the model uses until it has moved: of the active revision's backend and of the rejected backends."""
+
+    target: VariantImages = ()
+    """Images that the installation names instead of these; empty: the same."""
+
+    spec_hash: Digest = ""
+    """With Moving, hash of the spec that is rolled out with the current images; empty: it is not. With Kept, hash of the spec that does not run right."""
+
+    reason: Annotated[str, Field(max_length=1024)] = ""
+    """With Waiting and Kept, why, as one word for programs; empty: it waits for its turn."""
+
+    message: Annotated[str, Field(max_length=32768)] = ""
+    """The same as a sentence for people."""
+
+    fails_anyway: bool = False
+    """With Kept: whether this spec had not been rolled out with the current images either, so that it is no failure of the new ones."""
+
+
 class ModelSummary(ApiModel):
     """One-string fields for `kubectl get`, which cannot compute them."""
 
@@ -403,6 +455,9 @@ class InferenceModelStatus(ApiModel):
 
     target: TargetRevision | None = None
     """The revision that is being brought up; absent: none."""
+
+    images: RuntimeImages | None = None
+    """The runtime images, and the move to others; absent: nothing has served yet."""
 
     last_failure: RolloutFailure | None = None
     """Why the last new revision failed; absent: none has since the last success."""

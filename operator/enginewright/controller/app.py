@@ -13,12 +13,14 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
+from enginewright.api.conditions import StatusReason
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.classes import ClassReconciler
 from enginewright.controller.engines import EngineReconciler
 from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor
+from enginewright.controller.fleet import Fleet, FleetCollector
 from enginewright.controller.health import HealthServer
 from enginewright.controller.images import ImageReconciler
 from enginewright.controller.informer import RETRY, Informer, watches
@@ -39,6 +41,7 @@ from enginewright.kube.metrics import RestMetrics
 from enginewright.kube.pod_http import pod_http
 from enginewright.kube.resources import Resource
 from enginewright.plan.plan import plan
+from enginewright.plan.types import EventIntent
 
 MODEL_WORKERS: Final = 8  # each has at most one request in progress
 ENGINE_WORKERS: Final = 4
@@ -77,6 +80,14 @@ class OperatorApplication:
             settings.config,
             self._leadership.own_namespace,
             changed=self._all_models,
+            queue=self._image_required,
+        )
+        fleet = Fleet(
+            cache,
+            settings.config.images,
+            settings.config.fleet,
+            queue=self._model_changed,
+            stopped=self._fleet_stopped,
         )
         self._verdicts = VerdictPoller(
             cache,
@@ -98,6 +109,8 @@ class OperatorApplication:
             silent=self._verdicts.silent,
             measured=self._verdicts.measurements.measured,
             rolled_back=RolloutMetrics(registry).count,
+            takes_turn=fleet.takes_turn,
+            planned=fleet.planned,
         )
         self._models: Controller[ModelKey] = Controller(
             "inferencemodel",
@@ -166,6 +179,7 @@ class OperatorApplication:
             self._client, self.router, self.watches, namespaces=settings.namespaces
         )
         ModelCollector(cache, registry, leads=self._leadership.release.may_act)
+        FleetCollector(fleet, registry, leads=self._leadership.release.may_act)
         self._health = HealthServer(
             settings.http_port,
             alive=self._why_not_alive,
@@ -242,6 +256,14 @@ class OperatorApplication:
 
     def _model_changed(self, key: ModelKey) -> None:
         self._models.add(key)
+
+    def _image_required(self, key: str) -> None:
+        self._probes.add(key)
+
+    def _fleet_stopped(self, message: str) -> None:
+        if deployment := self._leadership.own_namespace.deployment:
+            stopped = EventIntent("Warning", StatusReason.FLEET_STOPPED, message)
+            self._recorder.record(deployment, stopped)
 
     def _engine_changed(self, namespace: str, name: str) -> None:
         self._engines.add(EngineKey(namespace, name))

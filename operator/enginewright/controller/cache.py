@@ -5,7 +5,7 @@ They arrive in any order, so an older resource version or a deleted uid is ignor
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from enginewright.controller.observe import Kind, Viewed, Views, name_of
@@ -19,6 +19,7 @@ _TOMBSTONES: Final = 4096  # deleted uids that are remembered, against late even
 _OWNERS: Final = (labels.MODEL, labels.ENGINE)
 
 _Name = tuple[str, str]  # namespace (empty for cluster-scoped kinds), name
+_Listener = Callable[[_Name, JsonObject | None], None]
 _Owner = tuple[str, str, str]  # label, namespace, name
 
 
@@ -28,6 +29,7 @@ class ObjectCache:
     def __init__(self) -> None:
         self._objects: dict[Resource, dict[_Name, JsonObject]] = {}
         self._children: dict[Resource, dict[_Owner, dict[str, JsonObject]]] = {}
+        self._listeners: dict[Resource, _Listener] = {}
         self._changes: Counter[Resource] = Counter()
         self._tombstones: OrderedDict[str, None] = OrderedDict()
         self._views = Views()
@@ -63,6 +65,10 @@ class ObjectCache:
         ]
         changed += [gone for obj in ghosts if (gone := self._forget(resource, obj))]
         return changed
+
+    def listen(self, resource: Resource, listener: _Listener) -> None:
+        """Call `listener` with name and object whenever one of a kind is kept; None: it is deleted."""
+        self._listeners[resource] = listener
 
     def get(self, resource: Resource, namespace: str | None, name: str) -> JsonObject | None:
         """Return an object, which must not be modified."""
@@ -102,7 +108,7 @@ class ObjectCache:
         kept = slim(resource, obj)
         self._index(resource, known, kept)
         self._objects[resource][name] = kept
-        self._changes[resource] += 1
+        self._changed(resource, name, kept)
         if known is not None and without_version(known) == without_version(kept):
             return None
         return kept
@@ -116,10 +122,15 @@ class ObjectCache:
         if known is None or known["metadata"].get("uid", "") != uid:
             return None  # another object has taken the name
         del self._objects[resource][name_of(obj)]
-        self._changes[resource] += 1
+        self._changed(resource, name_of(obj), None)
         self._views.forget(resource, known)
         self._index(resource, known, None)
         return known
+
+    def _changed(self, resource: Resource, name: _Name, obj: JsonObject | None) -> None:
+        self._changes[resource] += 1
+        if listener := self._listeners.get(resource):
+            listener(name, obj)
 
     def _index(self, resource: Resource, old: JsonObject | None, new: JsonObject | None) -> None:
         index = self._children.setdefault(resource, {})

@@ -44,6 +44,7 @@ def gather(
     images: Mapping[str, ImageFacts],
     *,
     image_failures: Mapping[str, str] | None = None,
+    may_move: bool = True,
     verdicts: Callable[[Iterable[PodView]], Mapping[str, Verdict]] = lambda _pods: {},
     silent: Callable[[Iterable[PodView]], frozenset[str]] = lambda _pods: frozenset(),
     measured: Callable[[Iterable[PodView]], Mapping[str, Measurements | None]] = lambda _pods: {},
@@ -57,6 +58,7 @@ def gather(
         now: timezone-aware.
         images: what the probed images contain, by reference.
         image_failures: why images could not be probed, by reference.
+        may_move: it is the model's turn to move to new runtime images.
         verdicts: of the sidecars of pods, by name.
         silent: which pods' sidecars have not responded for a long time.
         measured: what sidecars have measured during a rollout, by name of the pod; None: nothing.
@@ -81,6 +83,7 @@ def gather(
         nodes=cache.views(NODE, cache.all(NODES)),
         images=images,
         image_failures=image_failures or {},
+        may_move=may_move,
         store=next(iter(cache.views(CLAIM, (claim,) if claim else ())), None),
         jobs=jobs,
         pods=pods,

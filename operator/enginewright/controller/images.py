@@ -1,4 +1,4 @@
-"""What the configured images contain, probed once in each image.
+"""What the runtime images contain, probed once in each image: those configured, and those of revisions.
 
 A Job runs `enginewright-runtime probe` in the image; its report is stored in a ConfigMap, so that a
 restarted operator does not probe again. Models wait for the report, and show why it is missing.
@@ -6,7 +6,7 @@ restarted operator does not probe again. Models wait for the report, and show wh
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -22,7 +22,13 @@ from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.observe import JOB, POD
 from enginewright.controller.operator_namespace import ConfigMapStore, OperatorNamespace
 from enginewright.kube.api import KubeApi
-from enginewright.kube.resources import JOBS, PODS, Resource
+from enginewright.kube.resources import (
+    CONTROLLER_REVISIONS,
+    INFERENCE_MODELS,
+    JOBS,
+    PODS,
+    Resource,
+)
 from enginewright.manifests.labels import IMAGE
 from enginewright.manifests.placement import placement_hash
 from enginewright.manifests.probe_job import image_hash, probe_job, probe_job_name
@@ -64,6 +70,7 @@ class ImageReconciler:
         namespace: OperatorNamespace,
         *,
         changed: Callable[[], None],
+        queue: Callable[[str], None],
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._kept = ConfigMapStore(api, namespace, CONFIG_MAP)
@@ -72,6 +79,7 @@ class ImageReconciler:
         self._executor = executor
         self._config = config
         self._changed = changed
+        self._queue = queue
         self._namespace = namespace
         self._now = now
         self._images = {image_hash(image): image for image in config.images.values()}
@@ -87,10 +95,17 @@ class ImageReconciler:
 
     async def load(self) -> None:
         """Read what an earlier run stored. Raises KubeError."""
-        for key, text in (await self._kept.load()).items():
-            if key in self._images and (facts := _read_entry(text, self._images[key])):
-                self.facts[self._images[key]] = facts
+        for text in (await self._kept.load()).values():
+            self.facts |= _read_entry(text)
         self.loaded = True
+
+    def require(self, images: Iterable[str]) -> None:
+        """Probe images that are not configured, if they are not known."""
+        for image in images:
+            key = image_hash(image)
+            if image not in self.facts and key not in self._images:
+                self._images[key] = image
+                self._queue(key)
 
     async def reconcile(self, key: str) -> ReconcileResult:
         """Bring one image closer to being known. Raises KubeError."""
@@ -159,7 +174,8 @@ class ImageReconciler:
         await self._executor.delete(ref)
 
     async def _store_facts(self, image: str, facts: ImageFacts) -> None:
-        known = {**self.facts, image: facts}
+        used = {*self._images.values(), *_used(self._cache)}
+        known = {one: held for one, held in self.facts.items() if one in used} | {image: facts}
         entries = {
             image_hash(one): json.dumps(
                 {"image": one, "facts": held.model_dump(mode="json")}, sort_keys=True
@@ -186,10 +202,21 @@ def _newest(key: str, observed: Observed) -> int:
     return max((int(each) for each in numbers if each.isdecimal()), default=1)
 
 
-def _read_entry(text: str, image: str) -> ImageFacts | None:
-    """Read one value of the ConfigMap; None, so that the image is probed again, when it is invalid."""
+def _used(cache: ObjectCache) -> Iterator[str]:
+    """Yield the images that revisions and models have, which may no longer be configured."""
+    for revision in cache.all(CONTROLLER_REVISIONS):
+        data = revision.get("data")
+        classes = data.get("classes") if isinstance(data, dict) else None
+        yield from (str(each.get("image")) for each in classes or () if isinstance(each, dict))
+    for model in cache.all(INFERENCE_MODELS):
+        images = (model.get("status") or {}).get("images") or {}
+        yield from (each["image"] for each in images.get("current") or ())
+
+
+def _read_entry(text: str) -> dict[str, ImageFacts]:
+    """Read one value of the ConfigMap; empty, so that the image is probed again, when it is invalid."""
     try:
         entry = json.loads(text)
-        return ImageFacts.model_validate(entry["facts"]) if entry["image"] == image else None
+        return {str(entry["image"]): ImageFacts.model_validate(entry["facts"])}
     except (ValueError, TypeError, KeyError, ValidationError):
-        return None
+        return {}

@@ -37,6 +37,10 @@ class Images(Protocol):
         """Return what the probed images hold."""
         ...
 
+    def require(self, images: Iterable[str]) -> None:
+        """Probe images that are not configured, if they are not known."""
+        ...
+
     @property
     def failures(self) -> dict[str, str]:
         """Return why images could not be probed."""
@@ -58,6 +62,8 @@ class ModelReconciler:
     silent: Callable[[Iterable[PodView]], frozenset[str]] = lambda _pods: frozenset()
     measured: Callable[[Iterable[PodView]], Mapping[str, Measurements | None]] = lambda _pods: {}
     rolled_back: Callable[[str], None] = lambda _reason: None
+    takes_turn: Callable[[ModelKey], bool] = lambda _key: True  # to move to new runtime images
+    planned: Callable[[ModelKey], None] = lambda _key: None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     async def reconcile(self, key: ModelKey) -> ReconcileResult:
@@ -65,12 +71,15 @@ class ModelReconciler:
         observed = self.cache.get(INFERENCE_MODELS, key.namespace, key.name)
         if observed is None or observed["metadata"].get("deletionTimestamp"):
             # its objects are garbage collected
+            self.planned(key)
             return ReconcileResult(exists=False)
         model = readable(InferenceModel, observed, self.recorder)
         if model is None:
             return ReconcileResult()
         jobs = self.cache.of_model(JOBS, key.namespace, key.name)
         await self.pods.catch_up(self.cache.views(JOB, jobs))
+        if model.status.images:
+            self.images.require(each.image for each in model.status.images.current)
         facts = gather(
             self.cache,
             model,
@@ -78,6 +87,7 @@ class ModelReconciler:
             self.now(),
             self.images.facts,
             image_failures=self.images.failures,
+            may_move=self.takes_turn(key),
             verdicts=self.verdicts,
             silent=self.silent,
             measured=self.measured,
@@ -86,4 +96,5 @@ class ModelReconciler:
         requeue = await apply_plan(plan, observed, self.executor, self.recorder)
         if plan.rolled_back:
             self.rolled_back(plan.rolled_back)
+        self.planned(key)
         return ReconcileResult(requeue=requeue, requeue_after=plan.requeue_after)

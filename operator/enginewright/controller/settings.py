@@ -11,7 +11,7 @@ from pydantic.alias_generators import to_camel
 from enginewright.api.pods import JobTemplate
 from enginewright.controller.logs import check_level
 from enginewright.controller.parse import summary
-from enginewright.plan.types import Config, StoreConfig
+from enginewright.plan.types import Config, FleetConfig, StoreConfig
 
 CONFIG_VARIABLE: Final = "ENGINEWRIGHT_CONFIG"
 NAMESPACE_VARIABLE: Final = "POD_NAMESPACE"
@@ -53,6 +53,17 @@ class StoreSettings(_Document):
     """StorageClass of a new claim; null: the cluster's default."""
 
 
+class FleetSettings(_Document):
+    """How models move to new runtime images."""
+
+    limit: Annotated[int, Field(ge=1, le=1000)] = 2
+    """Models that are prepared, built and rolled out with new runtime images at the same time."""
+    max_failures: Annotated[int, Field(ge=1, le=100_000)] = 3
+    """Models that do not run right with new runtime images after which no further one moves."""
+    paused: bool = False
+    """No further model moves; those that have begun go on."""
+
+
 class _Jobs(JobTemplate):
     model_config = ConfigDict(extra="forbid")
 
@@ -72,6 +83,8 @@ class SettingsDocument(_Document):
     """Pods name no user and no groups, so that OpenShift assigns them."""
     jobs: _Jobs = _Jobs()
     """Where all Jobs run: labels, annotations, nodeSelector, tolerations, affinity, runtimeClassName, priorityClassName. A model's spec.build.podTemplate adds to it and wins."""
+    fleet: FleetSettings = FleetSettings()
+    """How models move to new runtime images, see docs/fleet.md."""
     propose_classes: bool = True
     """Propose an AcceleratorClass for each kind of GPU that nodes are labelled with."""
     deployment: _Name | None = None
@@ -117,6 +130,11 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> OperatorSettin
             openshift=read.openshift,
             jobs=JobTemplate.model_validate(read.jobs.model_dump()),
             propose_classes=read.propose_classes,
+            fleet=FleetConfig(
+                limit=read.fleet.limit,
+                max_failures=read.fleet.max_failures,
+                paused=read.fleet.paused,
+            ),
         ),
         log_level=read.log_level,
         http_port=read.http_port,

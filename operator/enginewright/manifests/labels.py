@@ -15,6 +15,8 @@ QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"  # Kueue's, on Jobs
 PLACEMENT: Final = "enginewright.dev/placement"  # annotation of a Job: hash of its JobTemplate
 REQUESTED_BY: Final = "enginewright.dev/requested-by"  # annotation of an engine: the first model
 OUTCOME: Final = "enginewright.dev/outcome"  # annotation of a ControllerRevision
+# of a model, first or last: when it moves to new runtime images
+ROLLOUT_ORDER: Final = "enginewright.dev/rollout-order"
 REFRESH: Final = "enginewright.dev/refresh"  # annotation of a model: a changed value fetches again
 # annotations of a model: the revision to roll out without analysis; the one to go back from and,
 # after a space, the one to go back to

@@ -16,9 +16,11 @@ from enginewright.api.inference_model_status import (
     EngineReference,
     InferenceModelStatus,
     ModelSummary,
+    MoveState,
     Prepared,
     RejectedBackend,
     RolloutFailure,
+    RuntimeImages,
     ServingState,
     SourceState,
 )
@@ -28,6 +30,7 @@ from enginewright.plan.conditions import ModelState, conditions
 from enginewright.plan.current_proofs import current_proofs
 from enginewright.plan.device_yield import without_yield
 from enginewright.plan.engines_wanted import Engines, wanted_engines
+from enginewright.plan.image_moves import ImageMove
 from enginewright.plan.prepare import PrepareOutcome, known_prepared
 from enginewright.plan.proofs import Proofs
 from enginewright.plan.refresh import Preparing, prepare_and_refresh
@@ -57,9 +60,11 @@ def plan(facts: Facts) -> Plan:
     """Return what to do for one model now."""
     if facts.model.metadata.deletion_timestamp:
         return Plan((), (), {}, (), None)  # its objects are garbage collected
+    move = ImageMove.of(facts)
+    facts = move.facts
     resolved = resolve(facts)
     if isinstance(resolved, Obstacle):
-        return _assemble(facts, None, resolved, None, roll_out(facts, None))
+        return _assemble(move, None, resolved, None, roll_out(facts, None))
     preparing = prepare_and_refresh(facts, resolved)
     target, outcome = preparing.target, preparing.outcome
     engines = wanted_engines(facts, target, outcome.prepared) if outcome.prepared else None
@@ -72,16 +77,17 @@ def plan(facts: Facts) -> Plan:
     others = reasons_for_others(target)
     signature = outcome.prepared.signature if outcome.prepared else None
     rollout = roll_out(facts, wanted, preparing.source, yielding, others, signature)
-    return _assemble(facts, preparing, None, engines, rollout)
+    return _assemble(move, preparing, None, engines, rollout)
 
 
 def _assemble(
-    facts: Facts,
+    move: ImageMove,
     preparing: Preparing | None,
     obstacle: Obstacle | None,
     engines: Engines | None,
     rollout: RolloutPlan,
 ) -> Plan:
+    facts = move.facts
     target = preparing.target if preparing else None
     outcome = preparing.outcome if preparing else None
     jobs = [each for each in (outcome, preparing.refresh if preparing else None) if each]
@@ -95,7 +101,8 @@ def _assemble(
     rejected = rejected_backends(facts, target, outcome, engines, rollout)
     tried = trials(facts, target, rollout, rejected)
     source = preparing.source if preparing else facts.model.status.source
-    status = _status(facts, target, source, state, tried.rejected)
+    images = move.after(state, tried.rejected)
+    status = _status(facts, target, source, state, tried.rejected, images)
     return Plan(
         apply=(
             *_store(facts, outcome),
@@ -157,6 +164,7 @@ def _status(
     source: SourceState | None,
     state: ModelState,
     rejected: tuple[RejectedBackend, ...],
+    images: RuntimeImages | None,
 ) -> InferenceModelStatus:
     model, outcome, rollout = facts.model, state.outcome, state.rollout
     # An obstacle does not concern the prepared model: its state is kept.
@@ -186,6 +194,7 @@ def _status(
         applied=applied_state(facts, rollout),
         active=_active(facts, rollout),
         target=rollout.target,
+        images=images,
         last_failure=_last_failure(model, state),
         summary=_summary(model.status.summary, rollout, state.proofs),
     )
@@ -279,6 +288,7 @@ def _events(facts: Facts, status: InferenceModelStatus) -> tuple[EventIntent, ..
         normal = ready.status == "True" or ready.reason in _NORMAL
         events.append(EventIntent("Normal" if normal else "Warning", ready.reason, ready.message))
     events += _of_refresh(facts.model.status.source, status.source)
+    events += _of_move(facts.model.status.images, status.images)
     fallback = _condition(status, ConditionType.FALLBACK_ACTIVE)
     # if the model is not ready for this reason, Ready already reports it
     is_news = fallback and fallback.status == "True" and _changed(facts.model.status, fallback)
@@ -301,6 +311,16 @@ def _of_refresh(before: SourceState | None, now: SourceState | None) -> list[Eve
     changed = [each.name for each in now.pins if each not in before.pins]
     found = f"{' and '.join(changed)} changed" if changed else "no change"
     return [EventIntent("Normal", StatusReason.REFRESHED, f"refreshed the source: {found}")]
+
+
+def _of_move(before: RuntimeImages | None, now: RuntimeImages | None) -> list[EventIntent]:
+    """Return an Event when the model keeps its image because it does not run right with a new one."""
+    if now is None or now.state is not MoveState.KEPT:
+        return []
+    if before is not None and before.state is MoveState.KEPT:
+        return []
+    message = f"keeps {now.image}, since it does not run right with the new one: {now.message}"
+    return [EventIntent("Warning", StatusReason.IMAGE_KEPT, message)]
 
 
 def _changed(before: InferenceModelStatus, now: Condition) -> bool:

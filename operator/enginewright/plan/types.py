@@ -37,6 +37,15 @@ class StoreConfig:
 
 
 @dataclass(frozen=True)
+class FleetConfig:
+    """How models move to new runtime images, as the administrator configured it."""
+
+    limit: int = 2  # models that move at the same time
+    max_failures: int = 3  # after which no further one begins
+    paused: bool = False  # no further one begins
+
+
+@dataclass(frozen=True)
 class Config:
     """The operator's own settings, from the chart."""
 
@@ -48,6 +57,7 @@ class Config:
     propose_classes: bool = True  # from the labels of GPU nodes
     openshift: bool = False  # the cluster assigns user and groups, so pods do not set them
     jobs: JobTemplate = DEFAULT_JOB_TEMPLATE  # where all Jobs run, unless a model overrides it
+    fleet: FleetConfig = FleetConfig()
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,7 @@ class Facts:
     images: Mapping[str, ImageFacts] = field(default_factory=dict)
     # by reference: why the probe failed
     image_failures: Mapping[str, str] = field(default_factory=dict)
+    may_move: bool = True  # it is the model's turn to move to new runtime images
     store: ClaimView | None = None  # the namespace's claim
     jobs: tuple[JobView, ...] = ()  # this model's
     pods: tuple[PodView, ...] = ()  # of its Jobs and its Deployments

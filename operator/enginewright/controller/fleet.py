@@ -1,0 +1,138 @@
+"""Gives models their turns to move to new runtime images, and reports how far all have come.
+
+The state is in the models' statuses. In memory are only a copy of what is read from them, so that a
+reconcile does not search all models, and the turns that are not in a status yet.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from typing_extensions import override
+
+from enginewright.api.inference_model_status import MoveState
+from enginewright.controller.cache import ObjectCache
+from enginewright.controller.routing import ModelKey
+from enginewright.kube.resources import INFERENCE_MODELS
+from enginewright.observed.moves import MoveView, move_view
+from enginewright.plan.fleet import FleetState, Halt, ModelName, fleet_state
+from enginewright.plan.types import FleetConfig
+
+STOPPED: Final = (
+    "{failures} models do not run right with the new runtime image, so that no further one moves:"
+    " `kubectl get im -A -o wide` shows them as Kept, `kubectl describe` why; name another image, or"
+    " raise fleet.maxFailures in the chart's values"
+)
+
+_logger = logging.getLogger(__name__)
+
+
+class Fleet:
+    """The moves of all models in the cache, which must still be empty."""
+
+    def __init__(
+        self,
+        cache: ObjectCache,
+        images: Mapping[str, str],
+        config: FleetConfig,
+        *,
+        queue: Callable[[ModelKey], None],
+        stopped: Callable[[str], None],
+    ) -> None:
+        """Take `images`, by variant, as those of the installation.
+
+        `stopped` is called with the cause when models fail and no further one moves.
+        """
+        self._images = images
+        self._config = config
+        self._queue = queue
+        self._stopped = stopped
+        self._moves: dict[ModelName, MoveView] = {}
+        self._granted: set[ModelName] = set()
+        self._known: FleetState | None = None  # None: a move has changed
+        self._announced: frozenset[ModelName] = frozenset()
+        self._halt: Halt | None = None
+        cache.listen(INFERENCE_MODELS, self._observed)
+
+    @property
+    def state(self) -> FleetState:
+        """Return how far all models have come."""
+        if self._known is None:
+            self._known = fleet_state(
+                self._moves.values(), self._images, self._config, self._granted
+            )
+        return self._known
+
+    def takes_turn(self, key: ModelKey) -> bool:
+        """Return whether a model may move; if so it counts as moving until `planned`."""
+        if key not in self.state.permitted:
+            return False
+        if key not in self._granted:
+            self._granted.add(key)
+            self._known = None
+        return True
+
+    def planned(self, key: ModelKey) -> None:
+        """Take note that a model's status is up to date, and queue models whose turn it is now."""
+        if key in self._granted:
+            self._granted.discard(key)
+            self._known = None
+        state = self.state
+        for name in sorted(state.permitted - self._announced):
+            self._queue(ModelKey(*name))
+        self._announced = state.permitted
+        if state.halt is Halt.TOO_MANY_FAILURES and self._halt is not state.halt:
+            message = STOPPED.format(failures=state.failures)
+            _logger.warning("%s", message)
+            self._stopped(message)
+        self._halt = state.halt
+
+    def _observed(self, name: ModelName, obj: Mapping[str, Any] | None) -> None:
+        move = move_view(obj) if obj is not None else None
+        if move == self._moves.get(name):
+            return
+        if move is None:
+            del self._moves[name]
+            self._granted.discard(name)
+        else:
+            self._moves[name] = move
+        self._known = None
+
+
+class FleetCollector(Collector):
+    """How far all models have come, as metrics of the replica that leads."""
+
+    def __init__(
+        self, fleet: Fleet, registry: CollectorRegistry, *, leads: Callable[[], bool]
+    ) -> None:
+        self._fleet = fleet
+        self._leads = leads
+        registry.register(self)
+
+    @override
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the models by state, and why no further one begins."""
+        if not self._leads():
+            return
+        state = self._fleet.state
+        models = GaugeMetricFamily(
+            "enginewright_fleet_models",
+            "InferenceModels that serve, by state of their move to the runtime images of the"
+            " installation: Moved, Moving, Waiting or Kept; exposed by the leader alone.",
+            labels=("state",),
+        )
+        for each in MoveState:
+            models.add_metric((each,), state.models.get(each, 0))
+        yield models
+        halted = GaugeMetricFamily(
+            "enginewright_fleet_halted",
+            "1 if no further InferenceModel moves to new runtime images for this reason: Paused, or"
+            " TooManyFailures.",
+            labels=("reason",),
+        )
+        for reason in Halt:
+            halted.add_metric((reason,), state.halt is reason)
+        yield halted

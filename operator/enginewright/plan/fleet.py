@@ -1,0 +1,103 @@
+"""Which models may move to new runtime images now: a function of all models' states.
+
+Those that move, and the first of those that wait for their turn, up to the limit. A model whose label
+`enginewright.dev/rollout-order` is `first` moves before all others, one with `last` after them.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from enginewright.api.inference_model_status import MoveState
+from enginewright.observed.moves import MoveView
+from enginewright.plan.types import FleetConfig
+
+ModelName: TypeAlias = tuple[str, str]  # namespace, name
+
+
+class Halt(StrEnum):
+    """Why no further model begins to move."""
+
+    PAUSED = "Paused"
+    TOO_MANY_FAILURES = "TooManyFailures"
+
+
+@dataclass(frozen=True)
+class FleetState:
+    """How far all models have come."""
+
+    models: Mapping[MoveState, int]  # how many are in each state
+    permitted: frozenset[ModelName] = frozenset()  # to begin
+    failures: int = 0  # models that keep their images because of the new ones
+    halt: Halt | None = None
+
+
+def fleet_state(
+    moves: Iterable[MoveView],
+    images: Mapping[str, str],
+    config: FleetConfig,
+    granted: Collection[ModelName] = (),
+) -> FleetState:
+    """Return the state of the fleet.
+
+    Args:
+        moves: of all models that serve.
+        images: that the installation names, by variant.
+        config: the limits.
+        granted: models that were permitted and whose statuses may not show it yet.
+    """
+    states = {(each.namespace, each.name): (each, _state(each, images)) for each in moves}
+    # also towards other images, as before these were configured: until it is planned again
+    moving = {
+        name
+        for name, (move, state) in states.items()
+        if move.state == MoveState.MOVING or (state is MoveState.WAITING and name in granted)
+    }
+    failures = sum(
+        state is MoveState.KEPT and not move.fails_anyway for move, state in states.values()
+    )
+    halt = Halt.PAUSED if config.paused else None
+    if failures >= config.max_failures:
+        halt = halt or Halt.TOO_MANY_FAILURES
+    waiting = [
+        move
+        for name, (move, state) in states.items()
+        if state is MoveState.WAITING and name not in moving and not _is_held(move, images)
+    ]
+    # the next rank begins when no model of this one moves or may move
+    rank = min((each.rank for each in (*waiting, *(states[name][0] for name in moving))), default=0)
+    ready = sorted(
+        (each.namespace, each.name)
+        for each in waiting
+        if each.rank == rank and _target(each, images) == each.target
+    )
+    free = 0 if halt else max(0, config.limit - len(moving))
+    return FleetState(
+        models=Counter(state for _, state in states.values()),
+        permitted=frozenset({*granted, *ready[:free]}),
+        failures=failures,
+        halt=halt,
+    )
+
+
+def _state(move: MoveView, images: Mapping[str, str]) -> MoveState:
+    target = _target(move, images)
+    if not target:
+        return MoveState.MOVED
+    return MoveState(move.state) if target == move.target else MoveState.WAITING
+
+
+def _is_held(move: MoveView, images: Mapping[str, str]) -> bool:
+    """Return whether a model cannot move to these images for now, whoever's turn it is."""
+    return bool(move.reason) and _target(move, images) == move.target
+
+
+def _target(move: MoveView, images: Mapping[str, str]) -> dict[str, str]:
+    """Return the images that the installation names instead of those that the model has."""
+    return {
+        variant: images[variant]
+        for variant, image in move.current.items()
+        if images.get(variant, image) != image
+    }

@@ -1,0 +1,263 @@
+"""A model's move to other runtime images: which images it is planned with, and how far it has come.
+
+A model that serves uses its images until it is its turn: then it is prepared, built and rolled out with
+those that the installation names. If that fails, it keeps its own. The state is in its status, and the
+move is recorded there before anything is created for it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from enginewright.api.conditions import StatusReason
+from enginewright.api.inference_model_status import (
+    MoveState,
+    RejectedBackend,
+    RuntimeImages,
+    ServingState,
+    TargetPhase,
+    VariantImage,
+)
+from enginewright.contract.images import VARIANTS
+from enginewright.manifests.snapshot import Snapshot
+from enginewright.plan.conditions import ModelState
+from enginewright.plan.replicas import replicas_by_class
+from enginewright.plan.resolve import Target, resolve
+from enginewright.plan.rollout import spec_hash
+from enginewright.plan.types import Facts, Obstacle
+
+# Obstacles about images that the model has, which a move may remove.
+_OF_IMAGES = frozenset({StatusReason.PROBING_IMAGE, StatusReason.IMAGE_PROBE_FAILED})
+
+
+@dataclass(frozen=True)
+class _Why:
+    """A word for programs and a sentence."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class ImageMove:
+    """The move of one model, as it is when a plan begins."""
+
+    facts: Facts  # with the images to plan with
+    configured: Facts  # with those that the installation names
+    held: Facts  # with those that the model has
+    target: Mapping[str, str]  # images that the installation names instead; empty: the same
+    state: MoveState
+
+    @classmethod
+    def of(cls, facts: Facts) -> "ImageMove":
+        """Return the move, and with it the images that the plan uses."""
+        current = _current(facts, facts.model.status.serving)
+        target = _differing(facts, current)
+        images = {**facts.config.images, **{each: current[each] for each in target}}
+        held = replace(facts, config=replace(facts.config, images=images))
+        state = _state(facts, target)
+        plans_with = held if state in (MoveState.WAITING, MoveState.KEPT) else facts
+        return cls(plans_with, facts, held, target, state)
+
+    def after(self, state: ModelState, rejected: Iterable[RejectedBackend]) -> RuntimeImages | None:
+        """Return the record for the status, `state` being what was planned; None: nothing has served.
+
+        `rejected` are the backends that are rejected from now on.
+        """
+        facts, serving = self.configured, state.rollout.serving
+        snapshot = _snapshot(facts, serving)
+        if snapshot is None:
+            return facts.model.status.images if serving else None
+        current = _current(facts, serving)
+        if self.state is MoveState.MOVING and _is_rolled_out(state):
+            current |= {each: facts.config.images[each] for each in self.target}
+        target = _differing(facts, current)
+        record = RuntimeImages(
+            image=snapshot.classes[0].image,
+            state=MoveState.MOVED,
+            current=_listed(current),
+            target=_listed(target),
+        )
+        if not target:
+            return record
+        if self.state is MoveState.MOVING and target == self.target:
+            return self._moving(record, state, rejected)
+        known = facts.model.status.images
+        if self.state is MoveState.KEPT and target == self.target and known:
+            return known.model_copy(update={"image": record.image})
+        return self._waiting(record, state)
+
+    def _moving(
+        self, record: RuntimeImages, state: ModelState, rejected: Iterable[RejectedBackend]
+    ) -> RuntimeImages:
+        """Return the record of a model that moves: that it does, or why it keeps its images."""
+        facts = self.configured
+        known = facts.model.status.images
+        began_with = known.spec_hash if known else ""
+        if why := self._failure(state, rejected):
+            hashed = spec_hash(facts.model.spec)
+            return record.model_copy(
+                update={
+                    "state": MoveState.KEPT,
+                    "spec_hash": hashed,
+                    "reason": why.reason,
+                    "message": why.message,
+                    "fails_anyway": hashed != began_with,
+                }
+            )
+        if state.obstacle and state.obstacle.stalled:  # the images are not its cause
+            return _waits(record, _Why(state.obstacle.reason, state.obstacle.message))
+        return record.model_copy(update={"state": MoveState.MOVING, "spec_hash": began_with})
+
+    def _failure(self, state: ModelState, rejected: Iterable[RejectedBackend]) -> _Why | None:
+        """Return why the model does not run right with the new images; None: it may."""
+        if state.obstacle:
+            alone = state.obstacle.stalled and isinstance(resolve(self.held), Target)
+            return _Why(state.obstacle.reason, state.obstacle.message) if alone else None
+        serving, before = state.rollout.serving, self.configured.model.status.rejected_backends
+        new = [each for each in rejected if each.inputs_hash and each not in before]
+        if new:  # of others than its own backend the next one is tried
+            own = (each for each in new if serving and each.backend == serving.backend)
+            return next((_Why(each.reason, each.message) for each in own), None)
+        target = state.rollout.target
+        if (
+            target
+            and target.phase is TargetPhase.HELD
+            and target.reason == StatusReason.SIGNATURE_CHANGED
+        ):
+            return _Why(target.reason, target.message)
+        return _lasting(state)
+
+    def _waiting(self, record: RuntimeImages, state: ModelState) -> RuntimeImages:
+        """Return the record of a model that waits, or that moves from now on."""
+        if why := self._why_not(record, state):
+            return _waits(record, why)
+        if not self.configured.may_move:
+            return _waits(record, _Why("", ""))
+        serves = spec_hash(self.configured.model.spec) if _is_rolled_out(state) else ""
+        return record.model_copy(update={"state": MoveState.MOVING, "spec_hash": serves})
+
+    def _why_not(self, record: RuntimeImages, state: ModelState) -> _Why | None:
+        """Return why the model could not move now, although it were its turn."""
+        facts = self.configured
+        if why := _not_probed(facts, (each.image for each in record.target)):
+            return why
+        if facts.model.spec.rollout.paused:
+            return _Why(StatusReason.SUSPENDED, "spec.rollout.paused is true")
+        if _has_no_pods(facts):
+            return _Why(StatusReason.SCALED_TO_ZERO, "it has no pods that would prove the image")
+        return None if _is_rolled_out(state) else self._why_not_yet(state)
+
+    def _why_not_yet(self, state: ModelState) -> _Why | None:
+        """Return why a spec that is not rolled out must be first; None: the new images may be its remedy."""
+        obstacle = state.obstacle
+        failed = obstacle and (obstacle.stalled or obstacle.reason in _OF_IMAGES)
+        if not failed and not _lasting(state):
+            message = "its spec is being rolled out with the current image"
+            return _Why(StatusReason.ROLLING_OUT, message)
+        resolved = resolve(self.configured)
+        return _Why(resolved.reason, resolved.message) if isinstance(resolved, Obstacle) else None
+
+
+def _state(facts: Facts, target: Mapping[str, str]) -> MoveState:
+    """Return how far the model has come with these images, as its status says."""
+    known = facts.model.status.images
+    if not target:
+        return MoveState.MOVED
+    if known is None or _by_variant(known.target) != target:
+        return MoveState.WAITING
+    if known.state is MoveState.KEPT and known.spec_hash != spec_hash(facts.model.spec):
+        return MoveState.WAITING
+    if known.state is MoveState.MOVING and (
+        _not_probed(facts, target.values()) or _has_no_pods(facts)
+    ):
+        return MoveState.WAITING
+    return known.state
+
+
+def _current(facts: Facts, serving: ServingState | None) -> dict[str, str]:
+    """Return the images that the model has by variant: of its backend, and of those that were rejected.
+
+    A rejected backend is tried again with another image, so that also is a move.
+    """
+    status, configured = facts.model.status, facts.config.images
+    snapshot = _snapshot(facts, serving)
+    if snapshot is None:
+        return {}
+    known = _by_variant(status.images.current) if status.images else {}
+    backends = {each.backend for each in status.rejected_backends}
+    variants = {variant for each in backends if (variant := VARIANTS.get(each)) in configured}
+    current = {each: known.get(each, configured[each]) for each in sorted(filter(None, variants))}
+    first = snapshot.classes[0]
+    if variant := VARIANTS.get(first.backend):
+        current[variant] = first.image
+    return current
+
+
+def _snapshot(facts: Facts, serving: ServingState | None) -> Snapshot | None:
+    """Return the active revision; if the status was lost, the one that has available pods."""
+    snapshots = {each.revision: each.kept.snapshot for each in facts.revisions if each.kept}
+    if serving is not None and not serving.unproven:
+        return snapshots.get(serving.last_complete)
+    carried = (each.revision for each in facts.deployments if each.available)
+    return next((snapshots[each] for each in carried if each in snapshots), None)
+
+
+def _differing(facts: Facts, current: Mapping[str, str]) -> dict[str, str]:
+    """Return the images that the installation names instead; a variant without one is no move."""
+    configured = facts.config.images
+    return {
+        variant: configured[variant]
+        for variant, image in current.items()
+        if configured.get(variant, image) != image
+    }
+
+
+def _not_probed(facts: Facts, images: Iterable[str]) -> _Why | None:
+    for image in images:
+        if failure := facts.image_failures.get(image):
+            message = f"cannot probe the runtime image {image}: {failure}"
+            return _Why(StatusReason.IMAGE_PROBE_FAILED, message)
+        if image not in facts.images:
+            message = f"probing the runtime image {image} for its opsets and backends"
+            return _Why(StatusReason.PROBING_IMAGE, message)
+    return None
+
+
+def _has_no_pods(facts: Facts) -> bool:
+    spec, serving = facts.model.spec, facts.model.status.serving
+    names = [each.class_name for each in spec.accelerators]
+    names = names or [each.class_name for each in serving.classes] if serving else names
+    return not any(replicas_by_class(spec, names).values())
+
+
+def _is_rolled_out(state: ModelState) -> bool:
+    """Return whether the revision that was planned serves with all its pods."""
+    serving, wanted = state.rollout.serving, state.rollout.wanted
+    return serving is not None and wanted is not None and serving.last_complete == wanted
+
+
+def _lasting(state: ModelState) -> _Why | None:
+    """Return the failure for which what was planned will not serve."""
+    if rejection := state.rollout.rejection:
+        return _Why(rejection.reason, rejection.message)
+    failures = (
+        state.outcome.failure if state.outcome else None,
+        state.engines.failure if state.engines else None,
+    )
+    found = next((each for each in failures if each and each.lasting), None)
+    return _Why(found.reason, found.sentence) if found else None
+
+
+def _waits(record: RuntimeImages, why: _Why) -> RuntimeImages:
+    update = {"state": MoveState.WAITING, "reason": why.reason, "message": why.message}
+    return record.model_copy(update=update)
+
+
+def _by_variant(images: Iterable[VariantImage]) -> dict[str, str]:
+    return {each.variant: each.image for each in images}
+
+
+def _listed(images: Mapping[str, str]) -> tuple[VariantImage, ...]:
+    return tuple(
+        VariantImage(variant=variant, image=image) for variant, image in sorted(images.items())
+    )

@@ -1,0 +1,266 @@
+"""One model and new runtime images: what it is planned with, when it moves, and when it keeps its own."""
+
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.contract.reasons import Reason
+from enginewright.contract.verdict import Check
+from enginewright.manifests.labels import ROLLBACK
+from enginewright.plan.types import Facts
+from typing_extensions import override
+
+from tests.support.plan_objects import (
+    CPU_IMAGE,
+    OTHER,
+    SECOND,
+    Json,
+    image_facts,
+    published,
+    verdict,
+)
+from tests.support.plan_world import World
+
+NEW: Final = "registry.example/cpu:2"
+NEWER: Final = "registry.example/cpu:3"
+# what the new image prepares is another artefact
+MOVED: Final = SECOND
+BAD: Final[Json] = {"uri": "https://models.example/bad.onnx"}
+
+
+class Member(World):
+    """A model of a fleet, which may be told to wait for its turn."""
+
+    turn = False
+
+    def __init__(self, *classes: str | AcceleratorClass, **spec: Any) -> None:
+        super().__init__(*classes, **spec)
+        self.settle().job_succeeds().all_available().jobs_are_cleaned_away()
+
+    @override
+    def facts(self) -> Facts:
+        return replace(super().facts(), may_move=self.turn)
+
+    def upgraded(self, image: str = NEW, **facts: Any) -> "Member":
+        like = image_facts("cpu", "1.32.0").model_copy(update=facts)
+        self.new_runtime_image(image, like=like)
+        return self
+
+    def moves(self) -> "Member":
+        self.turn = True
+        return self.settle()
+
+    @property
+    def record(self) -> Json:
+        record: Json = self.status["images"]
+        return record
+
+    def state(self) -> tuple[str, str]:
+        return self.record["state"], self.record.get("reason", "")
+
+    def serving_images(self) -> set[str]:
+        templates = [each["spec"]["template"]["spec"] for each in self.serving_deployments()]
+        return {each["image"] for spec in templates for each in spec["containers"]}
+
+
+def refused() -> Member:
+    """Return a model that the new image cannot prepare."""
+    member = Member().upgraded().moves()
+    member.job_fails(Reason.UNSUPPORTED_OPERATOR)
+    return member
+
+
+def test_what_serves_has_the_configured_image() -> None:
+    member = Member()
+    assert member.state() == ("Moved", "")
+    assert member.record["image"] == CPU_IMAGE
+    assert "target" not in member.record
+
+
+def test_a_model_that_waits_is_planned_with_the_image_that_it_has() -> None:
+    member = Member()
+    before, revision = member.serving_images(), member.status["revision"]
+    member.upgraded()
+    assert member.state() == ("Waiting", "")
+    assert member.record["target"] == [{"variant": "cpu", "image": NEW}]
+    assert member.conditions()["Ready"] == ("True", "Serving")
+    assert (member.serving_images(), member.status["revision"]) == (before, revision)
+    assert not member.running_jobs()
+
+
+def test_the_move_is_recorded_before_anything_is_created_for_it() -> None:
+    member = Member().upgraded()
+    member.turn = True
+    assert member.pass_once()
+    assert member.state() == ("Moving", "")
+    assert not member.running_jobs()
+    member.turn = False  # it has begun
+    assert member.pass_once()
+    assert len(member.running_jobs()) == 1
+
+
+def test_it_moves_and_has_moved_once_it_serves_with_all_its_pods() -> None:
+    member = Member().upgraded().moves()
+    member.turn = False
+    member.job_succeeds(MOVED)
+    assert member.state() == ("Moving", "")
+    member.all_available()
+    assert member.state() == ("Moved", "")
+    assert member.record["image"] == NEW
+    assert member.serving_images() == {NEW}
+    assert member.conditions()["Ready"] == ("True", "Serving")
+
+
+def test_first_deployments_take_the_new_image_without_a_turn() -> None:
+    world = World()
+    world.new_runtime_image(NEW, like=image_facts("cpu"))
+    world.settle().job_succeeds().all_available()
+    assert world.status["images"]["image"] == NEW
+
+
+def test_a_spec_that_changes_meanwhile_is_rolled_out_with_the_image_that_it_has() -> None:
+    member = Member().upgraded()
+    member.edit(source=OTHER)
+    assert member.state() == ("Waiting", "RollingOut")
+    assert member.job()["spec"]["template"]["spec"]["containers"][0]["image"] == CPU_IMAGE
+    member.moves()
+    assert member.state() == ("Waiting", "RollingOut"), "one after the other"
+    member.turn = False
+    member.job_succeeds(SECOND).all_available()
+    assert member.serving_images() == {CPU_IMAGE}
+    assert member.state() == ("Waiting", "")
+
+
+def test_a_spec_that_fails_with_the_old_image_may_need_the_new_one() -> None:
+    member = Member().upgraded()
+    member.edit(source=OTHER).job_fails(Reason.OPSET_UNSUPPORTED)
+    assert member.conditions()["Ready"] == ("False", "OpsetUnsupported")
+    assert member.state() == ("Waiting", "")
+    member.moves().job_succeeds(MOVED).all_available()
+    assert member.state() == ("Moved", "")
+
+
+def test_a_spec_that_fails_with_both_is_no_failure_of_the_new_image() -> None:
+    member = Member().upgraded()
+    member.edit(source=BAD).job_fails(Reason.OPSET_UNSUPPORTED)
+    member.moves().job_fails(Reason.OPSET_UNSUPPORTED)
+    assert member.state() == ("Kept", "OpsetUnsupported")
+    assert member.record["failsAnyway"]
+
+
+def test_what_the_new_image_cannot_prepare_keeps_its_own() -> None:
+    member = refused()
+    assert member.state() == ("Kept", "UnsupportedOperator")
+    assert member.record["message"]
+    assert "failsAnyway" not in member.record
+    assert member.event_reasons().count("ImageKept") == 1
+    assert member.conditions()["Ready"] == ("True", "Serving")
+    assert member.serving_images() == {CPU_IMAGE}
+    assert not member.running_jobs()
+
+
+def test_a_failure_that_can_pass_is_none() -> None:
+    member = Member().upgraded().moves()
+    member.job_fails(Reason.STORE_UNAVAILABLE)
+    assert member.state() == ("Moving", "")
+
+
+def test_a_canary_that_fails_keeps_the_image() -> None:
+    rollout = {"canary": {"replicas": 1, "hold": "1m"}}
+    member = Member(rollout=rollout, replicas=2).upgraded().moves().job_succeeds(MOVED)
+    assert member.canaries()
+    member.canary_available()
+    for pod in member.canary_pods():
+        member.verdicts[pod["metadata"]["name"]] = verdict(
+            failed={Check.GOLDEN: Reason.PARITY_FAILED}
+        )
+    member.settle()
+    assert member.state() == ("Kept", "ParityFailed")
+    assert not member.canaries()
+    assert member.conditions()["Ready"] == ("True", "Serving")
+    assert member.serving_images() == {CPU_IMAGE}
+
+
+def test_an_image_without_the_backend_is_not_moved_to() -> None:
+    member = Member().upgraded(backends={}).moves()
+    assert member.state() == ("Kept", "BackendNotAllowed")
+    assert member.conditions()["Ready"] == ("True", "Serving")
+
+
+def test_a_user_goes_back() -> None:
+    member = Member().upgraded().moves().job_succeeds(MOVED)
+    member.annotate(ROLLBACK, member.status["revision"])
+    assert member.state() == ("Kept", "RolledBackByUser")
+
+
+def test_what_keeps_its_image_tries_another_one() -> None:
+    member = refused()
+    member.upgraded(NEWER).job_succeeds(MOVED).all_available()
+    assert member.state() == ("Moved", "")
+
+
+def test_what_keeps_its_image_tries_again_once_another_spec_serves() -> None:
+    member = refused()
+    member.edit(source=OTHER)
+    assert member.state() == ("Waiting", "RollingOut")
+    member.job_succeeds(SECOND).all_available()
+    assert member.state() == ("Moving", "")
+    member.job_succeeds(published("e" * 64)).all_available()
+    assert member.state() == ("Moved", "")
+
+
+def test_an_image_that_is_changed_again_is_waited_for_again() -> None:
+    member = Member().upgraded().moves()
+    member.turn = False
+    member.upgraded(NEWER)
+    assert member.state() == ("Waiting", "")
+    assert not member.running_jobs()
+
+
+def test_going_back_to_the_image_that_serves_needs_no_turn() -> None:
+    member = Member().upgraded().moves()
+    member.turn = False
+    member.new_runtime_image(CPU_IMAGE)
+    assert member.state() == ("Moved", "")
+    assert not member.running_jobs()
+
+
+# what cannot move
+
+
+def test_an_image_that_cannot_be_probed_is_waited_for() -> None:
+    member = Member()
+    member.image_failures = {NEW: "no registry"}
+    member.new_runtime_image(NEW)
+    member.moves()
+    assert member.state() == ("Waiting", "ImageProbeFailed")
+    assert member.conditions()["Ready"] == ("True", "Serving")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [({"replicas": 0}, "ScaledToZero"), ({"rollout": {"paused": True}}, "Suspended")],
+)
+def test_a_model_that_would_not_finish_does_not_begin(change: Json, reason: str) -> None:
+    member = Member().upgraded()
+    member.edit(**change)
+    member.moves()
+    assert member.state() == ("Waiting", reason)
+
+
+def test_a_model_scaled_to_zero_gives_its_turn_back() -> None:
+    member = Member().upgraded().moves()
+    member.edit(replicas=0)
+    assert member.state() == ("Waiting", "ScaledToZero")
+
+
+def test_without_facts_of_the_old_image_nothing_changes() -> None:
+    member = Member()
+    before = member.the("Deployment")
+    member.upgraded()
+    del member.images[CPU_IMAGE]
+    member.settle()
+    assert member.the("Deployment") == before
+    assert member.conditions()["Ready"] == ("False", "ProbingImage")
+    assert member.state() == ("Waiting", ""), "the new image may be the remedy"
