@@ -1,6 +1,6 @@
 """`enginewright status`, `rollback`, `promote`, `pause` and `resume` against a real API server.
 
-The operator is not running: the test writes the status and the revisions that it would.
+The operator runs in the last test only: before that, the test writes the status and the revisions that it would.
 """
 
 import json
@@ -28,12 +28,15 @@ from enginewright.manifests.labels import (
 from enginewright.manifests.outcome import RevisionOutcome
 from enginewright.manifests.snapshot import ClassSnapshot, Revision, Snapshot, controller_revision
 
+from tests.apiserver.test_operator_lifecycle import GOOD as GOOD_STAGES
+from tests.apiserver.test_operator_lifecycle import World, model, world
 from tests.apiserver.test_pods_through_proxy import ADDRESS, PodServer, server
 from tests.e2e.harness import Namespace, eventually
+from tests.support import simulated_cluster as played
 from tests.support.preflight_runs import COMMAND
 
 pytestmark = pytest.mark.apiserver
-__all__ = ["server"]  # a fixture
+__all__ = ["server", "world"]  # fixtures
 
 NAME = "m"
 OLD, GOOD, NEW = "0000000001", "0000000002", "0000000003"
@@ -310,3 +313,51 @@ def test_pausing_what_gitops_manages_warns(desk: Desk) -> None:
     code, shown = desk.run("pause", NAME)
     assert (code, "Argo CD (argocd-controller) manages this model" in shown) == (0, True), shown
     assert desk.model()["spec"]["rollout"]["paused"] is True
+
+
+def test_the_operator_goes_back_and_forth(world: World) -> None:
+    """A revision that serves is rolled back and promoted again by the real operator."""
+    desk = Desk(world.user)
+    body = model()
+    body["spec"]["rollout"] = {"canary": {"replicas": 0}}
+
+    def active() -> str:
+        return str(desk.model()["status"].get("active", {}).get("revision", ""))
+
+    def goes_to(revision: str) -> None:
+        """Have the Deployment, which the operator gives that revision, roll out."""
+        eventually(lambda: deployed() == revision, 20, f"revision {revision}", interval=0.1)
+        played.roll_out(world.user, f"{NAME}-cpu")
+        eventually(lambda: active() == revision, 20, f"{revision} to be active", interval=0.1)
+
+    def deployed() -> str:
+        labels = world.user.get("deployment", f"{NAME}-cpu")["metadata"]["labels"]
+        return str(labels[REVISION])
+
+    with world.operator() as operator:
+        operator.wait_ready()
+        world.know_image()
+        world.user.apply(body)
+        world.prepare(GOOD_STAGES)
+        world.serve()
+        first = active()
+        body["spec"]["serving"] = {"maxQueue": 7}
+        world.user.apply(body)
+        eventually(lambda: deployed() != first, 20, "the update", interval=0.1)
+        second = deployed()
+        goes_to(second)
+
+        assert desk.run("rollback", NAME)[0] == 0
+        goes_to(first)
+        code, shown = desk.run("status", NAME, "--json")
+        found = json.loads(shown)
+        assert (code, found["verdict"], found["reason"]) == (1, "rejected", "RolledBackByUser")
+        assert found["stable"]["revision"] == first
+        outcomes = {each["revision"]: each["outcome"] for each in found["history"]}
+        assert outcomes == {first: "Promoted", second: "Rejected"}
+
+        assert desk.run("promote", NAME)[0] == 0
+        goes_to(second)
+        code, shown = desk.run("status", NAME, "--watch", "--json")
+        found = json.loads(shown.splitlines()[-1])
+        assert (code, found["verdict"], found["stable"]["revision"]) == (0, "healthy", second)

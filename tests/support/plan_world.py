@@ -20,7 +20,7 @@ from enginewright.manifests.field_managers import (
     HANDOVER_MANAGER,
     METADATA_MANAGER,
 )
-from enginewright.manifests.labels import COMPONENT, REVISION, SERVE
+from enginewright.manifests.labels import COMPONENT, REVISION, ROLLBACK, SERVE
 from enginewright.manifests.labels import ENGINE as ENGINE_LABEL
 from enginewright.manifests.labels import MODEL as MODEL_LABEL
 from enginewright.observed.autoscalers import autoscaler_view
@@ -374,10 +374,11 @@ class World(Simulation):
     def _refuse_downtime(
         self, before: list[DeploymentView], spec: InferenceModelSpec, wanted: str | None
     ) -> None:
-        """Assert that Recreate stops no serving revision for one that is neither desired nor serving."""
+        """Assert that Recreate stops no serving revision for one that is neither desired nor serving, unless a user rolls it back."""
         carried = {each.revision for each in before}
         others = {each.revision for each in self._serving()} - carried - {wanted}
-        if spec.rollout.strategy == "Recreate" and others:
+        rolled_back = self.subject["metadata"]["annotations"].get(ROLLBACK, "").partition(" ")[0]
+        if spec.rollout.strategy == "Recreate" and others and rolled_back not in carried:
             ready = self.ready_revisions()
             assert not carried & ready or others <= ready, (carried, others, ready)
 

@@ -67,6 +67,13 @@ def test_the_revision_that_serves(on_failure: str, named: bool) -> None:
     assert_went_back(world, second, first)
 
 
+@pytest.mark.parametrize("strategy", ["Surge", "InPlace", "Recreate"])
+def test_the_strategy_does_not_matter(strategy: str) -> None:
+    world, first, second = two_served(rollout={"strategy": strategy})
+    world.annotate(ROLLBACK, f"{second} {first}")
+    assert_went_back(world, second, first)
+
+
 @pytest.mark.parametrize("on_failure", ["Rollback", "Pause"])
 def test_a_promotion_under_way(on_failure: str) -> None:
     world = serving(rollout={"onFailure": on_failure})
