@@ -1,18 +1,18 @@
-"""Reads from the cluster for the commands: one client, and a message for every failure."""
+"""The cluster for the commands: one client, and a message for every failure."""
 
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
+import yaml
 from enginewright.kube.client import KubeClient
 from enginewright.kube.connection import ConnectionNotConfigured, load_connection
 from enginewright.kube.errors import Forbidden, KubeError, NotFound, Transient
 from enginewright.kube.metrics import RestMetrics
 from prometheus_client import CollectorRegistry
-from yaml import YAMLError
 
 _SERVICE_ACCOUNT_NAMESPACE: Final = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 _DEFAULT: Final = "default"
@@ -81,14 +81,38 @@ def current_namespace(context: str | None = None) -> str:
     paths = os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
     if any(os.path.isfile(path) for path in paths.split(os.pathsep) if path):
         try:
-            known, active = list_kube_config_contexts(paths)
             if context is not None:
-                active = next((each for each in known if each["name"] == context), {"context": {}})
-            return str(active["context"].get("namespace") or _DEFAULT)
-        except (ConfigException, YAMLError, OSError, KeyError, TypeError, ValueError):
+                found = _context(paths, context)
+            else:
+                found = list_kube_config_contexts(paths)[1]["context"]
+            return str(found.get("namespace") or _DEFAULT)
+        except (
+            ConfigException,
+            yaml.YAMLError,
+            OSError,
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+        ):
             return _DEFAULT  # connecting will report what is invalid
     try:
         with open(_SERVICE_ACCOUNT_NAMESPACE, encoding="utf-8") as file:
             return file.read().strip() or _DEFAULT
     except OSError:
         return _DEFAULT
+
+
+def _context(paths: str, name: str) -> Mapping[str, Any]:
+    """Return a context of kubeconfig files; KeyError if none has it.
+
+    The client's own function for this requires that the current context exists.
+    """
+    for path in filter(os.path.isfile, paths.split(os.pathsep)):
+        with open(path, encoding="utf-8") as file:
+            document = yaml.safe_load(file) or {}
+        for each in document.get("contexts") or ():
+            if each["name"] == name:
+                found: Mapping[str, Any] = each["context"]
+                return found
+    raise KeyError(name)

@@ -9,6 +9,7 @@ from enginewright.kube.connection import (
     authorization_of,
     load_connection,
 )
+from enginewright_cli.cluster import current_namespace
 
 
 def kubeconfig(folder: Path, **user: str) -> Path:
@@ -60,3 +61,33 @@ async def test_a_pod_without_a_token_is_refused_with_a_reason(
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     with pytest.raises(ConnectionNotConfigured, match="automountServiceAccountToken"):
         await load_connection()
+
+
+@pytest.mark.parametrize("current", ["a", "gone"])
+async def test_a_context_is_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, current: str
+) -> None:
+    path = kubeconfig(tmp_path, token="t0")
+    document = yaml.safe_load(path.read_text())
+    (only,) = document["contexts"]
+    document["contexts"] = [
+        {"name": name, "context": {**only["context"], "cluster": name, "namespace": f"of-{name}"}}
+        for name in ("a", "b")
+    ]
+    document["contexts"].append({"name": "plain", "context": only["context"]})
+    document["clusters"] += [
+        {"name": name, "cluster": {"server": f"http://127.0.0.1:{port}"}}
+        for name, port in (("a", 1), ("b", 2))
+    ]
+    document["current-context"] = current
+    path.write_text(yaml.safe_dump(document))
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'none'}:{path}")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "192.0.2.1")
+    assert (await load_connection("b")).host == "http://127.0.0.1:2"
+    assert current_namespace("b") == "of-b"
+    assert current_namespace("plain") == current_namespace("nosuch") == "default"
+    assert current_namespace() == ("of-a" if current == "a" else "default")
+    with pytest.raises(ConnectionNotConfigured, match="nosuch"):
+        await load_connection("nosuch")
+    path.write_text("[]")
+    assert current_namespace("b") == "default"
