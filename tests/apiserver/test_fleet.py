@@ -1,0 +1,154 @@
+"""Twelve models move to a new runtime image: never more than two at once, also when the operator is killed."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from enginewright.manifests.labels import MODEL, ROLLOUT_ORDER
+
+from tests.apiserver.test_operator_lifecycle import FACTS, GOOD, PUBLISHED, REFUSED, World, model
+from tests.e2e.harness import Namespace, eventually
+from tests.support import simulated_cluster as played
+from tests.support.operator_process import CPU_IMAGE, OperatorProcess
+
+pytestmark = pytest.mark.apiserver
+
+NEW_IMAGE: Final = "example.com/enginewright/cpu:2"
+NAMES: Final = [f"m{number:02}" for number in range(12)]
+FIRST, REFUSING = "m07", "m03"  # the canary model; the one that the new image cannot prepare
+LIMIT: Final = 2
+DEADLINE: Final = 300  # seconds for all models
+
+
+class Fleet(World):
+    """Plays what a cluster does about all models, and looks at how many move meanwhile."""
+
+    def __init__(self, system: Namespace, user: Namespace, folder: Path) -> None:
+        super().__init__(system, user, folder)
+        self.most = 0
+        self.begun: list[str] = []
+
+    def start(self, image: str) -> OperatorProcess:
+        settings = {"images": {"cpu": image}, "fleet": {"limit": LIMIT, "maxFailures": 2}}
+        return self.operator(**settings)
+
+    def probe(self, count: int) -> None:
+        """Answer the newest of this many probes."""
+        job = self.job("probe", count)
+        pod = played.start_pod(self.system, job)
+        played.end_probe(self.system, pod, FACTS.to_json())
+        played.complete_job(self.system, job["metadata"]["name"])
+
+    def images(self) -> dict[str, dict[str, Any]]:
+        """Return `status.images` by model, and remember which have begun to move."""
+        found = {
+            each["metadata"]["name"]: each.get("status", {}).get("images", {})
+            for each in self.user.items("im")
+        }
+        moving = [name for name, each in found.items() if each.get("state") == "Moving"]
+        self.begun += [name for name in moving if name not in self.begun]
+        self.most = max(self.most, len(moving))
+        assert self.most <= LIMIT
+        return found
+
+    def states(self) -> Counter[str]:
+        return Counter(each.get("state", "") for each in self.images().values())
+
+    def tend(self, until: Callable[[], bool], refused: str = "") -> None:
+        """Run Jobs and Deployments until something holds; Jobs of `refused` fail."""
+        end = time.monotonic() + DEADLINE
+        while not until():
+            assert time.monotonic() < end, self.images()
+            jobs = [each for each in self.jobs("prepare") if not each["status"].get("conditions")]
+            for each in jobs:
+                name = each["metadata"]["name"]
+                fails = each["metadata"]["labels"][MODEL] == refused
+                pod = played.start_pod(self.user, each)
+                played.run_stages(self.user, pod, REFUSED if fails else _good(name))
+                (played.fail_job if fails else played.complete_job)(self.user, name)
+            for each in self.user.items("deployments"):
+                if each.get("status", {}).get("observedGeneration") != _generation(each):
+                    played.roll_out(self.user, each["metadata"]["name"])
+
+    def ready(self) -> int:
+        return sum(
+            each["type"] == "Ready" and each["status"] == "True"
+            for one in self.user.items("im")
+            for each in one.get("status", {}).get("conditions", ())
+        )
+
+
+def _good(job: str) -> dict[str, dict[str, Any]]:
+    key = sha256(job.encode()).hexdigest()
+    return {**GOOD, "publish": {"ok": True, "published": {**PUBLISHED, "key": key}}}
+
+
+def _generation(obj: dict[str, Any]) -> int:
+    return int(obj["metadata"]["generation"])
+
+
+def _image(deployment: dict[str, Any]) -> str:
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    return str(container["image"])
+
+
+@pytest.fixture
+def fleet(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[Fleet]:
+    fleet = Fleet(new_namespace(), new_namespace(), tmp_path)
+    everywhere = json.loads(fleet.user.kubectl("get", "im", "--all-namespaces", "--output", "json"))
+    assert not everywhere["items"]
+    fleet.furnish()
+    for name in NAMES:
+        one = model(name)
+        one["spec"]["rollout"] = {"canary": {"replicas": 0}}
+        one["metadata"]["labels"] = {ROLLOUT_ORDER: "first"} if name == FIRST else {}
+        fleet.user.apply(one)
+    yield fleet
+    fleet.user.kubectl("delete", "inferencemodels", "--all")
+
+
+# event: Operator | a new version with other runtime images is installed | all pods; models move
+#   [one after the other](fleet.md), and those that fail keep their image | `kubectl get im -o wide`
+@pytest.mark.timeout(900)
+def test_models_move_model_by_model_over_a_restart(fleet: Fleet) -> None:
+    with fleet.start(CPU_IMAGE) as operator:
+        operator.wait_ready()
+        fleet.probe(1)
+        fleet.tend(lambda: fleet.ready() == len(NAMES))
+        assert fleet.states() == {"Moved": len(NAMES)}
+    with fleet.start(NEW_IMAGE) as operator:
+        operator.wait_ready()
+        eventually(lambda: fleet.states() == {"Waiting": len(NAMES)}, 30, interval=0.2)
+        assert fleet.ready() == len(NAMES)
+        fleet.probe(2)
+        fleet.tend(lambda: fleet.states()["Moved"] >= 4, REFUSING)
+        operator.kill()
+    with fleet.start(NEW_IMAGE) as operator:
+        done = {"Moved": len(NAMES) - 1, "Kept": 1}
+        fleet.tend(lambda: fleet.states() == done, REFUSING)
+        assert fleet.most == LIMIT
+        assert fleet.begun[0] == FIRST
+        eventually(lambda: fleet.ready() == len(NAMES), 20, interval=0.2)
+
+        images = {name: _image(fleet.user.get("deployment", f"{name}-cpu")) for name in NAMES}
+        assert images.pop(REFUSING) == CPU_IMAGE
+        assert set(images.values()) == {NEW_IMAGE}
+        kept = fleet.images()[REFUSING]
+        assert (kept["reason"], kept["image"]) == ("OpsetUnsupported", CPU_IMAGE)
+        shown = fleet.user.kubectl("get", "im", REFUSING, "--output", "wide").splitlines()
+        assert [line.split()[-2:] for line in shown] == [["IMAGE", "MOVE"], [CPU_IMAGE, "Kept"]]
+        described = fleet.user.kubectl("describe", "im", REFUSING)
+        assert "ImageKept" in described.split("Events:")[1]
+        assert operator.total("enginewright_fleet_models", state="Moved") == len(NAMES) - 1
+        assert operator.total("enginewright_fleet_models", state="Kept") == 1
+
+        operator.wait_quiet()
+        writes, passes = operator.writes(), operator.passes()
+        fleet.user.kubectl("annotate", "im", NAMES[0], "example.com/note=1")
+        operator.wait_passes(passes + 1)
+        assert operator.writes() == writes, "what has moved costs nothing"
