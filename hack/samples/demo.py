@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hack.samples.models import write_models
 from hack.samples.shell import CONTEXT, NAMESPACE, DemoError, Shell
-from hack.samples.stories import build, incident, refuse, serve
+from hack.samples.stories import build, incident, refuse, rollback, serve
 
 CLUSTER = "enginewright"
 GPUS = 4  # of the node
@@ -22,7 +22,7 @@ def main() -> int:
     shell = Shell()
     try:
         _set_up(shell)
-        for story in (serve, refuse, build, incident):
+        for story in (serve, refuse, build, incident, rollback):
             story.run(shell)
     except DemoError as error:
         print(f"\ndemo: {error}", file=sys.stderr)

@@ -9,6 +9,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from hack.samples.revisions import SLOW, linear
+
 
 def write_models(real: Path, folder: Path) -> None:
     """Write all model files into `folder`."""
@@ -18,6 +20,8 @@ def write_models(real: Path, folder: Path) -> None:
     (folder / "truncated.onnx").write_bytes(magika.read_bytes()[:100_000])
     (folder / "empty.onnx").write_bytes(b"")
     (folder / "text.onnx").write_text("this is no model\n" * 20)
+    onnx.save(linear(seed=1), folder / "linear-1.onnx")
+    onnx.save(linear(seed=1, work=SLOW), folder / "linear-slow.onnx")
     onnx.save(_newer_opset(), folder / "newer-opset.onnx")
     onnx.save(_custom_operator(), folder / "custom-operator.onnx")
     onnx.save(_partly_supported(), folder / "partly-supported.onnx")

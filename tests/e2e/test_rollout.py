@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import pytest
 
+from hack.samples.revisions import WIDTH
 from tests.e2e import load
 from tests.e2e.harness import Namespace, eventually, inference_model
-from tests.support.rollout_models import WIDTH
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
