@@ -33,6 +33,7 @@ from enginewright.plan.comparison import compared, failure, waits_for
 from enginewright.plan.failures import PodFailures, pod_failures, pods_of
 from enginewright.plan.outcomes import recorded_rejection, rejection_by_user, was_proven
 from enginewright.plan.pods import serving_pods
+from enginewright.plan.regression import regression, trial_counts
 from enginewright.plan.replicas import replicas_by_class
 from enginewright.plan.signature import SignatureChange, compare
 from enginewright.plan.transitions import Seen, Stage, advance
@@ -65,6 +66,7 @@ class BringUp:
     replaces: bool = False  # a revision that has served with all its pods
     failures: PodFailures = field(default_factory=PodFailures)  # of its pods
     canaries: Mapping[str, int] = field(default_factory=dict)  # pods of its canary by class
+    canary: Revision | None = None  # that its canary runs; None: `revision`
     stable_key: str | None = None  # of the prepared model that serves
     labels: tuple[MetadataIntent, ...] = ()  # that give the canary's pods requests, or take them
     requeue_after: float | None = None  # seconds
@@ -73,7 +75,11 @@ class BringUp:
         """Yield the canary's Deployments."""
         for name, count in self.canaries.items():
             yield canary_deployment(
-                facts.model, self.revision, name, replicas=count, stable_key=self.stable_key
+                facts.model,
+                self.canary or self.revision,
+                name,
+                replicas=count,
+                stable_key=self.stable_key,
             )
 
 
@@ -86,6 +92,7 @@ def bring_up(
     spec_hash: str,
     rolled_out: bool,
     left_to_others: Collection[str] = (),
+    restores: bool = False,
 ) -> BringUp:
     """Return what becomes of `wanted` now.
 
@@ -98,6 +105,7 @@ def bring_up(
         spec_hash: of the spec.
         rolled_out: whether all serving pods are of `wanted`.
         left_to_others: reasons for which another backend is tried instead of a rollback.
+        restores: whether `wanted` was rolled out with all its pods, and `stable` is restored.
     """
     if rolled_out or (stable is not None and stable.name == wanted.name):
         return BringUp(wanted, promotes=True, rolled_out=rolled_out)
@@ -116,7 +124,7 @@ def bring_up(
     if stable is not None:
         rejection = _rejection(facts, wanted.name, failures, left_to_others, analysis)
     if rejection is not None:
-        return _rejected(facts, wanted, stable, rejection, failures)
+        return _rejected(facts, wanted, stable, rejection, failures, restores=restores)
     planned = _pods(facts, wanted, deployments, before.step if before else 0)
     wait = _why_held(facts, wanted, stable)
     left = _left(facts, wanted.name, since)
@@ -163,6 +171,23 @@ def bring_up(
     )
 
 
+def look_back(
+    facts: Facts,
+    active: Revision,
+    previous: Revision | None,
+    deployments: Collection[DeploymentView],
+) -> BringUp:
+    """Return what becomes of the active revision, to which `previous` is better if only that passes now."""
+    failure = regression(facts, active.name)
+    if failure is None or previous is None:
+        return BringUp(active, promotes=True)
+    classes = {each.name for each in previous.snapshot.classes}
+    counts = trial_counts(deployments, classes)
+    if counts and _is_available(facts, previous.name, counts):
+        return _rejected(facts, active, previous, failure, PodFailures(), restores=True)
+    return BringUp(active, promotes=True, canaries=counts, canary=previous)
+
+
 def _analysis(
     facts: Facts, wanted: Revision, stable: Revision | None, before: TargetRevision | None
 ) -> AnalysisResult:
@@ -194,11 +219,24 @@ def _rejected(
     stable: Revision | None,
     rejection: RolloutFailure,
     failures: PodFailures,
+    *,
+    restores: bool = False,
 ) -> BringUp:
     """Return that a revision is rejected; with `onFailure: Pause` its pods stay, without requests.
 
-    Those that a user rolls back do not.
+    Those that a user rolls back do not. If a revision that was active is rejected, a pod of the one
+    that it `restores` gets requests until that is whole.
     """
+    if restores and stable is not None:
+        mine = [each for each in facts.canaries if each.revision == stable.name]
+        return BringUp(
+            wanted,
+            promotes=False,
+            rejection=rejection,
+            canaries={each.accelerator_class: each.desired for each in mine},
+            canary=stable,
+            labels=tuple(_labels(facts, stable.name)),
+        )
     by_user = rejection.reason == StatusReason.ROLLED_BACK_BY_USER
     pauses = facts.model.spec.rollout.on_failure == "Pause" and not by_user
     applied = facts.model.status.applied

@@ -30,7 +30,7 @@ from enginewright.manifests.deployment import (
     serving_deployment,
     sidecar_memory,
 )
-from enginewright.manifests.labels import CLASS, COMPONENT, REVISION, ROLLBACK, SERVE
+from enginewright.manifests.labels import CLASS, COMPONENT, PROMOTE, REVISION, ROLLBACK, SERVE
 from enginewright.manifests.names import deployment_name, revision_name
 from enginewright.manifests.service import disruption_budget, service
 from enginewright.manifests.snapshot import (
@@ -44,14 +44,16 @@ from enginewright.manifests.snapshot import (
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
 from enginewright.plan import autoscaling, pods
-from enginewright.plan.canary import BringUp, bring_up, stop_canary
+from enginewright.plan.canary import BringUp, bring_up, look_back, stop_canary
 from enginewright.plan.failures import failure_of
 from enginewright.plan.outcomes import (
     outcomes,
     promoted,
     recorded_rejection,
     rejection_by_user,
+    was_proven,
 )
+from enginewright.plan.regression import STAGE
 from enginewright.plan.replicas import covering, fixed, replicas_by_class
 from enginewright.plan.resolve import Target
 from enginewright.plan.types import Facts, MetadataIntent, ObjectRef, ReplicasHandover
@@ -238,9 +240,16 @@ def _bring_up(
         return None
     before, applied = _served_before(facts), facts.model.status.applied
     stable = known.get(before.last_complete) if before else None
-    back = _chosen_by_user(facts, known, wanted.name)
-    if back is not None and (stable is None or stable.name == wanted.name):
-        stable = back  # a user rejects the revision that serves
+    back = _restored(facts, known, wanted.name)
+    was_active = stable is None or stable.name == wanted.name
+    if back is not None and was_active:
+        stable = back  # the revision that serves is rejected
+    elif stable is not None and was_active and facts.model.spec.rollout.on_failure == "Rollback":
+        others = (name for name in promoted(facts.revisions) if name != wanted.name)
+        previous = next((known[name] for name in others if name in known), None)
+        if previous and was_proven(facts, previous.name):
+            previous = with_templates(facts, previous)
+            return look_back(facts, wanted, previous, tuple(deployments.values()))
     counts = _counts(facts, wanted, deployments)
     if facts.model.spec.rollout.strategy == "InPlace":
         lent = {each.accelerator_class: each.desired for each in facts.canaries}
@@ -255,6 +264,7 @@ def _bring_up(
         spec_hash=hashed,
         rolled_out=complete and any(counts.values()) and back is None,
         left_to_others=left_to_others,
+        restores=back is not None and was_active,
     )
 
 
@@ -397,21 +407,29 @@ def _kept(
         names.insert(0, status.applied.revision)
     # while the requested revision is not known, or has a canary, one may go back from what serves
     leaves = rejected or (before.last_complete if before else "")
-    if chosen := _chosen_by_user(facts, known, leaves):
+    if chosen := _restored(facts, known, leaves):
         names.insert(0, chosen.name)
     names.sort(key=lambda name: name == rejected)
     found = next((known[name] for name in names if name in known), None)
     return with_templates(facts, found) if found else None
 
 
-def _chosen_by_user(facts: Facts, known: Mapping[str, Revision], rejected: str) -> Revision | None:
-    """Return the revision that replaces one that a user has rolled back; None: none has or can.
+def _restored(facts: Facts, known: Mapping[str, Revision], rejected: str) -> Revision | None:
+    """Return the revision that replaces one that a user has rolled back or that failed while it served.
 
     It is the one that the annotation names, else the last complete one, else the one before it.
+    None: it was not rejected so, or there is no other.
     """
-    if not rejected or rejection_by_user(facts, rejected) is None:
+    annotations = facts.model.metadata.annotations
+    known_failure = recorded_rejection(facts, rejected) if rejected else None
+    failed = (
+        known_failure is not None
+        and known_failure.stage == STAGE
+        and annotations.get(PROMOTE) != rejected
+    )
+    if not rejected or not (failed or rejection_by_user(facts, rejected)):
         return None
-    annotation = facts.model.metadata.annotations.get(ROLLBACK, "")
+    annotation = annotations.get(ROLLBACK, "")
     back_from, _, back_to = annotation.partition(" ")
     before = _served_before(facts)
     names = (

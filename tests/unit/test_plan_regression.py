@@ -1,0 +1,109 @@
+"""A revision that fails after its promotion: one goes back if the one before passes there, and only then."""
+
+import pytest
+from enginewright.contract.reasons import Reason
+from enginewright.contract.verdict import Check
+from enginewright.manifests.labels import CANARY, PROMOTE, SERVE
+
+from tests.support.plan_objects import verdict
+from tests.support.plan_world import World
+from tests.unit.test_plan_canary import analysing, carried, components, revision
+
+
+def promoted() -> tuple[World, str, str]:
+    """Return a model after an update, with the revision before it and the new one."""
+    world = analysing()
+    old = world.status["active"]["revision"]
+    world.later(seconds=61).all_available()
+    assert world.conditions()["Ready"] == ("True", "Serving")
+    return world, old, world.status["revision"]
+
+
+def fails(world: World, reason: Reason = Reason.PARITY_FAILED, *, pods: int = 2) -> World:
+    """Have so many serving pods not pass their proofs any more."""
+    (deployment,) = world.serving_deployments()
+    name = deployment["metadata"]["name"]
+    world.partly_available(name, 2 - pods)
+    check = Check.GOLDEN if reason is Reason.PARITY_FAILED else Check.PLACEMENT
+    for index in range(2 - pods, 2):
+        world.verdicts[f"{name}-{index:05}"] = verdict(failed={check: reason})
+    return world.settle()
+
+
+# event: Rollouts | the active revision's answers become wrong hours after its promotion | nothing wrong: a
+#   pod of the revision before it is verified first, and gets requests until that is whole | `RolledBack`
+#   with stage `serving`, an Event
+def test_the_revision_before_is_restored_once_a_pod_of_it_passes() -> None:
+    world, old, new = promoted()
+    fails(world.later(hours=5))
+    (trial,) = world.canaries()
+    assert revision(trial) == old
+    assert components(world) == []
+    assert carried(world) == {new}
+    world.serving_pod(trial["metadata"]["name"])
+    world.settle()
+    assert components(world) == [CANARY], "not before its proofs pass"
+    world.canary_available()
+    assert components(world) == [SERVE]
+    assert carried(world) == {old}
+    assert world.conditions()["RolledBack"] == ("True", "ParityFailed")
+    failure = world.status["lastFailure"]
+    assert (failure["revision"], failure["stage"]) == (new, "serving")
+    world.all_available()
+    assert not world.canaries()
+    assert world.status["active"]["revision"] == old
+    assert world.conditions()["RolledBack"] == ("True", "ParityFailed")
+    assert world.operator_restarts().conditions()["RolledBack"][0] == "True"
+
+
+def test_if_the_revision_before_fails_too_nothing_is_rolled_back() -> None:
+    world, _, new = promoted()
+    fails(world)
+    (trial,) = world.canaries()
+    world.serving_pod(trial["metadata"]["name"])
+    pod = f"{trial['metadata']['name']}-00000"
+    world.verdicts[pod] = verdict(failed={Check.GOLDEN: Reason.PARITY_FAILED})
+    world.later(hours=1)
+    assert carried(world) == {new}
+    assert world.conditions()["RolledBack"][0] == "False"
+    assert world.conditions()["Ready"] == ("False", "ParityFailed")
+
+
+def test_it_ends_when_a_pod_passes_again() -> None:
+    world, _, new = promoted()
+    fails(world)
+    world.all_available()
+    assert not world.canaries()
+    assert carried(world) == {new}
+
+
+@pytest.mark.parametrize(
+    ("reason", "pods"),
+    [(Reason.PARITY_FAILED, 1), (Reason.DRIVER_MISSING, 2), (Reason.SESSION_REPLACED, 2)],
+)
+def test_a_failure_of_one_pod_or_of_nodes_is_not_the_revisions(reason: Reason, pods: int) -> None:
+    world, *_ = promoted()
+    fails(world, reason, pods=pods)
+    assert not world.canaries()
+
+
+def test_what_served_long_ago_is_not_restored() -> None:
+    world, *_ = promoted()
+    fails(world.later(hours=25))
+    assert not world.canaries()
+
+
+def test_a_user_may_insist() -> None:
+    world, _, new = promoted()
+    fails(world)
+    world.canary_available()
+    world.all_available()
+    world.annotate(PROMOTE, new)
+    assert carried(world) == {new}
+
+
+def test_with_on_failure_pause_nothing_is_rolled_back() -> None:
+    world, *_ = promoted()
+    world.edit(rollout={**world.spec["rollout"], "onFailure": "Pause"})
+    fails(world)
+    assert not world.canaries()
