@@ -31,11 +31,13 @@ def model(name: str, file: str, *, replicas: int = 2, **spec: Any) -> dict[str, 
     )
 
 
-def with_library(name: str, folder: Path, defect: str) -> dict[str, Any]:
+def with_library(name: str, folder: Path, defect: str, hold: int = 30) -> dict[str, Any]:
     """Return a model with an operator of a library that is right at first."""
+    rollout = {"canary": {**CANARY, "hold": f"{hold}s"}}
     (library,) = (folder / defect).glob("*.so")
     extension = {"uri": f"pvc://models/{defect}/{library.name}", "sha256": library.stem}
-    return model(name, "cube.onnx", extensions=[{**extension, "type": "CustomOperators"}])
+    extensions = [{**extension, "type": "CustomOperators"}]
+    return model(name, "cube.onnx", extensions=extensions, rollout=rollout)
 
 
 def status(namespace: Namespace, name: str) -> dict[str, Any]:
@@ -183,6 +185,28 @@ def test_an_update_that_is_right_at_first_is_rolled_back(
     if defect != "crashes":  # requests that it was answering are lost
         assert counts.failed == 0, counts.failures
     team.kubectl("delete", "im", defect)
+
+
+def test_an_update_that_fails_after_its_promotion_is_rolled_back(
+    team: Namespace, clients: Callable[..., load.Load], model_files: Path
+) -> None:
+    """The revision before is better there, as one pod of it shows before it gets requests."""
+    name = "later"
+    team.apply(with_library(name, model_files, "sound", hold=5))
+    team.wait_ready(name)
+    old = revision(team, name)
+    running = clients(name, FOUR)
+    team.apply(with_library(name, model_files, "drifts-later", hold=5))
+    eventually(lambda: revision(team, name) != old, 240, "the promotion")
+    team.wait_condition(name, "RolledBack", "True", "ParityFailed", 300)
+    eventually(lambda: whole(team, name, old), 120, f"revision {old} whole")
+    assert status(team, name)["lastFailure"]["stage"] == "serving"
+    counts = running.counts()
+    print(f"{name}: {counts.sent} requests, {counts.failed} failed")
+    before = counts.failed
+    eventually(lambda: running.counts().sent > counts.sent + 300, 60, "further requests")
+    assert running.counts().failed == before, "it serves again"
+    team.kubectl("delete", "im", name)
 
 
 def test_a_renamed_input_is_held(team: Namespace) -> None:

@@ -456,6 +456,17 @@ class Cluster(RuleBasedStateMachine):
         reason = Reason.NODE_FALLBACK if check is Check.PLACEMENT else Reason.PARITY_FAILED
         self.world.sidecars_say(verdict(failed={check: reason} if check else None))
 
+    @precondition(pods_are_to_serve)
+    @rule()
+    def no_pod_passes_its_proofs(self) -> None:
+        for each in self.world.serving_deployments():
+            name = each["metadata"]["name"]
+            self.world.partly_available(name, 0)
+            for pod in self.world.pods_of("deployment", name):
+                said = verdict(failed={Check.GOLDEN: Reason.PARITY_FAILED})
+                self.world.verdicts[pod["metadata"]["name"]] = said
+        self.world.settle()
+
     # time and the operator
 
     @rule(minutes=st.sampled_from([1, 10, 61, 25 * 60]))
@@ -518,14 +529,17 @@ class Cluster(RuleBasedStateMachine):
         target = world.status.get("target")
         pauses = world.spec.get("rollout", {}).get("onFailure") == "Pause"
         for each in world.canaries():
-            assert target or pauses
+            looks_back = _revision(each) != world.status.get("revision")
+            assert target or pauses or looks_back
             assert not target or _revision(each) == target["revision"]
         for pod in world.canary_pods():
             gets_requests = pod["metadata"]["labels"][COMPONENT] == SERVE
+            is_restored = world.conditions()["RolledBack"][0] == "True"
             assert not gets_requests or (
-                target
-                and target["phase"] in ("Analyzing", "Promoting")
+                target["phase"] in ("Analyzing", "Promoting")
                 and _revision(pod) == target["revision"]
+                if target
+                else is_restored and _revision(pod) != world.status["revision"]
             )
 
     @precondition(of_a_model)
