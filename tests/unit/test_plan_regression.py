@@ -69,6 +69,41 @@ def test_if_the_revision_before_fails_too_nothing_is_rolled_back() -> None:
     assert world.conditions()["Ready"] == ("False", "ParityFailed")
 
 
+def crash(world: World, restarts: int = 2) -> World:
+    """Have all serving pods crash again and again, as under requests."""
+    (deployment,) = world.serving_deployments()
+    name = deployment["metadata"]["name"]
+    for index in range(2):
+        world.crash(name, Reason.BACKEND_CRASHED, index=index, restarts=restarts)
+    return world.settle()
+
+
+def test_crashes_are_compared_under_requests() -> None:
+    world, old, new = promoted()
+    crash(world)
+    world.canary_available()
+    assert components(world) == [SERVE]
+    assert carried(world) == {new}, "it may crash too"
+    world.later(seconds=61)
+    assert carried(world) == {old}
+    assert world.conditions()["RolledBack"] == ("True", "BackendCrashed")
+
+
+def test_requests_that_crash_both_revisions_roll_nothing_back() -> None:
+    world, _, new = promoted()
+    crash(world)
+    world.canary_available()
+    (trial,) = world.canaries()
+    world.crash(trial["metadata"]["name"], Reason.BACKEND_CRASHED, index=0, restarts=1)
+    world.later(seconds=61)
+    assert carried(world) == {new}
+
+
+def test_one_crash_of_each_pod_is_no_regression() -> None:
+    world, *_ = promoted()
+    assert not crash(world, restarts=1).canaries()
+
+
 def test_it_ends_when_a_pod_passes_again() -> None:
     world, _, new = promoted()
     fails(world)

@@ -86,6 +86,7 @@ MODEL_COLUMNS: Final = (
     _AGE,
     Column("DIGEST", ".status.prepared.modelDigest", "sha256 of the model.", wide=True),
     Column("OPSET", ".status.prepared.opset", "Opset of the model.", type="integer", wide=True),
+    Column("CANARY", ".status.target.phase", "Phase of a new revision.", wide=True),
     Column("IMAGE", ".status.images.image", "Runtime image that serves.", wide=True),
     Column("MOVE", ".status.images.state", "Move to the installation's runtime image.", wide=True),
 )

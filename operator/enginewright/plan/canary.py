@@ -7,7 +7,7 @@ regression; they replace the serving ones only after they have kept passing for 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from math import ceil
 from typing import Any, Final
 
@@ -41,6 +41,7 @@ from enginewright.plan.types import Facts, MetadataIntent, ObjectRef
 
 INTERVAL: Final = 5.0  # seconds between two looks at measurements
 
+_LONG_AGO: Final = datetime.fromtimestamp(0, UTC)
 _SHOWN: Final = 5  # differences of signatures in a message
 _COMPARED: Final = (TargetPhase.VERIFYING, TargetPhase.ANALYZING)
 _GETS_REQUESTS: Final = (TargetPhase.ANALYZING, TargetPhase.PROMOTING)
@@ -178,14 +179,23 @@ def look_back(
     deployments: Collection[DeploymentView],
 ) -> BringUp:
     """Return what becomes of the active revision, to which `previous` is better if only that passes now."""
-    failure = regression(facts, active.name)
-    if failure is None or previous is None:
+    found = regression(facts, active.name)
+    if found is None or previous is None:
         return BringUp(active, promotes=True)
     classes = {each.name for each in previous.snapshot.classes}
     counts = trial_counts(deployments, classes)
-    if counts and _is_available(facts, previous.name, counts):
-        return _rejected(facts, active, previous, failure, PodFailures(), restores=True)
-    return BringUp(active, promotes=True, canaries=counts, canary=previous)
+    passes = bool(counts) and _is_available(facts, previous.name, counts)
+    left = _left(facts, previous.name, _LONG_AGO) if passes and found.under_requests else 0.0
+    if passes and left <= 0:
+        return _rejected(facts, active, previous, found.failure, PodFailures(), restores=True)
+    return BringUp(
+        active,
+        promotes=True,
+        canaries=counts,
+        canary=previous,
+        labels=tuple(_labels(facts, previous.name if found.under_requests else "")),
+        requeue_after=left if left > 0 else None,
+    )
 
 
 def _analysis(
