@@ -23,13 +23,13 @@ from enginewright_cli.preflight.config import ModelEntry
 from enginewright_cli.preflight.schema import descriptions
 from enginewright_cli.preflight.schema import schema as preflight_schema
 from enginewright_cli.rollout.result import (
-    Arm,
-    ArmClass,
     BringUpProgress,
     ComparedFigure,
     FailedRevision,
     PastRevision,
     RolloutAnalysis,
+    RolloutArm,
+    RolloutClass,
     RolloutStatus,
 )
 from pydantic import BaseModel
@@ -160,7 +160,14 @@ def messages(name: str) -> str:
         for each in (
             *(Execution, Verdict, FallbackVerdict, EngineInspection, InspectedFile, EngineFit),
             *(Forecast, PlanStep, Refusal, ClassPlan, Difference),
-            *(RolloutStatus, Arm, ArmClass, BringUpProgress, RolloutAnalysis, ComparedFigure),
+            *(
+                RolloutStatus,
+                RolloutArm,
+                RolloutClass,
+                BringUpProgress,
+                RolloutAnalysis,
+                ComparedFigure,
+            ),
             *(FailedRevision, PastRevision),
             *(Measurements, LatencySeries, AnswerChange, OutputChange),
         )

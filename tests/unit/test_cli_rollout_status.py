@@ -34,9 +34,9 @@ def status(world: World, measured: Mapping[str, Measurements | str] | None = Non
 
 
 def text(found: RolloutStatus, world: World) -> str:
-    console = Console(file=io.StringIO(), width=200)
-    show(found, console, world.now)
-    return str(console.file.getvalue())  # type: ignore[attr-defined]
+    printed = io.StringIO()
+    show(found, Console(file=printed, width=200), world.now)
+    return printed.getvalue()
 
 
 def measured(world: World, *, slower: float = 1.0) -> dict[str, Measurements | str]:

@@ -18,13 +18,13 @@ from enginewright.plan.prepare import known_prepared
 
 from enginewright_cli.rollout.reading import KnownModel
 from enginewright_cli.rollout.result import (
-    Arm,
-    ArmClass,
     BringUpProgress,
     ComparedFigure,
     FailedRevision,
     PastRevision,
     RolloutAnalysis,
+    RolloutArm,
+    RolloutClass,
     RolloutStatus,
     Verdict,
 )
@@ -108,18 +108,18 @@ def _verdict(model: InferenceModel) -> tuple[Verdict, str, str]:
     return verdict, ready.reason, ready.message
 
 
-def _arm(known: KnownModel, revision: str, pods: Collection[PodView] | None) -> Arm:
+def _arm(known: KnownModel, revision: str, pods: Collection[PodView] | None) -> RolloutArm:
     kept = next((each.kept for each in known.revisions if each.revision == revision), None)
     if kept is None:
-        return Arm(revision=revision)
+        return RolloutArm(revision=revision)
     snapshot = kept.snapshot
     mine = None if pods is None else [pod for pod in pods if pod.label(REVISION) == revision]
-    return Arm(
+    return RolloutArm(
         revision=revision,
         model_digest=snapshot.model_digest,
         precision=_precision(known.model, snapshot.prepared_key),
         classes=tuple(
-            ArmClass(
+            RolloutClass(
                 name=each.name,
                 backend=each.backend,
                 image=each.image,

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 Verdict = Literal["healthy", "progressing", "rejected", "stalled"]
 
 
-class ArmClass(Message):
+class RolloutClass(Message):
     """One accelerator class of a revision."""
 
     name: str
@@ -24,7 +24,7 @@ class ArmClass(Message):
     """How many of them are ready."""
 
 
-class Arm(Message):
+class RolloutArm(Message):
     """One revision: the stable one, or the new one."""
 
     revision: str
@@ -33,7 +33,7 @@ class Arm(Message):
     """sha256 over the model file and its external data; absent, like the classes: its ControllerRevision does not exist or cannot be read."""
     precision: str | None = None
     """Precision that the model was converted to, or "source"; absent: not known any more."""
-    classes: tuple[ArmClass, ...] = ()
+    classes: tuple[RolloutClass, ...] = ()
     """Its accelerator classes."""
 
 
@@ -147,9 +147,9 @@ class RolloutStatus(Message):
     """Message of the condition Ready."""
     paused: bool = False
     """Whether rollouts are paused."""
-    stable: Arm | None = None
+    stable: RolloutArm | None = None
     """The last revision that served with all its pods; absent: none has."""
-    new: Arm | None = None
+    new: RolloutArm | None = None
     """The revision that replaces it; absent: none does."""
     progress: BringUpProgress | None = None
     """How far the new revision has come; absent with it."""

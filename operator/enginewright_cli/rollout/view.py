@@ -11,11 +11,11 @@ from rich.text import Text
 from enginewright_cli.preflight.formatting import duration, share, visible
 from enginewright_cli.rollout.decide import age
 from enginewright_cli.rollout.result import (
-    Arm,
-    ArmClass,
     BringUpProgress,
     ComparedFigure,
     RolloutAnalysis,
+    RolloutArm,
+    RolloutClass,
     RolloutStatus,
 )
 
@@ -104,17 +104,17 @@ def _phase(progress: BringUpProgress | None) -> str:
     return ", ".join(parts)
 
 
-def _digest(arm: Arm | None) -> str:
+def _digest(arm: RolloutArm | None) -> str:
     if arm is None:
         return ""
     return (arm.model_digest or _UNKNOWN)[:_DIGEST]
 
 
-def _precision(arm: Arm | None) -> str:
+def _precision(arm: RolloutArm | None) -> str:
     return "" if arm is None else arm.precision or _UNKNOWN
 
 
-def _class(each: ArmClass | None) -> Text:
+def _class(each: RolloutClass | None) -> Text:
     if each is None:
         return Text()
     pods = "pods not known" if each.pods is None else f"{each.ready}/{each.pods} pods ready"
