@@ -46,6 +46,7 @@ VARIANTS = {
         "crds": {"install": False},
         "accelerators": {"cpu": {"create": False}, "propose": False},
         "rbac": {"aggregate": False},
+        "jobsPriorityClass": {"create": False},
     },
 }
 
@@ -315,6 +316,41 @@ def test_where_jobs_run_arrives() -> None:
     config = load_settings(environment(render({**VARIANTS["smallest"], "jobs": jobs}))).config
     assert config.jobs.node_selector == jobs["nodeSelector"]
     assert config.jobs.labels == jobs["labels"]
+    assert config.jobs.priority_class_name == "enginewright-jobs", "it changes only this"
+
+
+def priority_of_jobs(objects: list[Object]) -> str | None:
+    return load_settings(environment(objects)).config.jobs.priority_class_name
+
+
+def test_jobs_give_way_to_pods_that_serve_and_preempt_none(
+    objects: list[Object], variant: str
+) -> None:
+    found = of_kind(objects, "PriorityClass")
+    if variant == "bare":
+        assert not found
+        assert priority_of_jobs(objects) is None
+        return
+    (made,) = found
+    assert priority_of_jobs(objects) == made["metadata"]["name"] == "enginewright-jobs"
+    assert -10 <= made["value"] < 0, "lower ones get no new nodes from the cluster autoscaler"
+    assert made["preemptionPolicy"] == "Never"
+    assert "globalDefault" not in made
+
+
+def test_each_release_has_its_own_priority_class() -> None:
+    objects = render(IMAGES, "staging")
+    assert priority_of_jobs(objects) == "staging-enginewright-jobs"
+    assert one(objects, "PriorityClass")["metadata"]["name"] == "staging-enginewright-jobs"
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_an_administrators_priority_class_takes_precedence(create: bool) -> None:
+    jobs = {"priorityClassName": "batch", "nodeSelector": {"pool": "builds"}}
+    objects = render({**IMAGES, "jobs": jobs, "jobsPriorityClass": {"create": create}})
+    assert priority_of_jobs(objects) == "batch"
+    # Jobs from before may still name it
+    assert len(of_kind(objects, "PriorityClass")) == create
 
 
 def test_an_image_of_every_variant_arrives_under_its_name() -> None:
@@ -386,6 +422,8 @@ def test_releases_do_not_share_names() -> None:
         ({**IMAGES, "logLevel": "loud"}, "'debug', 'info', 'warning', 'error'"),
         ({**IMAGES, "crds": {"install": "no"}}, "/crds/install"),
         ({**IMAGES, "imagePullSecrets": ["registry"]}, "/imagePullSecrets/0"),
+        ({**IMAGES, "jobsPriorityClass": {"create": "no"}}, "/jobsPriorityClass/create"),
+        ({**IMAGES, "jobsPriorityClass": {"value": -1}}, "'value' not allowed"),
     ],
 )
 def test_bad_values_are_refused(values: Object, sentence: str) -> None:

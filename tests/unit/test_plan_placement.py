@@ -143,6 +143,32 @@ def test_another_placement_replaces_no_job_whose_pod_has_run() -> None:
 
 
 # event: Jobs | the placement of Jobs changes
+@pytest.mark.parametrize("state", ["serving", "being prepared", "engine being built"])
+def test_another_default_priority_restarts_and_rebuilds_nothing(state: str) -> None:
+    if state == "serving":
+        world = engine_wanted().engine_built().all_available()
+    elif state == "being prepared":
+        world = World().settle().stage_runs("convert")
+    else:
+        world = World.of_engine().settle().misses().stage_runs("build", "engine")
+    writes = world.kube.writes
+    with_defaults(world, priorityClassName="enginewright-jobs").settle()
+    assert world.kube.writes == writes
+
+
+def test_only_jobs_have_the_default_priority() -> None:
+    world = with_defaults(World(), priorityClassName="enginewright-jobs").has_gpus().settle()
+    spec = world.job()["spec"]["template"]["spec"]
+    assert spec["priorityClassName"] == "enginewright-jobs"
+    world.job_succeeds()
+    (engine,) = world.all("InferenceEngine")
+    assert engine["spec"]["podTemplate"]["priorityClassName"] == "enginewright-jobs"
+    world.engine_built().all_available()
+    for each in world.all("Deployment"):
+        assert "priorityClassName" not in each["spec"]["template"]["spec"]
+
+
+# event: Jobs | the placement of Jobs changes
 def test_a_job_that_no_node_takes_is_replaced_by_one_with_the_new_placement() -> None:
     world = World(build={"podTemplate": {"nodeSelector": {"pool": "gone"}}}).settle()
     first = world.job()["metadata"]["name"]

@@ -20,6 +20,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
+{{- define "enginewright.jobsPriorityClass" -}}
+{{ include "enginewright.name" . }}-jobs
+{{- end -}}
+
 {{- /* The operator's settings, as one JSON document. */ -}}
 {{- define "enginewright.config" -}}
 {{- $images := dict "cpu" (required "set images.runtime.cpu to the runtime image's variant `cpu`: build it from runtime_image/Containerfile and push it to a registry that your nodes pull from" .Values.images.runtime.cpu) -}}
@@ -36,12 +40,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- with .Values.store.storageClass -}}
 {{- $_ := set $store "storageClass" . -}}
 {{- end -}}
+{{- $jobs := .Values.jobs -}}
+{{- if and .Values.jobsPriorityClass.create (not $jobs.priorityClassName) -}}
+{{- $jobs = merge (dict "priorityClassName" (include "enginewright.jobsPriorityClass" .)) $jobs -}}
+{{- end -}}
 {{- dict
   "images" $images
   "imagePullPolicy" .Values.imagePullPolicy
   "imagePullSecrets" $secrets
   "store" $store
-  "jobs" .Values.jobs
+  "jobs" $jobs
   "fleet" .Values.fleet
   "openshift" .Values.openshift
   "proposeClasses" .Values.accelerators.propose

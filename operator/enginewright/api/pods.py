@@ -319,7 +319,7 @@ class JobTemplate(ApiModel):
     """RuntimeClass of the pods; absent: that of spec.podTemplate for builds on a device, else none."""
 
     priority_class_name: ObjectName | None = None
-    """PriorityClass of the pods."""
+    """PriorityClass of the pods; absent: that of the chart, with which they give way to serving pods."""
 
     security_context: PodSecurityContext = PodSecurityContext()
     """Identity of the pods' processes; the serving pods must be able to read the files that they write."""

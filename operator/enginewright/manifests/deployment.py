@@ -147,7 +147,7 @@ def _comparing(container: Mapping[str, Any], stable_key: str | None) -> dict[str
 def _beside(
     serving: dict[str, Any], *, labels: Mapping[str, str], selector: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return a Deployment with other labels, whose pods never preempt others for they serve nobody yet.
+    """Return a Deployment with other labels, whose pods preempt at most Jobs for they serve nobody yet.
 
     `selector` replaces the component in the serving Deployment's selector.
     """
