@@ -10,6 +10,7 @@ import pytest
 import yaml
 from enginewright.contract import images as contract_images
 from enginewright.controller.settings import load_settings
+from enginewright.plan.types import FleetConfig
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHART = REPOSITORY / "charts/enginewright"
@@ -29,6 +30,7 @@ FULL: Object = {
         "accessMode": "ReadWriteOnce",
         "storageClass": "fast",
     },
+    "fleet": {"limit": 7, "maxFailures": 1, "paused": True},
     "logLevel": "debug",
     "resources": {"limits": {"memory": "1Gi"}},
     "podAnnotations": {"example.com/note": "yes"},
@@ -298,6 +300,7 @@ def test_the_operator_reads_what_the_chart_writes() -> None:
     store = settings.config.store
     assert (store.claim, store.size) == ("models", "1Ti")
     assert (store.access_mode, store.storage_class) == ("ReadWriteOnce", "fast")
+    assert settings.config.fleet == FleetConfig(7, 1, paused=True)
     assert settings.deployment == "enginewright"
     assert settings.namespaces == frozenset({"shop", "home"})
 
@@ -309,6 +312,7 @@ def test_the_operator_reads_the_defaults() -> None:
     assert config.images == {"cpu": "cpu:1"}
     assert config.image_pull_secrets == ()
     assert config.store.storage_class is None
+    assert config.fleet == FleetConfig()
 
 
 def test_where_jobs_run_arrives() -> None:

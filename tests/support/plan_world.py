@@ -104,6 +104,7 @@ class World(Simulation):
             OPENVINO_IMAGE: image_facts("openvino", "1.24.1", 25),
         }
         self.image_failures: dict[str, str] = {}
+        self.turn = True  # the model's, to move to new runtime images
         self.silent: set[str] = set()  # pods that have not answered for long
         self.orphaned: set[str] = set()  # engines whose requester needs them no more
         self.freed_elsewhere: set[str] = set()  # engines to which another model's pods yield
@@ -204,6 +205,7 @@ class World(Simulation):
             nodes=tuple(map(node_view, self.nodes)),
             images=self.images,
             image_failures=self.image_failures,
+            may_move=self.turn,
             store=claim_view(claim) if claim else None,
             jobs=jobs,
             pods=tuple(pod_view(pod) for pod in self.all("Pod") if _has_label(pod, MODEL_LABEL)),

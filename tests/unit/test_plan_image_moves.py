@@ -1,6 +1,5 @@
 """One model and new runtime images: what it is planned with, when it moves, and when it keeps its own."""
 
-from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -8,8 +7,6 @@ from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.contract.reasons import Reason
 from enginewright.contract.verdict import Check
 from enginewright.manifests.labels import ROLLBACK
-from enginewright.plan.types import Facts
-from typing_extensions import override
 
 from tests.support.plan_objects import (
     CPU_IMAGE,
@@ -32,15 +29,10 @@ BAD: Final[Json] = {"uri": "https://models.example/bad.onnx"}
 class Member(World):
     """A model of a fleet, which may be told to wait for its turn."""
 
-    turn = False
-
     def __init__(self, *classes: str | AcceleratorClass, **spec: Any) -> None:
         super().__init__(*classes, **spec)
+        self.turn = False
         self.settle().job_succeeds().all_available().jobs_are_cleaned_away()
-
-    @override
-    def facts(self) -> Facts:
-        return replace(super().facts(), may_move=self.turn)
 
     def upgraded(self, image: str = NEW, **facts: Any) -> "Member":
         like = image_facts("cpu", "1.32.0").model_copy(update=facts)

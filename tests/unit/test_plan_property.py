@@ -291,6 +291,12 @@ class Cluster(RuleBasedStateMachine):
             self.world.image_failures = {}
         self.world.settle()
 
+    @precondition(of_a_model)
+    @rule()
+    def the_turn_to_move_changes(self) -> None:
+        self.world.turn = not self.world.turn
+        self.world.settle()
+
     @rule(
         mode=st.sampled_from(["ReadWriteOnce", "ReadWriteMany"]), name=st.sampled_from(["g", "h"])
     )
@@ -495,6 +501,15 @@ class Cluster(RuleBasedStateMachine):
             ]
             assert len(reported) == 1
         assert self.world.message()
+
+    @precondition(of_a_model)
+    @invariant()
+    def what_waits_for_an_image_or_keeps_its_own_gets_no_pods_of_another(self) -> None:
+        images, wanted = self.world.status.get("images", {}), self.world.status.get("revision", "")
+        revision = self.world.find("ControllerRevision", f"resnet-{wanted}")
+        if images.get("state") in ("Waiting", "Kept") and revision:
+            target = {each["image"] for each in images["target"]}
+            assert not target & {each["image"] for each in revision["data"]["classes"]}
 
     @precondition(of_a_model)
     @invariant()
