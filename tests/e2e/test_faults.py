@@ -26,7 +26,7 @@ def _operator_pods(installed: Namespace) -> dict[str, bool]:
     }
 
 
-def _replace_operator(installed: Namespace) -> None:
+def replace_operator(installed: Namespace) -> None:
     """Kill the operator, and wait for the next one."""
     killed = _operator_pods(installed)
     at_once = ("--grace-period=0", "--force", "--wait=false")
@@ -76,11 +76,11 @@ def test_the_operator_is_killed_while_a_stage_runs(
     extension["type"] = "CustomOperators"
     namespace.apply(_held(name, file_server, "cube.onnx", backends=["cpu"], extensions=[extension]))
     _wait_stage(namespace, name, "fetch")
-    _replace_operator(installed)
+    replace_operator(installed)
     file_server.release(name)
     for stage in HELD_STAGES:
         _wait_stage(namespace, name, stage)
-        _replace_operator(installed)
+        replace_operator(installed)
         (pod,) = _prepare_pods(namespace, name)
         touch = ("--container", stage, "--", "touch", f"/tmp/{stage}")
         namespace.kubectl("exec", pod["metadata"]["name"], *touch)

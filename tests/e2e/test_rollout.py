@@ -9,9 +9,20 @@ import pytest
 
 from hack.samples.revisions import WIDTH
 from tests.e2e import load
-from tests.e2e.harness import Namespace, eventually, inference_model
+from tests.e2e.harness import (
+    GPUS,
+    REPOSITORY,
+    Namespace,
+    eventually,
+    inference_model,
+    run,
+)
+from tests.e2e.test_engines import SHAPES, l4
+from tests.e2e.test_faults import replace_operator
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+__all__ = ["l4"]  # a fixture
 
 HOLD: Final = 10  # seconds
 CANARY: Final = {"replicas": 1, "hold": f"{HOLD}s", "minSamples": 50}
@@ -229,4 +240,183 @@ def test_an_idle_model_is_promoted_by_golden_inferences(team: Namespace) -> None
     team.apply(model(name, "linear-2.onnx", replicas=1))
     eventually(lambda: revision(team, name) != old, 240, "the promotion")
     team.wait_ready(name)
+    team.kubectl("delete", "im", name)
+
+
+# fallback, on devices without CUDA and without a driver
+
+
+IMAGE: Final[dict[str, Any]] = {
+    "inputs": [
+        {
+            "name": "x",
+            "shape": [1, 3, 32, 32],
+            "datatype": "FP32",
+            "data": [0.5] * (3 * 32 * 32),
+        }
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "on", "backends", "body", "reasons"),
+    [
+        ("partly-back", "partly-supported.onnx", "cpu", ["openvino"], IMAGE, {"NodeFallback"}),
+        ("no-cuda", "linear-1.onnx", "l4", ["cuda"], X, {"ProviderMissing", "DriverMissing"}),
+    ],
+)
+def test_an_update_that_falls_back_gets_no_request(
+    l4: Namespace,
+    clients: Callable[..., load.Load],
+    name: str,
+    file: str,
+    on: str,
+    backends: list[str],
+    body: dict[str, Any],
+    reasons: set[str],
+) -> None:
+    """What serves falls back as its owner allows; the update, of the same model, forbids it."""
+    shapes = SHAPES if body is IMAGE else []
+    allowed = model(
+        name, file, on=on, backends=backends, shapes=shapes, fallback={"policy": "Allow"}
+    )
+    l4.apply(allowed)
+    l4.wait_ready(name)
+    old = revision(l4, name)
+    running = clients(name, body)
+    began = time.monotonic()
+    l4.apply(model(name, file, on=on, backends=backends, shapes=shapes))
+    eventually(lambda: "lastFailure" in status(l4, name), 120, "the rejection")
+    reason = str(status(l4, name)["lastFailure"]["reason"])
+    assert reason in reasons
+    rolled_back(l4, name, old, reason)
+    print(f"{name}: from apply to RolledBack and whole: {time.monotonic() - began:.1f} s")
+    no_failures(running, 300)
+    message = l4.condition(name, "RolledBack")["message"]
+    assert "Det" in message or "lib" in message, "it names nodes, or the missing library"
+    events = l4.kubectl("get", "events", "--field-selector", f"involvedObject.name={name}")
+    assert reason in events
+    l4.kubectl("delete", "im", name)
+
+
+def test_an_engine_without_a_driver_gets_no_request(
+    l4: Namespace, clients: Callable[..., load.Load]
+) -> None:
+    name = "no-driver"
+    l4.apply(model(name, "linear-1.onnx", on="l4", backends=["cuda"], fallback={"policy": "Allow"}))
+    l4.wait_ready(name)
+    old = revision(l4, name)
+    running = clients(name, X)
+    l4.apply(model(name, "linear-1.onnx", on="l4", backends=["tensorrt-rtx"]))
+    rolled_back(l4, name, old, "DriverMissing", 240)
+    no_failures(running, 300)
+    l4.kubectl("delete", "im", name)
+
+
+# capacity
+
+
+@pytest.fixture
+def one_device(l4: Namespace) -> Iterator[Namespace]:
+    """All devices but one are in use."""
+    l4.apply(holder(GPUS - 1))
+    l4.kubectl("wait", "--for=condition=Ready", "pod/devices", "--timeout=120s")
+    yield l4
+    l4.kubectl("delete", "pod", "devices", "--grace-period=1")
+
+
+def holder(devices: int) -> dict[str, Any]:
+    """Return a pod that uses some devices."""
+    image = run([str(REPOSITORY / "hack/images"), "list", "cpu"]).split()[1]
+    container = {
+        "name": "devices",
+        "image": image,
+        "command": ["sleep", "3600"],
+        "resources": {"limits": {"nvidia.com/gpu": str(devices)}},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    spec = {
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": 65532,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+        "containers": [container],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "devices"}, "spec": spec}
+
+
+def test_with_one_device_every_strategy_goes_through_or_says_what_is_missing(
+    one_device: Namespace,
+) -> None:
+    name = "single"
+
+    def spec(file: str, strategy: str) -> dict[str, Any]:
+        return model(
+            name,
+            file,
+            replicas=1,
+            on="l4",
+            backends=["cuda"],
+            fallback={"policy": "Allow"},
+            rollout={"strategy": strategy},
+        )
+
+    one_device.apply(spec("linear-1.onnx", "Surge"))
+    one_device.wait_ready(name)
+    first = revision(one_device, name)
+    one_device.apply(spec("linear-2.onnx", "Surge"))
+    found = one_device.wait_condition(name, "Ready", "False", "CapacityBlocked", 120)
+    assert "nvidia.com/gpu" in found["message"]
+    assert one_device.condition(name, "Available")["status"] == "True"
+    assert revision(one_device, name) == first, "it serves, and the canary waits"
+    one_device.apply(spec("linear-2.onnx", "InPlace"))
+    eventually(lambda: revision(one_device, name) != first, 120, "InPlace")
+    one_device.wait_ready(name)
+    second = revision(one_device, name)
+    one_device.apply(spec("linear-1.onnx", "Recreate"))
+    eventually(lambda: revision(one_device, name) != second, 120, "Recreate")
+    one_device.wait_ready(name)
+    one_device.kubectl("delete", "im", name)
+
+
+# the operator dies
+
+
+def test_the_operator_is_killed_three_times_during_a_rollout(
+    team: Namespace, installed: Namespace, clients: Callable[..., load.Load]
+) -> None:
+    name = "killed"
+    team.apply(model(name, "linear-1.onnx"))
+    team.wait_ready(name)
+    old = revision(team, name)
+    running = clients(name, X)
+    team.apply(model(name, "linear-2.onnx"))
+    for wanted in ("Verifying", "Analyzing", "Promoting"):
+
+        def reached(wanted: str = wanted) -> bool:
+            return phase(team, name) == wanted or revision(team, name) != old
+
+        eventually(reached, 240, wanted, interval=0.1)
+        replace_operator(installed)
+    eventually(lambda: revision(team, name) != old, 240, "the promotion")
+    team.wait_ready(name)
+    no_failures(running, 1000)
+    eventually(lambda: whole(team, name, revision(team, name)), 60, "only the new revision")
+    team.kubectl("delete", "im", name)
+
+
+def test_a_source_that_is_gone_takes_nothing_away(
+    team: Namespace, clients: Callable[..., load.Load]
+) -> None:
+    name = "vanished"
+    team.apply(model(name, "linear-1.onnx"))
+    team.wait_ready(name)
+    old = revision(team, name)
+    running = clients(name, X)
+    team.apply(model(name, "no-such-file.onnx"))
+    team.wait_condition(name, "Validated", "False", "SourceUnreachable", 120)
+    assert whole(team, name, old)
+    no_failures(running, 200)
     team.kubectl("delete", "im", name)
