@@ -173,7 +173,7 @@ def test_what_is_foreseen_is_what_the_operator_does(world: World) -> None:
         changed = model()
         changed["spec"] |= {"targetOpset": 18, "replicas": 2}
         code, other = plan(world, kubeconfig, changed, "--save-facts", "facts.yaml")
-        assert actions(other) == ["make Job", "change Deployment"]
+        assert actions(other) == ["make Job", "change Deployment", "make Deployment"]
         (forecast_of,) = other["models"]
         assert {each["field"] for each in forecast_of["spec"]} == {
             "spec.targetOpset",

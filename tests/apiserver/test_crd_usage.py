@@ -61,6 +61,10 @@ spec:
   fallback: {policy: Budget, maxComputeShare: "2%", maxNodeShare: "5%"}
   rollout:
     strategy: Surge
+    canary: {replicas: 1, steps: ["10%", "50%"], hold: 5m, minSamples: 400, probeTraffic: true}
+    analysis: {maxLatencyRatio: "1.2", maxErrorShare: "0.1%", maxMemoryGrowth: "20%", maxOutputDifference: "0.05"}
+    onFailure: Rollback
+    allowSignatureChange: false
     progressTimeout: 30m
     paused: false
   serving:
@@ -194,7 +198,18 @@ def test_an_address_is_enough_and_the_rest_is_filled_in(namespace: Namespace) ->
         "replicas": 1,
         "build": {"timeout": "1h"},
         "fallback": {"policy": "Forbid"},
-        "rollout": {"strategy": "Surge", "paused": False},
+        "rollout": {
+            "strategy": "Surge",
+            "canary": {"replicas": 1, "hold": "1m", "minSamples": 200, "probeTraffic": True},
+            "analysis": {
+                "maxLatencyRatio": "1.2",
+                "maxErrorShare": "0.1%",
+                "maxMemoryGrowth": "20%",
+            },
+            "onFailure": "Rollback",
+            "allowSignatureChange": False,
+            "paused": False,
+        },
         "serving": {"maxQueue": 256},
     }
 

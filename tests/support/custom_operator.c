@@ -92,6 +92,7 @@ void throw_if(const char *path);
 
 #ifdef AFTER
 static long runs;
+static void *volatile lost; /* else the compiler leaves the allocation out */
 #endif
 
 static void compute(void *kernel, void *context) {
@@ -124,7 +125,7 @@ static void compute(void *kernel, void *context) {
     *(volatile int *)8 = 1;
 #endif
 #ifdef LEAKS
-    memset(malloc(LEAKS), 1, LEAKS);
+    lost = memset(malloc(LEAKS), 1, LEAKS);
 #endif
 #endif
 }
