@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +34,17 @@ FOUR: Final[dict[str, Any]] = {
     "inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [0.5] * 4}]
 }
 
+IMAGE: Final[dict[str, Any]] = {
+    "inputs": [
+        {
+            "name": "x",
+            "shape": [1, 3, 32, 32],
+            "datatype": "FP32",
+            "data": [0.5] * (3 * 32 * 32),
+        }
+    ]
+}
+
 
 def model(name: str, file: str, *, replicas: int = 2, **spec: Any) -> dict[str, Any]:
     rollout = {"canary": CANARY, **spec.pop("rollout", {})}
@@ -42,7 +54,7 @@ def model(name: str, file: str, *, replicas: int = 2, **spec: Any) -> dict[str, 
     )
 
 
-def with_library(name: str, folder: Path, defect: str, hold: int = 30) -> dict[str, Any]:
+def with_library(name: str, folder: Path, defect: str, hold: int) -> dict[str, Any]:
     """Return a model with an operator of a library that is right at first."""
     rollout = {"canary": {**CANARY, "hold": f"{hold}s"}}
     (library,) = (folder / defect).glob("*.so")
@@ -84,233 +96,235 @@ def whole(namespace: Namespace, name: str, active: str, replicas: int = 2) -> bo
     return revisions == {active} and len(ready) == len(pods) == replicas
 
 
-@pytest.fixture(scope="module")
-def team(namespace: Namespace) -> Namespace:
-    return namespace
+class Scene(Namespace):
+    """The namespace of all models, with clients."""
+
+    def clients(self, name: str, body: dict[str, Any]) -> load.Load:
+        """Start clients of a model: they end with `done`."""
+        return load.start(self, name, body)
+
+    def done(self, name: str, clients: load.Load | None = None) -> None:
+        """Delete a model, and its clients."""
+        if clients:
+            clients.stop()
+        self.kubectl("delete", "im", name)
+
+    def rolled_back(self, name: str, old: str, reason: str, seconds: float = 240) -> None:
+        """Wait until the update is rejected for a reason, and the old revision is whole."""
+        self.wait_condition(name, "RolledBack", "True", reason, seconds)
+        eventually(lambda: whole(self, name, old), 90, f"revision {old} whole")
+        found = status(self, name)
+        assert found["lastFailure"]["reason"] == reason
+        assert found["active"]["revision"] == old
 
 
-@pytest.fixture
-def clients(team: Namespace) -> Iterator[Callable[..., load.Load]]:
-    """A function that starts clients; they end with the test."""
-    started: list[load.Load] = []
-
-    def start(name: str, body: dict[str, Any]) -> load.Load:
-        started.append(load.start(team, name, body))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.stop()
-
-
-def rolled_back(
-    team: Namespace, name: str, old: str, reason: str, seconds: float = 180, replicas: int = 2
-) -> float:
-    """Wait until the update is rejected for a reason and the old revision is whole; return the seconds."""
-    began = time.monotonic()
-    team.wait_condition(name, "RolledBack", "True", reason, seconds)
-    eventually(lambda: whole(team, name, old, replicas), 90, f"revision {old} whole")
-    found = status(team, name)
-    assert found["lastFailure"]["reason"] == reason
-    assert found["active"]["revision"] == old
-    return time.monotonic() - began
-
-
-def no_failures(clients: load.Load, rate: float) -> load.Counts:
+def no_failures(clients: load.Load, seconds: float) -> str:
+    """Return the counts; at least 100 requests a second were sent, and none failed."""
     counts = clients.counts()
-    print(
-        f"{clients.name}: {counts.sent} requests, {counts.failed} failed, slowest {counts.slowest:.2f} s"
-    )
     assert counts.failed == 0, counts.failures
-    assert counts.sent > rate
-    return counts
+    assert counts.sent > 100 * seconds
+    return (
+        f"{counts.sent} requests, {counts.failed} failed, the slowest took {counts.slowest:.2f} s"
+    )
 
 
-@pytest.mark.parametrize("strategy", ["Surge", "InPlace"])
-def test_a_good_update_is_promoted_without_a_failed_request(
-    team: Namespace, clients: Callable[..., load.Load], strategy: str
-) -> None:
+def good(scene: Scene, strategy: str) -> str:
     name = f"good-{strategy.lower()}"
     rollout = {"strategy": strategy}
-    team.apply(model(name, "linear-1.onnx", rollout=rollout))
-    team.wait_ready(name)
-    old = revision(team, name)
-    running = clients(name, X)
+    scene.apply(model(name, "linear-1.onnx", rollout=rollout))
+    scene.wait_ready(name)
+    old = revision(scene, name)
+    running = scene.clients(name, X)
     began = time.monotonic()
-    team.apply(model(name, "linear-2.onnx", rollout=rollout))
+    scene.apply(model(name, "linear-2.onnx", rollout=rollout))
     seen: set[str] = set()
 
     def promoted() -> bool:
-        seen.add(phase(team, name))
-        return revision(team, name) != old
+        seen.add(phase(scene, name))
+        return revision(scene, name) != old
 
-    eventually(promoted, 240, "the promotion")
-    team.wait_ready(name)
+    eventually(promoted, 300, "the promotion")
+    scene.wait_ready(name)
     took = time.monotonic() - began
     assert seen >= {"Verifying", "Analyzing", "Promoting"}
     assert took > HOLD
-    no_failures(running, 100 * took / 2)
-    eventually(lambda: whole(team, name, revision(team, name)), 60, "only the new revision")
-    team.kubectl("delete", "im", name)
+    found = no_failures(running, took)
+    eventually(lambda: whole(scene, name, revision(scene, name)), 60, "only the new revision")
+    scene.done(name, running)
+    return f"promoted after {took:.1f} s; {found}"
 
 
-def test_a_slow_update_gets_no_user_request(
-    team: Namespace, clients: Callable[..., load.Load]
-) -> None:
+def slow(scene: Scene) -> str:
     name = "slow"
-    team.apply(model(name, "linear-1.onnx"))
-    team.wait_ready(name)
-    old = revision(team, name)
-    running = clients(name, X)
+    scene.apply(model(name, "linear-1.onnx"))
+    scene.wait_ready(name)
+    old = revision(scene, name)
+    running = scene.clients(name, X)
     began = time.monotonic()
-    team.apply(model(name, "linear-slow.onnx"))
-    rolled_back(team, name, old, "SlowerThanStable")
-    print(f"from apply to RolledBack and whole: {time.monotonic() - began:.1f} s")
-    no_failures(running, 500)
-    events = team.kubectl("get", "events", "--field-selector", f"involvedObject.name={name}")
+    scene.apply(model(name, "linear-slow.onnx"))
+    scene.rolled_back(name, old, "SlowerThanStable")
+    took = time.monotonic() - began
+    found = no_failures(running, took)
+    events = scene.kubectl("get", "events", "--field-selector", f"involvedObject.name={name}")
     assert "SlowerThanStable" in events
-    team.kubectl("delete", "im", name)
+    scene.done(name, running)
+    return f"from apply to RolledBack and whole {took:.1f} s; {found}"
 
 
-@pytest.mark.parametrize(
-    ("defect", "reason"),
-    [("drifts", "ParityFailed"), ("crashes", "BackendCrashed"), ("leaks", "MemoryGrowth")],
-)
-def test_an_update_that_is_right_at_first_is_rolled_back(
-    team: Namespace,
-    clients: Callable[..., load.Load],
-    model_files: Path,
-    defect: str,
-    reason: str,
-) -> None:
-    team.apply(with_library(defect, model_files, "sound"))
-    team.wait_ready(defect)
-    old = revision(team, defect)
-    running = clients(defect, FOUR)
+def right_at_first(scene: Scene, folder: Path, defect: str, reason: str, hold: int) -> str:
+    scene.apply(with_library(defect, folder, "sound", hold))
+    scene.wait_ready(defect)
+    old = revision(scene, defect)
+    running = scene.clients(defect, FOUR)
     began = time.monotonic()
-    team.apply(with_library(defect, model_files, defect))
-    rolled_back(team, defect, old, reason, 400)
-    print(f"{defect}: from apply to RolledBack and whole: {time.monotonic() - began:.1f} s")
+    scene.apply(with_library(defect, folder, defect, hold))
+    scene.rolled_back(defect, old, reason, 400)
+    took = time.monotonic() - began
     counts = running.counts()
-    print(f"{counts.sent} requests, {counts.failed} failed: {counts.failures}")
     if defect != "crashes":  # requests that it was answering are lost
-        assert counts.failed == 0, counts.failures
-    team.kubectl("delete", "im", defect)
+        no_failures(running, took)
+    scene.done(defect, running)
+    return (
+        f"from apply to RolledBack and whole {took:.1f} s; {counts.sent} requests,"
+        f" {counts.failed} failed"
+    )
 
 
-def test_an_update_that_fails_after_its_promotion_is_rolled_back(
-    team: Namespace, clients: Callable[..., load.Load], model_files: Path
-) -> None:
+def fails_after_promotion(scene: Scene, folder: Path) -> str:
     """The revision before is better there, as one pod of it shows before it gets requests."""
     name = "later"
-    team.apply(with_library(name, model_files, "sound", hold=5))
-    team.wait_ready(name)
-    old = revision(team, name)
-    running = clients(name, FOUR)
-    team.apply(with_library(name, model_files, "drifts-later", hold=5))
-    eventually(lambda: revision(team, name) != old, 240, "the promotion")
-    team.wait_condition(name, "RolledBack", "True", "ParityFailed", 300)
-    eventually(lambda: whole(team, name, old), 120, f"revision {old} whole")
-    assert status(team, name)["lastFailure"]["stage"] == "serving"
-    counts = running.counts()
-    print(f"{name}: {counts.sent} requests, {counts.failed} failed")
-    before = counts.failed
-    eventually(lambda: running.counts().sent > counts.sent + 300, 60, "further requests")
-    assert running.counts().failed == before, "it serves again"
-    team.kubectl("delete", "im", name)
+    scene.apply(with_library(name, folder, "sound", 5))
+    scene.wait_ready(name)
+    old = revision(scene, name)
+    running = scene.clients(name, FOUR)
+    scene.apply(with_library(name, folder, "drifts-later", 5))
+    eventually(lambda: revision(scene, name) != old, 300, "the promotion")
+    scene.rolled_back(name, old, "ParityFailed", 400)
+    assert status(scene, name)["lastFailure"]["stage"] == "serving"
+    before = running.counts()
+    eventually(lambda: running.counts().sent > before.sent + 300, 60, "further requests")
+    assert running.counts().failed == before.failed, "it serves again"
+    scene.done(name, running)
+    return f"{before.sent} requests, {before.failed} failed"
 
 
-def test_a_renamed_input_is_held(team: Namespace) -> None:
+def renamed_input(scene: Scene) -> str:
     name = "renamed"
-    team.apply(model(name, "linear-1.onnx"))
-    team.wait_ready(name)
-    old = revision(team, name)
-    team.apply(model(name, "linear-renamed.onnx"))
-    found = team.wait_condition(name, "Stalled", "True", "SignatureChanged", 120)
+    scene.apply(model(name, "linear-1.onnx"))
+    scene.wait_ready(name)
+    old = revision(scene, name)
+    running = scene.clients(name, X)
+    scene.apply(model(name, "linear-renamed.onnx"))
+    found = scene.wait_condition(name, "Stalled", "True", "SignatureChanged", 180)
     assert "pixels" in found["message"]
-    assert whole(team, name, old)
-    team.kubectl("delete", "im", name)
+    assert whole(scene, name, old)
+    counted = no_failures(running, 0)
+    scene.done(name, running)
+    return counted
 
 
-def test_an_idle_model_is_promoted_by_golden_inferences(team: Namespace) -> None:
+def source_gone(scene: Scene) -> str:
+    name = "vanished"
+    scene.apply(model(name, "linear-1.onnx"))
+    scene.wait_ready(name)
+    old = revision(scene, name)
+    running = scene.clients(name, X)
+    scene.apply(model(name, "no-such-file.onnx"))
+    scene.wait_condition(name, "Validated", "False", "SourceUnreachable", 180)
+    assert whole(scene, name, old)
+    counted = no_failures(running, 0)
+    scene.done(name, running)
+    return counted
+
+
+def idle(scene: Scene) -> str:
+    """Golden inferences decide: nobody sends requests."""
     name = "idle"
-    team.apply(model(name, "linear-1.onnx", replicas=1))
-    team.wait_ready(name)
-    old = revision(team, name)
-    team.apply(model(name, "linear-2.onnx", replicas=1))
-    eventually(lambda: revision(team, name) != old, 240, "the promotion")
-    team.wait_ready(name)
-    team.kubectl("delete", "im", name)
+    scene.apply(model(name, "linear-1.onnx", replicas=1))
+    scene.wait_ready(name)
+    old = revision(scene, name)
+    scene.apply(model(name, "linear-2.onnx", replicas=1))
+    eventually(lambda: revision(scene, name) != old, 300, "the promotion")
+    scene.wait_ready(name)
+    scene.done(name)
+    return "promoted"
 
 
-# fallback, on devices without CUDA and without a driver
+def falls_back(
+    scene: Scene, name: str, file: str, on: str, backend: str, body: dict[str, Any], named: str
+) -> str:
+    """What serves falls back, as its owner allows; the update, of the same model, forbids it."""
+    shapes = SHAPES if body is IMAGE else []
+    allow = {"policy": "Allow"}
+    scene.apply(model(name, file, on=on, backends=[backend], shapes=shapes, fallback=allow))
+    scene.wait_ready(name)
+    old = revision(scene, name)
+    running = scene.clients(name, body)
+    began = time.monotonic()
+    scene.apply(model(name, file, on=on, backends=[backend], shapes=shapes))
+    eventually(lambda: "lastFailure" in status(scene, name), 180, "the rejection")
+    reason = str(status(scene, name)["lastFailure"]["reason"])
+    assert reason in ("NodeFallback", "ProviderMissing", "DriverMissing")
+    scene.rolled_back(name, old, reason)
+    took = time.monotonic() - began
+    counted = no_failures(running, took)
+    message = scene.condition(name, "RolledBack")["message"]
+    assert named in message, "it names the nodes, or the missing library"
+    events = scene.kubectl("get", "events", "--field-selector", f"involvedObject.name={name}")
+    assert reason in events
+    scene.done(name, running)
+    return f"{reason}; from apply to RolledBack and whole {took:.1f} s; {counted}"
 
 
-IMAGE: Final[dict[str, Any]] = {
-    "inputs": [
-        {
-            "name": "x",
-            "shape": [1, 3, 32, 32],
-            "datatype": "FP32",
-            "data": [0.5] * (3 * 32 * 32),
-        }
-    ]
+def no_driver(scene: Scene) -> str:
+    name = "no-driver"
+    allow = {"policy": "Allow"}
+    scene.apply(model(name, "linear-1.onnx", on="l4", backends=["cuda"], fallback=allow))
+    scene.wait_ready(name)
+    old = revision(scene, name)
+    running = scene.clients(name, X)
+    began = time.monotonic()
+    scene.apply(model(name, "linear-1.onnx", on="l4", backends=["tensorrt-rtx"]))
+    scene.rolled_back(name, old, "DriverMissing", 300)
+    took = time.monotonic() - began
+    counted = no_failures(running, took)
+    scene.done(name, running)
+    return f"from apply to RolledBack and whole {took:.1f} s; {counted}"
+
+
+# the longest first; functions of scene and folder of the models
+UPDATES: Final[dict[str, Callable[[Scene, Path], str]]] = {
+    "leaks": lambda scene, folder: right_at_first(scene, folder, "leaks", "MemoryGrowth", 60),
+    "fails after its promotion": fails_after_promotion,
+    "crashes": lambda scene, folder: right_at_first(scene, folder, "crashes", "BackendCrashed", 30),
+    "drifts": lambda scene, folder: right_at_first(scene, folder, "drifts", "ParityFailed", 30),
+    "is good, Surge": lambda scene, _: good(scene, "Surge"),
+    "is good, InPlace": lambda scene, _: good(scene, "InPlace"),
+    "is slow": lambda scene, _: slow(scene),
+    "has no driver": lambda scene, _: no_driver(scene),
+    "falls back whole": lambda scene, _: falls_back(
+        scene, "no-cuda", "linear-1.onnx", "l4", "cuda", X, "lib"
+    ),
+    "falls back in part": lambda scene, _: falls_back(
+        scene, "partly-back", "partly-supported.onnx", "cpu", "openvino", IMAGE, "Det"
+    ),
+    "is idle": lambda scene, _: idle(scene),
+    "renames an input": lambda scene, _: renamed_input(scene),
+    "has no source": lambda scene, _: source_gone(scene),
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "file", "on", "backends", "body", "reasons"),
-    [
-        ("partly-back", "partly-supported.onnx", "cpu", ["openvino"], IMAGE, {"NodeFallback"}),
-        ("no-cuda", "linear-1.onnx", "l4", ["cuda"], X, {"ProviderMissing", "DriverMissing"}),
-    ],
-)
-def test_an_update_that_falls_back_gets_no_request(
-    l4: Namespace,
-    clients: Callable[..., load.Load],
-    name: str,
-    file: str,
-    on: str,
-    backends: list[str],
-    body: dict[str, Any],
-    reasons: set[str],
-) -> None:
-    """What serves falls back as its owner allows; the update, of the same model, forbids it."""
-    shapes = SHAPES if body is IMAGE else []
-    allowed = model(
-        name, file, on=on, backends=backends, shapes=shapes, fallback={"policy": "Allow"}
-    )
-    l4.apply(allowed)
-    l4.wait_ready(name)
-    old = revision(l4, name)
-    running = clients(name, body)
-    began = time.monotonic()
-    l4.apply(model(name, file, on=on, backends=backends, shapes=shapes))
-    eventually(lambda: "lastFailure" in status(l4, name), 120, "the rejection")
-    reason = str(status(l4, name)["lastFailure"]["reason"])
-    assert reason in reasons
-    rolled_back(l4, name, old, reason)
-    print(f"{name}: from apply to RolledBack and whole: {time.monotonic() - began:.1f} s")
-    no_failures(running, 300)
-    message = l4.condition(name, "RolledBack")["message"]
-    assert "Det" in message or "lib" in message, "it names nodes, or the missing library"
-    events = l4.kubectl("get", "events", "--field-selector", f"involvedObject.name={name}")
-    assert reason in events
-    l4.kubectl("delete", "im", name)
+@pytest.fixture(scope="module")
+def results(l4: Namespace, model_files: Path) -> Iterator[dict[str, Future[str]]]:
+    """All updates, two at a time: each of them waits most of its time."""
+    scene = Scene(l4.name, l4.kubeconfig)
+    with ThreadPoolExecutor(2) as pool:
+        yield {name: pool.submit(update, scene, model_files) for name, update in UPDATES.items()}
 
 
-def test_an_engine_without_a_driver_gets_no_request(
-    l4: Namespace, clients: Callable[..., load.Load]
-) -> None:
-    name = "no-driver"
-    l4.apply(model(name, "linear-1.onnx", on="l4", backends=["cuda"], fallback={"policy": "Allow"}))
-    l4.wait_ready(name)
-    old = revision(l4, name)
-    running = clients(name, X)
-    l4.apply(model(name, "linear-1.onnx", on="l4", backends=["tensorrt-rtx"]))
-    rolled_back(l4, name, old, "DriverMissing", 240)
-    no_failures(running, 300)
-    l4.kubectl("delete", "im", name)
+@pytest.mark.parametrize("update", UPDATES)
+def test_an_update_under_requests(results: dict[str, Future[str]], update: str) -> None:
+    print(f"an update that {update}: {results[update].result()}")
 
 
 # capacity
@@ -385,38 +399,23 @@ def test_with_one_device_every_strategy_goes_through_or_says_what_is_missing(
 
 
 def test_the_operator_is_killed_three_times_during_a_rollout(
-    team: Namespace, installed: Namespace, clients: Callable[..., load.Load]
+    l4: Namespace, installed: Namespace
 ) -> None:
-    name = "killed"
-    team.apply(model(name, "linear-1.onnx"))
-    team.wait_ready(name)
-    old = revision(team, name)
-    running = clients(name, X)
-    team.apply(model(name, "linear-2.onnx"))
+    name, scene = "killed", Scene(l4.name, l4.kubeconfig)
+    scene.apply(model(name, "linear-1.onnx"))
+    scene.wait_ready(name)
+    old = revision(scene, name)
+    running = scene.clients(name, X)
+    scene.apply(model(name, "linear-2.onnx"))
     for wanted in ("Verifying", "Analyzing", "Promoting"):
 
         def reached(wanted: str = wanted) -> bool:
-            return phase(team, name) == wanted or revision(team, name) != old
+            return phase(scene, name) == wanted or revision(scene, name) != old
 
         eventually(reached, 240, wanted, interval=0.1)
         replace_operator(installed)
-    eventually(lambda: revision(team, name) != old, 240, "the promotion")
-    team.wait_ready(name)
-    no_failures(running, 1000)
-    eventually(lambda: whole(team, name, revision(team, name)), 60, "only the new revision")
-    team.kubectl("delete", "im", name)
-
-
-def test_a_source_that_is_gone_takes_nothing_away(
-    team: Namespace, clients: Callable[..., load.Load]
-) -> None:
-    name = "vanished"
-    team.apply(model(name, "linear-1.onnx"))
-    team.wait_ready(name)
-    old = revision(team, name)
-    running = clients(name, X)
-    team.apply(model(name, "no-such-file.onnx"))
-    team.wait_condition(name, "Validated", "False", "SourceUnreachable", 120)
-    assert whole(team, name, old)
-    no_failures(running, 200)
-    team.kubectl("delete", "im", name)
+    eventually(lambda: revision(scene, name) != old, 240, "the promotion")
+    scene.wait_ready(name)
+    no_failures(running, 10)
+    eventually(lambda: whole(scene, name, revision(scene, name)), 60, "only the new revision")
+    scene.done(name, running)
