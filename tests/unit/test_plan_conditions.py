@@ -7,7 +7,10 @@ from typing import Final
 
 import pytest
 from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Published
+from enginewright.contract.signature import PublishedSignature, TensorText
 from enginewright.contract.verdict import Check, FallbackVerdict
+from enginewright.manifests.labels import ROLLBACK
 
 from tests.support.plan_objects import CPU_IMAGE, MODEL, OTHER, SECOND, published, verdict
 from tests.support.plan_world import World, serving
@@ -132,6 +135,48 @@ def paused_update() -> World:
     return world.edit(source=OTHER).job_succeeds(published(key="b" * 64))
 
 
+CANARY: Final = {"canary": {"replicas": 1, "hold": "1m"}}
+
+
+def verifying() -> World:
+    return serving(rollout=CANARY).edit(source=OTHER).job_succeeds(SECOND)
+
+
+def analyzing() -> World:
+    return verifying().canary_available()
+
+
+def canary_crashes() -> World:
+    world = analyzing()
+    world.crash(world.canaries()[0]["metadata"]["name"], Reason.BACKEND_CRASHED, index=0)
+    return world.settle()
+
+
+def promoted_in_vain() -> World:
+    """Have a sidecar refuse a pod of a revision that is being promoted after its canary."""
+    world = analyzing().later(seconds=61)
+    for pod in world.canary_pods():
+        wrong = verdict(failed={Check.GOLDEN: Reason.PARITY_FAILED})
+        world.verdicts[pod["metadata"]["name"]] = wrong
+    return world.settle()
+
+
+def rolled_back_by_user() -> World:
+    world = analyzing()
+    return world.annotate(ROLLBACK, world.status["revision"])
+
+
+def describing(result: Published, tensor: str) -> Published:
+    signature = PublishedSignature.of([TensorText.read(tensor)], [TensorText.read("y:FP32[-1,10]")])
+    return result.model_copy(update={"signature": signature})
+
+
+def breaks_clients() -> World:
+    world = World(replicas=2).settle().job_succeeds(describing(published(), "x:FP32[-1,3]"))
+    world.all_available().edit(source=OTHER)
+    return world.job_succeeds(describing(SECOND, "pixels:FP32[-1,3]"))
+
+
 def update_fails() -> World:
     return updating().rolling(available=2).new_pod_fails(Reason.PROVIDER_MISSING)
 
@@ -212,7 +257,16 @@ STATES: Final[dict[str, Callable[[], World]]] = {
     ),
     "update given up without a reason": lambda: updating().rolling(available=2, stuck=True),
     "update, the API server refuses its pods": lambda: refused(updating().rolling(available=2)),
+    "update, its canary is verified": verifying,
+    "update, no device for its canary": lambda: verifying().canary_unschedulable(),
+    "update, its canary gets requests": analyzing,
+    "update, promoted after its canary": lambda: analyzing().later(seconds=61),
+    "update, its canary crashes": canary_crashes,
+    "update, rolled back while it is promoted": promoted_in_vain,
+    "update, rolled back by a user": rolled_back_by_user,
+    "update, its signature breaks clients": breaks_clients,
     "paused, an update is held back": paused_update,
+    "paused, a canary stays as it is": lambda: analyzing().edit(rollout={**CANARY, "paused": True}),
     "paused, nothing to hold back": lambda: serving().edit(rollout={"paused": True}),
     "paused before anything served": lambda: (
         World(rollout={"paused": True}).settle().job_succeeds()

@@ -1,0 +1,129 @@
+"""What tools that wait for a model make of it, in every state: kstatus, and Argo CD by the documented check."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from lupa.lua51 import LuaRuntime
+
+from tests.support.kstatus import BUILD_SECONDS, Computed, compute
+from tests.support.plan_objects import OTHER
+from tests.support.plan_world import World, conditions_of, serving
+from tests.unit.test_plan_conditions import STATES
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "rollouts.md"
+Json = dict[str, Any]
+
+pytestmark = pytest.mark.timeout(BUILD_SECONDS + 60)
+
+
+def model(world: World) -> Json:
+    assert world.model
+    return world.model
+
+
+def of_state(obj: Json) -> str:
+    """Return which of the three conditions that exclude each other is True."""
+    (found,) = [
+        kind
+        for kind in ("Ready", "Reconciling", "Stalled")
+        if conditions_of(obj)[kind][0] == "True"
+    ]
+    return found
+
+
+def unseen_edit() -> Json:
+    """Return a serving model whose spec has changed, before the operator has seen it."""
+    obj = model(serving())
+    obj["metadata"]["generation"] += 1
+    obj["spec"] = {**obj["spec"], "source": OTHER}
+    return obj
+
+
+def new() -> Json:
+    """Return a model that the operator has not seen."""
+    return {**model(World()), "status": {}}
+
+
+def deleted() -> Json:
+    obj = model(serving())
+    obj["metadata"]["deletionTimestamp"] = "2026-11-23T12:00:00Z"
+    return obj
+
+
+@pytest.fixture(scope="module")
+def objects() -> dict[str, Json]:
+    return {state: model(make()) for state, make in STATES.items()}
+
+
+# kstatus
+
+
+@pytest.fixture(scope="module")
+def computed(objects: dict[str, Json]) -> dict[str, Computed]:
+    return dict(zip(objects, compute(objects.values()), strict=True))
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_kstatus_reads_it_rightly(
+    objects: dict[str, Json], computed: dict[str, Computed], state: str
+) -> None:
+    wanted = {"Ready": "Current", "Reconciling": "InProgress", "Stalled": "Failed"}
+    found = computed[state]
+    assert found.sig == found.flux == wanted[of_state(objects[state])]
+
+
+def test_kstatus_shows_the_message_of_a_failure(computed: dict[str, Computed]) -> None:
+    assert "was rejected" in computed["update, its canary crashes"].message
+
+
+@pytest.mark.parametrize(
+    ("obj", "wanted"),
+    [(unseen_edit(), "InProgress"), (deleted(), "Terminating"), (new(), "Current")],
+    ids=["edited", "deleted", "new"],
+)
+def test_kstatus_before_the_operator_has_seen_it(obj: Json, wanted: str) -> None:
+    (found,) = compute([obj])
+    assert found.sig == found.flux == wanted
+
+
+# Argo CD
+
+
+def health(obj: Json) -> tuple[str, str]:
+    """Return status and message by the check in the document."""
+    (block,) = [
+        each.removeprefix("yaml\n")
+        for each in PAGE.read_text().split("```")
+        if "resource.customizations.health" in each
+    ]
+    ((name, script),) = yaml.safe_load(block)["data"].items()
+    group, kind = name.removeprefix("resource.customizations.health.").split("_")
+    assert obj["kind"] == kind
+    assert obj["apiVersion"].startswith(f"{group}/")
+    lua = LuaRuntime()
+    lua.globals().obj = lua.table_from(obj, recursive=True)
+    found = lua.execute(script)
+    return str(found["status"]), str(found["message"])
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_argo_cd_reads_it_rightly(objects: dict[str, Json], state: str) -> None:
+    obj = objects[state]
+    wanted = {"Ready": "Healthy", "Reconciling": "Progressing", "Stalled": "Degraded"}
+    is_paused = conditions_of(obj)["Ready"] == ("False", "Suspended")
+    status, message = health(obj)
+    assert status == ("Suspended" if is_paused else wanted[of_state(obj)])
+    (ready,) = [each for each in obj["status"]["conditions"] if each["type"] == "Ready"]
+    assert message == ready["message"]
+
+
+@pytest.mark.parametrize("obj", [unseen_edit(), new()], ids=["edited", "new"])
+def test_argo_cd_waits_for_the_operator(obj: Json) -> None:
+    assert health(obj) == ("Progressing", "waiting for the operator")
+
+
+def test_every_answer_occurs(objects: dict[str, Json]) -> None:
+    found = {health(each)[0] for each in objects.values()}
+    assert found == {"Healthy", "Progressing", "Degraded", "Suspended"}
