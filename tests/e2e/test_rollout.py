@@ -60,7 +60,8 @@ def with_library(name: str, folder: Path, defect: str, hold: int) -> dict[str, A
     (library,) = (folder / defect).glob("*.so")
     extension = {"uri": f"pvc://models/{defect}/{library.name}", "sha256": library.stem}
     extensions = [{**extension, "type": "CustomOperators"}]
-    return model(name, "cube.onnx", extensions=extensions, rollout=rollout)
+    limits = {"resources": {"requests": {"cpu": "250m"}, "limits": {"memory": "1Gi"}}}
+    return model(name, "cube.onnx", extensions=extensions, rollout=rollout, podTemplate=limits)
 
 
 def status(namespace: Namespace, name: str) -> dict[str, Any]:
@@ -109,10 +110,12 @@ class Scene(Namespace):
             clients.stop()
         self.kubectl("delete", "im", name)
 
-    def rolled_back(self, name: str, old: str, reason: str, seconds: float = 240) -> None:
+    def rolled_back(
+        self, name: str, old: str, reason: str, seconds: float = 240, replicas: int = 2
+    ) -> None:
         """Wait until the update is rejected for a reason, and the old revision is whole."""
         self.wait_condition(name, "RolledBack", "True", reason, seconds)
-        eventually(lambda: whole(self, name, old), 90, f"revision {old} whole")
+        eventually(lambda: whole(self, name, old, replicas), 90, f"revision {old} whole")
         found = status(self, name)
         assert found["lastFailure"]["reason"] == reason
         assert found["active"]["revision"] == old
@@ -256,16 +259,17 @@ def falls_back(
     """What serves falls back, as its owner allows; the update, of the same model, forbids it."""
     shapes = SHAPES if body is IMAGE else []
     allow = {"policy": "Allow"}
-    scene.apply(model(name, file, on=on, backends=[backend], shapes=shapes, fallback=allow))
+    fixed: dict[str, Any] = {"on": on, "backends": [backend], "shapes": shapes, "replicas": 1}
+    scene.apply(model(name, file, fallback=allow, **fixed))
     scene.wait_ready(name)
     old = revision(scene, name)
     running = scene.clients(name, body)
     began = time.monotonic()
-    scene.apply(model(name, file, on=on, backends=[backend], shapes=shapes))
+    scene.apply(model(name, file, **fixed))
     eventually(lambda: "lastFailure" in status(scene, name), 180, "the rejection")
     reason = str(status(scene, name)["lastFailure"]["reason"])
     assert reason in ("NodeFallback", "ProviderMissing", "DriverMissing")
-    scene.rolled_back(name, old, reason)
+    scene.rolled_back(name, old, reason, replicas=1)
     took = time.monotonic() - began
     counted = no_failures(running, took)
     message = scene.condition(name, "RolledBack")["message"]
@@ -279,13 +283,15 @@ def falls_back(
 def no_driver(scene: Scene) -> str:
     name = "no-driver"
     allow = {"policy": "Allow"}
-    scene.apply(model(name, "linear-1.onnx", on="l4", backends=["cuda"], fallback=allow))
+    fixed: dict[str, Any] = {"on": "l4", "replicas": 1}
+    fixed["rollout"] = {"allowSignatureChange": True}
+    scene.apply(model(name, "linear-1.onnx", backends=["cuda"], fallback=allow, **fixed))
     scene.wait_ready(name)
     old = revision(scene, name)
     running = scene.clients(name, X)
     began = time.monotonic()
-    scene.apply(model(name, "linear-1.onnx", on="l4", backends=["tensorrt-rtx"]))
-    scene.rolled_back(name, old, "DriverMissing", 300)
+    scene.apply(model(name, "linear-1.onnx", backends=["tensorrt-rtx"], **fixed))
+    scene.rolled_back(name, old, "DriverMissing", 300, replicas=1)
     took = time.monotonic() - began
     counted = no_failures(running, took)
     scene.done(name, running)

@@ -99,7 +99,7 @@ class Measurements(Message):
     golden_failed: int = 0
     """Golden inferences that the server could not run, or did not answer in time; not those for which it was too busy."""
     memory: Annotated[tuple[MemorySample, ...], Field(max_length=WINDOWS)] = ()
-    """Resident memory of the server: Unix time and bytes, every 5 s, older ones further apart, oldest first."""
+    """Resident memory of the server: Unix time and bytes, every 2 s, older ones further apart, oldest first."""
     latencies: Annotated[tuple[LatencySeries, ...], Field(max_length=2 * SERIES)] = ()
     """Times in the model, see below, of at most 16 size classes and of the golden samples."""
     answers: AnswerChange | None = None

@@ -72,7 +72,7 @@ class SidecarSettings:
     )
     benchmark_ratio: float = 2.0  # of the class's benchmark, measured without other load
 
-    memory_interval: float = 5.0  # between samples of the server's memory
+    memory_interval: float = 2.0  # between samples of the server's memory
     measurements_age: float = 1.0  # of the server's report in /measurements, at most
 
     error_window: float = 60.0
