@@ -74,16 +74,17 @@ async def _watch(
     stop: asyncio.Event,
     stopping: asyncio.Task[bool],
 ) -> None:
-    """Run kopf until `stop`, or until it fails.
+    """Run kopf until `stop`, until it fails, or until there is a kind that it does not watch.
 
     At its end kopf waits 5 s for every task that was started after it: also for an open scrape of our
     metrics, so the HTTP server is closed first, and for its own tasks if they were still listing.
     """
     unwatch = asyncio.Event()
+    outdated = asyncio.create_task(app.informer.outdated.wait())
     known = asyncio.all_tasks()
     tasks = await kopf.spawn_tasks(
         registry=_registry(app),
-        settings=_settings(app.watches),
+        settings=_settings(app.informer.present),
         clusterwide=settings.namespaces is None,
         namespaces=settings.namespaces or (),
         # Peering is off, but without an identity kopf asks for the user's name, which a pod lacks.
@@ -92,8 +93,13 @@ async def _watch(
     )
     _on_signals(stop)  # kopf has replaced the handlers
     watching = asyncio.create_task(kopf.run_tasks(tasks, ignored=known))
-    await asyncio.wait((watching, stopping), return_when=asyncio.FIRST_COMPLETED)
-    if stopping.done():
+    await asyncio.wait((watching, stopping, outdated), return_when=asyncio.FIRST_COMPLETED)
+    outdated.cancel()
+    if app.informer.outdated.is_set():
+        message = "the cluster has a kind of objects that is not watched: exiting, to start again"
+        logging.getLogger(__name__).info(message)
+        stop.set()
+    if not watching.done():
         for name in (
             "kopf",
             "asyncio",
@@ -124,7 +130,7 @@ def _registry(app: OperatorApplication) -> kopf.OperatorRegistry:
 
     registry = kopf.OperatorRegistry()
     kopf.on.login(registry=registry)(_login)
-    for resource in (watch.resource for watch in app.watches):
+    for resource in (watch.resource for watch in app.informer.present):
         place = (resource.group, resource.version, resource.plural)
         kopf.on.event(*place, id=resource.plural, param=resource, registry=registry)(handle)
     return registry

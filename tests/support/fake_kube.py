@@ -41,6 +41,7 @@ class FakeKube:
         self.objects: dict[Key, JsonObject] = {}
         self.calls: Counter[str] = Counter()
         self.fail: dict[str, list[KubeError]] = {}
+        self.lacks: set[str] = set()  # kinds whose CRD is not installed
         self.refused_after: int | None = None
         self.rewrite: Callable[[JsonObject], object] = lambda _obj: None
         self._now = now
@@ -106,6 +107,8 @@ class FakeKube:
         fields: str | None = None,
     ) -> Listing:
         """Return copies of the currently stored objects of a kind."""
+        if resource.kind in self.lacks:
+            raise NotFound("404 page not found", code=404)
         wanted = dict(pair.split("=") for pair in (labels or "").split(",") if pair)
         name = (fields or "").removeprefix("metadata.name=")
         items = [

@@ -31,6 +31,8 @@ from enginewright.observed.jobs import JobView, job_view
 from enginewright.observed.nodes import node_view
 from enginewright.observed.pods import JOB_NAME, pod_view
 from enginewright.observed.revisions import revision_view
+from enginewright.observed.routes import route_view
+from enginewright.observed.services import service_view
 from enginewright.plan.engines import BuildFacts, Ended, EnginePlan, plan_engine
 from enginewright.plan.engines_wanted import build_hash
 from enginewright.plan.plan import plan
@@ -99,6 +101,7 @@ class World(Simulation):
             for each in classes or ["cpu"]
         ]
         self.nodes = [node("node-1"), node("node-2")]
+        self.has_routes = True  # the CRDs of the Gateway API
         self.images = {
             CPU_IMAGE: image_facts("cpu"),
             OPENVINO_IMAGE: image_facts("openvino", "1.24.1", 25),
@@ -214,6 +217,8 @@ class World(Simulation):
             trials=tuple(each for each in deployments if each.is_trial),
             budgets=tuple(map(budget_view, self.all("PodDisruptionBudget"))),
             autoscalers=tuple(map(autoscaler_view, self.all("HorizontalPodAutoscaler"))),
+            services=tuple(map(service_view, self.all("Service"))),
+            routes=tuple(map(route_view, self.all("HTTPRoute"))) if self.has_routes else None,
             revisions=tuple(map(revision_view, self.all("ControllerRevision"))),
             engines={
                 each["metadata"]["name"]: InferenceEngine.model_validate(each)

@@ -325,6 +325,24 @@ def test_what_cannot_be_resolved_is_refused(
     assert found.steps == ()
 
 
+@pytest.mark.parametrize(("lacks", "verdict"), [({"HTTPRoute"}, "refused"), (set(), "unchanged")])
+async def test_a_route_is_refused_where_the_cluster_lacks_the_gateway_api(
+    lacks: set[str], verdict: str
+) -> None:
+    world = serving()
+    world.kube.lacks = lacks
+    spec = {**world.spec, "serving": {"route": {"parentRefs": [{"name": "public"}]}}}
+    applied = Applied(manifest(spec), ())
+    gathered = await gather(world.kube, [(NAMESPACE, applied)])
+    known = around(world, exists=True).model_copy(update={"has_routes": gathered.has_routes})
+    found = forecast(
+        facts(applied, (), known, NAMESPACE), live_model(known, NAMESPACE, MODEL), nodes_known=True
+    )
+    assert found.verdict == verdict
+    reasons = [each.reason for each in found.refusals]
+    assert reasons == (["GatewayAPIMissing"] if lacks else [])
+
+
 def test_an_image_that_nobody_has_asked_is_waited_for() -> None:
     world = World()
     world.images = {}

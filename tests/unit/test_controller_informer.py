@@ -11,6 +11,7 @@ from enginewright.kube.errors import Forbidden, NotFound
 from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
     CLAIMS,
+    HTTP_ROUTES,
     INFERENCE_ENGINES,
     INFERENCE_MODELS,
     JOBS,
@@ -38,6 +39,7 @@ class Informed:
         watched = (
             Watch(ACCELERATOR_CLASSES),
             Watch(JOBS, labels="managed=yes"),
+            Watch(HTTP_ROUTES, optional=True),
             Watch(INFERENCE_MODELS),
         )
         self.informer = Informer(self.kube, Router(self.cache, sinks), watched)
@@ -107,7 +109,7 @@ async def test_what_vanished_before_a_watch_restarted_is_found_in_seconds(world:
     await asyncio.sleep(10)
     assert world.models == [ModelKey(NAMESPACE, "m")]
     await asyncio.sleep(600)
-    assert world.kube.calls["list"] - listed == 3, "one listing for each kind"
+    assert world.kube.calls["list"] - listed == 4, "one listing for each kind"
     relisting.cancel()
 
 
@@ -122,6 +124,44 @@ async def test_a_listing_that_fails_is_tried_again_in_seconds(world: Informed) -
     await asyncio.sleep(60)
     relisting.cancel()
     assert world.cache.get(INFERENCE_MODELS, NAMESPACE, "m") is None
+
+
+async def test_a_kind_that_the_cluster_may_lack_is_not_waited_for() -> None:
+    world = Informed()
+    world.kube.lacks = {"HTTPRoute"}
+    world.add("InferenceModel", "m")
+    await world.informer.first_listing()
+    assert world.informer.synced
+    assert HTTP_ROUTES not in [each.resource for each in world.informer.present]
+    assert INFERENCE_MODELS in [each.resource for each in world.informer.present]
+    assert not world.cache.is_known(HTTP_ROUTES)
+    assert not world.informer.outdated.is_set()
+
+
+async def test_a_kind_that_is_installed_later_is_found_by_the_next_listing() -> None:
+    world = Informed()
+    world.kube.lacks = {"HTTPRoute"}
+    await world.informer.first_listing()
+    world.kube.lacks = set()
+    await world.informer.list_all()
+    assert world.informer.outdated.is_set()
+    assert HTTP_ROUTES in [each.resource for each in world.informer.present]
+    assert world.cache.is_known(HTTP_ROUTES)
+
+
+async def test_a_kind_that_is_removed_is_forgotten_and_every_model_is_planned_again() -> None:
+    world = Informed()
+    world.add("InferenceModel", "m")
+    world.add("HTTPRoute", "r")
+    await world.informer.first_listing()
+    assert world.cache.get(HTTP_ROUTES, NAMESPACE, "r")
+    world.models.clear()
+    world.kube.lacks = {"HTTPRoute"}
+    await world.informer.list_all()
+    assert not world.cache.is_known(HTTP_ROUTES)
+    assert world.cache.get(HTTP_ROUTES, NAMESPACE, "r") is None
+    assert world.models == [ModelKey(NAMESPACE, "m")]
+    assert not world.informer.outdated.is_set()
 
 
 def test_models_are_listed_last_and_the_claim_by_name() -> None:

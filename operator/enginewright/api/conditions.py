@@ -33,6 +33,7 @@ class ConditionType(StrEnum):
     PLACEMENT_VERIFIED = "PlacementVerified"  # nodes run where `spec.fallback` promises, as ONNX Runtime reports for the live session
     ROLLED_BACK = "RolledBack"  # the current spec's revision failed, and the last good one serves; normally False
     FALLBACK_ACTIVE = "FallbackActive"  # nodes run elsewhere than on the chosen backend, beyond the budget; normally False
+    ROUTE_ACCEPTED = "RouteAccepted"  # every gateway of `spec.serving.route` has accepted the HTTPRoute; absent without that field
 
 
 class StatusReason(StrEnum):
@@ -75,6 +76,11 @@ class StatusReason(StrEnum):
     FLEET_STOPPED = "FleetStopped"  # an Event: too many models do not run right with a new image
     REFRESHED = "Refreshed"  # an Event: the source was fetched again
     EDIT_UNDONE = "EditUndone"  # an Event: somebody's edit of an object was reverted
+    GATEWAY_API_MISSING = (
+        "GatewayAPIMissing"  # the model asks for a route, and the cluster has no HTTPRoutes
+    )
+    ROUTE_ACCEPTED = "RouteAccepted"  # every gateway has accepted the model's HTTPRoute
+    ROUTE_REJECTED = "RouteRejected"  # a gateway refuses the HTTPRoute: see the message
     SCALED_TO_ZERO = "ScaledToZero"  # the spec requests no pods
     UNSUPPORTED_FIELD = (
         "UnsupportedField"  # the spec has a field that this version does not support

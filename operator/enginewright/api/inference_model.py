@@ -16,6 +16,7 @@ from enginewright.api.pods import (
     PodTemplate,
     Resources,
 )
+from enginewright.api.route import Route
 from enginewright.api.scalars import (
     DnsLabel,
     Duration,
@@ -464,6 +465,9 @@ class Serving(ApiModel):
 
     autoscaling: Autoscaling | None = None
     """How the number of pods follows the load: a HorizontalPodAutoscaler for each class. Changing it creates no revision."""
+
+    route: Route | None = None
+    """An HTTPRoute of the Gateway API for requests to /v2/models/NAME, which gives a canary the exact shares of rollout.canary.steps, and at most the first of them before; requests to the model's Service then never reach a canary. Absent: none; a canary gets the share of its pods. Changing it creates no revision."""
 
     startup_timeout: Annotated[Duration | None, between("a startupTimeout", "10s", "24h")] = None
     """How long the server may take to load and verify the model before it is restarted, such as 30m, from 10s to 24h; absent: 10m."""

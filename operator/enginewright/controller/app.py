@@ -71,7 +71,6 @@ class OperatorApplication:
         executor = Executor(self._client, cache, written=self._written)
         pods = PodCatchUp(self._client, cache)
         self._recorder = EventRecorder(self._client)
-        self.watches = watches(settings.config.store.claim)
         self._images = ImageReconciler(
             self._client,
             cache,
@@ -176,7 +175,10 @@ class OperatorApplication:
             ),
         )
         self.informer = Informer(
-            self._client, self.router, self.watches, namespaces=settings.namespaces
+            self._client,
+            self.router,
+            watches(settings.config.store.claim),
+            namespaces=settings.namespaces,
         )
         ModelCollector(cache, registry, leads=self._leadership.release.may_act)
         FleetCollector(fleet, registry, leads=self._leadership.release.may_act)

@@ -30,6 +30,7 @@ class ObjectCache:
         self._objects: dict[Resource, dict[_Name, JsonObject]] = {}
         self._children: dict[Resource, dict[_Owner, dict[str, JsonObject]]] = {}
         self._listeners: dict[Resource, _Listener] = {}
+        self._known: set[Resource] = set()  # kinds that were listed
         self._changes: Counter[Resource] = Counter()
         self._tombstones: OrderedDict[str, None] = OrderedDict()
         self._views = Views()
@@ -55,6 +56,7 @@ class ObjectCache:
 
         Objects newer than the listing stay: they were created after it.
         """
+        self._known.add(resource)
         changed = [taken for obj in listing.items if (taken := self._take(resource, obj))]
         listed = {name_of(obj) for obj in listing.items}
         as_of = _version(listing.resource_version)
@@ -69,6 +71,18 @@ class ObjectCache:
     def listen(self, resource: Resource, listener: _Listener) -> None:
         """Call `listener` with name and object whenever one of a kind is kept; None: it is deleted."""
         self._listeners[resource] = listener
+
+    def is_known(self, resource: Resource) -> bool:
+        """Return whether the API server had this kind at its last listing."""
+        return resource in self._known
+
+    def forget_kind(self, resource: Resource) -> bool:
+        """Forget a kind that the API server does not have; returns whether it had."""
+        for obj in self.all(resource):
+            self._forget(resource, obj)
+        was_known = self.is_known(resource)
+        self._known.discard(resource)
+        return was_known
 
     def get(self, resource: Resource, namespace: str | None, name: str) -> JsonObject | None:
         """Return an object, which must not be modified."""

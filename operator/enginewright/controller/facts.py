@@ -23,6 +23,8 @@ from enginewright.controller.observe import (
     NODE,
     POD,
     REVISION,
+    ROUTE,
+    SERVICE,
     Kind,
     Viewed,
 )
@@ -92,6 +94,8 @@ def gather(
         trials=tuple(each for each in deployments if each.is_trial),
         budgets=children(BUDGET),
         autoscalers=children(AUTOSCALER),
+        services=children(SERVICE),
+        routes=children(ROUTE) if cache.is_known(ROUTE.resource) else None,
         revisions=children(REVISION),
         engines=_Engines(cache, namespace),
         engine_pods={

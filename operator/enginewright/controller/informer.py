@@ -4,6 +4,9 @@ The first listing precedes any reconcile, so that no plan is made from incomplet
 lists again before it acts: a watch may hang for minutes without an error, and the previous leader's
 writes must not be undone. Later listings remove objects that were deleted while a watch was broken,
 which kopf does not report: whenever kopf has restarted a watch, and hourly.
+
+A kind that the cluster may lack is not watched where it is missing. Once it exists the process ends,
+and begins again with a watch of it.
 """
 
 import asyncio
@@ -23,6 +26,7 @@ from enginewright.kube.resources import (
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
     HORIZONTAL_POD_AUTOSCALERS,
+    HTTP_ROUTES,
     INFERENCE_ENGINES,
     INFERENCE_MODELS,
     JOBS,
@@ -49,6 +53,7 @@ class Watch:
     resource: Resource
     labels: str | None = None
     fields: str | None = None
+    optional: bool = False  # a kind that the cluster may lack
 
 
 def watches(claim: str) -> tuple[Watch, ...]:
@@ -68,6 +73,7 @@ def watches(claim: str) -> tuple[Watch, ...]:
         Watch(SERVICES, labels=MANAGED),
         Watch(DISRUPTION_BUDGETS, labels=MANAGED),
         Watch(HORIZONTAL_POD_AUTOSCALERS, labels=MANAGED),
+        Watch(HTTP_ROUTES, labels=MANAGED, optional=True),
         Watch(INFERENCE_ENGINES),
         Watch(INFERENCE_MODELS),
     )
@@ -89,7 +95,15 @@ class Informer:
         self._watched = watched
         self._namespaces = namespaces
         self._watch_restarted = asyncio.Event()
+        self._missing: set[Resource] = set()  # optional kinds
         self.synced = False
+        # set when the cluster has got an optional kind that it lacked before
+        self.outdated = asyncio.Event()
+
+    @property
+    def present(self) -> tuple[Watch, ...]:
+        """Return what the cluster has of everything that is watched, as of the last listing."""
+        return tuple(each for each in self._watched if each.resource not in self._missing)
 
     async def first_listing(self) -> None:
         """List every kind, waiting for those that cannot be listed yet; logs what is missing."""
@@ -140,12 +154,19 @@ class Informer:
         try:
             listing = await self._list(watch)
         except NotFound:
+            if watch.optional:
+                self._missing.add(resource)
+                self._router.missing(resource)
+                return None
             return (
                 f"the API server does not know {resource.plural}.{resource.group}:"
                 " install Enginewright's CRDs (kubectl apply --server-side -f crds/)"
             )
         except KubeError as error:
             return f"cannot list {resource.plural}: {error.message}"
+        if resource in self._missing:
+            self._missing.discard(resource)
+            self.outdated.set()
         changed = self._router.listing(resource, listing)
         _logger.debug(
             "listed %s: %d objects, %d changed", resource.plural, len(listing.items), changed

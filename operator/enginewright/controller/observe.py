@@ -11,9 +11,11 @@ from enginewright.kube.resources import (
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
     HORIZONTAL_POD_AUTOSCALERS,
+    HTTP_ROUTES,
     JOBS,
     NODES,
     PODS,
+    SERVICES,
     Resource,
 )
 from enginewright.observed.autoscalers import AutoscalerView, autoscaler_view
@@ -25,6 +27,8 @@ from enginewright.observed.jobs import JobView, job_view
 from enginewright.observed.nodes import NodeView, node_view
 from enginewright.observed.pods import PodView, pod_view
 from enginewright.observed.revisions import RevisionView, revision_view
+from enginewright.observed.routes import RouteView, route_view
+from enginewright.observed.services import ServiceView, service_view
 
 Viewed = TypeVar("Viewed", bound=ObservedObject)
 
@@ -45,6 +49,8 @@ JOB: Final[Kind[JobView]] = Kind(JOBS, job_view)
 NODE: Final[Kind[NodeView]] = Kind(NODES, node_view)
 POD: Final[Kind[PodView]] = Kind(PODS, pod_view)
 REVISION: Final[Kind[RevisionView]] = Kind(CONTROLLER_REVISIONS, revision_view)
+ROUTE: Final[Kind[RouteView]] = Kind(HTTP_ROUTES, route_view)
+SERVICE: Final[Kind[ServiceView]] = Kind(SERVICES, service_view)
 
 
 class Views:

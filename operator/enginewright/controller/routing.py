@@ -66,6 +66,11 @@ class Router:
             self._route(resource, obj)
         return len(changed)
 
+    def missing(self, resource: Resource) -> None:
+        """Handle that the API server does not have a kind."""
+        if self._cache.forget_kind(resource):
+            self.all_models()
+
     def written(self, resource: Resource, obj: Mapping[str, Any]) -> None:
         """Queue the keys affected by an object that another of our controllers has written."""
         if resource == INFERENCE_ENGINES:

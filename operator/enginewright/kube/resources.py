@@ -58,6 +58,8 @@ DISRUPTION_BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", "Po
 HORIZONTAL_POD_AUTOSCALERS: Final = Resource(
     "autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"
 )
+# of the Gateway API, which a cluster may lack
+HTTP_ROUTES: Final = Resource("gateway.networking.k8s.io", "v1", "httproutes", "HTTPRoute")
 CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 NODES: Final = Resource("", "v1", "nodes", "Node", namespaced=False)
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap")
@@ -77,6 +79,7 @@ _BY_KIND: Final = {
         SERVICES,
         DISRUPTION_BUDGETS,
         HORIZONTAL_POD_AUTOSCALERS,
+        HTTP_ROUTES,
         CLAIMS,
         NODES,
         CONFIG_MAPS,

@@ -57,6 +57,11 @@ def canary_name(model: str, accelerator_class: str) -> str:
     return _hashed(f"{model}-{accelerator_class}-canary", f"{model}/{accelerator_class}/canary")
 
 
+def canary_service_name(model: str) -> str:
+    """Return the name of the Service in front of a canary, which no model's own Service has."""
+    return _hashed(f"{model}-canary", f"{model}/canary")
+
+
 def trial_name(model: str, accelerator_class: str, revision: str) -> str:
     """Return the name of the Deployment that tries a revision again beside the serving one."""
     return _hashed(f"{model}-{accelerator_class}", f"{model}/{accelerator_class}/{revision}")

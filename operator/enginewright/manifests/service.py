@@ -1,10 +1,12 @@
 """A model's Service and its PodDisruptionBudgets."""
 
-from typing import Any
+from typing import Any, Final
 
 from enginewright.api.inference_model import InferenceModel
 from enginewright.manifests.labels import CLASS, SERVE, of_model, serving_selector
 from enginewright.manifests.owner import owned_metadata
+
+PORT: Final = 80
 
 
 def service(model: InferenceModel) -> dict[str, Any]:
@@ -19,7 +21,7 @@ def service(model: InferenceModel) -> dict[str, Any]:
             "ports": [
                 {
                     "name": "http",
-                    "port": 80,
+                    "port": PORT,
                     "targetPort": "http",
                     "protocol": "TCP",
                     "appProtocol": "http",

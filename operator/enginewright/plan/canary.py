@@ -44,7 +44,6 @@ INTERVAL: Final = 5.0  # seconds between two looks at measurements
 _LONG_AGO: Final = datetime.fromtimestamp(0, UTC)
 _SHOWN: Final = 5  # differences of signatures in a message
 _COMPARED: Final = (TargetPhase.VERIFYING, TargetPhase.ANALYZING)
-_GETS_REQUESTS: Final = (TargetPhase.ANALYZING, TargetPhase.PROMOTING)
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,9 @@ class BringUp:
     canaries: Mapping[str, int] = field(default_factory=dict)  # pods of its canary by class
     canary: Revision | None = None  # that its canary runs; None: `revision`
     stable_key: str | None = None  # of the prepared model that serves
-    labels: tuple[MetadataIntent, ...] = ()  # that give the canary's pods requests, or take them
+    labels: tuple[
+        MetadataIntent, ...
+    ] = ()  # that have the Service select the canary's pods, or not
     requeue_after: float | None = None  # seconds
 
     def deployments(self, facts: Facts) -> Iterator[dict[str, Any]]:
@@ -167,7 +168,7 @@ def bring_up(
         failures=failures,
         canaries=canaries,
         stable_key=stable.snapshot.prepared_key if stable else None,
-        labels=tuple(_labels(facts, wanted.name if stage.phase in _GETS_REQUESTS else "")),
+        labels=tuple(_labels(facts, wanted.name if _is_behind_service(facts, stage) else "")),
         requeue_after=_requeue_after(stage, left),
     )
 
@@ -400,8 +401,15 @@ def _left(facts: Facts, revision: str, since: datetime) -> float:
     return min(left, duration(hold)).total_seconds()  # the clock may have been set back
 
 
+def _is_behind_service(facts: Facts, stage: Stage) -> bool:
+    """Return whether the model's Service selects the canary's pods: with a route, once it is promoted."""
+    if stage.phase is TargetPhase.ANALYZING:
+        return facts.model.spec.serving.route is None
+    return stage.phase is TargetPhase.PROMOTING
+
+
 def _labels(facts: Facts, revision: str) -> Iterator[MetadataIntent]:
-    """Yield what gives the ready canary pods of `revision` requests, and all others none."""
+    """Yield what has the model's Service select the ready canary pods of `revision`, and no others."""
     for pod in facts.pods:
         if pod.label(TRACK) != CANARY or pod.leaving:
             continue

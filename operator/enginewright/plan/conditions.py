@@ -53,10 +53,11 @@ class ModelState:
     engines: Engines | None
     rollout: RolloutPlan
     proofs: Proofs | None  # None: no serving pod was polled yet
+    route: Statement | None = None  # whether gateways take it; None: the model asks for none
 
 
 def conditions(state: ModelState) -> tuple[WantedCondition, ...]:
-    """Return all conditions, in their order."""
+    """Return the conditions, in their order: all, and that of a route if there is to be one."""
     ready = _ready_state(state)
     statements = {
         ConditionType.READY: ready,
@@ -70,6 +71,8 @@ def conditions(state: ModelState) -> tuple[WantedCondition, ...]:
         ConditionType.PLACEMENT_VERIFIED: _placement(state),
         ConditionType.FALLBACK_ACTIVE: state.proofs.fallback if state.proofs else _NOT_YET,
     }
+    if state.route:
+        statements[ConditionType.ROUTE_ACCEPTED] = state.route
     return tuple(
         WantedCondition(type=kind, status=each.status, reason=each.reason, message=each.message)
         for kind, each in statements.items()

@@ -38,6 +38,7 @@ from enginewright.plan.rejections import reasons_for_others, rejected_backends
 from enginewright.plan.replicas import fixed, scale_selector
 from enginewright.plan.resolve import Target, resolve
 from enginewright.plan.rollout import RolloutPlan, applied_state, roll_out, wanted_snapshot
+from enginewright.plan.route import route_accepted
 from enginewright.plan.trials import Trials, trials
 from enginewright.plan.types import EventIntent, Facts, Obstacle, Plan
 
@@ -97,6 +98,7 @@ def _assemble(
         engines=engines,
         rollout=rollout,
         proofs=current_proofs(facts, rollout),
+        route=route_accepted(facts),
     )
     rejected = rejected_backends(facts, target, outcome, engines, rollout)
     tried = trials(facts, target, rollout, rejected)
@@ -281,7 +283,7 @@ def _summary(before: ModelSummary, rollout: RolloutPlan, proven: Proofs | None) 
 
 
 def _events(facts: Facts, status: InferenceModelStatus) -> tuple[EventIntent, ...]:
-    """Return Events when the reason of Ready or FallbackActive changes, or a refresh ends."""
+    """Return Events when the reason of Ready or FallbackActive changes, a gateway refuses the route, or a refresh ends."""
     events: list[EventIntent] = []
     ready = _condition(status, ConditionType.READY)
     if ready and _changed(facts.model.status, ready):
@@ -294,6 +296,10 @@ def _events(facts: Facts, status: InferenceModelStatus) -> tuple[EventIntent, ..
     is_news = fallback and fallback.status == "True" and _changed(facts.model.status, fallback)
     if fallback and is_news and ready and ready.status == "True":
         events.append(EventIntent("Warning", fallback.reason, fallback.message))
+    route = _condition(status, ConditionType.ROUTE_ACCEPTED)
+    is_refused = route and route.reason == StatusReason.ROUTE_REJECTED
+    if route and is_refused and _changed(facts.model.status, route):
+        events.append(EventIntent("Warning", route.reason, route.message))
     return tuple(events)
 
 

@@ -21,6 +21,7 @@ from enginewright.plan.backends import BackendCandidate, candidates
 from enginewright.plan.classes import is_proposed, mixed_devices
 from enginewright.plan.recipe import inputs as prepare_inputs
 from enginewright.plan.recipe import recipe, why_not
+from enginewright.plan.route import without_gateway_api
 from enginewright.plan.sources import PinnedSource, known_source
 from enginewright.plan.types import Facts, Obstacle
 
@@ -147,6 +148,7 @@ def _unshared_store(facts: Facts) -> Obstacle | None:
 _CHECKS: Final[tuple[Callable[[Facts], Obstacle | None], ...]] = (
     _unsupported_fields,
     _unshared_store,
+    without_gateway_api,
 )
 
 

@@ -56,6 +56,7 @@ from enginewright.plan.outcomes import (
 from enginewright.plan.regression import STAGE
 from enginewright.plan.replicas import covering, fixed, replicas_by_class
 from enginewright.plan.resolve import Target
+from enginewright.plan.route import route_objects, unwanted_routes
 from enginewright.plan.types import Facts, MetadataIntent, ObjectRef, ReplicasHandover
 
 KEPT_REVISIONS: Final = 5
@@ -199,8 +200,10 @@ def roll_out(
             *_objects(facts, applied, deployments, now),
             *(_canary_objects(facts, brought, applied) if brought else ()),
             *autoscaling.autoscalers(facts, applied, deployments, now),
+            *route_objects(facts, brought, deployments),
         ),
         delete=(
+            *unwanted_routes(facts),
             *_removals(
                 facts,
                 [each for each in obsolete if progress.complete or _is_rejected(each, brought)],
@@ -354,7 +357,8 @@ def spec_hash(spec: InferenceModelSpec) -> str:
     hashed.get("build", {}).pop("pod_template", None)
     hashed["source"].pop("refresh_interval", None)
     serving = hashed.get("serving", {})
-    if serving.pop("autoscaling", None) and not serving:
+    asked = [serving.pop(name, None) for name in ("autoscaling", "route")]
+    if any(asked) and not serving:
         del hashed["serving"]
     hashed["accelerators"] = [each.class_name for each in spec.accelerators]
     return content_hash(hashed)

@@ -24,6 +24,8 @@ from enginewright.observed.jobs import JobView
 from enginewright.observed.nodes import NodeView
 from enginewright.observed.pods import PodView
 from enginewright.observed.revisions import RevisionView
+from enginewright.observed.routes import RouteView
+from enginewright.observed.services import ServiceView
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,10 @@ class Facts:
     trials: tuple[DeploymentView, ...] = ()  # that try a rejected backend again
     budgets: tuple[BudgetView, ...] = ()  # its PodDisruptionBudgets
     autoscalers: tuple[AutoscalerView, ...] = ()  # its HorizontalPodAutoscalers
+    services: tuple[ServiceView, ...] = ()  # its Services
+    routes: tuple[RouteView, ...] | None = (
+        None  # its HTTPRoutes; None: the cluster has no such kind
+    )
     revisions: tuple[RevisionView, ...] = ()  # its ControllerRevisions
     engines: Mapping[str, InferenceEngine] = field(default_factory=dict)  # the namespace's, by name
     # pods of its Jobs, by engine; absent: not known

@@ -23,12 +23,13 @@ from enginewright.controller.settings import (
     BadSettings,
     load_settings,
 )
-from enginewright.kube.api import JsonObject
+from enginewright.kube.api import JsonObject, Listing
 from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
     CLAIMS,
     CONTROLLER_REVISIONS,
     DEPLOYMENTS,
+    HTTP_ROUTES,
     INFERENCE_ENGINES,
     INFERENCE_MODELS,
     JOBS,
@@ -67,6 +68,7 @@ class ClusterState(BaseModel):
     objects: tuple[JsonObject, ...] = ()  # with apiVersion and kind
     assumed: tuple[str, ...] = ()  # assumptions, for people
     nodes_known: bool = Field(default=True)
+    has_routes: bool = True  # whether the cluster has HTTPRoutes of the Gateway API
 
     @field_validator("objects")
     @classmethod
@@ -205,4 +207,6 @@ def _cache(known: ClusterState, classes: tuple[Applied, ...]) -> ObjectCache:
     for resource in _OBSERVED:
         for obj in known.of(resource):
             cache.observe(resource, obj)
+    if known.has_routes:
+        cache.replace(HTTP_ROUTES, Listing((), ""))
     return cache

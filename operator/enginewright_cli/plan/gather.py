@@ -1,7 +1,7 @@
 """Gathers the state of a cluster, read-only. What may not be read is reported, and assumed."""
 
 import json
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from enginewright.controller.settings import CONFIG_VARIABLE
@@ -12,6 +12,7 @@ from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
     CLAIMS,
     DEPLOYMENTS,
+    HTTP_ROUTES,
     INFERENCE_ENGINES,
     INFERENCE_MODELS,
     NODES,
@@ -70,6 +71,7 @@ class _Gathering:
                 objects += await self._labelled(kind, where, MODEL, model_value(model.name))
             for engine in _engines(live):
                 objects += await self._labelled(PODS, where, ENGINE, engine)
+        routed = {where for where, model in models if _asks_for_route(model)}
         return ClusterState(
             namespace=namespace,
             config=config,
@@ -80,11 +82,22 @@ class _Gathering:
             ),
             assumed=tuple(self._assumed),
             nodes_known=nodes is not None,
+            has_routes=all([await self._has_routes(each) for each in routed]),
         )
 
     async def _nodes(self) -> tuple[JsonObject, ...] | None:
         listing = await self._allowed(self._api.list(NODES), "nodes")
         return None if listing is None else listing.items
+
+    async def _has_routes(self, namespace: str) -> bool:
+        """Return whether the cluster has HTTPRoutes; assumed where they may not be read."""
+        try:
+            await self._allowed(
+                self._api.list(HTTP_ROUTES, namespace), f"{HTTP_ROUTES.plural} of {namespace}"
+            )
+        except NotFound:
+            return False
+        return True
 
     async def _one(self, resource: Resource, namespace: str, name: str) -> list[JsonObject]:
         reading = self._allowed(
@@ -144,6 +157,12 @@ class _Gathering:
 def _engines(model: JsonObject) -> list[str]:
     """Return the names of the engines that a model has requested."""
     return [str(each["name"]) for each in (model.get("status") or {}).get("engines") or ()]
+
+
+def _asks_for_route(model: Applied) -> bool:
+    spec = model.body.get("spec")
+    serving = spec.get("serving") if isinstance(spec, Mapping) else None
+    return isinstance(serving, Mapping) and serving.get("route") is not None
 
 
 def _variable(deployment: JsonObject) -> dict[str, Any] | None:
