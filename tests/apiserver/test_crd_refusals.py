@@ -434,6 +434,18 @@ BAD_MODELS: list[tuple[str, Spec, str, str]] = [
         PERCENT,
     ),
     (
+        "route without a gateway",
+        {"serving": {"route": {"parentRefs": []}}},
+        "spec.serving.route.parentRefs",
+        "should have at least 1 items",
+    ),
+    (
+        "route for an address",
+        {"serving": {"route": {"parentRefs": [{"name": "a"}], "hostnames": ["10.0.0.1"]}}},
+        "spec.serving.route.hostnames[0]",
+        "write a hostname in lowercase",
+    ),
+    (
         "no queue",
         {"serving": {"maxQueue": 0}},
         "spec.serving.maxQueue",

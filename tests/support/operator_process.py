@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -63,7 +63,9 @@ class OperatorProcess:
         *,
         settings: Mapping[str, object] | None = None,
         images: Mapping[str, str] | None = None,
+        program: Sequence[str] = ("-m", "enginewright.main"),
     ) -> None:
+        self._program = program
         self.port = free_port()
         self._log_path = folder / f"operator-{self.port}.log"
         config = {
@@ -84,7 +86,7 @@ class OperatorProcess:
     def __enter__(self) -> Self:
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "enginewright.main"],
+                [sys.executable, *self._program],
                 env=self.environment,
                 stdout=log,
                 stderr=log,

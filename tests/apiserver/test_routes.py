@@ -1,0 +1,171 @@
+"""HTTPRoutes with the Gateway API's own CRD, and without it. No gateway runs: the tests write what one reports."""
+
+import json
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.apiserver.test_operator_lifecycle import MODEL, World
+from tests.e2e.harness import Namespace, eventually
+from tests.support.gateway_api import http_routes_crd
+from tests.support.operator_process import OperatorProcess, chart_kubeconfig
+
+pytestmark = pytest.mark.apiserver
+
+CRD: Final = "httproutes.gateway.networking.k8s.io"
+ROUTE: Final[dict[str, Any]] = {
+    "parentRefs": [{"name": "public", "namespace": "infra", "sectionName": "https"}],
+    "hostnames": ["models.example.com", "*.models.example.com"],
+}
+# lists everything every 2 s instead of about every hour
+OFTEN: Final = """
+from enginewright.controller import informer
+informer.RELIST = 2.0
+from enginewright.main import main
+main()
+"""
+
+
+class Routed(World):
+    """A model with and without a route, and its operator with the chart's rights."""
+
+    @cached_property
+    def kubeconfig(self) -> Path:
+        return chart_kubeconfig(self.system, self.folder)
+
+    def limited(self, program: tuple[str, ...] = ("-m", "enginewright.main")) -> OperatorProcess:
+        return OperatorProcess(self.kubeconfig, self.system.name, self.folder, program=program)
+
+    def install(self) -> None:
+        self.user.kubectl("apply", "--server-side", "--filename", str(http_routes_crd()))
+        self.user.kubectl("wait", "--for=condition=established", f"crd/{CRD}", "--timeout=30s")
+
+    def uninstall(self) -> None:
+        self.user.kubectl("delete", "crd", CRD, "--ignore-not-found")
+
+    def turn(self, *, on: bool) -> None:
+        patch = json.dumps({"spec": {"serving": {"route": ROUTE if on else None}}})
+        self.user.kubectl("patch", "im", MODEL, "--type=merge", "--patch", patch)
+
+    def routes(self) -> list[dict[str, Any]]:
+        return self.user.items(CRD)
+
+    def wait_route(self) -> dict[str, Any]:
+        (found,) = eventually(self.routes, 20, "a route", interval=0.1)
+        return dict(found)
+
+    def services(self) -> list[str]:
+        return [each["metadata"]["name"] for each in self.user.items("services")]
+
+    def gateway_says(self, **statuses: tuple[str, str]) -> None:
+        """Report as the controller of the gateway: status and reason by type of condition."""
+        conditions = [
+            {
+                "type": kind,
+                "status": status,
+                "reason": reason,
+                "message": "the listener allows no routes from this namespace",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }
+            for kind, (status, reason) in statuses.items()
+        ]
+        parent = {
+            "parentRef": ROUTE["parentRefs"][0],
+            "controllerName": "example.com/gateway",
+            "conditions": conditions,
+        }
+        patch = json.dumps({"status": {"parents": [parent]}})
+        subresource = ("--subresource=status", "--type=merge", "--patch", patch)
+        self.user.kubectl("patch", CRD, MODEL, *subresource)
+
+    def wait_accepted(self, status: str, reason: str) -> None:
+        self.user.wait_condition(MODEL, "RouteAccepted", status, reason, 20)
+
+
+@pytest.fixture
+def world(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[Routed]:
+    world = Routed(new_namespace(), new_namespace(), tmp_path)
+    world.furnish()
+    yield world
+    world.user.kubectl("delete", "inferencemodels", "--all")
+    world.uninstall()
+
+
+def test_a_route_as_the_gateway_api_has_it_from_its_creation_to_its_end(world: Routed) -> None:
+    world.install()
+    with world.limited() as operator:
+        world.bring_up(operator)
+        assert world.routes() == []
+        world.turn(on=True)
+        route = world.wait_route()
+        world.wait_accepted("Unknown", "NotYetVerified")
+        (owner,) = route["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["name"]) == ("InferenceModel", MODEL)
+        (rule,) = route["spec"]["rules"]
+        assert [each["weight"] for each in rule["backendRefs"]] == [10_000, 0]
+        assert sorted(world.services()) == sorted(each["name"] for each in rule["backendRefs"])
+
+        operator.wait_quiet()
+        patch = json.dumps({"spec": {"hostnames": ["evil.example.com"]}})
+        world.user.kubectl("patch", CRD, MODEL, "--type=merge", "--patch", patch)
+        eventually(
+            lambda: world.wait_route()["spec"]["hostnames"] == ROUTE["hostnames"], 20, interval=0.1
+        )
+        assert "spec.hostnames" in world.reported("EditUndone")
+        world.user.kubectl("delete", CRD, MODEL)
+        world.wait_route()
+
+        world.gateway_says(
+            Accepted=("False", "NotAllowedByListeners"), ResolvedRefs=("True", "ResolvedRefs")
+        )
+        world.wait_accepted("False", "RouteRejected")
+        assert "NotAllowedByListeners" in world.reported("RouteRejected")
+        assert world.user.condition(MODEL, "Ready")["status"] == "True"
+        world.gateway_says(Accepted=("True", "Accepted"), ResolvedRefs=("True", "ResolvedRefs"))
+        world.wait_accepted("True", "RouteAccepted")
+
+        operator.wait_quiet()
+        world.turn(on=False)
+        eventually(lambda: world.services() == [MODEL], 20, "one Service", interval=0.1)
+        assert world.routes() == []
+        operator.wait_quiet()
+
+
+def test_a_model_serves_without_the_gateway_api_and_gets_its_route_once_it_is_installed(
+    world: Routed,
+) -> None:
+    world.uninstall()
+    with world.limited(("-c", OFTEN)) as operator:
+        world.bring_up(operator)
+        world.turn(on=True)
+        world.user.wait_condition(MODEL, "Ready", "False", "GatewayAPIMissing", 20)
+        assert world.user.condition(MODEL, "Available")["status"] == "True"
+        assert world.services() == [MODEL]
+        operator.wait_quiet()
+        world.install()
+        assert operator.wait_exit() == 0, "to be started again by the kubelet"
+    with world.limited() as operator:
+        operator.wait_ready()
+        world.wait_route()
+        world.user.wait_condition(MODEL, "Ready", "True", "Serving", 20)
+        world.user.kubectl("delete", CRD, MODEL)
+        world.wait_route()
+
+
+def test_the_gateway_api_may_be_removed_from_under_a_route(world: Routed) -> None:
+    world.install()
+    with world.limited() as operator:
+        world.bring_up(operator)
+        world.turn(on=True)
+        world.wait_route()
+    world.uninstall()
+    with world.limited() as operator:
+        operator.wait_ready()
+        world.user.wait_condition(MODEL, "Ready", "False", "GatewayAPIMissing", 20)
+        world.turn(on=False)
+        world.user.wait_condition(MODEL, "Ready", "True", "Serving", 20)
+        eventually(lambda: world.services() == [MODEL], 20, "one Service", interval=0.1)
+        operator.wait_quiet()
