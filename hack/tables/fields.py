@@ -14,6 +14,8 @@ from enginewright.contract.measurements import (
     LatencySeries,
     Measurements,
     OutputChange,
+    ShadowComparison,
+    ShadowOutput,
 )
 from enginewright.contract.verdict import FallbackVerdict, Verdict
 from enginewright.controller.settings import SettingsDocument, StoreSettings
@@ -170,6 +172,7 @@ def messages(name: str) -> str:
             ),
             *(FailedRevision, PastRevision),
             *(Measurements, LatencySeries, AnswerChange, OutputChange),
+            *(ShadowComparison, ShadowOutput),
         )
     }
     printed = {field: each.alias or field for field, each in models[name].model_fields.items()}

@@ -187,7 +187,6 @@ BAD_POD_FIELDS: list[tuple[str, Spec, str, str]] = [
         (f"not yet: {place}", change, f"spec.{place}", NOT_YET)
         for place, change in (
             ("build.interim", {"build": {"interim": "CUDA"}}),
-            ("rollout.canary.shadow", {"rollout": {"canary": {"shadow": "10%"}}}),
             ("serving.batching", {"serving": {"batching": {"maxSize": 8}}}),
         )
     ),

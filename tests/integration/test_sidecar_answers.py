@@ -20,21 +20,12 @@ from enginewright_runtime.serve.sidecar.client import ServerResponse, Unreachabl
 from enginewright_runtime.serve.sidecar.inferences import Inferences
 from onnx import TensorProto, helper
 
-from tests.support.serving import Feeds, Server, linear_model, model, tensor
+from tests.support.serving import Feeds, Server, linear_model, model, scaled, tensor
 from tests.support.sidecar import Proxy, Sidecar, artifact, change_manifest
 
 NEW, STABLE = "b" * 64, "a" * 64
 SAMPLES = [{"x": np.full((rows, 8), rows / 2, np.float32)} for rows in (1, 3)]
 QUICK = 0.2
-
-
-def scaled(factor: float) -> onnx.ModelProto:
-    """Return the linear model with its weights, and so its outputs, multiplied."""
-    changed = linear_model()
-    (weights,) = changed.graph.initializer
-    values = onnx.numpy_helper.to_array(weights) * np.float32(factor)
-    weights.CopyFrom(onnx.numpy_helper.from_array(values, weights.name))
-    return changed
 
 
 def publish(root: Path, key: str, stored: onnx.ModelProto, samples: list[Feeds]) -> Path:

@@ -111,6 +111,15 @@ def linear_model(size: int = 8) -> onnx.ModelProto:
     )
 
 
+def scaled(factor: float) -> onnx.ModelProto:
+    """Return the linear model with its weights, and so its outputs, multiplied."""
+    changed = linear_model()
+    (weights,) = changed.graph.initializer
+    values = numpy_helper.to_array(weights) * np.float32(factor)
+    weights.CopyFrom(numpy_helper.from_array(values, weights.name))
+    return changed
+
+
 def slow_model() -> onnx.ModelProto:
     """Return a model whose run time is proportional to its input `turns`, which it returns."""
     body = helper.make_graph(

@@ -171,6 +171,12 @@ class Sidecar:
         path.parent.mkdir(exist_ok=True)
         path.write_text("" if until is None else str(int(until)))
 
+    def shadow(self, order: str) -> None:
+        """Write the annotation like the kubelet when the operator orders copies of requests."""
+        path = self.root / "podinfo/shadow"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(order)
+
     def check(self, check: Check) -> CheckVerdict:
         """Return one check's verdict."""
         return next(each for each in self.verdict().checks if each.check is check)

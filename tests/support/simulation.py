@@ -390,7 +390,8 @@ class Simulation(abc.ABC):
             self.measures(name)
         elif not self.find("Pod", name):
             self.verdicts.pop(name, None)  # it was that of another pod with this name
-        return self.add_pod(name, owner, "deployment", {"phase": "Running", **reported})
+        running = {"phase": "Running", "podIP": f"10.1.0.{index + 1}"}
+        return self.add_pod(name, owner, "deployment", {**running, **reported})
 
     def measures(self, pod: str, ratio: float = 1.0, **changes: Any) -> None:
         """Have a pod's sidecar have measured enough; `ratio`: how much slower than others it is."""

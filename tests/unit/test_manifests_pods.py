@@ -7,6 +7,7 @@ from typing import Any, Final
 import pytest
 from enginewright.contract import task as contract
 from enginewright.contract.reasons import ExitCode
+from enginewright.contract.shadow import SHADOW_ANNOTATION
 from enginewright.contract.task import PREPARE_STAGES, PrepareTask, ServeTask
 from enginewright.contract.verdict import RELEASE_ANNOTATION
 from enginewright.manifests.probe_job import probe_job
@@ -273,14 +274,18 @@ def test_the_sidecar_starts_before_the_server_and_gates_the_pod() -> None:
     assert "restartPolicy" not in server
 
 
-def test_the_sidecar_sees_the_annotation_that_only_who_may_write_pods_can_write() -> None:
+def test_the_sidecar_sees_the_annotations_that_only_who_may_write_pods_can_write() -> None:
     pod = serving_pod()
     (volume,) = (each for each in pod["spec"]["volumes"] if "downwardAPI" in each)
-    field = f"metadata.annotations['{RELEASE_ANNOTATION}']"
+    read = {
+        contract.RELEASE_FILE: RELEASE_ANNOTATION,
+        contract.SHADOW_FILE: SHADOW_ANNOTATION,
+    }
     assert volume["downwardAPI"]["items"] == [
-        {"path": contract.RELEASE_FILE, "fieldRef": {"fieldPath": field}}
+        {"path": path, "fieldRef": {"fieldPath": f"metadata.annotations['{annotation}']"}}
+        for path, annotation in read.items()
     ]
-    assert RELEASE_ANNOTATION not in pod["metadata"]["annotations"]
+    assert not set(read.values()) & pod["metadata"]["annotations"].keys()
 
 
 def sidecar_resources(output_bytes: int | None = None, **spec: Any) -> dict[str, Any]:

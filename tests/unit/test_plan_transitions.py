@@ -31,6 +31,14 @@ TABLE: Final[list[tuple[str, Stage | None, Seen, Stage | None]]] = [
     ("its pods are ready, nothing is measured", VERIFYING, Seen(available=True), VERIFYING),
     ("its proofs pass", VERIFYING, Seen(available=True, analysis="passed"), FIRST),
     ("too slow to measure", VERIFYING, Seen(available=True, held_long_enough=True), FIRST),
+    (
+        "too few of its answers are compared",
+        VERIFYING,
+        replace(GOOD, shadowed=False, held_long_enough=False),
+        VERIFYING,
+    ),
+    ("too few until the hold is over", VERIFYING, replace(GOOD, shadowed=False), FIRST),
+    ("its answers are compared no more", FIRST, replace(GOOD, shadowed=False), PROMOTING),
     ("paused while it is verified", VERIFYING, replace(GOOD, held=True), VERIFYING),
     ("promoted by a user while it is verified", VERIFYING, Seen(direct=True), PROMOTING),
     ("it has not lasted", FIRST, replace(GOOD, held_long_enough=False), FIRST),
@@ -57,10 +65,10 @@ def test_transition(before: Stage | None, seen: Seen, after: Stage | None) -> No
 
 
 def every_sight() -> list[Seen]:
-    flags = product([False, True], repeat=4)
+    flags = product([False, True], repeat=5)
     return [
-        Seen(held=held, direct=direct, available=available, analysis=analysis, held_long_enough=long, steps=2)
-        for held, direct, available, long in flags
+        Seen(held=held, direct=direct, available=available, analysis=analysis, shadowed=shadowed, held_long_enough=long, steps=2)
+        for held, direct, available, shadowed, long in flags
         for analysis in ("passed", "inconclusive")
     ]  # fmt: skip
 

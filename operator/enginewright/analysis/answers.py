@@ -18,11 +18,13 @@ def compare_answers(canary: Sequence[Measurements], limits: AnalysisLimits) -> A
     changes = [pod.answers for pod in canary if pod.answers]
     failures = [each.failure for each in changes if each.failure]
     largest = _largest(changes)
-    figures = tuple(_figure(name, largest[name], limit) for name in sorted(largest))
+    figures = tuple(
+        output_figure(f"output {name!r}", *largest[name], limit) for name in sorted(largest)
+    )
     if limit is None:
         return AnalysisResult("passed", figures=figures)
     causes = [f"answers cannot be compared: {each}" for each in sorted(set(failures))]
-    causes += [_cause(each, limit) for each in figures if each.state == "failed"]
+    causes += [output_cause(each, limit) for each in figures if each.state == "failed"]
     if causes:
         findings = tuple(Finding(reason=Reason.ANSWERS_CHANGED, cause=each) for each in causes)
         return AnalysisResult("failed", findings=findings, figures=figures)
@@ -45,12 +47,12 @@ def _largest(changes: Sequence[AnswerChange]) -> dict[str, tuple[float | None, i
     return found
 
 
-def _figure(name: str, found: tuple[float | None, int], limit: float | None) -> Figure:
-    difference, samples = found
+def output_figure(name: str, difference: float | None, samples: int, limit: float | None) -> Figure:
+    """Return the largest difference of an output; None: it cannot be compared."""
     within = limit is None or (difference is not None and difference <= limit)
     state: State = "passed" if within else "failed"
     return Figure(
-        name=f"output {name!r}",
+        name=name,
         unit="difference",
         stable=None,
         canary=difference,
@@ -62,7 +64,8 @@ def _figure(name: str, found: tuple[float | None, int], limit: float | None) -> 
     )
 
 
-def _cause(figure: Figure, limit: float) -> str:
+def output_cause(figure: Figure, limit: float) -> str:
+    """Return why an output's figure fails."""
     if figure.canary is None:
         return f"{figure.name} cannot be compared: it is not numeric, or its shape differs"
     return (

@@ -6,6 +6,7 @@ from enginewright.analysis.answers import compare_answers
 from enginewright.analysis.latency import compare_latency
 from enginewright.analysis.memory import compare_memory
 from enginewright.analysis.result import AnalysisLimits, AnalysisResult, joined
+from enginewright.analysis.shadow import compare_shadow
 from enginewright.analysis.shares import compare_shares
 from enginewright.contract.measurements import Measurements
 
@@ -21,6 +22,7 @@ def compare(
         (
             compare_shares(stable, canary, limits),
             compare_answers(canary, limits),
+            compare_shadow(stable, canary, limits),
             compare_latency(stable, canary, limits),
             compare_memory(stable, canary, limits),
         )

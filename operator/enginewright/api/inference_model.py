@@ -347,8 +347,8 @@ class Canary(ApiModel):
     probe_traffic: bool = True
     """Whether the sidecars of both revisions send golden inferences at a higher rate while users send too few requests."""
 
-    shadow: Annotated[Percent | None, NotYet()] = None
-    """Share of the requests that the new revision answers as well, without a user seeing it, before it gets requests of its own."""
+    shadow: Percent | None = None
+    """Share of the requests, such as "10%", that the new revision answers as well before it gets requests of its own; no user sees these answers. Serving pods send it copies after they have answered, and its answers are compared with theirs, until minSamples were or hold is over. Absent: none."""
 
 
 class Analysis(ApiModel):
@@ -370,7 +370,7 @@ class Analysis(ApiModel):
     """Growth of the server's memory during the analysis that the serving revision does not have, such as "20%"."""
 
     max_output_difference: Tolerance | None = None
-    """Relative difference of the new revision's answers to the serving revision's golden inputs, in the Euclidean norm, as a number in quotes, such as "0.05". Absent: it is reported only."""
+    """Relative difference of the new revision's answers to the serving revision's golden inputs, and to the requests of canary.shadow, in the Euclidean norm, as a number in quotes, such as "0.05". Absent: it is reported only."""
 
 
 class Rollout(ApiModel):

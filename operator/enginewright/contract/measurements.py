@@ -81,6 +81,42 @@ class AnswerChange(Message):
     """Why no comparison is possible, such as other inputs; "": it is."""
 
 
+class ShadowOutput(Message):
+    """How one output differs between the answers of both revisions to the same requests."""
+
+    name: Text
+    """Name of the output."""
+    answers: int = 0
+    """Pairs of answers that have it."""
+    max_abs: float | None = None
+    """Largest absolute difference of finite elements; absent: not numeric."""
+    worst: float | None = None
+    """Largest relative difference of an answer, as `relative` above; absent: none has one."""
+    mean: float | None = None
+    """Mean of the relative differences; absent: no answer has one."""
+    top1: float | None = None
+    """Mean share of rows with the same largest element, of floats `[rows, classes]`; absent: others."""
+    incomparable: int = 0
+    """Answers without a relative difference, as of another type or shape."""
+
+
+class ShadowComparison(Message):
+    """Clients' requests that a canary has answered as well."""
+
+    revision: Text
+    """Revision of the canary."""
+    compared: int = 0
+    """Requests whose two answers were compared."""
+    rejected: int = 0
+    """Requests that the canary refused with 4xx."""
+    failed: int = 0
+    """Requests that the canary answered with 5xx, or not in time."""
+    dropped: int = 0
+    """Chosen requests that were not sent or not run: too large, too many at once, or the canary was busy or not ready."""
+    outputs: Annotated[tuple[ShadowOutput, ...], Field(max_length=OUTPUTS)] = ()
+    """By output, of at most 64 that changed most; outputs that vary from run to run are left out."""
+
+
 class Measurements(Message):
     """Body of the response."""
 
@@ -89,7 +125,7 @@ class Measurements(Message):
     revision: str
     """Revision that the pod serves."""
     since: float
-    """Unix time from which everything except `answers` counts: the start of the server's process."""
+    """Unix time from which everything except `answers` and `shadow` counts: the start of the server's process."""
     responses: dict[str, int] = Field(default_factory=dict)
     """Clients' inference requests by status code."""
     golden_ok: int = 0
@@ -104,3 +140,5 @@ class Measurements(Message):
     """Times in the model, see below, of at most 16 size classes and of the golden samples."""
     answers: AnswerChange | None = None
     """Comparison with the stable revision, see below; absent: nothing to compare with, or not compared yet."""
+    shadow: ShadowComparison | None = None
+    """Clients' requests that a canary has answered as well, see below; absent: no canary was to answer any."""

@@ -31,6 +31,7 @@ TERMINATION_LOG: Final = "/dev/termination-log"
 PROBE_LANE_PATH: Final = "/tmp/enginewright-probe"  # noqa: S108 - not shared with other pods; see probe_token
 POD_INFO_PATH: Final = "/podinfo"  # the pod's annotations, a downwardAPI volume
 RELEASE_FILE: Final = "release"
+SHADOW_FILE: Final = "shadow"
 HTTP_PORT: Final = 8080
 LIVE_PATH: Final = "/v2/health/live"  # of the Open Inference Protocol
 READY_PATH: Final = "/v2/health/ready"

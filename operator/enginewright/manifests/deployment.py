@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.scalars import duration
+from enginewright.contract.shadow import SHADOW_ANNOTATION
 from enginewright.contract.task import (
     ARTIFACT_PATH,
     FETCH_ARTIFACT,
@@ -14,6 +15,7 @@ from enginewright.contract.task import (
     POD_INFO_PATH,
     READY_PATH,
     RELEASE_FILE,
+    SHADOW_FILE,
     SIDECAR,
     SIDECAR_PORT,
     STORE_PATH,
@@ -38,6 +40,7 @@ from enginewright.manifests.pods import TMP_VOLUME, container, pod_security, pul
 from enginewright.manifests.snapshot import ClassSnapshot, Revision, Snapshot
 
 SERVER: Final = "server"  # name of the container
+POD_INFO: Final = "podinfo"  # name of the volume with the pod's annotations
 STARTUP_SECONDS: Final = 600
 GRACE_SECONDS: Final = 40  # the server drains for 25 s at most
 _AFTER_DRAIN_SECONDS: Final = 15  # for the sidecar, and for a drain that ends late
@@ -59,10 +62,10 @@ _STRATEGIES: Final[Mapping[str, Mapping[str, Any]]] = {
     "InPlace": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
     "Recreate": {"type": "Recreate"},
 }
-_RELEASE: Final = {
-    "path": RELEASE_FILE,
-    "fieldRef": {"fieldPath": f"metadata.annotations['{RELEASE_ANNOTATION}']"},
-}
+_ANNOTATIONS: Final = [  # that the sidecar reads
+    {"path": path, "fieldRef": {"fieldPath": f"metadata.annotations['{annotation}']"}}
+    for path, annotation in ((RELEASE_FILE, RELEASE_ANNOTATION), (SHADOW_FILE, SHADOW_ANNOTATION))
+]
 
 
 @dataclass(frozen=True)
@@ -273,7 +276,7 @@ def _pod_template(
         "volumes": [
             TMP_VOLUME,
             {"name": "artifact", "emptyDir": {}},
-            {"name": "podinfo", "downwardAPI": {"items": [_RELEASE]}},
+            {"name": POD_INFO, "downwardAPI": {"items": _ANNOTATIONS}},
             {
                 "name": "store",
                 "persistentVolumeClaim": {"claimName": snapshot.store_claim, "readOnly": True},
@@ -311,7 +314,7 @@ def _sidecar(
         task=task,
         mounts=[
             {"name": "artifact", "mountPath": ARTIFACT_PATH, "readOnly": True},
-            {"name": "podinfo", "mountPath": POD_INFO_PATH, "readOnly": True},
+            {"name": POD_INFO, "mountPath": POD_INFO_PATH, "readOnly": True},
         ],
         resources=dict(snapshot.sidecar_resources) or _sidecar_resources(snapshot),
         env=snapshot.sidecar_env,

@@ -28,6 +28,7 @@ from enginewright.manifests.labels import (
 from enginewright.manifests.snapshot import Revision
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
+from enginewright.plan import shadow
 from enginewright.plan.autoscaling import live_counts
 from enginewright.plan.comparison import compared, failure, waits_for
 from enginewright.plan.failures import PodFailures, pod_failures, pods_of
@@ -71,6 +72,7 @@ class BringUp:
     labels: tuple[
         MetadataIntent, ...
     ] = ()  # that have the Service select the canary's pods, or not
+    shadow: tuple[MetadataIntent, ...] = ()  # that have serving pods send it copies, or stop it
     requeue_after: float | None = None  # seconds
 
     def deployments(self, facts: Facts) -> Iterator[dict[str, Any]]:
@@ -110,7 +112,8 @@ def bring_up(
         restores: whether `wanted` was rolled out with all its pods, and `stable` is restored.
     """
     if rolled_out or (stable is not None and stable.name == wanted.name):
-        return BringUp(wanted, promotes=True, rolled_out=rolled_out)
+        ended = tuple(shadow.orders(facts, stable, ""))
+        return BringUp(wanted, promotes=True, rolled_out=rolled_out, shadow=ended)
     before = facts.model.status.target
     before = before if before and before.revision == wanted.name else None
     since = before.since if before else whole_second(facts.now)
@@ -129,6 +132,7 @@ def bring_up(
         return _rejected(facts, wanted, stable, rejection, failures, restores=restores)
     planned = _pods(facts, wanted, deployments, before.step if before else 0)
     wait = _why_held(facts, wanted, stable)
+    shadowed = shadow.is_compared(facts, stable, wanted.name)
     left = _left(facts, wanted.name, since)
     stage = advance(
         Stage(before.phase, before.step) if before else None,
@@ -137,6 +141,7 @@ def bring_up(
             direct=stable is None or not planned or _skips_analysis(facts, wanted.name),
             available=_is_available(facts, wanted.name, planned),
             analysis=analysis.state,
+            shadowed=shadowed,
             held_long_enough=left <= 0,
             steps=1 + len(facts.model.spec.rollout.canary.steps),
         ),
@@ -148,8 +153,9 @@ def bring_up(
         promoting = stage.phase is TargetPhase.PROMOTING
         mine = [each for each in facts.canaries if each.revision == wanted.name and promoting]
         canaries = {each.accelerator_class: each.desired for each in mine}
+    mirrors = stage.phase is TargetPhase.VERIFYING and wait is None
     is_new = before is None or (before.phase, before.step) != (stage.phase, stage.step)
-    wait = wait or _waits_for(stage, failures, analysis)
+    wait = wait or _waits_for(stage, failures, analysis, shadowed=shadowed)
     target = TargetRevision(
         revision=wanted.name,
         phase=stage.phase,
@@ -157,7 +163,15 @@ def bring_up(
         since=whole_second(facts.now) if is_new else since,
         spec_hash=spec_hash,
         reason=wait.reason if wait else "",
-        message=wait.message if wait else _widened(wanted, stable),
+        message="; ".join(
+            filter(
+                None,
+                (
+                    wait.message if wait else _widened(wanted, stable),
+                    shadow.unavailable(facts, stable) if stage.phase in _COMPARED else "",
+                ),
+            )
+        ),
         signature=wanted.signature,
     )
     return BringUp(
@@ -169,6 +183,7 @@ def bring_up(
         canaries=canaries,
         stable_key=stable.snapshot.prepared_key if stable else None,
         labels=tuple(_labels(facts, wanted.name if _is_behind_service(facts, stage) else "")),
+        shadow=tuple(shadow.orders(facts, stable, wanted.name if mirrors else "")),
         requeue_after=_requeue_after(stage, left),
     )
 
@@ -260,6 +275,7 @@ def _rejected(
         canaries={each.accelerator_class: each.desired for each in kept},
         stable_key=stable.snapshot.prepared_key if stable else None,
         labels=tuple(_labels(facts, "")),
+        shadow=tuple(shadow.orders(facts, stable, "")),
     )
 
 
@@ -323,7 +339,9 @@ def _differences(wanted: Revision, stable: Revision | None) -> SignatureChange:
     return compare(stable.signature, wanted.signature)
 
 
-def _waits_for(stage: Stage, failures: PodFailures, analysis: AnalysisResult) -> Wait | None:
+def _waits_for(
+    stage: Stage, failures: PodFailures, analysis: AnalysisResult, *, shadowed: bool
+) -> Wait | None:
     # while it is promoted, Ready reports failures
     if failures.first is not None and stage.phase in _COMPARED:
         return Wait(failures.first.reason, failures.first.finding.message)
@@ -331,6 +349,8 @@ def _waits_for(stage: Stage, failures: PodFailures, analysis: AnalysisResult) ->
         return Wait(failures.reason, failures.waits_for)
     if stage.phase in _COMPARED and (text := waits_for(analysis)):
         return Wait("", text)
+    if stage.phase is TargetPhase.VERIFYING and not shadowed:
+        return Wait("", shadow.WAITS)
     return None
 
 

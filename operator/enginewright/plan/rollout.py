@@ -221,7 +221,7 @@ def roll_out(
                 before.last_complete if before else "",
                 brought.rejection if brought else None,
             ),
-            *(brought.labels if brought else ()),
+            *((*brought.labels, *brought.shadow) if brought else ()),
         ),
         hand_over=autoscaling.handovers(facts, deployments, now),
     )

@@ -22,6 +22,7 @@ class Seen:
     direct: bool = False  # its pods replace the serving ones without a canary
     available: bool = False  # every pod of the canary is available
     analysis: Analyzed = "inconclusive"  # of canary and serving pods
+    shadowed: bool = True  # enough answers to clients' requests were compared, or none are to be
     held_long_enough: bool = False  # for `canary.hold`, since the step began
     steps: int = 1  # of the canary
 
@@ -59,11 +60,12 @@ def _begin(seen: Seen) -> Stage:
 
 
 def _may_get_requests(seen: Seen) -> bool:
-    """Return whether canary pods may get requests: golden inferences show no regression.
+    """Return whether canary pods may get requests: what is measured without them shows no regression.
 
-    A model too slow to show that within `hold` gets them nevertheless.
+    A model too slow to show that within `hold`, or with too few clients, gets them nevertheless.
     """
-    return seen.available and not seen.held and (seen.analysis == "passed" or seen.held_long_enough)
+    shown = seen.analysis == "passed" and seen.shadowed
+    return seen.available and not seen.held and (shown or seen.held_long_enough)
 
 
 def _next_step(before: Stage, seen: Seen) -> Stage:

@@ -25,7 +25,8 @@ class Paths:
     stable: Path  # golden samples of another revision
     termination_log: Path
     probe_token: Path  # shared by the containers of a pod
-    release: Path  # the annotation that the operator writes
+    release: Path  # an annotation that the operator writes
+    shadow: Path  # likewise
 
     @classmethod
     def under(cls, root: Path) -> Self:
@@ -49,6 +50,7 @@ class Paths:
             termination_log=place(task.TERMINATION_LOG),
             probe_token=place(task.PROBE_LANE_PATH),
             release=place(task.POD_INFO_PATH) / task.RELEASE_FILE,
+            shadow=place(task.POD_INFO_PATH) / task.SHADOW_FILE,
         )
 
     @classmethod

@@ -11,7 +11,7 @@ import secrets
 import time
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.parse import parse_qs, unquote_to_bytes, urlsplit
 
 import orjson
 from enginewright.contract.measurements import ServerMeasurements
@@ -20,9 +20,11 @@ from enginewright.contract.task import LIVE_PATH, READY_PATH, ServeTask
 
 import enginewright_runtime.serve.server.metrics as figures
 from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.serve.exchanges import RESOURCE, SHARE_QUERY
 from enginewright_runtime.serve.server import memory
 from enginewright_runtime.serve.server.application import ApplicationBase, json_response
 from enginewright_runtime.serve.server.connection import Connection
+from enginewright_runtime.serve.server.copies import Copies
 from enginewright_runtime.serve.server.decode import Decoder
 from enginewright_runtime.serve.server.encode import Encoder
 from enginewright_runtime.serve.server.health import HealthProblem
@@ -43,6 +45,7 @@ _log: Final = logging.getLogger(__name__)
 _RETRY: Final = b"Retry-After: %d\r\n" % RETRY_AFTER_SECONDS
 _JSON_BESIDE_TENSORS: Final = 64 * 1024  # bytes allowed for it in the largest binary request
 _LONG_RUNS: Final = 15  # warm-up runs that a run may take before it is stopped
+_WAITING_COPIES: Final = 1  # of requests, above which copies are refused: clients come first
 _STUCK_RUNS: Final = 20  # warm-up runs that a run may take before it counts as stuck
 
 
@@ -55,6 +58,7 @@ class _Resource(enum.Enum):
     INFER = enum.auto()
     EXECUTION = enum.auto()
     MEASUREMENTS = enum.auto()
+    SHADOW = enum.auto()
     METRICS = enum.auto()
 
 
@@ -90,6 +94,7 @@ class ServerApp(ApplicationBase):
         self._inflight_limit = settings.inflight_bytes
         self._inflight = 0
         self._probes = 0
+        self._copies = Copies()
         self._resources = _resources(task)
         self._server_metadata = orjson.dumps(
             {"name": "enginewright", "version": version, "extensions": ["binary_tensor_data"]}
@@ -170,7 +175,8 @@ class ServerApp(ApplicationBase):
                 b"Allow: %b\r\n" % allowed,
             )
         request.route = resource
-        if resource is _Resource.MEASUREMENTS and not self._is_probe(request):
+        own = resource in (_Resource.MEASUREMENTS, _Resource.SHADOW)
+        if own and not self._is_probe(request):
             return self.refuse(403, "only the pod's sidecar may read this; see its /measurements")
         return self._admit_inference(request) if infer else None
 
@@ -206,6 +212,8 @@ class ServerApp(ApplicationBase):
         try:
             if request.route is _Resource.INFER:
                 return self._infer(connection, request)
+            if request.route is _Resource.SHADOW:
+                return self._take_copy(request)
             return self._get(request.route)
         except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
             infer = request if request.route is _Resource.INFER else None
@@ -243,6 +251,8 @@ class ServerApp(ApplicationBase):
             return self._refuse_busy(
                 request, f"the queue is full with {self._task.max_queue} requests"
             )
+        if request.copy and serving.worker.depth > _WAITING_COPIES:
+            return self._refuse_busy(request, "too many requests wait for one more copy")
         body = request.body
         if body is None:
             return self.refuse(
@@ -258,11 +268,13 @@ class ServerApp(ApplicationBase):
         try:
             plan, feeds = serving.decoder.decode(body, request.json_length)
         except RequestError as error:
-            if isinstance(error, OutOfProfileError) and not request.reserved:
+            if isinstance(error, OutOfProfileError) and request.of_client:
                 self.metrics.out_of_profile += 1
             return self.refuse(error.status, error.message, infer=request)
         request.body = None  # the tensors keep references to the memory they need
         job = Job(connection, request, plan, feeds, time.monotonic())
+        if request.of_client and self._copies.chooses():
+            job.copied = body
         if plan.timeout:
             job.timer = asyncio.get_running_loop().call_later(plan.timeout, self._expire, job)
         serving.worker.submit(job)
@@ -275,7 +287,7 @@ class ServerApp(ApplicationBase):
             return
         job.answered = True
         job.feeds = {}
-        if not job.request.reserved:
+        if job.request.of_client:
             self.metrics.queue.observe(time.monotonic() - job.queued)
         if job.request.abandoned:
             self._count(job.request, figures.CLIENT_CLOSED)
@@ -298,13 +310,15 @@ class ServerApp(ApplicationBase):
         if self._serving is not None:
             # a fault of the client was verified: known-valid inputs still ran
             self._serving.watchdog.record(succeeded=job.error is None or job.fault is Fault.CLIENT)
-        if not job.request.reserved:
+        if job.request.of_client:
             self._observe(job)
         if job.request.abandoned:
             self._give_up(job)
         elif not job.answered:
             response = self._result(job)
             job.connection.respond(response)
+            if job.copied is not None and response.status == 200:
+                self._copies.add(job.copied, job.request.json_length, response)
 
     def _observe(self, job: Job) -> None:
         seconds = job.finished - job.started
@@ -361,6 +375,18 @@ class ServerApp(ApplicationBase):
         )
 
     # Everything else.
+
+    def _take_copy(self, request: HttpRequest) -> HttpResponse:
+        """Answer the sidecar with a request to compare, and choose a share of the next ones."""
+        query = urlsplit(request.target.decode(errors="replace")).query
+        try:
+            share = float(parse_qs(query)[SHARE_QUERY][0])
+        except (KeyError, ValueError):
+            share = 0.0
+        if not 0 < share <= 1:
+            return self.refuse(400, f"?{SHARE_QUERY}= must be above 0 and at most 1")
+        self._copies.ask(share)
+        return self._copies.take()
 
     def _get(self, resource: object) -> HttpResponse:
         serving = self._serving
@@ -430,8 +456,10 @@ class ServerApp(ApplicationBase):
         return f"{path[:200]} does not exist; see /v2/models/{model}"
 
     def _count(self, request: HttpRequest, status: int) -> None:
-        if not request.reserved:
+        if request.of_client:
             self.metrics.requests[status] += 1
+        elif not request.reserved:
+            self.metrics.copies[status] += 1
 
     def _refuse_large(self, request: HttpRequest, message: str) -> HttpResponse:
         return self.refuse(413, message, infer=request)
@@ -461,6 +489,7 @@ def _resources(task: ServeTask) -> dict[bytes, _Resource]:
         found[f"{base}/infer"] = _Resource.INFER
         found[f"{base}/execution"] = _Resource.EXECUTION
         found[f"{base}/measurements"] = _Resource.MEASUREMENTS
+        found[f"{base}/{RESOURCE}"] = _Resource.SHADOW
     return {path.encode(): resource for path, resource in found.items()}
 
 

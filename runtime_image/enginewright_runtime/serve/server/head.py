@@ -139,6 +139,10 @@ def _defer(request: HttpRequest, value: bytes) -> None:
     request.defer = int(digits) / 1000
 
 
+def _copy(request: HttpRequest, _: bytes) -> None:
+    request.copy = True
+
+
 def _content_encoding(request: HttpRequest, value: bytes) -> None:
     request.content_encoding = value.strip().lower()
 
@@ -152,6 +156,7 @@ _FIELDS: Final[dict[bytes, Callable[[HttpRequest, bytes], None]]] = {
     b"content-encoding": _content_encoding,
     b"enginewright-probe": _probe,
     b"enginewright-defer": _defer,
+    b"enginewright-shadow": _copy,
 }
 for _name in tuple(_FIELDS):  # the common capitalization too, to avoid lower() for every field
     _FIELDS[_name.title()] = _FIELDS[_name]

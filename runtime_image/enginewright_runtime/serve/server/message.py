@@ -37,6 +37,7 @@ class HttpRequest:
         "body",
         "chunked",
         "content_encoding",
+        "copy",
         "defer",
         "expects_continue",
         "has_host",
@@ -64,6 +65,9 @@ class HttpRequest:
         self.expects_continue = False
         self.has_host = False
         self.probe = b""  # the sidecar's token
+        self.copy = (
+            False  # of a request that another revision has answered; not counted as a client's
+        )
         self.defer = 0.0  # seconds that a probe may wait for an idle moment
         self.refusal: HttpResponse | None = None  # sent once the body has been discarded
         self.route: object = None  # set by the application
@@ -71,6 +75,11 @@ class HttpRequest:
         self.accounted = 0  # bytes of its body that the application counts as in flight
         self.abandoned = False  # the client is gone
         self.body: Body | None = None
+
+    @property
+    def of_client(self) -> bool:
+        """Whether a client of the model sent it for its answer."""
+        return not (self.reserved or self.copy)
 
 
 class HttpResponse:

@@ -41,6 +41,7 @@ class Metrics(Collector):
         # responses to inference requests by status code; series exist before the first response,
         # since a rate needs that
         self.requests = Counter(dict.fromkeys(_USUAL_CODES, 0))
+        self.copies: Counter[int] = Counter()  # likewise, to copies of other pods' requests
         self.out_of_profile = 0
         self.depth: Callable[[], int] = lambda: 0
         self._registry = CollectorRegistry()
@@ -69,6 +70,14 @@ class Metrics(Collector):
         for code, count in sorted(self.requests.items()):
             requests.add_metric((*self._labels, str(code)), count)
         yield requests
+        copies = CounterMetricFamily(
+            "enginewright_shadow_requests",
+            "Copies of requests that pods of another revision answered, by status code.",
+            labels=(*_LABELS, "code"),
+        )
+        for code, count in sorted(self.copies.items()):
+            copies.add_metric((*self._labels, str(code)), count)
+        yield copies
         depth = GaugeMetricFamily(
             "enginewright_queue_depth", "Inference requests waiting for the model.", labels=_LABELS
         )

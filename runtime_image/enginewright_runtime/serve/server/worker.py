@@ -21,7 +21,7 @@ from enginewright_runtime.serve.server.connection import Connection
 from enginewright_runtime.serve.server.decode import Feeds
 from enginewright_runtime.serve.server.idle import Pauses
 from enginewright_runtime.serve.server.inference_request import InferenceRequest
-from enginewright_runtime.serve.server.message import HttpRequest
+from enginewright_runtime.serve.server.message import Body, HttpRequest
 from enginewright_runtime.serve.server.run_errors import Fault
 
 _log: Final = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ class Job:
         "answered",
         "arrays",
         "connection",
+        "copied",
         "deadline",
         "error",
         "fault",
@@ -66,6 +67,7 @@ class Job:
         self.deadline = now + plan.timeout if plan.timeout else 0.0
         # of a deferred job: the time until which it may wait for an idle moment; 0: not deferred
         self.latest = now + request.defer if request.reserved and request.defer else 0.0
+        self.copied: Body | None = None  # the request's, if it is kept once it is answered
         self.timer: asyncio.TimerHandle | None = None
         self.answered = False  # with 504; the worker's result is discarded
         self.arrays: list[NDArray[Any]] | None = None

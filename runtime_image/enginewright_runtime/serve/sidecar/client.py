@@ -1,4 +1,4 @@
-"""An HTTP client for the pod's server: one keep-alive connection, a timeout for every request.
+"""An HTTP client for servers like the pod's own: one keep-alive connection, a timeout for every request.
 
 A sidecar sends about six small requests a second. A client library would use more memory than the
 rest of the sidecar, so httptools, which the server needs anyway, parses the responses.
@@ -13,7 +13,8 @@ import httptools
 
 _RECEIVE_BYTES: Final = 256 * 1024
 _SEND_BYTES: Final = 1024 * 1024  # of a body at a time
-_RESPONSE_BYTES: Final = 256 * 1024 * 1024  # limit of a response, unless outputs are larger
+RESPONSE_BYTES: Final = 256 * 1024 * 1024  # limit of a response, unless outputs are larger
+_HERE: Final = "127.0.0.1"
 
 
 _Parts = Sequence[bytes | memoryview]
@@ -38,12 +39,16 @@ class ServerResponse:
 
 
 class Client:
-    """One connection to a local port; one request at a time."""
+    """One connection; one request at a time."""
 
-    def __init__(self, port: int, response_bytes: int = 0) -> None:
-        """Connect to `port` on first use; responses are limited to max(256 MiB, `response_bytes`)."""
+    def __init__(
+        self, port: int, *, host: str = _HERE, response_bytes: int = RESPONSE_BYTES
+    ) -> None:
+        """Connect to `port` of the IP address `host` on first use; `response_bytes` is a response's limit."""
         self._port = port
-        self._response_bytes = max(_RESPONSE_BYTES, response_bytes)
+        self._host = host
+        self._authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._response_bytes = response_bytes
         self._lock = asyncio.Lock()
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
@@ -53,7 +58,7 @@ class Client:
         Raises:
             UnreachableError: there was no complete response.
         """
-        head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\n{headers}\r\n"
+        head = f"GET {path} HTTP/1.1\r\nHost: {self._authority}\r\n{headers}\r\n"
         return await self._ask((head.encode(),), seconds)
 
     async def post(
@@ -61,7 +66,7 @@ class Client:
     ) -> ServerResponse:
         """POST a body in parts to `path`; likewise."""
         head = (
-            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\n{headers}"
+            f"POST {path} HTTP/1.1\r\nHost: {self._authority}\r\n{headers}"
             f"Content-Length: {sum(map(len, body))}\r\n\r\n"
         )
         return await self._ask((head.encode(), *body), seconds)
@@ -97,9 +102,7 @@ class Client:
             with contextlib.suppress(_StaleError, ConnectionError):
                 return await self._once(*self._streams, request)
             self.close()
-        reader, writer = await asyncio.open_connection(
-            "127.0.0.1", self._port, limit=_RECEIVE_BYTES
-        )
+        reader, writer = await asyncio.open_connection(self._host, self._port, limit=_RECEIVE_BYTES)
         self._streams = reader, writer
         try:
             return await self._once(reader, writer, request)

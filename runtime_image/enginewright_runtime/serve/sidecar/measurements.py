@@ -2,7 +2,7 @@
 
 Requests are measured by the server, golden inferences here. All of it belongs to one server process:
 the time before a restart says nothing about the process that serves now. Only the answers to another
-revision's samples stay, since they depend on the artefacts.
+revision's samples, and another revision's to our requests, stay: they depend on the artefacts.
 """
 
 from enginewright.contract.measurements import (
@@ -11,6 +11,7 @@ from enginewright.contract.measurements import (
     Measurements,
     MemorySample,
     ServerMeasurements,
+    ShadowComparison,
 )
 from enginewright.contract.task import ServeTask
 
@@ -45,6 +46,7 @@ class PodMeasurements:
     def __init__(self, task: ServeTask) -> None:
         self._task = task
         self.answers: AnswerChange | None = None
+        self.shadow: ShadowComparison | None = None
         self.restart()
 
     def restart(self) -> None:
@@ -100,4 +102,5 @@ class PodMeasurements:
             memory=tuple(self._memory.samples),
             latencies=(*server.latencies, *golden),
             answers=self.answers,
+            shadow=self.shadow,
         )

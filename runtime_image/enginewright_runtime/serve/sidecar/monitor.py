@@ -22,7 +22,12 @@ from pydantic import ValidationError
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.serve.probe_token import HEADER, read_or_create
 from enginewright_runtime.serve.sidecar.answers import AnswerComparison
-from enginewright_runtime.serve.sidecar.client import Client, ServerResponse, UnreachableError
+from enginewright_runtime.serve.sidecar.client import (
+    RESPONSE_BYTES,
+    Client,
+    ServerResponse,
+    UnreachableError,
+)
 from enginewright_runtime.serve.sidecar.errors import response_counts
 from enginewright_runtime.serve.sidecar.golden import GoldenProbe
 from enginewright_runtime.serve.sidecar.inferences import Inferences
@@ -32,6 +37,7 @@ from enginewright_runtime.serve.sidecar.protocol import BINARY_EXTENSION
 from enginewright_runtime.serve.sidecar.readiness import seconds_left
 from enginewright_runtime.serve.sidecar.samples import GoldenSamples
 from enginewright_runtime.serve.sidecar.settings import SidecarSettings
+from enginewright_runtime.serve.sidecar.shadow import Shadow
 
 _log: Final = logging.getLogger(__name__)
 _EXPOSITION_BYTES: Final = 8 * 1024 * 1024  # larger metrics of the server are not passed on
@@ -55,9 +61,14 @@ class Monitor:
         self._health = Client(server_port)
         self._queries = Client(server_port)
         self._scrapes = Client(server_port)
-        inferences = Client(server_port, 2 * samples.largest_outputs)
+        largest = max(RESPONSE_BYTES, 2 * samples.largest_outputs)
+        inferences = Client(server_port, response_bytes=largest)
         self._measuring = Client(server_port)
-        self._clients = (self._health, self._queries, self._scrapes, self._measuring, inferences)
+        copies = Client(server_port)
+        self._clients = (
+            *(self._health, self._queries, self._scrapes, self._measuring),
+            *(inferences, copies),
+        )
         model = pod_state.task.model
         self._execution_path = f"/v2/models/{model}/execution"
         self._measurements_path = f"/v2/models/{model}/measurements"
@@ -73,6 +84,15 @@ class Monitor:
             else AnswerComparison(
                 self._inferences, pod_state.manifest, samples.largest_outputs, paths.stable, key
             )
+        )
+        self._shadow = Shadow(
+            copies,
+            model,
+            self._own,
+            samples.types,
+            [each.name for each in pod_state.manifest.varying or ()],
+            paths.shadow,
+            settings,
         )
         self._schedule = ProbeSchedule(samples.names, settings)
         self._golden_began = float("-inf")
@@ -94,9 +114,11 @@ class Monitor:
                     "errors": lambda: self._poll_errors(interval[Check.ERRORS]),
                     "release": self._read_release,
                     "measurements": self._sample_memory,
+                    "shadow": self._compare_shadow,
                 }.items():
                     group.create_task(self._loop(name, act), name=name)
         finally:
+            self._shadow.close()
             for client in self._clients:
                 client.close()
 
@@ -255,6 +277,11 @@ class Monitor:
         # so that the next golden inference runs before the result of the last one expires
         await comparison.step(self._schedule.pace(self._pod_state.known))
         self._pod_state.measurements.answers = comparison.result
+
+    async def _compare_shadow(self) -> float:
+        pause = await self._shadow.step()
+        self._pod_state.measurements.shadow = self._shadow.result
+        return pause
 
     async def _poll_errors(self, interval: float) -> float:
         began = time.monotonic()

@@ -72,9 +72,12 @@ def encode(sample: GoldenSample, types: Types, *, binary: bool) -> EncodedReques
 
 
 def decode(
-    body: bytes | bytearray, json_length: int | None, wanted: Mapping[str, Any], types: Types
+    body: bytes | bytearray | memoryview,
+    json_length: int | None,
+    wanted: Mapping[str, Any] | None,
+    types: Types,
 ) -> dict[str, NDArray[Any]]:
-    """Return the outputs `wanted` of a response, each in its declared shape.
+    """Return the outputs `wanted` of a response, each in its declared shape; None: all of `types`.
 
     Raises:
         ResponseError: it does not match the request.
@@ -88,7 +91,7 @@ def decode(
         raise ResponseError("is not a JSON object with outputs") from None
     places = _places(tensors, json_length or len(body))
     arrays = {}
-    for name in wanted:
+    for name in types.outputs.keys() & tensors.keys() if wanted is None else wanted:
         if name not in tensors:
             raise ResponseError(f"has no output {name!r}")
         arrays[name] = _read(name, tensors[name], types.outputs[name], body, places.get(name))
@@ -126,7 +129,7 @@ def _read(
     name: str,
     tensor: dict[str, Any],
     datatype: Datatype,
-    body: bytes | bytearray,
+    body: bytes | bytearray | memoryview,
     place: tuple[int, int] | None,
 ) -> NDArray[Any]:
     shape = tensor.get("shape")

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from enginewright.contract.task import HTTP_PORT
 from enginewright.contract.verdict import Check
 
 INTERVALS: Final[Mapping[Check, float]] = MappingProxyType(  # seconds
@@ -45,7 +46,7 @@ class SidecarSettings:
     own_share: float = 0.005  # of a core for comparing outputs
     probing_share: float = 0.05  # as probe_share, while the operator asks for a higher rate
     probing_idle_share: float = 0.2  # as idle_share, likewise
-    probing_own_share: float = 0.05  # as own_share, likewise
+    probing_own_share: float = 0.05  # as own_share, likewise, and for a canary's answers
     slowest_interval: float = 60.0  # golden inferences run at least this often
 
     admission_interval: float = 0.05  # between golden inferences until every sample has passed
@@ -71,6 +72,10 @@ class SidecarSettings:
         3.0  # of the best warm-up run; warm-up runs follow each other without pause
     )
     benchmark_ratio: float = 2.0  # of the class's benchmark, measured without other load
+
+    shadow_interval: float = 0.25  # between looks for a request that a canary should answer too
+    shadow_seconds: float = 60.0  # timeout of its answer
+    shadow_port: int = HTTP_PORT  # of its server
 
     memory_interval: float = 2.0  # between samples of the server's memory
     measurements_age: float = 1.0  # of the server's report in /measurements, at most

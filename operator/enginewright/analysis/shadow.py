@@ -1,0 +1,113 @@
+"""How a canary's answers to requests that the serving revision has answered differ from its answers."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+from enginewright.analysis.answers import output_cause, output_figure
+from enginewright.analysis.result import AnalysisLimits, AnalysisResult, Figure
+from enginewright.analysis.shares import MAX_REJECTED, Share, exceeds
+from enginewright.contract.measurements import Measurements, ShadowComparison, ShadowOutput
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Finding
+
+
+def compare_shadow(
+    stable: Sequence[Measurements], canary: Sequence[Measurements], limits: AnalysisLimits
+) -> AnalysisResult:
+    """Report the differences of each output, of which the largest fails above the limit if there is one.
+
+    What cannot be compared fails too where a limit is set. The serving revision has answered every
+    request, so it counts as failing none of as many. Nothing here waits for requests: there may be none.
+    """
+    revisions = {pod.revision for pod in canary}
+    found = [pod.shadow for pod in stable if pod.shadow and pod.shadow.revision in revisions]
+    if not any(each.compared or each.failed or each.rejected for each in found):
+        return AnalysisResult("passed")
+    shares = [*_refused(found, limits)]
+    outputs = [*_outputs(found, limits.max_output_difference)]
+    findings = [finding for _, finding in (*shares, *outputs) if finding]
+    return AnalysisResult(
+        "failed" if findings else "passed",
+        findings=tuple(findings),
+        figures=tuple(figure for figure, _ in (*shares, *outputs)),
+    )
+
+
+def _refused(
+    found: Sequence[ShadowComparison], limits: AnalysisLimits
+) -> Iterable[tuple[Figure, Finding | None]]:
+    compared = sum(each.compared for each in found)
+    for name, part, excess, reason in (
+        (
+            "failed shadow requests",
+            sum(each.failed for each in found),
+            limits.max_error_share,
+            Reason.TOO_MANY_ERRORS,
+        ),
+        (
+            "rejected shadow requests",
+            sum(each.rejected for each in found),
+            MAX_REJECTED,
+            Reason.REQUESTS_REJECTED,
+        ),
+    ):
+        ours, theirs = Share(part, compared + part), Share(0, compared + part)
+        fails = exceeds(theirs, ours, excess)
+        figure = Figure(
+            name=name,
+            unit="share",
+            stable=theirs.value,
+            canary=ours.value,
+            ratio=None,
+            limit=excess,
+            stable_samples=theirs.whole,
+            canary_samples=ours.whole,
+            state="failed" if fails else "passed",
+        )
+        cause = f"{name}: {ours.part} of {ours.whole} that the serving revision has answered"
+        yield figure, Finding(reason=reason, cause=cause) if fails else None
+
+
+def _outputs(
+    found: Sequence[ShadowComparison], limit: float | None
+) -> Iterable[tuple[Figure, Finding | None]]:
+    by_name: dict[str, list[ShadowOutput]] = {}
+    for output in (output for each in found for output in each.outputs):
+        by_name.setdefault(output.name, []).append(output)
+    for name, outputs in sorted(by_name.items()):
+        label = f"output {name!r} for requests"
+        samples = sum(each.answers for each in outputs)
+        known = not any(each.incomparable for each in outputs)
+        worst = max(each.worst or 0.0 for each in outputs) if known else None
+        figure = output_figure(label, worst, samples, limit)
+        failed = limit is not None and figure.state == "failed"
+        cause = output_cause(figure, limit) if limit is not None and failed else ""
+        yield figure, Finding(reason=Reason.ANSWERS_CHANGED, cause=cause) if cause else None
+        yield _mean(f"mean of {label}", "difference", outputs, lambda each: each.mean), None
+        if any(each.top1 is not None for each in outputs):
+            yield (
+                _mean(f"top-1 agreement of {label}", "share", outputs, lambda each: each.top1),
+                None,
+            )
+
+
+def _mean(
+    name: str,
+    unit: Literal["difference", "share"],
+    outputs: Sequence[ShadowOutput],
+    figure: Callable[[ShadowOutput], float | None],
+) -> Figure:
+    """Return the mean over the pods, which is only reported."""
+    known = [(value, each.answers) for each in outputs if (value := figure(each)) is not None]
+    samples = sum(count for _, count in known)
+    return Figure(
+        name=name,
+        unit=unit,
+        stable=None,
+        canary=sum(value * count for value, count in known) / samples if samples else None,
+        ratio=None,
+        limit=None,
+        stable_samples=0,
+        canary_samples=samples,
+        state="passed",
+    )

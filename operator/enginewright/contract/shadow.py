@@ -1,0 +1,92 @@
+"""How the operator has serving pods send copies of their requests to a canary: an annotation of theirs.
+
+The kubelet writes it into a downward API file, so only who may write pods can direct requests elsewhere.
+It expires, so that it ends when the operator does. It names the canary's revision, so that a pod that
+gets the address later gets no requests, and addresses without ports, since every server has the same.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final
+
+SHADOW_ANNOTATION: Final = "enginewright.dev/shadow"
+SHADOW_SECONDS: Final = 120  # from now when written; a pod ignores a later time
+MOST_ADDRESSES: Final = 16
+
+_SKEW: Final = 60.0  # seconds by which the clocks of operator and node may differ
+_REVISION: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_SHARE: Final = re.compile(r"[0-9](\.[0-9]{1,12})?(e-[0-9]{1,2})?")
+_LEAST_FIELDS: Final = 4
+
+
+@dataclass(frozen=True)
+class ShadowOrder:
+    """Which share of its requests a pod sends to whom as well, and until when."""
+
+    share: float  # above 0, at most 1
+    until: int  # Unix time
+    revision: str  # of the canary
+    addresses: tuple[str, ...]  # IP addresses of its pods
+
+    def annotation(self) -> str:
+        """Return the value of the annotation: share, end, revision and addresses."""
+        return " ".join((f"{self.share:g}", str(self.until), self.revision, *self.addresses))
+
+
+def read_order(annotation: str) -> ShadowOrder | None:
+    """Return the order in an annotation, expired or not; None: it is invalid as a whole.
+
+    Host names, addresses with a port, and those of no single machine on the network are invalid.
+    """
+    fields = annotation.split()
+    if len(fields) < _LEAST_FIELDS:
+        return None
+    share, until, revision, *addresses = fields
+    if not (
+        _SHARE.fullmatch(share)
+        and until.isascii()
+        and until.isdigit()
+        and len(until) <= 12
+        and _REVISION.fullmatch(revision)
+        and len(addresses) <= MOST_ADDRESSES
+        and all(map(_is_address, addresses))
+    ):
+        return None
+    order = ShadowOrder(float(share), int(until), revision, tuple(addresses))
+    return order if 0 < order.share <= 1 else None
+
+
+def is_current(order: ShadowOrder, now: float) -> bool:
+    """Return whether an order applies at the Unix time `now`.
+
+    One that expires later than the operator sets it does not: a clock is wrong, or another client
+    wrote it.
+    """
+    return 0 < order.until - now <= SHADOW_SECONDS + _SKEW
+
+
+def shadow_order(
+    share: float, now: float, revision: str, addresses: Sequence[str], known: ShadowOrder | None
+) -> ShadowOrder:
+    """Return the order to have: `known`, if it is the same and does not end soon, else a new one."""
+    chosen = tuple(sorted(addresses)[:MOST_ADDRESSES])
+    until = math.ceil(now) + SHADOW_SECONDS
+    new = ShadowOrder(float(f"{share:g}"), until, revision, chosen)
+    if (
+        known is not None
+        and (known.share, known.revision, known.addresses) == (new.share, revision, chosen)
+        and now + SHADOW_SECONDS / 2 < known.until <= until
+    ):
+        return known
+    return new
+
+
+def _is_address(text: str) -> bool:
+    try:
+        found = ip_address(text)
+    except ValueError:
+        return False
+    return not (found.is_multicast or found.is_unspecified or found.is_link_local)

@@ -1,0 +1,200 @@
+"""Has a canary answer some of the clients' requests too, and compares its answers with the server's.
+
+The server has answered them before they get here. One is sent at a time, so that what the canary does
+to it delays the next ones only, of which the server keeps few. What the sidecar works on them is limited
+to a share of a core. Nothing of a request or an answer is logged or kept.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+from enginewright.contract.base import TEXT_LENGTH
+from enginewright.contract.measurements import OutputChange, ShadowComparison
+from enginewright.contract.shadow import ShadowOrder, is_current, read_order
+
+from enginewright_runtime.serve.exchanges import (
+    HEADER,
+    LARGEST_BYTES,
+    RESOURCE,
+    SHARE_QUERY,
+    ExchangeHead,
+)
+from enginewright_runtime.serve.sidecar.answer_change import change
+from enginewright_runtime.serve.sidecar.client import Client, ServerResponse, UnreachableError
+from enginewright_runtime.serve.sidecar.protocol import ResponseError, decode
+from enginewright_runtime.serve.sidecar.samples import Types
+from enginewright_runtime.serve.sidecar.settings import SidecarSettings
+from enginewright_runtime.serve.sidecar.shadow_totals import ShadowTotals
+from enginewright_runtime.session.samples import type_name
+
+_log: Final = logging.getLogger(__name__)
+_BUSY: Final = frozenset({408, 429, 503, 504})
+_REJECTED: Final = range(400, 500)
+_LARGEST_ANSWER: Final = 2 * LARGEST_BYTES
+_JSON_LENGTH: Final = b"inference-header-content-length"
+
+
+class Shadow:
+    """The comparisons of one pod's answers with those of canaries, one canary after another."""
+
+    def __init__(
+        self,
+        own: Client,
+        model: str,
+        header: str,
+        types: Types,
+        varying: Collection[str],
+        annotation: Path,
+        settings: SidecarSettings,
+    ) -> None:
+        """Create it.
+
+        Args:
+            own: the way to the pod's server.
+            model: its name.
+            header: the header line by which the server knows its sidecar.
+            types: of the model's tensors.
+            varying: outputs that vary from run to run, which are not compared.
+            annotation: the file with the operator's order.
+            settings: intervals and limits.
+        """
+        self._own = own
+        self._model = model
+        self._header = header
+        self._types = types
+        self._varying = frozenset(varying)
+        self._annotation = annotation
+        self._settings = settings
+        self._canaries: dict[str, Client] = {}
+        self._next = 0
+        self._totals: ShadowTotals | None = None
+        self._earlier = 0  # requests that the server had not kept before this canary
+
+    @property
+    def result(self) -> ShadowComparison | None:
+        """The comparison with the latest canary; None: there was none."""
+        return self._totals.document if self._totals else None
+
+    async def step(self) -> float:
+        """Compare the next request if there is an order; return the seconds until the next step."""
+        order = self._order()
+        if order is None:
+            self.close()
+            return self._settings.release_interval
+        began = time.process_time()
+        try:
+            path = f"/v2/models/{self._model}/{RESOURCE}?{SHARE_QUERY}={order.share:.12f}"
+            seconds = self._settings.request_seconds
+            response = await self._own.get(path, seconds, self._header)
+            head = ExchangeHead.read(response.headers[HEADER.lower().encode()])
+        except (UnreachableError, KeyError, ValueError):  # starting, or not our server
+            return self._settings.release_interval
+        totals = self._begin(order.revision, head.dropped)
+        totals.not_kept = max(0, head.dropped - self._earlier)
+        if not head.request:
+            return self._settings.shadow_interval
+        body = memoryview(response.body)
+        request, answer = body[: head.request], body[head.request :]
+        theirs = await self._ask(order, totals, request, head.request_json)
+        if theirs is not None:
+            found = await asyncio.to_thread(self._compare, answer, head.answer_json, theirs)
+            totals.add(found)
+        worked = time.process_time() - began
+        return worked * (1 / self._settings.probing_own_share - 1)
+
+    def close(self) -> None:
+        """Close the connections to canaries."""
+        for each in self._canaries.values():
+            each.close()
+        self._canaries.clear()
+
+    def _order(self) -> ShadowOrder | None:
+        try:
+            text = self._annotation.read_text()
+        except (OSError, ValueError):  # an earlier operator's pod template has no such file
+            return None
+        order = read_order(text)
+        return order if order is not None and is_current(order, time.time()) else None
+
+    def _begin(self, revision: str, dropped: int) -> ShadowTotals:
+        """Return the totals of a canary; another one's begin with nothing."""
+        totals = self._totals
+        if totals is None or totals.revision != revision:
+            _log.info("clients' requests are compared with the answers of revision %s", revision)
+            self.close()
+            totals = self._totals = ShadowTotals(revision)
+            self._earlier = dropped
+        elif dropped < self._earlier:  # the server has restarted
+            self._earlier = 0
+        return totals
+
+    async def _ask(
+        self,
+        order: ShadowOrder,
+        totals: ShadowTotals,
+        request: memoryview,
+        json_length: int | None,
+    ) -> ServerResponse | None:
+        """Return a canary's answer with outputs; None, and counted: there is none."""
+        client = self._canary(order)
+        base = f"/v2/models/{self._model}/versions/{order.revision}"
+        try:
+            # another pod may have got the address: it must not get the request
+            ready = await client.get(f"{base}/ready", self._settings.request_seconds)
+        except UnreachableError:
+            ready = None
+        if ready is None or ready.status != 200:
+            totals.busy += 1
+            return None
+        headers = f"{HEADER}: 1\r\n"
+        if json_length is not None:
+            headers += f"Inference-Header-Content-Length: {json_length}\r\n"
+        try:
+            seconds = self._settings.shadow_seconds
+            response = await client.post(f"{base}/infer", headers, (request,), seconds)
+        except UnreachableError:
+            totals.failed += 1
+            return None
+        if response.status == 200:
+            return response
+        if response.status in _BUSY:
+            totals.busy += 1
+        elif response.status in _REJECTED:
+            totals.rejected += 1
+        else:
+            totals.failed += 1
+        return None
+
+    def _canary(self, order: ShadowOrder) -> Client:
+        """Return the connection to one of the canary's pods, each in turn."""
+        for address in self._canaries.keys() - set(order.addresses):
+            self._canaries.pop(address).close()
+        self._next = (self._next + 1) % len(order.addresses)
+        address = order.addresses[self._next]
+        port = self._settings.shadow_port
+        return self._canaries.setdefault(
+            address, Client(port, host=address, response_bytes=_LARGEST_ANSWER)
+        )
+
+    def _compare(
+        self, answer: memoryview, json_length: int | None, theirs: ServerResponse
+    ) -> list[OutputChange]:
+        """Return how the outputs differ; called in a thread, since large ones take long."""
+        wanted = self._types.outputs.keys() - self._varying
+        own = decode(answer, json_length, None, self._types)
+        own = {name: array for name, array in own.items() if name in wanted}
+        length = theirs.headers.get(_JSON_LENGTH, b"")
+        try:
+            json_length = int(length) if length.isdigit() else None
+            others = decode(theirs.body, json_length, own, self._types)
+        except ResponseError:
+            form = "the canary's answer has another type"
+            return [OutputChange(name=name[:TEXT_LENGTH], form=form) for name in own]
+        return [
+            change(name, array, others[name], type_name(self._types.outputs[name]))
+            for name, array in own.items()
+        ]

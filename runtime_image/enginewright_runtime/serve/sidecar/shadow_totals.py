@@ -1,0 +1,81 @@
+"""What a canary's answers to clients' requests have differed by so far. Pure.
+
+Only figures of bounded number are kept, nothing of a request or an answer.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from enginewright.contract.measurements import OUTPUTS, OutputChange, ShadowComparison, ShadowOutput
+
+
+@dataclass(slots=True)
+class _Totals:
+    """Of one output."""
+
+    answers: int = 0
+    max_abs: float | None = None
+    worst: float | None = None
+    relative: float = 0.0  # sum
+    relatives: int = 0
+    top1: float = 0.0  # sum
+    top1s: int = 0
+    incomparable: int = 0
+
+    def add(self, change: OutputChange) -> None:
+        self.answers += 1
+        if change.max_abs is not None:
+            self.max_abs = max(self.max_abs or 0.0, change.max_abs)
+        if change.relative is None:
+            self.incomparable += 1
+        else:
+            self.worst = max(self.worst or 0.0, change.relative)
+            self.relative += change.relative
+            self.relatives += 1
+        if change.top1 is not None:
+            self.top1 += change.top1
+            self.top1s += 1
+
+    def document(self, name: str) -> ShadowOutput:
+        return ShadowOutput(
+            name=name,
+            answers=self.answers,
+            max_abs=self.max_abs,
+            worst=self.worst,
+            mean=self.relative / self.relatives if self.relatives else None,
+            top1=self.top1 / self.top1s if self.top1s else None,
+            incomparable=self.incomparable,
+        )
+
+
+class ShadowTotals:
+    """The comparison with one canary."""
+
+    def __init__(self, revision: str) -> None:
+        self.revision = revision
+        self.rejected = 0
+        self.failed = 0
+        self.busy = 0  # requests that the canary did not run, for it was busy or not ready
+        self.not_kept = 0  # chosen requests that our own server did not keep
+        self._compared = 0
+        self._outputs: dict[str, _Totals] = {}
+
+    def add(self, changes: Iterable[OutputChange]) -> None:
+        """Add how the outputs of one answer differ."""
+        self._compared += 1
+        for each in changes:
+            self._outputs.setdefault(each.name, _Totals()).add(each)
+
+    @property
+    def document(self) -> ShadowComparison:
+        """Return everything so far."""
+        found = [each.document(name) for name, each in self._outputs.items()]
+        found.sort(key=lambda each: (each.incomparable, each.worst or 0.0), reverse=True)
+        return ShadowComparison(
+            revision=self.revision,
+            compared=self._compared,
+            rejected=self.rejected,
+            failed=self.failed,
+            dropped=self.busy + self.not_kept,
+            outputs=tuple(sorted(found[:OUTPUTS], key=lambda each: each.name)),
+        )

@@ -1,0 +1,441 @@
+"""Clients' requests that a canary answers as well: what is measured, and that no client ever notices."""
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+import onnx
+import pytest
+from enginewright.contract.measurements import Measurements, ShadowComparison, ShadowOutput
+from enginewright.contract.shadow import SHADOW_SECONDS
+from enginewright.contract.task import ServeTask
+
+from tests.support.serving import Answer, Server, Wire, free_port, linear_model, scaled, slow_model
+from tests.support.sidecar import Sidecar, artifact
+
+CANARY: Final = "r2"
+HERE: Final = "127.0.0.1"
+SAMPLES = [{"x": np.full((rows, 8), rows / 2, np.float32)} for rows in (1, 3)]
+NOTICED: Final = (
+    2.0  # seconds of one request, far above what any takes and far below what canaries wait
+)
+
+
+def canary_task(root: Path, new: onnx.ModelProto) -> ServeTask:
+    root.mkdir()
+    return artifact(root, new, SAMPLES).model_copy(update={"revision": CANARY})
+
+
+def watched(
+    root: Path, task: ServeTask, server: int, canary: int, seconds: float = 20.0
+) -> Sidecar:
+    return Sidecar(
+        root,
+        task,
+        server,
+        pace=0.2,
+        release_interval=0.1,
+        shadow_interval=0.05,
+        measurements_age=0.1,
+        shadow_port=canary,
+        shadow_seconds=seconds,
+    )
+
+
+def order(share: float = 1.0, seconds: float = 100.0, to: str = HERE) -> str:
+    return f"{share:g} {int(time.time() + seconds)} {CANARY} {to}"
+
+
+def measured(sidecar: Sidecar) -> ShadowComparison | None:
+    answer = sidecar.get("/measurements")
+    return Measurements.model_validate_json(answer.body).shadow if answer.status == 200 else None
+
+
+def counts(sidecar: Sidecar) -> tuple[int, int, int, int]:
+    found = measured(sidecar) or ShadowComparison(revision="")
+    return found.compared, found.rejected, found.failed, found.dropped
+
+
+def outputs(sidecar: Sidecar) -> dict[str, ShadowOutput]:
+    found = measured(sidecar)
+    assert found is not None
+    assert found.revision == CANARY
+    return {each.name: each for each in found.outputs}
+
+
+def request(server: Server, rows: list[list[float]], *, binary: bool = False) -> bytes:
+    given: dict[str, Any] = {"name": "x", "datatype": "FP32", "shape": [len(rows), 8]}
+    if not binary:
+        return server.infer_request({"inputs": [given | {"data": rows}]})
+    tensors = np.array(rows, np.float32).tobytes()
+    document = {
+        "inputs": [given | {"parameters": {"binary_data_size": len(tensors)}}],
+        "parameters": {"binary_data_output": True},
+    }
+    return server.infer_request(document, tensors)
+
+
+def send(server: Server, sent: bytes, count: int, pause: float = 0.0) -> float:
+    """Send `count` requests, each answered with 200; return the longest time of one."""
+    longest = 0.0
+    with server.wire() as wire:
+        for _ in range(count):
+            began = time.monotonic()
+            wire.send(sent)
+            assert wire.receive().status == 200
+            longest = max(longest, time.monotonic() - began)
+            time.sleep(pause)
+    return longest
+
+
+def compared(server: Server, sidecar: Sidecar, *sent: bytes) -> int:
+    """Have at least three of each request compared; return how many were sent."""
+    sidecar.shadow(order())
+    sidecar.until(lambda: measured(sidecar) is not None, "the order is read")
+    count = 0
+
+    def enough() -> bool:
+        nonlocal count
+        for each in sent:
+            send(server, each, 1, pause=0.1)
+        count += len(sent)
+        return counts(sidecar)[0] >= 3 * len(sent)
+
+    sidecar.until(enough, "they are compared")
+    assert counts(sidecar)[1:3] == (0, 0)
+    return count
+
+
+def counted(server: Server, name: str) -> dict[str, int]:
+    """Return a counter's values that are not 0, by status code."""
+    found = {}
+    for line in server.get("/metrics").body.decode().splitlines():
+        if line.startswith(f"{name}{{"):
+            labels, _, number = line.rpartition(" ")
+            found[labels.split('code="')[1].split('"')[0]] = int(float(number))
+    return {code: number for code, number in found.items() if number}
+
+
+@contextlib.contextmanager
+def pair(root: Path, new: onnx.ModelProto) -> Iterator[tuple[Server, Sidecar, Server, Sidecar]]:
+    """Serve the linear model, and `new` as its canary, each with its sidecar."""
+    task = artifact(root, linear_model(), SAMPLES)
+    beside = root / "canary"
+    theirs = canary_task(beside, new)
+    with (
+        Server(root, task) as server,
+        Server(beside, theirs) as canary,
+        watched(root, task, server.port, canary.port) as sidecar,
+        watched(beside, theirs, canary.port, free_port()) as other,
+    ):
+        sidecar.until_ready()
+        other.until_ready()
+        yield server, sidecar, canary, other
+
+
+def test_a_changed_model_differs_by_what_it_was_changed(tmp_path: Path) -> None:
+    with pair(tmp_path, scaled(1.5)) as (server, sidecar, canary, other):
+        small, large = [[0.5] * 8], [[-1.0] * 8, [2.0] * 8]
+        sent = compared(
+            server, sidecar, request(server, small), request(server, large, binary=True)
+        )
+        sidecar.shadow("")
+        weights = np.arange(32, dtype=np.float32).reshape(8, 4) / 8
+        answers = [np.array(each, np.float32) @ weights for each in (small, large)]
+        found = outputs(sidecar)
+        for each in found.values():
+            assert (each.answers >= 6, each.incomparable) == (True, 0)
+            assert each.worst == pytest.approx(0.5, rel=1e-5)
+            assert each.mean == pytest.approx(0.5, rel=1e-5)
+        largest = max(float(np.abs(each).max()) for each in answers)
+        assert found["y"].max_abs == pytest.approx(0.5 * largest, rel=1e-5)
+        total = max(abs(float(each.sum())) for each in answers)
+        assert found["total"].max_abs == pytest.approx(0.5 * total, rel=1e-5)
+        assert (found["y"].top1, found["total"].top1) == (1.0, None)
+        assert counted(server, "enginewright_requests_total") == {"200": sent}
+        assert counted(server, "enginewright_shadow_requests_total") == {}
+        assert counted(canary, "enginewright_requests_total") == {}
+        copies = counted(canary, "enginewright_shadow_requests_total")
+        assert 6 <= copies.pop("200") <= sent
+        assert not copies.keys() - {"503"}
+        report = Measurements.model_validate_json(other.get("/measurements").body)
+        assert report.responses == {}, "none is a client's of the canary"
+        assert not [each for each in report.latencies if each.source == "requests"]
+        assert report.shadow is None
+
+
+def test_an_equal_model_differs_by_nothing(tmp_path: Path) -> None:
+    with pair(tmp_path, linear_model()) as (server, sidecar, _, _):
+        compared(server, sidecar, request(server, [[0.5] * 8, [0.0] * 8]))
+        for each in outputs(sidecar).values():
+            assert (each.max_abs, each.worst, each.mean, each.incomparable) == (0, 0, 0, 0)
+        assert outputs(sidecar)["y"].top1 == 1.0
+
+
+def test_other_classes_are_reported(tmp_path: Path) -> None:
+    with pair(tmp_path, scaled(-1.0)) as (server, sidecar, _, _):
+        compared(server, sidecar, request(server, [[0.5] * 8]))
+        assert outputs(sidecar)["y"].top1 == 0.0
+
+
+def test_only_the_share_is_sent(tmp_path: Path) -> None:
+    with pair(tmp_path, scaled(1.5)) as (server, sidecar, canary, _):
+        sidecar.shadow(order(share=0.25))
+        sidecar.until(lambda: measured(sidecar) is not None, "the order is read")
+        send(server, request(server, [[0.5] * 8]), 200)
+        time.sleep(1.0)
+        # 50 are expected; beyond 6 standard deviations
+        assert 13 < sum(counts(sidecar)) < 87
+        assert counted(server, "enginewright_requests_total") == {"200": 200}
+        assert sum(counted(canary, "enginewright_shadow_requests_total").values()) < 87
+
+
+class Impostor:
+    """What answers at the canary's address; it has the revision, and does `mode` to requests."""
+
+    def __init__(self, mode: str, *, revision: str = CANARY) -> None:
+        self.mode = mode
+        self.revision = revision
+        self.port = free_port()
+        self.bodies = 0  # requests of which a byte of the body arrived
+        self.connections = 0
+        self._socket = socket.create_server((HERE, self.port))
+        self._open: list[socket.socket] = []
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+        for each in self._open:
+            each.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._socket.accept()
+                self.connections += 1
+                self._open.append(connection)
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError, EOFError):
+            file = connection.makefile("rb")
+            while line := file.readline():
+                length = 0
+                while (header := file.readline().strip().lower()) != b"":
+                    if header.startswith(b"content-length:"):
+                        length = int(header.split(b":")[1])
+                if line.startswith(b"GET"):
+                    status = 200 if f"/versions/{self.revision}/ready".encode() in line else 404
+                    connection.sendall(_response(status, b"{}"))
+                    continue
+                self.bodies += bool(file.read(length))
+                self._respond(connection)
+
+    def _respond(self, connection: socket.socket) -> None:
+        match self.mode:
+            case "hangs":
+                time.sleep(60)
+            case "is slow":
+                time.sleep(1.0)
+                connection.sendall(_response(500, b"{}"))
+            case "resets":
+                linger = (1).to_bytes(4, "little") + (0).to_bytes(4, "little")
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                connection.close()
+            case "answers nonsense":
+                connection.sendall(_response(200, b"\x00not JSON"))
+            case "sends without end":
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 999999999999\r\n\r\n")
+                endless = bytes(1 << 20)
+                while True:
+                    connection.sendall(endless)
+            case status:
+                connection.sendall(_response(int(status), b"{}"))
+
+
+def _response(status: int, body: bytes) -> bytes:
+    return b"HTTP/1.1 %d x\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)
+
+
+def resident(sidecar: Sidecar) -> int:
+    status = Path(f"/proc/{sidecar.process.pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) * 1024
+
+
+@pytest.mark.parametrize(
+    ("mode", "place"),
+    [
+        ("hangs", 2),
+        ("is slow", 2),
+        ("resets", 2),
+        ("500", 2),
+        ("sends without end", 2),
+        ("400", 1),
+        ("404", 1),
+        ("503", 3),
+        ("429", 3),
+        ("answers nonsense", 0),
+    ],
+)
+def test_whatever_a_canary_does_no_client_notices(mode: str, place: int, tmp_path: Path) -> None:
+    """`place`: which count rises: compared, rejected, failed, dropped."""
+    task = artifact(tmp_path, linear_model(), SAMPLES)
+    answers = mode.isdigit() or mode in ("resets", "answers nonsense")
+    with (
+        Server(tmp_path, task) as server,
+        Impostor(mode) as canary,
+        watched(tmp_path, task, server.port, canary.port, 20.0 if answers else 0.5) as sidecar,
+    ):
+        sidecar.until_ready()
+        sidecar.shadow(order())
+        sidecar.until(lambda: measured(sidecar) is not None, "the order is read")
+        sent = request(server, [[0.5] * 8])
+        assert send(server, sent, 50, pause=0.01) < NOTICED
+        sidecar.until(lambda: counts(sidecar)[place] > 0, f"counted as {place}")
+        assert canary.bodies > 0
+        assert send(server, sent, 50, pause=0.01) < NOTICED
+        assert sidecar.is_ready()
+        found = counts(sidecar)
+        dropped = 3
+        assert {index for index, each in enumerate(found) if each} <= {place, dropped}
+        assert counted(server, "enginewright_requests_total") == {"200": 100}
+        if mode == "answers nonsense":
+            assert all(each.incomparable == each.answers for each in outputs(sidecar).values())
+        if mode == "hangs":
+            sidecar.until(lambda: counts(sidecar)[dropped] > 0, "more than the queue has space for")
+        if mode == "sends without end":
+            assert resident(sidecar) < 256 * 1024 * 1024
+
+
+def test_another_pod_that_has_the_address_now_gets_no_request(tmp_path: Path) -> None:
+    task = artifact(tmp_path, linear_model(), SAMPLES)
+    with (
+        Server(tmp_path, task) as server,
+        Impostor("500", revision="r3") as other,
+        watched(tmp_path, task, server.port, other.port) as sidecar,
+    ):
+        sidecar.until_ready()
+        sidecar.shadow(order())
+        sidecar.until(lambda: measured(sidecar) is not None, "the order is read")
+        sent = request(server, [[0.5] * 8])
+
+        def dropped() -> bool:
+            send(server, sent, 1)
+            return counts(sidecar)[3] > 2
+
+        sidecar.until(dropped, "none is sent")
+        assert counts(sidecar)[:3] == (0, 0, 0)
+        assert other.connections > 0
+        assert other.bodies == 0
+
+
+def test_an_order_ends_by_itself_and_when_it_is_withdrawn(tmp_path: Path) -> None:
+    task = artifact(tmp_path, linear_model(), SAMPLES)
+    with (
+        Server(tmp_path, task) as server,
+        Impostor("500") as canary,
+        watched(tmp_path, task, server.port, canary.port) as sidecar,
+    ):
+        sidecar.until_ready()
+        sent = request(server, [[0.5] * 8])
+        for withdrawn in (False, True):
+            sidecar.shadow(order(seconds=100 if withdrawn else 3))
+            before = canary.bodies
+            while canary.bodies == before:
+                send(server, sent, 1, pause=0.05)
+            if withdrawn:
+                sidecar.shadow("")
+            time.sleep(1.0 if withdrawn else 3.2)
+            ended = canary.bodies
+            send(server, sent, 20, pause=0.05)
+            assert canary.bodies == ended
+
+
+def test_forged_orders_send_nothing_anywhere(tmp_path: Path) -> None:
+    task = artifact(tmp_path, linear_model(), SAMPLES)
+    with (
+        Server(tmp_path, task) as server,
+        Impostor("500") as canary,
+        Impostor("500") as stranger,
+        watched(tmp_path, task, server.port, canary.port) as sidecar,
+    ):
+        sidecar.until_ready()
+        sent = request(server, [[0.5] * 8])
+        for forged in (
+            order(to=f"{HERE}:{stranger.port}"),
+            order(to=f"{HERE}:{canary.port}"),
+            order(to="localhost"),
+            order(to=f"{HERE} localhost"),
+            order(seconds=SHADOW_SECONDS + 120),
+            order(share=2.0),
+            order().replace(CANARY, "../../x"),
+        ):
+            sidecar.shadow(forged)
+            send(server, sent, 8, pause=0.05)
+        assert (canary.connections, stranger.connections) == (0, 0)
+        assert measured(sidecar) is None
+
+
+def test_only_the_sidecar_takes_copies(tmp_path: Path) -> None:
+    task = artifact(tmp_path, linear_model(), SAMPLES)
+    with Server(tmp_path, task) as server:
+        path = "/v2/models/m/shadow?share=1"
+        assert server.get(path).status == 403
+        sent = request(server, [[0.5] * 8])
+        send(server, sent, 1)
+
+        def own(share: str) -> Answer:
+            with server.wire() as wire:
+                ((name, token),) = server.probe_header().items()
+                target = f"/v2/models/m/shadow?share={share}"
+                head = f"GET {target} HTTP/1.1\r\nHost: h\r\n{name}: {token}\r\n\r\n"
+                wire.send(head.encode())
+                return wire.receive()
+
+        for share in ("", "0", "-1", "1.1", "nan", "x"):
+            assert own(share).status == 400
+        empty = own("1")
+        assert (empty.status, empty.body) == (200, b"")
+        assert empty.headers["enginewright-shadow"] == "0 0 - -"
+        send(server, sent, 1)
+        copy = own("1")
+        assert copy.headers["enginewright-shadow"].startswith("0 ")
+        body = sent.split(b"\r\n\r\n", 1)[1]
+        assert copy.body.startswith(body)
+        assert json.loads(copy.body[len(body) :])["outputs"][0]["name"] == "y"
+        send(server, sent, 30)
+        assert own("1").headers["enginewright-shadow"].startswith("22 "), "eight are kept"
+
+
+def test_a_copy_is_refused_where_clients_wait_and_counts_for_itself_only(tmp_path: Path) -> None:
+    """So a stranger who marks requests as copies gets less for them, and hides nobody's but these."""
+    task = artifact(tmp_path, slow_model(), [{"turns": np.array([1], np.int64)}])
+    with Server(tmp_path, task) as server:
+        given = {"name": "turns", "datatype": "INT64", "shape": [1], "data": [1500]}
+        clients = server.infer_request({"inputs": [given]})
+        copied = server.infer_request({"inputs": [given]}, headers={"Enginewright-Shadow": "1"})
+        with contextlib.ExitStack() as stack:
+            wires = [stack.enter_context(Wire(server.port, timeout=60)) for _ in range(5)]
+            for wire in wires[:4]:
+                wire.send(clients)
+            while (
+                b'enginewright_queue_depth{model="m",revision="r1"} 3'
+                not in server.get("/metrics").body
+            ):
+                time.sleep(0.01)
+            wires[4].send(copied)
+            assert wires[4].receive().status == 503
+            assert [wire.receive().status for wire in wires[:4]] == [200] * 4
+            wires[4].send(copied)
+            assert wires[4].receive().status == 200
+        assert counted(server, "enginewright_requests_total") == {"200": 4}
+        assert counted(server, "enginewright_shadow_requests_total") == {"200": 1, "503": 1}

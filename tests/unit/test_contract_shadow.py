@@ -1,0 +1,90 @@
+"""The annotation by which serving pods send copies of requests to a canary: only what the operator writes holds."""
+
+from dataclasses import replace
+
+import pytest
+from enginewright.contract.shadow import (
+    MOST_ADDRESSES,
+    SHADOW_SECONDS,
+    ShadowOrder,
+    is_current,
+    read_order,
+    shadow_order,
+)
+
+NOW = 1_800_000_000.0
+ORDER = ShadowOrder(0.1, int(NOW) + SHADOW_SECONDS, "5d41402a", ("10.1.0.1", "fd00::7"))
+
+
+@pytest.mark.parametrize("share", [1.0, 0.1, 0.001, 0.00001, 0.333333])
+def test_what_is_written_is_read(share: float) -> None:
+    order = replace(ORDER, share=share)
+    assert read_order(order.annotation()) == order
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        "",
+        "0.1",
+        "0.1 1800000060 5d41402a",
+        "0 1800000060 5d41402a 10.1.0.1",
+        "1.5 1800000060 5d41402a 10.1.0.1",
+        "-0.1 1800000060 5d41402a 10.1.0.1",
+        "nan 1800000060 5d41402a 10.1.0.1",
+        "0.1 soon 5d41402a 10.1.0.1",
+        "0.1 -5 5d41402a 10.1.0.1",
+        "0.1 ١٢٣ 5d41402a 10.1.0.1",
+        "0.1 1800000060 ../x 10.1.0.1",
+        "0.1 1800000060 5d%0d%0a 10.1.0.1",
+        "0.1 1800000060 5d41402a 10.1.0.1:8081",
+        "0.1 1800000060 5d41402a [fd00::7]:8080",
+        "0.1 1800000060 5d41402a example.com",
+        "0.1 1800000060 5d41402a localhost",
+        "0.1 1800000060 5d41402a 10.1.0.1 example.com",
+        "0.1 1800000060 5d41402a 0.0.0.0",
+        "0.1 1800000060 5d41402a 169.254.169.254",
+        "0.1 1800000060 5d41402a 224.0.0.1",
+        "0.1 1800000060 5d41402a fe80::1%eth0",
+        "0.1 1800000060 5d41402a " + " ".join(["10.1.0.1"] * (MOST_ADDRESSES + 1)),
+    ],
+)
+def test_anything_else_is_no_order(forged: str) -> None:
+    assert read_order(forged) is None
+
+
+@pytest.mark.parametrize(
+    ("left", "holds"),
+    [(-1, False), (0, False), (1, True), (SHADOW_SECONDS + 60, True), (SHADOW_SECONDS + 61, False)],
+)
+def test_an_order_holds_until_its_end_and_not_for_longer_than_the_operator_sets(
+    left: int, holds: bool
+) -> None:
+    assert is_current(replace(ORDER, until=int(NOW) + left), NOW) is holds
+
+
+def test_an_order_is_renewed_before_it_ends_and_not_at_every_look() -> None:
+    first = shadow_order(0.1, NOW, "5d41402a", ["fd00::7", "10.1.0.1"], None)
+    assert first == ORDER
+    for seconds, same in ((1, True), (59, True), (60, False), (500, False)):
+        later = shadow_order(0.1, NOW + seconds, "5d41402a", ORDER.addresses, first)
+        assert (later is first) is same
+        assert is_current(later, NOW + seconds)
+
+
+def test_an_order_that_says_something_else_is_replaced() -> None:
+    for known in (
+        replace(ORDER, share=0.2),
+        replace(ORDER, revision="other"),
+        replace(ORDER, addresses=("10.1.0.2",)),
+        replace(ORDER, until=ORDER.until + 1),
+    ):
+        found = shadow_order(0.1, NOW, ORDER.revision, ORDER.addresses, known)
+        assert found == ORDER
+
+
+def test_of_many_addresses_some_are_ordered() -> None:
+    many = [f"10.1.0.{number}" for number in range(100)]
+    found = shadow_order(0.1, NOW, "5d41402a", many, None)
+    assert len(found.addresses) == MOST_ADDRESSES
+    assert read_order(found.annotation()) == found

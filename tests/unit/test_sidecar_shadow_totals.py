@@ -1,0 +1,51 @@
+"""Figures over many answers of a canary, in bounded memory."""
+
+import pytest
+from enginewright.contract.measurements import OUTPUTS, OutputChange
+from enginewright_runtime.serve.sidecar.shadow_totals import ShadowTotals
+
+
+def test_figures_are_the_worst_and_the_mean_of_all_answers() -> None:
+    totals = ShadowTotals("r2")
+    for relative, top1 in ((0.1, 1.0), (0.4, 0.5), (0.1, 0.0)):
+        totals.add([OutputChange(name="y", relative=relative, max_abs=relative * 10, top1=top1)])
+    found = totals.document
+    (output,) = found.outputs
+    assert (found.revision, found.compared) == ("r2", 3)
+    assert (output.name, output.answers, output.incomparable) == ("y", 3, 0)
+    assert (output.max_abs, output.worst) == (4.0, 0.4)
+    assert output.mean == pytest.approx(0.2)
+    assert output.top1 == pytest.approx(0.5)
+
+
+def test_what_is_not_comparable_is_counted_and_is_no_difference_of_zero() -> None:
+    totals = ShadowTotals("r2")
+    totals.add([OutputChange(name="y", form="has shape [2], expected [1]")])
+    (output,) = totals.document.outputs
+    assert (output.answers, output.incomparable) == (1, 1)
+    assert (output.max_abs, output.worst, output.mean, output.top1) == (None,) * 4
+    totals.add([OutputChange(name="y", relative=0.0, max_abs=0.0)])
+    (output,) = totals.document.outputs
+    assert (output.answers, output.incomparable, output.worst, output.mean) == (2, 1, 0.0, 0.0)
+
+
+def test_an_output_that_few_requests_ask_for_has_its_own_count() -> None:
+    totals = ShadowTotals("r2")
+    totals.add([OutputChange(name="y", relative=0.0)])
+    totals.add([OutputChange(name="y", relative=0.0), OutputChange(name="z", relative=0.5)])
+    assert {each.name: each.answers for each in totals.document.outputs} == {"y": 2, "z": 1}
+
+
+def test_of_too_many_outputs_those_that_changed_most_are_reported() -> None:
+    totals = ShadowTotals("r2")
+    changes = [OutputChange(name=f"o{index:03}", relative=index / 1000) for index in range(100)]
+    totals.add([*changes, OutputChange(name="shape", form="differs")])
+    names = [each.name for each in totals.document.outputs]
+    assert names == [*(f"o{index:03}" for index in range(101 - OUTPUTS, 100)), "shape"]
+
+
+def test_what_was_not_compared_is_counted_by_cause() -> None:
+    totals = ShadowTotals("r2")
+    totals.rejected, totals.failed, totals.busy, totals.not_kept = 1, 2, 3, 4
+    found = totals.document
+    assert (found.compared, found.rejected, found.failed, found.dropped) == (0, 1, 2, 7)
