@@ -14,6 +14,7 @@ from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
 from enginewright.api.inference_model_status import EngineReference, InferenceModelStatus
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.reasons import Reason
+from enginewright.kube.api import KubeApi
 from enginewright.kube.resources import resource_of
 from enginewright.manifests.field_managers import (
     FIELD_MANAGER,
@@ -82,9 +83,12 @@ CONFIG: Final = Config(
 class World(Simulation):
     """Everything around the object that a test is about: its `subject`."""
 
+    api: KubeApi  # as the operator reaches it
+
     def __init__(self, *classes: str | AcceleratorClass, **spec: Any) -> None:
         """Have a model and these AcceleratorClasses, those given by name of the backend cpu; one cpu if none is given."""
         super().__init__()
+        self.api = self.kube
         source = {"uri": "https://models.example/resnet.onnx"}
         rollout = {**WITHOUT_CANARY, **spec.pop("rollout", {})}
         self._have(
@@ -282,7 +286,7 @@ class World(Simulation):
             for ref in wanted.delete:
                 self._delete(ref)
             if wanted.status != obj.get("status", {}):
-                at_once(self.kube.apply_status({**obj, "status": wanted.status}))
+                at_once(self.api.apply_status({**obj, "status": wanted.status}))
         finally:
             if isinstance(facts, Facts):
                 self._refuse_loss(serving, facts.model.spec)
@@ -304,10 +308,10 @@ class World(Simulation):
         assert metadata.get("namespace") == NAMESPACE, wanted
         known = self.find(wanted["kind"], metadata["name"])
         if known is None:
-            at_once(self.kube.apply(wanted))
+            at_once(self.api.apply(wanted))
             self.made += [metadata["name"]] if wanted["kind"] == "Job" else []
         elif wanted["kind"] != "Job" and not _is_as(known, wanted):
-            at_once(self.kube.apply(wanted))
+            at_once(self.api.apply(wanted))
 
     def _set_metadata(self, wanted: MetadataIntent) -> None:
         """Set labels and annotations as the executor does."""
@@ -330,14 +334,14 @@ class World(Simulation):
                 "annotations": dict(wanted.annotations),
             },
         }
-        at_once(self.kube.apply(body, manager=METADATA_MANAGER))
+        at_once(self.api.apply(body, manager=METADATA_MANAGER))
 
     def _hand_over(self, wanted: ReplicasHandover) -> None:
         """Have a second manager own a Deployment's count, as the executor does."""
         metadata = {"namespace": wanted.namespace, "name": wanted.name, "uid": wanted.uid}
         body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata}
         body["spec"] = {"replicas": wanted.replicas}
-        at_once(self.kube.apply(body, force=False, manager=HANDOVER_MANAGER))
+        at_once(self.api.apply(body, force=False, manager=HANDOVER_MANAGER))
 
     def _delete(self, ref: ObjectRef) -> None:
         """Delete an object as the executor does."""
@@ -345,7 +349,7 @@ class World(Simulation):
         if known := self.find(ref.kind, ref.name):
             resource = resource_of(ref.api_version, ref.kind)
             uid = known["metadata"]["uid"]
-            at_once(self.kube.delete(resource, ref.namespace, ref.name, uid=uid))
+            at_once(self.api.delete(resource, ref.namespace, ref.name, uid=uid))
 
     # what must not be lost
 

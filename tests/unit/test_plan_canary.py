@@ -1,5 +1,6 @@
 """A new revision beside the one that serves: when it gets requests, replaces it, or is rejected."""
 
+import copy
 from typing import Any, Final
 
 import pytest
@@ -501,6 +502,33 @@ def test_a_restart_of_the_operator_changes_nothing() -> None:
         before = (world.status, world.replicas(), components(world))
         world.operator_restarts()
         assert (world.status, world.replicas(), components(world)) == before
+
+
+def test_a_restart_gives_no_requests_before_measurements_are_known() -> None:
+    world = updated(served())
+    world.complete(world.canaries()[0]["metadata"]["name"])
+    world.measurements.clear()
+    world.later(hours=1)
+    assert phase(world) == "Verifying", "its sidecar may have found that it is slow"
+    assert components(world) == [CANARY]
+
+
+def test_a_promotion_whose_status_was_not_written_goes_on() -> None:
+    world = analysing()
+    before = copy.deepcopy(world.status)
+    world.later(seconds=61)
+    new = carried(world)
+    world.status = before
+    world.operator_restarts()
+    assert phase(world) == "Promoting"
+    assert carried(world) == new, "its pods do not restart twice"
+
+
+def test_in_place_no_serving_pod_ends_before_the_canary_is_there() -> None:
+    world = updated(served("InPlace"))
+    assert world.last
+    kinds = [each["metadata"]["name"] for each in world.last.apply if each["kind"] == "Deployment"]
+    assert kinds == [world.canaries()[0]["metadata"]["name"], "resnet-cpu"]
 
 
 def test_while_an_obstacle_lasts_the_canary_goes_on() -> None:

@@ -30,7 +30,7 @@ from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
 from enginewright.plan import shadow
 from enginewright.plan.autoscaling import live_counts
-from enginewright.plan.comparison import compared, failure, waits_for
+from enginewright.plan.comparison import are_measured, compared, failure, waits_for
 from enginewright.plan.failures import PodFailures, pod_failures, pods_of
 from enginewright.plan.outcomes import recorded_rejection, rejection_by_user, was_proven
 from enginewright.plan.pods import serving_pods
@@ -135,14 +135,14 @@ def bring_up(
     shadowed = shadow.is_compared(facts, stable, wanted.name)
     left = _left(facts, wanted.name, since)
     stage = advance(
-        Stage(before.phase, before.step) if before else None,
+        _stage(before, deployments),
         Seen(
             held=wait is not None,
             direct=stable is None or not planned or _skips_analysis(facts, wanted.name),
             available=_is_available(facts, wanted.name, planned),
             analysis=analysis.state,
             shadowed=shadowed,
-            held_long_enough=left <= 0,
+            held_long_enough=left <= 0 and are_measured(facts, _compared(facts, wanted, stable)),
             steps=1 + len(facts.model.spec.rollout.canary.steps),
         ),
     )
@@ -214,6 +214,19 @@ def look_back(
     )
 
 
+def _stage(before: TargetRevision | None, deployments: Iterable[DeploymentView]) -> Stage | None:
+    """Return the stage in the status: of an analysed revision that serving Deployments have, promotion.
+
+    The status may not have been written after them.
+    """
+    if before is None:
+        return None
+    applied = any(each.revision == before.revision for each in deployments)
+    if applied and before.phase is TargetPhase.ANALYZING:
+        return Stage(TargetPhase.PROMOTING)
+    return Stage(before.phase, before.step)
+
+
 def _analysis(
     facts: Facts, wanted: Revision, stable: Revision | None, before: TargetRevision | None
 ) -> AnalysisResult:
@@ -223,6 +236,12 @@ def _analysis(
         return AnalysisResult("inconclusive")
     serving = serving_pods(facts.pods, stable.name)
     return compared(facts, serving, mine, first=before.phase is TargetPhase.VERIFYING)
+
+
+def _compared(facts: Facts, wanted: Revision, stable: Revision | None) -> list[PodView]:
+    """Return the pods whose measurements are compared."""
+    serving = serving_pods(facts.pods, stable.name) if stable else ()
+    return [*_canary_pods(facts, wanted.name), *serving]
 
 
 def _requeue_after(stage: Stage, left: float) -> float | None:

@@ -49,13 +49,18 @@ def compared(
     if all(name in facts.measurements and facts.measurements[name] is None for name in serving):
         return AnalysisResult("passed")
     new = [pod.name for pod in canary if pod.ready]
-    if not facts.measurements.keys() >= {*serving, *new}:  # as after a restart of the operator
+    if not are_measured(facts, (*present, *canary)):
         return AnalysisResult("inconclusive")
     return compare(
         _known(facts, serving),
         _known(facts, new),
         limits(facts.model.spec.rollout, first=first),
     )
+
+
+def are_measured(facts: Facts, pods: Iterable[PodView]) -> bool:
+    """Return whether the sidecars of the ready pods have been asked, unlike after a restart of the operator."""
+    return all(pod.name in facts.measurements for pod in pods if pod.ready and not pod.leaving)
 
 
 def _are_down(facts: Facts, unready: Iterable[PodView]) -> bool:

@@ -188,6 +188,8 @@ def roll_out(
     )
     serving = _serving(facts, applied, rolled_out, known, deployments, counts)
     before = _served_before(facts)
+    canary = tuple(_canary_objects(facts, brought, applied)) if brought else ()
+    in_place = facts.model.spec.rollout.strategy == "InPlace"
     return RolloutPlan(
         wanted=name,
         applied=applied.name,
@@ -197,8 +199,10 @@ def roll_out(
         progress=progress,
         bring_up=brought,
         apply=(
+            # before serving pods end for it
+            *(canary if in_place else ()),
             *_objects(facts, applied, deployments, now),
-            *(_canary_objects(facts, brought, applied) if brought else ()),
+            *(() if in_place else canary),
             *autoscaling.autoscalers(facts, applied, deployments, now),
             *route_objects(facts, brought, deployments),
         ),
