@@ -364,7 +364,7 @@ class World(Simulation):
         available = {
             each.name: min(each.available, each.desired)  # others are on their way out already
             for each in before
-            if each.accelerator_class not in yielding
+            if each.accelerator_class not in yielding and each.revision != self._rejected()
         }
         kept = sum(min(count, counts.get(name, 0)) for name, count in available.items())
         asked = _asked(spec, {each.accelerator_class: each.desired for each in before})
@@ -381,6 +381,12 @@ class World(Simulation):
             stopped = fixed(spec).get(each.accelerator_class, spec.replicas) == 0
             if autoscaled and each.desired and after and not stopped:
                 assert after == each.desired, f"{each.name} had {each.desired} and has {after}"
+
+    def _rejected(self) -> str:
+        """Return the revision that was rejected, whose pods are to go; empty: none."""
+        conditions = conditions_of(self.subject)
+        is_rejected = conditions.get("RolledBack", ("False", ""))[0] == "True"
+        return str(self.status["lastFailure"]["revision"]) if is_rejected else ""
 
     def _refuse_downtime(
         self, before: list[DeploymentView], spec: InferenceModelSpec, wanted: str | None
