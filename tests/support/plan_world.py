@@ -24,6 +24,7 @@ from enginewright.manifests.field_managers import (
 from enginewright.manifests.labels import COMPONENT, REVISION, ROLLBACK, SERVE
 from enginewright.manifests.labels import ENGINE as ENGINE_LABEL
 from enginewright.manifests.labels import MODEL as MODEL_LABEL
+from enginewright.manifests.outcome import RevisionOutcome
 from enginewright.observed.autoscalers import autoscaler_view
 from enginewright.observed.budgets import budget_view
 from enginewright.observed.claims import claim_view
@@ -364,7 +365,7 @@ class World(Simulation):
         available = {
             each.name: min(each.available, each.desired)  # others are on their way out already
             for each in before
-            if each.accelerator_class not in yielding and each.revision != self._rejected()
+            if each.accelerator_class not in yielding and self._is_good(each.revision)
         }
         kept = sum(min(count, counts.get(name, 0)) for name, count in available.items())
         asked = _asked(spec, {each.accelerator_class: each.desired for each in before})
@@ -382,11 +383,15 @@ class World(Simulation):
             if autoscaled and each.desired and after and not stopped:
                 assert after == each.desired, f"{each.name} had {each.desired} and has {after}"
 
-    def _rejected(self) -> str:
-        """Return the revision that was rejected, whose pods are to go; empty: none."""
+    def _is_good(self, revision: str) -> bool:
+        """Return whether a revision is desired, or has served with all its pods: others may go."""
         conditions = conditions_of(self.subject)
-        is_rejected = conditions.get("RolledBack", ("False", ""))[0] == "True"
-        return str(self.status["lastFailure"]["revision"]) if is_rejected else ""
+        if revision == self.status.get("revision"):
+            return conditions.get("RolledBack", ("False", ""))[0] != "True"
+        stored = self.find("ControllerRevision", f"{MODEL}-{revision}")
+        outcome = stored and RevisionOutcome.read(stored["metadata"].get("annotations") or {})
+        active = (self.status.get("active") or {}).get("revision")
+        return revision == active or bool(outcome and outcome.state == "Promoted")
 
     def _refuse_downtime(
         self, before: list[DeploymentView], spec: InferenceModelSpec, wanted: str | None

@@ -442,6 +442,15 @@ def test_without_a_device_to_spare_there_is_no_canary_but_a_way_back(
     assert world.conditions()["RolledBack"] == ("True", "BackendCrashed")
 
 
+def test_in_place_instead_of_a_canary_that_finds_no_device() -> None:
+    world = updated(served(replicas=1)).canary_unschedulable()
+    world.edit(rollout={**world.spec["rollout"], "strategy": "InPlace"})
+    assert not world.canaries(), "it would take the device that the new pod needs"
+    assert list(world.replicas().values()) == [1]
+    world.all_available()
+    assert world.conditions()["Ready"] == ("True", "Serving")
+
+
 # what happens in the middle
 
 

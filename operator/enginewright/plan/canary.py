@@ -149,10 +149,9 @@ def bring_up(
     assert stage is not None  # noqa: S101 - only what serves or is rejected has none
     if stage.phase in _COMPARED:
         canaries = _pods(facts, wanted, deployments, stage.step)
-    else:  # its pods serve until others have replaced them
+    else:
         promoting = stage.phase is TargetPhase.PROMOTING
-        mine = [each for each in facts.canaries if each.revision == wanted.name and promoting]
-        canaries = {each.accelerator_class: each.desired for each in mine}
+        canaries = _ready_canaries(facts, wanted.name) if promoting else {}
     mirrors = stage.phase is TargetPhase.VERIFYING and wait is None
     is_new = before is None or (before.phase, before.step) != (stage.phase, stage.step)
     wait = wait or _waits_for(stage, failures, analysis, shadowed=shadowed)
@@ -431,6 +430,20 @@ def step_end(since: datetime, pods: Iterable[PodView], hold: str) -> datetime:
         datetime.fromisoformat(pod.ready_changed) for pod in pods if pod.ready and pod.ready_changed
     ]
     return max([since, *ready]) + duration(hold)
+
+
+def _ready_canaries(facts: Facts, revision: str) -> dict[str, int]:
+    """Return the canaries with pods that may serve until others have replaced them.
+
+    One that waits for a device would take it from those.
+    """
+    mine = _canary_pods(facts, revision)
+    ready = {pod.label(CLASS) for pod in mine if pod.ready or _serves(pod)}
+    return {
+        each.accelerator_class: each.desired
+        for each in facts.canaries
+        if each.revision == revision and each.accelerator_class in ready
+    }
 
 
 def _left(facts: Facts, revision: str, since: datetime) -> float:

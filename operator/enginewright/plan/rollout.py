@@ -293,9 +293,11 @@ def _less(
     canaries: Mapping[str, int],
     deployments: Mapping[str, DeploymentView],
 ) -> dict[str, int]:
-    """Return the counts less those of the canary; an autoscaler's counts are the live ones."""
+    """Return the counts less those of the canary, of which one stays; an autoscaler's are the live ones."""
     live = autoscaling.live_counts(facts, counts, deployments)
-    lent = {name: max(0, count - canaries.get(name, 0)) for name, count in counts.items()}
+    lent = {
+        name: max(min(count, 1), count - canaries.get(name, 0)) for name, count in counts.items()
+    }
     return {**lent, **live}
 
 
@@ -619,7 +621,8 @@ def _serving(
     name = last_complete
     if before and not rolled_out:
         ready = _ready_revisions(facts)
-        candidates = (last_complete, before.revision, applied.name)
+        others = sorted(ready & known.keys())  # of a class that moved, and is not applied any more
+        candidates = (last_complete, before.revision, applied.name, *others)
         name = next((each for each in candidates if each in ready), before.revision)
     revision = applied if name == applied.name else known.get(name)
     if revision is None:
