@@ -368,6 +368,23 @@ def test_too_few_measurements_wait_and_say_for_what() -> None:
     assert not any(each.isdigit() for each in world.status["target"]["message"])
 
 
+def test_sidecars_that_do_not_respond_are_named() -> None:
+    world = updated(served()).canary_available()
+    world.measurements.clear()
+    world.silent = {pod["metadata"]["name"] for pod in world.all("Pod")}
+    world.later(minutes=5)
+    assert world.conditions()["Ready"] == ("False", "SidecarUnreachable")
+    assert "port 8081" in world.message()
+
+
+def test_a_rollback_whose_pass_is_interrupted_is_counted_once() -> None:
+    world = analysing()
+    world.crash(world.canaries()[0]["metadata"]["name"], Reason.BACKEND_CRASHED, index=0)
+    world.kube.refused_after = 1  # after the outcome, before the status
+    world.settle()
+    assert world.rolled_back == ["BackendCrashed"]
+
+
 def test_a_serving_revision_that_measures_nothing_is_no_obstacle() -> None:
     world = analysing()
     for each in world.serving_deployments():

@@ -154,7 +154,8 @@ def bring_up(
         canaries = _ready_canaries(facts, wanted.name) if promoting else {}
     mirrors = stage.phase is TargetPhase.VERIFYING and wait is None
     is_new = before is None or (before.phase, before.step) != (stage.phase, stage.step)
-    wait = wait or _waits_for(stage, failures, analysis, shadowed=shadowed)
+    silent = sum(pod.name in facts.silent for pod in _compared(facts, wanted, stable))
+    wait = wait or _waits_for(stage, failures, analysis, shadowed=shadowed, silent=silent)
     target = TargetRevision(
         revision=wanted.name,
         phase=stage.phase,
@@ -358,7 +359,12 @@ def _differences(wanted: Revision, stable: Revision | None) -> SignatureChange:
 
 
 def _waits_for(
-    stage: Stage, failures: PodFailures, analysis: AnalysisResult, *, shadowed: bool
+    stage: Stage,
+    failures: PodFailures,
+    analysis: AnalysisResult,
+    *,
+    shadowed: bool,
+    silent: int,
 ) -> Wait | None:
     # while it is promoted, Ready reports failures
     if failures.first is not None and stage.phase in _COMPARED:
@@ -367,6 +373,12 @@ def _waits_for(
         return Wait(failures.reason, failures.waits_for)
     if stage.phase in _COMPARED and (text := waits_for(analysis)):
         return Wait("", text)
+    if stage.phase in _COMPARED and silent:
+        text = (
+            f"the sidecars of {silent} pods have not responded to the operator for five minutes:"
+            " check that they run and that no NetworkPolicy blocks its access to port 8081"
+        )
+        return Wait(StatusReason.SIDECAR_UNREACHABLE, text)
     if stage.phase is TargetPhase.VERIFYING and not shadowed:
         return Wait("", shadow.WAITS)
     return None

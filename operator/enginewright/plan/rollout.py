@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from enginewright.api.conditions import ConditionType
 from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.api.inference_model_status import (
     AppliedState,
@@ -102,10 +103,16 @@ class RolloutPlan:
 
     def newly_rejected(self, facts: Facts) -> str:
         """Return the reason for which the wanted revision is rejected from now on; empty: none."""
-        rejection = self.rejection
-        if rejection is None or recorded_rejection(facts, rejection.revision):
+        rejection, status = self.rejection, facts.model.status
+        if rejection is None:
             return ""
-        return rejection.reason
+        # the status is written last: one that does not have it was interrupted, and is not counted yet
+        known = status.last_failure and status.last_failure.revision == rejection.revision
+        again = recorded_rejection(facts, rejection.revision) is None and not any(
+            each.type == ConditionType.ROLLED_BACK and each.status == "True"
+            for each in status.conditions
+        )
+        return "" if known and not again else rejection.reason
 
     @property
     def target(self) -> TargetRevision | None:
