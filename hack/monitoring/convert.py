@@ -78,7 +78,14 @@ def _pod_monitor(monitor: Object) -> Object:
         monitor["spec"], f"{place}: spec", needed={"selector", "podMetricsEndpoints"},
         known={"namespaceSelector"},
     )  # fmt: skip
-    _fields(spec["selector"], f"{place}: spec.selector", needed={"matchLabels"})
+    selector = _fields(
+        spec["selector"], f"{place}: spec.selector", known={"matchLabels", "matchExpressions"}
+    )
+    for number, each in enumerate(selector.get("matchExpressions", ())):
+        inside = f"{place}: spec.selector.matchExpressions[{number}]"
+        _fields(each, inside, needed={"key", "operator", "values"})
+        if each["operator"] != "In":
+            raise ConvertError(f"{inside}.operator {each['operator']} is not supported")
     _fields(
         spec.get("namespaceSelector", {}), f"{place}: spec.namespaceSelector",
         known={"any", "matchNames"},
@@ -109,7 +116,7 @@ def _scrape_config(monitor: Object, number: int) -> Config:
             "regex": "(Failed|Succeeded)",
             "action": "drop",
         },
-        *_selected(spec["selector"]["matchLabels"]),
+        *_selected(spec["selector"]),
         {
             "action": "keep",
             "source_labels": ["__meta_kubernetes_pod_container_port_name"],
@@ -133,14 +140,19 @@ def _discovery(spec: Object, home: str) -> Config:
     return {"role": "pod", "namespaces": {"names": list(selector.get("matchNames") or [home])}}
 
 
-def _selected(labels: Mapping[str, str]) -> list[Config]:
+def _selected(selector: Object) -> list[Config]:
+    labels = selector.get("matchLabels", {})
+    wanted = [(name, labels[name]) for name in sorted(labels)]
+    wanted += [
+        (each["key"], "|".join(each["values"])) for each in selector.get("matchExpressions", ())
+    ]
     return [
         {
             "action": "keep",
             "source_labels": [_LABEL + _sanitised(name), _LABEL_PRESENT + _sanitised(name)],
-            "regex": f"({labels[name]});true",
+            "regex": f"({values});true",
         }
-        for name in sorted(labels)
+        for name, values in wanted
     ]
 
 

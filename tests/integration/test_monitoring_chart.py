@@ -66,7 +66,8 @@ def test_dashboards_have_grafanas_label_and_arrive_whole(objects: list[Object]) 
 def test_the_pod_monitor_selects_what_the_operator_makes(objects: list[Object]) -> None:
     sidecar, _ = of_kind(objects, "PodMonitor")
     assert sidecar["spec"]["namespaceSelector"] == {"any": True}
-    assert sidecar["spec"]["selector"] == {"matchLabels": {COMPONENT: "serve"}}
+    (expression,) = sidecar["spec"]["selector"]["matchExpressions"]
+    assert expression == {"key": COMPONENT, "operator": "In", "values": ["serve", "canary"]}
     (endpoint,) = sidecar["spec"]["podMetricsEndpoints"]
     assert (endpoint["port"], endpoint["path"]) == ("sidecar", "/metrics")
 
@@ -152,6 +153,7 @@ MONITOR: Object = {
         "podMetricsEndpoints": [{"port": "http", "relabelings": [{"targetLabel": "job"}]}],
     },
 }
+NOT_IN: Object = {"key": "app", "operator": "NotIn", "values": ["a"]}
 RULE: Object = {
     **MONITOR,
     "kind": "PrometheusRule",
@@ -163,7 +165,7 @@ RULE: Object = {
     ("thing", "path", "value", "message"),
     [
         (MONITOR, "spec.sampleLimit", 1, "PodMonitor a: spec.sampleLimit is not supported"),
-        (MONITOR, "spec.selector.matchExpressions", [], "spec.selector.matchExpressions is not supported"),
+        (MONITOR, "spec.selector.matchExpressions", [NOT_IN], "spec.selector.matchExpressions[0].operator NotIn is not supported"),
         (MONITOR, "spec.namespaceSelector", {"all": True}, "spec.namespaceSelector.all is not supported"),
         (MONITOR, "spec.podMetricsEndpoints.0.bearerTokenSecret", {}, "spec.podMetricsEndpoints[0].bearerTokenSecret"),
         (MONITOR, "spec.podMetricsEndpoints.0.relabelings.0.if", "x", "[0].relabelings[0].if is not supported"),
