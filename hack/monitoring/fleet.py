@@ -24,7 +24,7 @@ _ERRORS: Final = ((None, GOOD), (0.001, WARNING), (0.01, BAD))
 
 def panel_rows() -> tuple[Row, ...]:
     """Return all rows."""
-    return _models(), _traffic(), _engines(), _operator()
+    return _models(), _traffic(), _rollouts(), _engines(), _operator()
 
 
 def _models() -> Row:
@@ -134,6 +134,31 @@ def _traffic() -> Row:
                 ' (enginewright_latency_ratio{check!="class-latency"}))',
                 "{{namespace}}/{{model}}",
             ),
+        ),
+    ]
+
+
+def _rollouts() -> Row:
+    return "Rollouts", [
+        graph(
+            "Rollouts",
+            "New revisions that are being brought up, by phase.",
+            Look(span=8),
+            Query("sum by (phase) (enginewright_rollouts)", "{{phase}}"),
+            stacked=True,
+        ),
+        graph(
+            "Rollbacks",
+            "New revisions that were rejected in the last hour, by reason.",
+            Look(span=8),
+            Query("sum by (reason) (increase(enginewright_rollbacks_total[1h]))", "{{reason}}"),
+        ),
+        graph(
+            "Runtime images",
+            "Models by state of their move to the installation's runtime images.",
+            Look(span=8),
+            Query("sum by (state) (enginewright_fleet_models)", "{{state}}"),
+            stacked=True,
         ),
     ]
 

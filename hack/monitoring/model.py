@@ -142,13 +142,22 @@ def _traffic() -> Row:
         graph(
             "Waiting requests",
             "Requests in the queue, summed over all pods.",
-            Look(span=6),
+            Look(span=4),
             Query(f"sum(enginewright_queue_depth{{{_OF}}})", "waiting"),
+        ),
+        graph(
+            "Copies for a canary",
+            "Copies of requests per second that pods of a new revision answered, by status code.",
+            Look(span=4, unit="reqps"),
+            Query(
+                f"sum by (code) (rate(enginewright_shadow_requests_total{{{_OF}}}[$__rate_interval]))",
+                "{{code}}",
+            ),
         ),
         graph(
             "Rejected for their shape",
             "Requests per second outside the model's shape profiles.",
-            Look(span=6, unit="reqps"),
+            Look(span=4, unit="reqps"),
             Query(
                 f"sum(rate(enginewright_out_of_profile_total{{{_OF}}}[$__rate_interval]))",
                 "rejected",

@@ -16,11 +16,13 @@ from enginewright.contract.manifest import Manifest, NodeCost
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import Promise, ServeTask
 from enginewright.controller.cache import ObjectCache
+from enginewright.controller.fleet import Fleet, FleetCollector
 from enginewright.controller.loop import LoopMetrics
-from enginewright.controller.metrics import EngineMetrics, ModelCollector
+from enginewright.controller.metrics import EngineMetrics, ModelCollector, RolloutMetrics
 from enginewright.kube.metrics import RestMetrics
 from enginewright.kube.resources import INFERENCE_MODELS
 from enginewright.plan.engines import Ended
+from enginewright.plan.types import FleetConfig
 from enginewright_runtime.serve.server.metrics import Metrics
 from enginewright_runtime.serve.sidecar.golden import ProbeResult
 from enginewright_runtime.serve.sidecar.metrics import expose
@@ -125,6 +127,11 @@ class OperatorPod:
             model = made("InferenceModel", name, "shop", status={"conditions": known})
             cache.observe(INFERENCE_MODELS, kube.put(model))
         ModelCollector(cache, registry)
+        fleet = Fleet(
+            ObjectCache(), {}, FleetConfig(), queue=lambda _key: None, stopped=lambda _why: None
+        )
+        FleetCollector(fleet, registry, leads=lambda: True)
+        RolloutMetrics(registry).count(Reason.SLOWER_THAN_STABLE)
         self._loop, self._rest = LoopMetrics(registry), RestMetrics(registry)
         self._engines = EngineMetrics(registry)
 

@@ -21,7 +21,14 @@ from enginewright.manifests.labels import (
 )
 from enginewright.manifests.outcome import RevisionOutcome
 
-from tests.support.plan_objects import OTHER, SECOND, Json, published, verdict
+from tests.support.plan_objects import (
+    OTHER,
+    SECOND,
+    Json,
+    accelerator_class,
+    published,
+    verdict,
+)
 from tests.support.plan_world import World, serving
 
 CANARY_SPEC: Final[Json] = {"replicas": 1, "hold": "1m"}
@@ -256,6 +263,26 @@ def test_what_a_sidecar_refuses_is_rejected(check: Check, reason: Reason, when: 
     assert world.conditions()["RolledBack"] == ("True", reason)
     assert not world.canaries()
     assert carried(world) == {old}
+
+
+def test_wrong_answers_are_not_left_to_another_backend() -> None:
+    spec = {"fallback": {"policy": "Allow"}, "rollout": {"canary": CANARY_SPEC}, "replicas": 2}
+    world = World(accelerator_class("x", "openvino", "cpu"), **spec).settle()
+    world.job_succeeds().all_available()
+    updated(world)
+    (canary,) = world.canaries()
+    name = canary["metadata"]["name"]
+    world.serving_pod(name, ready=True)
+    world.measures(f"{name}-00000", golden_ok=500, golden_wrong=40)
+    world.settle()
+    assert world.conditions()["RolledBack"] == ("True", "ParityFailed")
+
+
+def test_steps_that_are_removed_end_with_the_first() -> None:
+    world = updated(served(replicas=4, steps=["50%"])).canary_available().later(seconds=61)
+    assert world.status["target"]["step"] == 2
+    world.edit(rollout={"canary": CANARY_SPEC})
+    assert [each["spec"]["replicas"] for each in world.canaries()] == [1]
 
 
 def test_one_crash_is_no_failure() -> None:

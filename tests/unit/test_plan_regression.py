@@ -56,6 +56,22 @@ def test_the_revision_before_is_restored_once_a_pod_of_it_passes() -> None:
     assert world.operator_restarts().conditions()["RolledBack"][0] == "True"
 
 
+@pytest.mark.parametrize("event", ["a third spec", "an obstacle"])
+def test_a_rollback_is_not_undone_before_it_is_whole(event: str) -> None:
+    world, old, _ = promoted()
+    fails(world)
+    world.canary_available()
+    assert carried(world) == {old}
+    if event == "a third spec":
+        world.edit(source={"uri": "https://models.example/third.onnx"})
+    else:
+        images, world.images = world.images, {}
+        world.settle()
+        world.images = images
+        world.settle()
+    assert carried(world) == {old}
+
+
 def test_if_the_revision_before_fails_too_nothing_is_rolled_back() -> None:
     world, _, new = promoted()
     fails(world)

@@ -196,7 +196,8 @@ def look_back(
 ) -> BringUp:
     """Return what becomes of the active revision, to which `previous` is better if only that passes now."""
     found = regression(facts, active.name)
-    if found is None or previous is None:
+    insists = facts.model.metadata.annotations.get(PROMOTE) == active.name
+    if found is None or previous is None or insists:
         return BringUp(active, promotes=True)
     classes = {each.name for each in previous.snapshot.classes}
     counts = trial_counts(deployments, classes)
@@ -312,8 +313,11 @@ def _rejection(
         return None
     if known := recorded_rejection(facts, revision):
         return known
-    found = failures.lasting or failure(revision, analysis)
-    if found is None or found.reason in left_to_others:
+    found = failures.lasting
+    if found is not None and found.reason in left_to_others:
+        return None
+    found = found or failure(revision, analysis)
+    if found is None:
         return None
     recreates = facts.model.spec.rollout.strategy == "Recreate"
     # some of its pods serve: going back would stop them first
@@ -413,7 +417,7 @@ def _pods(
 def _first_or_share(facts: Facts, total: int, step: int) -> int:
     """Return the canary's pods beside `total` serving ones, or of them if the strategy is InPlace."""
     canary = facts.model.spec.rollout.canary
-    if step <= 1 or not canary.replicas:
+    if step <= 1 or not canary.replicas or not canary.steps:
         return canary.replicas
     wanted = share(canary.steps[min(step, len(canary.steps) + 1) - 2]) or 0.0
     if facts.model.spec.rollout.strategy == "InPlace":

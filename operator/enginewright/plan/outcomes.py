@@ -96,7 +96,8 @@ def outcomes(
                     exit_code=rejection.exit_code,
                 )
         elif each.revision == active:
-            if state != "Promoted":
+            # one that was rejected while it served is not, until it is rolled out again
+            if state != "Promoted" and (state != "Rejected" or wanted == active):
                 new = RevisionOutcome(state="Promoted", at=now)
         elif each.revision == before:  # it has served until now
             new = RevisionOutcome(state="Promoted", at=now)

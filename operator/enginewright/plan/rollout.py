@@ -258,6 +258,8 @@ def _bring_up(
     was_active = stable is None or stable.name == wanted.name
     if back is not None and was_active:
         stable = back  # the revision that serves is rejected
+    elif stable is not None and not was_active:
+        stable = _restored(facts, known, stable.name) or stable  # likewise, and another is wanted
     elif stable is not None and was_active and facts.model.spec.rollout.on_failure == "Rollback":
         others = (name for name in promoted(facts.revisions) if name != wanted.name)
         previous = next((known[name] for name in others if name in known), None)
@@ -423,9 +425,9 @@ def _kept(
     if status.applied and goes_on and not spec.rollout.paused:
         names.insert(0, status.applied.revision)
     # while the requested revision is not known, or has a canary, one may go back from what serves
-    leaves = rejected or (before.last_complete if before else "")
-    if chosen := _restored(facts, known, leaves):
-        names.insert(0, chosen.name)
+    for leaves in (before.last_complete if before else "", rejected):
+        if chosen := _restored(facts, known, leaves):
+            names.insert(0, chosen.name)
     names.sort(key=lambda name: name == rejected)
     found = next((known[name] for name in names if name in known), None)
     return with_templates(facts, found) if found else None

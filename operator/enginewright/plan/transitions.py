@@ -65,7 +65,8 @@ def _may_get_requests(seen: Seen) -> bool:
     A model too slow to show that within `hold`, or with too few clients, gets them nevertheless.
     """
     shown = seen.analysis == "passed" and seen.shadowed
-    return seen.available and not seen.held and (shown or seen.held_long_enough)
+    may = seen.available and not seen.held and seen.analysis != "failed"
+    return may and (shown or seen.held_long_enough)
 
 
 def _next_step(before: Stage, seen: Seen) -> Stage:

@@ -41,7 +41,7 @@ class Metrics(Collector):
         # responses to inference requests by status code; series exist before the first response,
         # since a rate needs that
         self.requests = Counter(dict.fromkeys(_USUAL_CODES, 0))
-        self.copies: Counter[int] = Counter()  # likewise, to copies of other pods' requests
+        self.copies = Counter({200: 0})  # likewise, to copies of other pods' requests
         self.out_of_profile = 0
         self.depth: Callable[[], int] = lambda: 0
         self._registry = CollectorRegistry()
