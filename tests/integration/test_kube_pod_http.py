@@ -123,7 +123,7 @@ async def test_an_answer_without_end_is_cut_off() -> None:
             sent += 65536
 
     async with serving(answer) as port, direct() as http:
-        with pytest.raises(BadAnswer, match="longer than 262144 bytes"):
+        with pytest.raises(BadAnswer, match="longer than 524288 bytes"):
             await http.get(pod(port), "/verdict")
     assert sent < 64 * 1024 * 1024
 

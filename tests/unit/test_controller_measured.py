@@ -78,12 +78,29 @@ def test_a_pod_that_does_not_respond_keeps_what_it_reported() -> None:
     assert pods.poll() == {"m-1": MEASURED}
 
 
-@pytest.mark.parametrize("answer", [BadAnswer("404"), b"{}", b"no json"])
-def test_a_sidecar_that_measures_nothing_is_known_as_such(answer: bytes | Exception) -> None:
+NOT_FOUND: Final = BadAnswer("the status is 404 instead of 200", 404)
+
+
+def test_a_sidecar_of_a_version_that_measures_nothing_is_known_as_such() -> None:
+    pods = Pods()
+    pods.answer = NOT_FOUND
+    assert pods.poll() == {"m-1": None}
+
+
+@pytest.mark.parametrize("answer", [NOT_FOUND, BadAnswer("429", 429), b"{}", b"no json"])
+def test_no_other_response_takes_the_measurements_away(answer: bytes | Exception) -> None:
+    """Else one of them would end the comparison, and promote."""
     pods = Pods()
     pods.poll()
     pods.answer = answer
-    assert pods.poll() == {"m-1": None}
+    assert pods.poll() == {"m-1": MEASURED}
+
+
+@pytest.mark.parametrize("answer", [BadAnswer("longer than the limit"), b"{}"])
+def test_what_cannot_be_read_is_not_known(answer: bytes | Exception) -> None:
+    pods = Pods()
+    pods.answer = answer
+    assert pods.poll() == {}
 
 
 def test_measurements_of_another_revision_are_not_the_pods() -> None:

@@ -395,6 +395,16 @@ def test_too_few_measurements_wait_and_say_for_what() -> None:
     assert not any(each.isdigit() for each in world.status["target"]["message"])
 
 
+def test_figures_that_no_server_measures_keep_no_user_from_deciding() -> None:
+    world = analysing()
+    for pod in world.canary_pods():
+        world.measures(pod["metadata"]["name"], responses={"200": 10**400})
+    world.later(hours=1)
+    assert phase(world) == "Analyzing"
+    world.annotate(ROLLBACK, world.status["revision"])
+    assert world.conditions()["RolledBack"][0] == "True"
+
+
 def test_sidecars_that_do_not_respond_are_named() -> None:
     world = updated(served()).canary_available()
     world.measurements.clear()

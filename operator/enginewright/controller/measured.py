@@ -19,6 +19,7 @@ from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
 
 PATH: Final = "/measurements"
+_NOT_FOUND: Final = 404  # the sidecar's version has no such path
 
 _logger = logging.getLogger(__name__)
 
@@ -61,7 +62,10 @@ class MeasurementPolls:
         except NoAnswer:
             return
         except (BadAnswer, ValidationError) as error:
-            self._invalid(pod, str(error))
+            if isinstance(error, BadAnswer) and error.status == _NOT_FOUND:
+                # unless it has answered before: then something else responded
+                self._known.setdefault(pod.uid, None)
+            self._log_invalid(pod, str(error))
             return
         if model_value(found.model) == pod.label(MODEL) and found.revision == pod.label(REVISION):
             self._known[pod.uid] = found
@@ -73,8 +77,7 @@ class MeasurementPolls:
         canary = (spec.get("rollout") or {}).get("canary") or {}
         return bool(canary.get("probeTraffic", True))
 
-    def _invalid(self, pod: PodView, why: str) -> None:
-        self._known[pod.uid] = None
+    def _log_invalid(self, pod: PodView, why: str) -> None:
         if pod.uid not in self._logged:
             self._logged.add(pod.uid)
             _logger.warning(

@@ -24,7 +24,7 @@ from enginewright.kube.connection import (
     load_connection,
 )
 
-MAX_BODY: Final = 256 * 1024  # bytes
+MAX_BODY: Final = 512 * 1024  # bytes
 TIMEOUT: Final = 2.0  # seconds, from connecting to the last byte
 
 _CHUNK: Final = 64 * 1024

@@ -51,11 +51,14 @@ def compared(
     new = [pod.name for pod in canary if pod.ready]
     if not are_measured(facts, (*present, *canary)):
         return AnalysisResult("inconclusive")
-    return compare(
-        _known(facts, serving),
-        _known(facts, new),
-        limits(facts.model.spec.rollout, first=first),
-    )
+    try:
+        return compare(
+            _known(facts, serving),
+            _known(facts, new),
+            limits(facts.model.spec.rollout, first=first),
+        )
+    except (ArithmeticError, ValueError):  # figures that no server measures: users still decide
+        return AnalysisResult("inconclusive", waits_for="measurements that can be compared")
 
 
 def are_measured(facts: Facts, pods: Iterable[PodView]) -> bool:
