@@ -13,6 +13,7 @@ from enginewright.contract.task import ServeTask
 from enginewright.contract.verdict import Check
 from enginewright.manifests.labels import (
     CANARY,
+    CLASS,
     COMPONENT,
     PROMOTE,
     REVISION,
@@ -393,6 +394,22 @@ def test_too_few_measurements_wait_and_say_for_what() -> None:
     assert phase(world) == "Analyzing"
     assert "latency" in world.status["target"]["message"]
     assert not any(each.isdigit() for each in world.status["target"]["message"])
+
+
+def test_each_class_is_compared_with_itself() -> None:
+    """One class is ten times as fast, and has more of the serving pods than of the canary's."""
+    rollout, classes = (
+        {"canary": CANARY_SPEC},
+        [{"class": "a", "replicas": 4}, {"class": "b", "replicas": 1}],
+    )
+    world = World("a", "b", rollout=rollout, accelerators=classes).settle()
+    world.job_succeeds().all_available()
+    updated(world).canary_available()
+    for pod in world.all("Pod"):
+        if pod["metadata"]["labels"].get(CLASS) == "b":
+            world.measures(pod["metadata"]["name"], ratio=10)
+    assert phase(world.settle()) == "Analyzing"
+    assert phase(world.later(seconds=61)) == "Promoting"
 
 
 def test_figures_that_no_server_measures_keep_no_user_from_deciding() -> None:

@@ -386,7 +386,7 @@ class Rollout(ApiModel):
     """Limits for the new revision compared with the serving one."""
 
     on_failure: Literal["Rollback", "Pause"] = "Rollback"
-    """What happens when a new revision fails: Rollback restores the last good revision and rejects the new one until the spec changes. Pause only stops the rollout."""
+    """What happens when a new revision fails: Rollback restores the last good revision and rejects the new one until the spec changes. Pause also keeps the pods of its canary, without requests, to be looked at."""
 
     allow_signature_change: bool = False
     """Whether a new revision may have other inputs and outputs than the serving one, in a way that breaks clients. If not, it waits."""

@@ -285,11 +285,10 @@ def _rejected(
         )
     by_user = rejection.reason == StatusReason.ROLLED_BACK_BY_USER
     pauses = facts.model.spec.rollout.on_failure == "Pause" and not by_user
-    applied = facts.model.status.applied
     kept = [each for each in facts.canaries if pauses and each.revision == wanted.name]
     return BringUp(
         wanted,
-        promotes=pauses and applied is not None and applied.revision == wanted.name,
+        promotes=False,
         rejection=rejection,
         failures=failures,
         canaries={each.accelerator_class: each.desired for each in kept},

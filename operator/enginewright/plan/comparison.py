@@ -6,11 +6,12 @@ from datetime import datetime
 from typing import Final
 
 from enginewright.analysis.comparison import compare
-from enginewright.analysis.result import AnalysisLimits, AnalysisResult
+from enginewright.analysis.result import AnalysisLimits, AnalysisResult, joined
 from enginewright.api.inference_model import Rollout
 from enginewright.api.inference_model_status import RolloutFailure
 from enginewright.api.scalars import duration, share
 from enginewright.contract.measurements import Measurements
+from enginewright.manifests.labels import CLASS
 from enginewright.observed.pods import PodView
 from enginewright.plan.types import Facts
 
@@ -48,14 +49,23 @@ def compared(
         return AnalysisResult("passed" if _are_down(facts, present) else "inconclusive")
     if all(name in facts.measurements and facts.measurements[name] is None for name in serving):
         return AnalysisResult("passed")
-    new = [pod.name for pod in canary if pod.ready]
+    new = [pod for pod in canary if pod.ready]
     if not are_measured(facts, (*present, *canary)):
         return AnalysisResult("inconclusive")
+    # each class by itself: devices differ, and so do the shares of requests
+    ready = [pod for pod in present if pod.ready]
+    classes = {pod.label(CLASS) for pod in ready} & {pod.label(CLASS) for pod in new}
+    if not classes:
+        return AnalysisResult("inconclusive")
+    allowed = limits(facts.model.spec.rollout, first=first)
     try:
-        return compare(
-            _known(facts, serving),
-            _known(facts, new),
-            limits(facts.model.spec.rollout, first=first),
+        return joined(
+            compare(
+                _known(facts, [pod.name for pod in ready if pod.label(CLASS) == each]),
+                _known(facts, [pod.name for pod in new if pod.label(CLASS) == each]),
+                allowed,
+            )
+            for each in sorted(classes)
         )
     except (ArithmeticError, ValueError):  # figures that no server measures: users still decide
         return AnalysisResult("inconclusive", waits_for="measurements that can be compared")
