@@ -126,7 +126,6 @@ def test_the_operator_sees_its_claim_in_every_namespace_and_no_other(home: Names
         ("create", "controllerrevisions.apps", True),
         ("create", "poddisruptionbudgets.policy", True),
         ("delete", "horizontalpodautoscalers.autoscaling", True),
-        ("delete", "httproutes.gateway.networking.k8s.io", True),
         ("patch", "services", True),
         ("list", "nodes", True),
         ("watch", "pods", True),
