@@ -324,18 +324,7 @@ class World(Simulation):
             and wanted.annotations.items() <= metadata.get("annotations", {}).items()
         ):
             return
-        body = {
-            "apiVersion": wanted.api_version,
-            "kind": wanted.kind,
-            "metadata": {
-                "namespace": wanted.namespace,
-                "name": wanted.name,
-                "uid": wanted.uid,
-                "labels": dict(wanted.labels),
-                "annotations": dict(wanted.annotations),
-            },
-        }
-        at_once(self.api.apply(body, manager=METADATA_MANAGER))
+        at_once(self.api.apply(wanted.manifest(), manager=METADATA_MANAGER))
 
     def _hand_over(self, wanted: ReplicasHandover) -> None:
         """Have a second manager own a Deployment's count, as the executor does."""

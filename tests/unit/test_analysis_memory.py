@@ -1,4 +1,4 @@
-"""A leak is told from warm-up, noise and what the serving revision does too."""
+"""A leak is distinguished from warm-up, noise and what the serving revision does too."""
 
 from collections.abc import Callable
 from math import exp, sin

@@ -5,7 +5,7 @@ from typing import Literal
 
 from enginewright.analysis.answers import output_cause, output_figure
 from enginewright.analysis.result import AnalysisLimits, AnalysisResult, Figure
-from enginewright.analysis.shares import MAX_REJECTED, Share, exceeds
+from enginewright.analysis.shares import MAX_REJECTED, Share, exceeds, share_figure
 from enginewright.contract.measurements import Measurements, ShadowComparison, ShadowOutput
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding
@@ -53,17 +53,7 @@ def _refused(
     ):
         ours, theirs = Share(part, compared + part), Share(0, compared + part)
         fails = exceeds(theirs, ours, excess)
-        figure = Figure(
-            name=name,
-            unit="share",
-            stable=theirs.value,
-            canary=ours.value,
-            ratio=None,
-            limit=excess,
-            stable_samples=theirs.whole,
-            canary_samples=ours.whole,
-            state="failed" if fails else "passed",
-        )
+        figure = share_figure(name, theirs, ours, excess, "failed" if fails else "passed")
         cause = f"{name}: {ours.part} of {ours.whole} that the serving revision has answered"
         yield figure, Finding(reason=reason, cause=cause) if fails else None
 

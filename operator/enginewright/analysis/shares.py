@@ -79,7 +79,7 @@ def compare_shares(
         # one wrong golden inference is one too many, unless the serving revision has them too
         wrong = reason is Reason.PARITY_FAILED and ours.part > 0 and theirs.part == 0
         failed = wrong or exceeds(theirs, ours, excess)
-        figures.append(_figure(name, theirs, ours, excess, "failed" if failed else "passed"))
+        figures.append(share_figure(name, theirs, ours, excess, "failed" if failed else "passed"))
         if failed:
             cause = f"{name}: {_of(ours)} of the new revision, {_of(theirs)} of the serving one"
             findings.append(Finding(reason=reason, cause=cause))
@@ -109,7 +109,8 @@ def _golden_wrong(pods: Iterable[Measurements]) -> Share:
     return Share(wrong, wrong + sum(pod.golden_ok for pod in pods))
 
 
-def _figure(name: str, stable: Share, canary: Share, limit: float, state: State) -> Figure:
+def share_figure(name: str, stable: Share, canary: Share, limit: float, state: State) -> Figure:
+    """Return the comparison of two shares; `limit` is that of the excess."""
     return Figure(
         name=name,
         unit="share",

@@ -123,19 +123,8 @@ class Executor:
             and wanted.annotations.items() <= (metadata.get("annotations") or {}).items()
         ):
             return False
-        body = {
-            "apiVersion": wanted.api_version,
-            "kind": wanted.kind,
-            "metadata": {
-                "namespace": wanted.namespace,
-                "name": wanted.name,
-                "uid": wanted.uid,
-                "labels": dict(wanted.labels),
-                "annotations": dict(wanted.annotations),
-            },
-        }
         try:
-            response = await self._api.apply(body, manager=METADATA_MANAGER)
+            response = await self._api.apply(wanted.manifest(), manager=METADATA_MANAGER)
         except (Conflict, NotFound):  # it was deleted meanwhile
             return False
         self._cache.wrote(resource, response)

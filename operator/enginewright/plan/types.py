@@ -126,6 +126,20 @@ class MetadataIntent:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
 
+    def manifest(self) -> dict[str, Any]:
+        """Return the partial object to apply as a field manager of its own."""
+        return {
+            "apiVersion": self.api_version,
+            "kind": self.kind,
+            "metadata": {
+                "namespace": self.namespace,
+                "name": self.name,
+                "uid": self.uid,
+                "labels": dict(self.labels),
+                "annotations": dict(self.annotations),
+            },
+        }
+
 
 @dataclass(frozen=True)
 class ReplicasHandover:
