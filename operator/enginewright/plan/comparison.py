@@ -1,7 +1,7 @@
 """What the measurements of a canary and of the serving pods say about it."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -52,21 +52,32 @@ def compared(
     new = [pod for pod in canary if pod.ready]
     if not are_measured(facts, (*present, *canary)):
         return AnalysisResult("inconclusive")
-    # each class by itself: devices differ, and so do the shares of requests
     ready = [pod for pod in present if pod.ready]
-    classes = {pod.label(CLASS) for pod in ready} & {pod.label(CLASS) for pod in new}
+    return compare_classes(
+        ready, new, facts.measurements, limits(facts.model.spec.rollout, first=first)
+    )
+
+
+def compare_classes(
+    stable: Iterable[PodView],
+    canary: Iterable[PodView],
+    measured: Mapping[str, object],
+    allowed: AnalysisLimits,
+) -> AnalysisResult:
+    """Return the comparison of each class by itself: devices differ, and so do the shares of requests.
+
+    Args:
+        stable: pods of the serving revision.
+        canary: pods of the new one.
+        measured: by name of the pod; what is no `Measurements` is left out.
+        allowed: the limits.
+    """
+    arms = [_by_class(pods, measured) for pods in (stable, canary)]
+    classes = sorted(arms[0].keys() & arms[1].keys())
     if not classes:
         return AnalysisResult("inconclusive")
-    allowed = limits(facts.model.spec.rollout, first=first)
     try:
-        return joined(
-            compare(
-                _known(facts, [pod.name for pod in ready if pod.label(CLASS) == each]),
-                _known(facts, [pod.name for pod in new if pod.label(CLASS) == each]),
-                allowed,
-            )
-            for each in sorted(classes)
-        )
+        return joined(compare(arms[0][each], arms[1][each], allowed) for each in classes)
     except (ArithmeticError, ValueError):  # figures that no server measures: users still decide
         return AnalysisResult("inconclusive", waits_for="measurements that can be compared")
 
@@ -98,5 +109,13 @@ def waits_for(analysis: AnalysisResult) -> str:
     return _COUNTS.sub("", analysis.waits_for) if analysis.state == "inconclusive" else ""
 
 
-def _known(facts: Facts, names: Iterable[str]) -> list[Measurements]:
-    return [found for name in names if (found := facts.measurements.get(name))]
+def _by_class(
+    pods: Iterable[PodView], measured: Mapping[str, object]
+) -> dict[str, list[Measurements]]:
+    """Return the known measurements by class; a class with pods but none of them has an empty list."""
+    found: dict[str, list[Measurements]] = {}
+    for pod in pods:
+        known = measured.get(pod.name)
+        mine = found.setdefault(pod.label(CLASS), [])
+        mine += [known] if isinstance(known, Measurements) else []
+    return found

@@ -4,7 +4,6 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from enginewright.analysis.comparison import compare
 from enginewright.api.conditions import ConditionType
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import TargetPhase
@@ -13,7 +12,7 @@ from enginewright.manifests.labels import CANARY, CLASS, REVISION, TRACK
 from enginewright.observed.pods import PodView
 from enginewright.observed.revisions import RevisionView
 from enginewright.plan.canary import step_end
-from enginewright.plan.comparison import limits
+from enginewright.plan.comparison import compare_classes, limits
 from enginewright.plan.prepare import known_prepared
 
 from enginewright_cli.rollout.reading import KnownModel
@@ -183,7 +182,7 @@ def _analysis(
     if target is None or not stable or not new:
         return None
     first = target.phase is TargetPhase.VERIFYING
-    found = compare(stable, new, limits(model.spec.rollout, first=first))
+    found = compare_classes(stable, new, measured, limits(model.spec.rollout, first=first))
     return RolloutAnalysis(
         state=found.state,
         message="; ".join(each.message for each in found.findings) or found.waits_for,
@@ -193,9 +192,15 @@ def _analysis(
 
 def _measured(
     pods: Collection[PodView], measured: Mapping[str, Measurements | str], revision: str
-) -> Sequence[Measurements]:
-    found = (measured.get(pod.name) for pod in pods if pod.label(REVISION) == revision)
-    return [each for each in found if isinstance(each, Measurements) and each.revision == revision]
+) -> Sequence[PodView]:
+    """Return the pods of a revision that have reported measurements."""
+    return [
+        pod
+        for pod in pods
+        if pod.label(REVISION) == revision
+        and isinstance(known := measured.get(pod.name), Measurements)
+        and known.revision == revision
+    ]
 
 
 def _past(revision: RevisionView) -> PastRevision:
