@@ -134,6 +134,7 @@ def bring_up(
     wait = _why_held(facts, wanted, stable)
     shadowed = shadow.is_compared(facts, stable, wanted.name)
     left = _left(facts, wanted.name, since)
+    measured = _compared(facts, wanted, stable)
     stage = advance(
         _stage(before, deployments),
         Seen(
@@ -142,7 +143,7 @@ def bring_up(
             available=_is_available(facts, wanted.name, planned),
             analysis=analysis.state,
             shadowed=shadowed,
-            held_long_enough=left <= 0 and are_measured(facts, _compared(facts, wanted, stable)),
+            held_long_enough=left <= 0 and are_measured(facts, measured),
             steps=1 + len(facts.model.spec.rollout.canary.steps),
         ),
     )
@@ -154,7 +155,7 @@ def bring_up(
         canaries = _ready_canaries(facts, wanted.name) if promoting else {}
     mirrors = stage.phase is TargetPhase.VERIFYING and wait is None
     is_new = before is None or (before.phase, before.step) != (stage.phase, stage.step)
-    silent = sum(pod.name in facts.silent for pod in _compared(facts, wanted, stable))
+    silent = sum(pod.name in facts.silent for pod in measured)
     wait = wait or _waits_for(stage, failures, analysis, shadowed=shadowed, silent=silent)
     target = TargetRevision(
         revision=wanted.name,
@@ -195,9 +196,9 @@ def look_back(
     deployments: Collection[DeploymentView],
 ) -> BringUp:
     """Return what becomes of the active revision, to which `previous` is better if only that passes now."""
-    found = regression(facts, active.name)
     insists = facts.model.metadata.annotations.get(PROMOTE) == active.name
-    if found is None or previous is None or insists:
+    found = None if previous is None or insists else regression(facts, active.name)
+    if previous is None or found is None:
         return BringUp(active, promotes=True)
     classes = {each.name for each in previous.snapshot.classes}
     counts = trial_counts(deployments, classes)
