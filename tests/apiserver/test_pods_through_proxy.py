@@ -24,7 +24,14 @@ from enginewright.kube.client import KubeClient
 from enginewright.kube.connection import load_connection
 from enginewright.kube.errors import KubeError
 from enginewright.kube.metrics import RestMetrics
-from enginewright.kube.pod_http import BadAnswer, NoAnswer, PodAddress, PodHttp, pod_http
+from enginewright.kube.pod_http import (
+    MAX_BODY,
+    BadAnswer,
+    NoAnswer,
+    PodAddress,
+    PodHttp,
+    pod_http,
+)
 from enginewright.kube.resources import PODS
 from prometheus_client import CollectorRegistry
 
@@ -160,7 +167,7 @@ async def test_a_pod_answers_through_the_api_server(
     with pytest.raises(BadAnswer, match="302"):
         await http.get(pod, "/verdict")
     assert len(server.requests()) == asked + 1
-    server.say("x" * 300_000)
+    server.say("x" * (MAX_BODY + 1))
     with pytest.raises(BadAnswer, match="longer"):
         await http.get(pod, "/verdict")
 
