@@ -13,6 +13,7 @@ from enginewright_cli.rollout.reporting import Refused
 
 from tests.support.plan_objects import OTHER, SECOND, published
 from tests.support.plan_world import World, serving
+from tests.unit.test_plan_image_moves import rejected_canary, with_another_signature
 
 CANARY = {"canary": {"replicas": 1, "hold": "1m"}}
 THIRD = {"uri": "https://models.example/third.onnx"}
@@ -213,3 +214,17 @@ EXACT: Fields = {"f:spec": {"f:rollout": {"f:paused": {}}}}
 )
 def test_who_may_revert_a_change(fields: list[dict[str, Any]], found: str) -> None:
     assert reverting(fields, PAUSED) == found
+
+
+def test_what_a_model_keeps_its_image_for_is_promoted() -> None:
+    member = rejected_canary()
+    revision = member.record["revision"]
+    decision = promote(*known(member))
+    assert decision.annotations == {PROMOTE: revision, ROLLBACK: None}
+    assert active(carried_out(member, decision)) == revision
+
+
+def test_a_signature_for_which_a_model_keeps_its_image_is_never_promoted() -> None:
+    member = with_another_signature()
+    with pytest.raises(Refused, match="allowSignatureChange"):
+        promote(*known(member))

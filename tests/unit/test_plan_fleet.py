@@ -55,6 +55,10 @@ BEFORE: Final[Json] = {"target": {"cpu": NEWER}}  # of images that are no longer
         ([view("a"), view("b", "Moving"), view("c", "Moving")], ""),
         ([view("a"), view("b", "Kept"), view("c", "Kept"), view("d")], "ad"),
         ([view("a", **REASON), view("b"), view("c")], "bc"),
+        # one that its user pauses hands its turn on
+        ([view("a", "Moving", **REASON), view("b", "Moving"), view("c")], "c"),
+        ([view("a", "Moving", **REASON, **FIRST), view("b"), view("c")], "bc"),
+        ([view("a", "Moving", **REASON, **BEFORE), view("b"), view("c")], "b"),
         # canary models first, and others only once they have moved
         ([view("a"), view("b"), view("c", **FIRST)], "c"),
         ([view("a"), view("b"), view("c", "Moving", **FIRST)], ""),
@@ -466,14 +470,14 @@ class Members:
             each.upgraded(image)
         return self.settle()
 
-    def settle(self) -> "Members":
+    def settle(self, paused: int = 0) -> "Members":
         changed = True
         while changed:
             changed = False
             for name, each in self.members.items():
                 each.turn = ("shop", name) in self.state().permitted
                 changed |= each.pass_once()
-                assert self.state().models[MoveState.MOVING] <= self.config.limit
+                assert self.state().models[MoveState.MOVING] <= self.config.limit + paused
         return self
 
     def moving(self) -> list[str]:
@@ -512,6 +516,20 @@ def test_models_that_the_image_fails_keep_theirs_and_stop_the_others_until_anoth
         assert each.serving_images() == {CPU_IMAGE}
     fleet.upgraded(NEWER)
     assert fleet.moving() == fleet.running() == ["m0", "m1"]
+
+
+def test_a_paused_model_hands_its_turn_on_and_takes_it_back() -> None:
+    fleet = Members(3).upgraded()
+    paused = fleet.members["m0"]
+    rollout = paused.spec["rollout"]
+    assert fleet.moving() == ["m0"]
+    paused.edit(rollout={**rollout, "paused": True})
+    assert fleet.settle(1).states() == ["Moving", "Moving", "Waiting"]
+    paused.edit(rollout={**rollout, "paused": False})
+    fleet.members["m1"].job_succeeds(published("e" * 64)).all_available()
+    assert fleet.settle().states() == ["Moving", "Moved", "Waiting"]
+    paused.job_succeeds(published("e" * 64)).all_available()
+    assert fleet.settle().states() == ["Moved", "Moved", "Moving"]
 
 
 def test_a_user_s_change_does_not_wait_for_the_fleet() -> None:

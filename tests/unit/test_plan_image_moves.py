@@ -3,10 +3,14 @@
 from typing import Any, Final
 
 import pytest
-from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Published
+from enginewright.contract.signature import PublishedSignature, TensorText
 from enginewright.contract.verdict import Check
-from enginewright.manifests.labels import ROLLBACK
+from enginewright.manifests.labels import PROMOTE, REVISION, ROLLBACK
+from enginewright.observed.moves import move_view
+from enginewright.plan.fleet import fleet_state
+from enginewright.plan.types import FleetConfig
 
 from tests.support.plan_objects import (
     CPU_IMAGE,
@@ -29,10 +33,10 @@ BAD: Final[Json] = {"uri": "https://models.example/bad.onnx"}
 class Member(World):
     """A model of a fleet, which may be told to wait for its turn."""
 
-    def __init__(self, *classes: str | AcceleratorClass, **spec: Any) -> None:
-        super().__init__(*classes, **spec)
+    def __init__(self, prepared: Published | None = None, **spec: Any) -> None:
+        super().__init__(**spec)
         self.turn = False
-        self.settle().job_succeeds().all_available().jobs_are_cleaned_away()
+        self.settle().job_succeeds(prepared).all_available().jobs_are_cleaned_away()
 
     def upgraded(self, image: str = NEW, **facts: Any) -> "Member":
         like = image_facts("cpu", "1.32.0").model_copy(update=facts)
@@ -172,6 +176,166 @@ def test_a_canary_that_fails_keeps_the_image() -> None:
     assert not member.canaries()
     assert member.conditions()["Ready"] == ("True", "Serving")
     assert member.serving_images() == {CPU_IMAGE}
+
+
+# decisions of users, and what becomes of it later
+
+
+CANARY: Final[Json] = {"canary": {"replicas": 1, "hold": "1m"}}
+
+
+def with_a_canary(**spec: Any) -> Member:
+    """Return a model whose move has a canary."""
+    member = Member(rollout=CANARY, replicas=2, **spec).upgraded().moves().job_succeeds(MOVED)
+    assert member.canaries()
+    return member
+
+
+def failures_of_images(member: Member) -> int:
+    """Return for how many failures of the new image the fleet counts this model."""
+    assert member.model
+    view = move_view(member.model)
+    assert view
+    return fleet_state([view], member.config.images, FleetConfig()).failures
+
+
+def fails_after_the_promotion() -> tuple[Member, str, str]:
+    """Return a model that has moved, then failed its proofs and went back; the revisions before and after the move."""
+    member = with_a_canary()
+    old = member.status["active"]["revision"]
+    member.canary_available().later(seconds=61).all_available()
+    new = member.status["active"]["revision"]
+    assert member.state() == ("Moved", "")
+    (deployment,) = member.serving_deployments()
+    name = deployment["metadata"]["name"]
+    member.partly_available(name, 0)
+    for index in range(2):
+        member.verdicts[f"{name}-{index:05}"] = verdict(failed={Check.GOLDEN: Reason.PARITY_FAILED})
+    member.settle().canary_available().all_available()
+    return member.job_succeeds(), old, new  # what the image before prepares
+
+
+def test_a_revision_that_fails_after_its_promotion_keeps_the_image_before() -> None:
+    member, old, new = fails_after_the_promotion()
+    assert old != new
+    assert member.status["active"]["revision"] == old
+    assert member.state() == ("Kept", "ParityFailed")
+    assert member.record["revision"] == new
+    assert member.serving_images() == {CPU_IMAGE}
+    assert failures_of_images(member) == 1
+    assert member.event_reasons().count("ImageKept") == 1
+    assert member.conditions()["Ready"] == ("True", "Serving")
+    for _ in range(3):
+        member.later(hours=30).operator_restarts()
+        assert member.state() == ("Kept", "ParityFailed")
+        assert not member.canaries()
+        assert member.serving_images() == {CPU_IMAGE}
+    assert member.rolled_back == ["ParityFailed"]
+
+
+def test_what_failed_after_its_promotion_tries_another_image() -> None:
+    member, _, _ = fails_after_the_promotion()
+    member.upgraded(NEWER).job_succeeds(published("e" * 64))
+    assert member.state() == ("Moving", "")
+
+
+def test_a_user_who_goes_back_after_the_move_keeps_the_image_before() -> None:
+    member = Member().upgraded().moves().job_succeeds(MOVED).all_available()
+    member.annotate(ROLLBACK, member.status["revision"]).all_available()
+    assert member.state() == ("Kept", "RolledBackByUser")
+    member.annotate(ROLLBACK, None)
+    assert member.state() == ("Kept", "RolledBackByUser")
+    assert member.serving_images() == {CPU_IMAGE}
+
+
+def rejected_canary() -> Member:
+    member = with_a_canary()
+    member.canary_available()
+    for pod in member.canary_pods():
+        member.verdicts[pod["metadata"]["name"]] = verdict(
+            failed={Check.GOLDEN: Reason.PARITY_FAILED}
+        )
+    member.settle()
+    assert member.state() == ("Kept", "ParityFailed")
+    return member
+
+
+def test_a_user_promotes_what_was_rejected_with_the_new_image() -> None:
+    member = rejected_canary()
+    member.annotate(PROMOTE, member.record["revision"])
+    assert member.status["target"]["phase"] == "Promoting"
+    assert member.state() == ("Moving", "")
+    assert member.all_available().state() == ("Moved", "")
+    assert member.serving_images() == {NEW}
+
+
+def test_a_promotion_waits_for_its_turn() -> None:
+    member = rejected_canary()
+    member.turn = False
+    member.annotate(PROMOTE, member.record["revision"])
+    assert member.state() == ("Waiting", "")
+
+
+@pytest.mark.parametrize("decision", ["of another revision", "that is rolled back as well"])
+def test_other_promotions_change_nothing(decision: str) -> None:
+    member = rejected_canary()
+    revision = member.record["revision"]
+    if decision == "of another revision":
+        member.annotate(PROMOTE, member.status["active"]["revision"])
+    else:
+        member.annotate(ROLLBACK, revision).annotate(PROMOTE, revision)
+    assert member.state() == ("Kept", "ParityFailed")
+
+
+def test_a_promotion_does_not_repeat_what_a_job_cannot_do() -> None:
+    member = rejected_canary()
+    revision = member.record["revision"]
+    member.jobs_are_cleaned_away().annotate(PROMOTE, revision)
+    member.job_fails(Reason.UNSUPPORTED_OPERATOR)
+    assert member.state() == ("Kept", "UnsupportedOperator")
+    assert not member.running_jobs()
+
+
+def described(result: Published, name: str) -> Published:
+    signature = PublishedSignature.of(
+        [TensorText.read(f"{name}:FP32[-1,3]")], [TensorText.read("y:FP32[-1,10]")]
+    )
+    return result.model_copy(update={"signature": signature})
+
+
+def with_another_signature() -> Member:
+    """Return a model whose input the new image calls otherwise."""
+    member = Member(described(published(), "x"), rollout=CANARY, replicas=2).upgraded().moves()
+    return member.job_succeeds(described(MOVED, "pixels"))
+
+
+def test_a_change_of_the_signature_is_kept_out_until_it_is_allowed() -> None:
+    member = with_another_signature()
+    assert member.state() == ("Kept", "SignatureChanged")
+    member.annotate(PROMOTE, member.record["revision"])
+    assert member.state() == ("Kept", "SignatureChanged"), "to promote is not to allow it"
+    member.annotate(PROMOTE, None)
+    member.edit(rollout={**member.spec["rollout"], "allowSignatureChange": True})
+    assert member.state() == ("Moving", "")
+    assert member.status["target"]["phase"] == "Verifying"
+    member.canary_available().later(seconds=61).all_available()
+    assert member.state() == ("Moved", "")
+
+
+def test_a_paused_move_stays_as_it_is_and_hands_its_turn_on() -> None:
+    member = with_a_canary()
+    member.canary_available()
+    target, pods = member.status["target"], member.canary_pods()
+    member.turn = False
+    member.edit(rollout={**member.spec["rollout"], "paused": True}).later(hours=1)
+    assert member.state() == ("Moving", "Suspended")
+    assert member.status["target"]["phase"] == target["phase"] == "Analyzing"
+    assert [each["metadata"]["labels"][REVISION] for each in pods] == [target["revision"]]
+    assert member.canary_pods() == pods
+    member.edit(rollout={**member.spec["rollout"], "paused": False})
+    assert member.state() == ("Moving", "")
+    assert member.status["target"]["phase"] == "Promoting"
+    assert member.all_available().state() == ("Moved", "")
 
 
 def test_an_image_without_the_backend_is_not_moved_to() -> None:

@@ -23,7 +23,7 @@ class MoveView:
     current: Mapping[str, str]  # images that it has, by variant
     target: Mapping[str, str]  # images that the state below is about; empty: it has those
     state: str  # Moved, Moving, Waiting or Kept
-    reason: str  # why it waits; empty: for its turn
+    reason: str  # why it does not go on, whoever's turn it is; empty: nothing but its turn
     fails_anyway: bool  # with Kept: its spec was not rolled out before either
 
 

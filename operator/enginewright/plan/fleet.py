@@ -1,6 +1,7 @@
 """Which models may move to new runtime images now: a function of all models' states.
 
-Those that move, and the first of those that wait for their turn, up to the limit. A model whose label
+Those that move, and the first of those that wait for their turn, up to the limit. One that its user pauses
+hands its turn on, and takes it back when it goes on. A model whose label
 `enginewright.dev/rollout-order` is `first` moves before all others, one with `last` after them.
 """
 
@@ -53,7 +54,8 @@ def fleet_state(
     moving = {
         name
         for name, (move, state) in states.items()
-        if move.state == MoveState.MOVING or (state is MoveState.WAITING and name in granted)
+        if (move.state == MoveState.MOVING and not _is_held(move, images))
+        or (state is MoveState.WAITING and name in granted)
     }
     failures = sum(
         state is MoveState.KEPT and not move.fails_anyway for move, state in states.values()
@@ -90,7 +92,7 @@ def _state(move: MoveView, images: Mapping[str, str]) -> MoveState:
 
 
 def _is_held(move: MoveView, images: Mapping[str, str]) -> bool:
-    """Return whether a model cannot move to these images for now, whoever's turn it is."""
+    """Return whether a model does not go on to these images for now, whoever's turn it is."""
     return bool(move.reason) and _target(move, images) == move.target
 
 

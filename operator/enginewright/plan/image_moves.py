@@ -12,14 +12,17 @@ from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model_status import (
     MoveState,
     RejectedBackend,
+    RolloutFailure,
     RuntimeImages,
     ServingState,
     TargetPhase,
     VariantImage,
 )
 from enginewright.contract.images import VARIANTS
+from enginewright.manifests.labels import PROMOTE
 from enginewright.manifests.snapshot import Snapshot
 from enginewright.plan.conditions import ModelState
+from enginewright.plan.outcomes import rejection_by_user
 from enginewright.plan.replicas import replicas_by_class
 from enginewright.plan.resolve import Target, resolve
 from enginewright.plan.rollout import spec_hash
@@ -35,6 +38,7 @@ class _Why:
 
     reason: str
     message: str
+    revision: str = ""  # that fails or is held
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,8 @@ class ImageMove:
         )
         if not target:
             return record
+        if why := self._failed_since(state, target):
+            return self._kept(record, why, fails_anyway=False)
         if self.state is MoveState.MOVING and target == self.target:
             return self._moving(record, state, rejected)
         known = facts.model.status.images
@@ -94,19 +100,42 @@ class ImageMove:
         known = facts.model.status.images
         began_with = known.spec_hash if known else ""
         if why := self._failure(state, rejected):
-            hashed = spec_hash(facts.model.spec)
-            return record.model_copy(
-                update={
-                    "state": MoveState.KEPT,
-                    "spec_hash": hashed,
-                    "reason": why.reason,
-                    "message": why.message,
-                    "fails_anyway": hashed != began_with,
-                }
-            )
+            return self._kept(record, why, fails_anyway=spec_hash(facts.model.spec) != began_with)
         if state.obstacle and state.obstacle.stalled:  # the images are not its cause
             return _waits(record, _Why(state.obstacle.reason, state.obstacle.message))
-        return record.model_copy(update={"state": MoveState.MOVING, "spec_hash": began_with})
+        paused = _paused(facts)
+        return record.model_copy(
+            update={
+                "state": MoveState.MOVING,
+                "spec_hash": began_with,
+                "reason": paused.reason if paused else "",
+                "message": paused.message if paused else "",
+            }
+        )
+
+    def _kept(self, record: RuntimeImages, why: _Why, *, fails_anyway: bool) -> RuntimeImages:
+        """Return the record of a model that keeps its images."""
+        return record.model_copy(
+            update={
+                "state": MoveState.KEPT,
+                "spec_hash": spec_hash(self.configured.model.spec),
+                "reason": why.reason,
+                "message": why.message,
+                "revision": why.revision,
+                "fails_anyway": fails_anyway,
+            }
+        )
+
+    def _failed_since(self, state: ModelState, target: Mapping[str, str]) -> _Why | None:
+        """Return why a revision with the target's images was rejected after it had moved; None: none was."""
+        rejection = state.rollout.rejection
+        if self.state is not MoveState.MOVED or rejection is None:
+            return None
+        kept = (
+            each.kept for each in self.configured.revisions if each.revision == rejection.revision
+        )
+        images = {one.image for each in kept if each for one in each.snapshot.classes}
+        return _of_rejection(rejection) if images & set(target.values()) else None
 
     def _failure(self, state: ModelState, rejected: Iterable[RejectedBackend]) -> _Why | None:
         """Return why the model does not run right with the new images; None: it may."""
@@ -124,7 +153,7 @@ class ImageMove:
             and target.phase is TargetPhase.HELD
             and target.reason == StatusReason.SIGNATURE_CHANGED
         ):
-            return _Why(target.reason, target.message)
+            return _Why(target.reason, target.message, target.revision)
         return _lasting(state)
 
     def _waiting(self, record: RuntimeImages, state: ModelState) -> RuntimeImages:
@@ -141,8 +170,8 @@ class ImageMove:
         facts = self.configured
         if why := _not_probed(facts, (each.image for each in record.target)):
             return why
-        if facts.model.spec.rollout.paused:
-            return _Why(StatusReason.SUSPENDED, "spec.rollout.paused is true")
+        if why := _paused(facts):
+            return why
         if _has_no_pods(facts):
             return _Why(StatusReason.SCALED_TO_ZERO, "it has no pods that would prove the image")
         return None if _is_rolled_out(state) else self._why_not_yet(state)
@@ -165,13 +194,31 @@ def _state(facts: Facts, target: Mapping[str, str]) -> MoveState:
         return MoveState.MOVED
     if known is None or _by_variant(known.target) != target:
         return MoveState.WAITING
-    if known.state is MoveState.KEPT and known.spec_hash != spec_hash(facts.model.spec):
+    if known.state is MoveState.KEPT and (
+        known.spec_hash != spec_hash(facts.model.spec) or _is_allowed(facts, known)
+    ):
         return MoveState.WAITING
     if known.state is MoveState.MOVING and (
         _not_probed(facts, target.values()) or _has_no_pods(facts)
     ):
         return MoveState.WAITING
     return known.state
+
+
+def _is_allowed(facts: Facts, kept: RuntimeImages) -> bool:
+    """Return whether a user has decided since that the revision for which it is kept is rolled out."""
+    if not kept.revision:
+        return False
+    if kept.reason == StatusReason.SIGNATURE_CHANGED:
+        return facts.model.spec.rollout.allow_signature_change
+    insists = facts.model.metadata.annotations.get(PROMOTE) == kept.revision
+    return insists and rejection_by_user(facts, kept.revision) is None
+
+
+def _paused(facts: Facts) -> _Why | None:
+    if not facts.model.spec.rollout.paused:
+        return None
+    return _Why(StatusReason.SUSPENDED, "spec.rollout.paused is true")
 
 
 def _current(facts: Facts, serving: ServingState | None) -> dict[str, str]:
@@ -239,13 +286,17 @@ def _is_rolled_out(state: ModelState) -> bool:
 def _lasting(state: ModelState) -> _Why | None:
     """Return the failure for which what was planned will not serve."""
     if rejection := state.rollout.rejection:
-        return _Why(rejection.reason, rejection.message)
+        return _of_rejection(rejection)
     failures = (
         state.outcome.failure if state.outcome else None,
         state.engines.failure if state.engines else None,
     )
     found = next((each for each in failures if each and each.lasting), None)
     return _Why(found.reason, found.sentence) if found else None
+
+
+def _of_rejection(rejection: RolloutFailure) -> _Why:
+    return _Why(rejection.reason, rejection.message, rejection.revision)
 
 
 def _waits(record: RuntimeImages, why: _Why) -> RuntimeImages:

@@ -67,6 +67,8 @@ def rollback(
 def promote(model: InferenceModel, revisions: Sequence[RevisionView]) -> Decision:
     """Return the promotion of the revision that is brought up, or was rejected, without further analysis.
 
+    That is also one for which the model keeps its runtime image.
+
     Raises:
         Refused: there is none, or its inputs and outputs would break clients.
     """
@@ -77,11 +79,14 @@ def promote(model: InferenceModel, revisions: Sequence[RevisionView]) -> Decisio
         active = status.active.revision if status.active else ""
         serves = f"revision {active} serves" if active else "no revision serves"
         raise Refused(f"no revision is being brought up, and none was rejected: {serves}")
-    if target and target.phase is TargetPhase.HELD and _breaks_clients(target.reason):
-        raise Refused(
-            f"revision {revision} is held, and a promotion does not change that: {target.message};"
-            " if all clients are prepared, set spec.rollout.allowSignatureChange: true"
-        )
+    held = target if target and target.phase is TargetPhase.HELD else None
+    kept = status.images if not target and status.images else None
+    for each in (held, kept):
+        if each and each.revision == revision and _breaks_clients(each.reason):
+            raise Refused(
+                f"revision {revision} is held, and a promotion does not change that: {each.message};"
+                " if all clients are prepared, set spec.rollout.allowSignatureChange: true"
+            )
     paused = model.spec.rollout.paused
     return Decision(
         {PROMOTE: revision, ROLLBACK: None},
@@ -158,10 +163,12 @@ def _notes_on(
 
 
 def _rejected(model: InferenceModel, revisions: Sequence[RevisionView]) -> str:
-    """Return the revision that the spec requests if it was rejected, else nothing."""
-    wanted = model.status.revision
+    """Return the revision that the spec requests, or for which the image is kept, if it was rejected; else nothing."""
+    wanted, images = model.status.revision, model.status.images
     states = {each.revision: each.outcome.state for each in revisions if each.outcome}
-    return wanted if states.get(wanted) == "Rejected" else ""
+    if states.get(wanted) == "Rejected":
+        return wanted
+    return images.revision if images else ""
 
 
 def _breaks_clients(reason: str) -> bool:
