@@ -157,7 +157,7 @@ def test_what_the_administrator_makes_of_it_stays(world: World) -> None:
         world.wait_ready("l4", "NodesFound")
         operator.wait_quiet()
         assert set(world.classes()) == {"l4", "t4"}
-        # A second class for the same device is a conflict, told by both.
+        # A second class for the same device is a conflict, reported by both.
         rival = {
             "apiVersion": "enginewright.dev/v1alpha1",
             "kind": "AcceleratorClass",

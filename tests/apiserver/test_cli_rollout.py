@@ -198,8 +198,8 @@ def test_refusals_write_nothing(desk: Desk) -> None:
 
 def condition(kind: str, status: str, reason: str) -> dict[str, str]:
     at = "2026-11-20T12:03:00Z"
-    told = {"message": f"{reason}!", "lastTransitionTime": at}
-    return {"type": kind, "status": status, "reason": reason, **told}
+    found = {"message": f"{reason}!", "lastTransitionTime": at}
+    return {"type": kind, "status": status, "reason": reason, **found}
 
 
 def test_the_status_of_a_canary(desk: Desk, server: PodServer) -> None:

@@ -34,13 +34,13 @@ try:
         asked["backend"], Path(asked["model"]), threads=1, strict=asked["strict"],
         device=None if asked["ask"] else NOT_NEEDED,
     )
-    told = {"providers": loaded.session.get_providers(), "nodes": loaded.placement.nodes,
+    found = {"providers": loaded.session.get_providers(), "nodes": loaded.placement.nodes,
         "elsewhere": loaded.placement.elsewhere,
         "reason": loaded.cause and loaded.cause.reason,
         "message": loaded.cause and loaded.cause.cause}
 except StageFailure as failure:
-    told = {"providers": None, "reason": failure.reason, "message": failure.message}
-print(json.dumps(told))
+    found = {"providers": None, "reason": failure.reason, "message": failure.message}
+print(json.dumps(found))
 """
 
 

@@ -1,4 +1,4 @@
-"""Sessions on real ONNX Runtime: strict about where they run, and told when they do not."""
+"""Sessions on real ONNX Runtime: strict about where they run, and reported when they do not."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Libraries of users: a real operator serves, and every bad library is told of in words."""
+"""Libraries of users: a real operator serves, and the reason why a library is bad is reported."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""Jobs that fail while others run: what is told of them meanwhile, and which run again alone."""
+"""Jobs that fail while others run: what is reported of them meanwhile, and which run again alone."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -63,7 +63,7 @@ def stages() -> Iterator[Failing]:
 def checked(
     path: Path, stages: Stages, at_once: int, *names: str
 ) -> tuple[Result, list[tuple[str, str]]]:
-    """Look at a model; return the result and what was told meanwhile."""
+    """Look at a model; return the result and what was reported meanwhile."""
     reported: list[tuple[str, str]] = []
     with workspace(stages) as place:
         with place.pod("probe") as pod:

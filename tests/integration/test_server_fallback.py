@@ -1,4 +1,4 @@
-"""A server that cannot run the model where it was promised: refused, or served and told."""
+"""A server that cannot run the model where it was promised: refused, or served and reported."""
 
 import hashlib
 import json

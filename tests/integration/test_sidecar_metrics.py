@@ -102,6 +102,6 @@ def test_an_opset_beyond_the_runtimes_is_reported(tmp_path: Path) -> None:
         recipe = change_manifest(tmp_path).recipe
         change_manifest(tmp_path, recipe=recipe.model_copy(update={"max_opset": 16}))
         with Sidecar(tmp_path, task, server.port) as sidecar:
-            sidecar.until(lambda: "enginewright_opset_supported" in sidecar.metrics(), "told")
+            sidecar.until(lambda: "enginewright_opset_supported" in sidecar.metrics(), "reported")
             (sample,) = sidecar.metrics()["enginewright_opset_supported"]
             assert sample.value == 0

@@ -569,7 +569,7 @@ def test_without_execution_nothing_is_admitted_under_forbid_and_it_is_otherwise(
             assert not sidecar.is_ready()
         with Sidecar(tmp_path, promising(task, "Allow"), proxy.port) as sidecar:
             sidecar.until_ready()
-        proxy.refusing = {"/execution": 500}  # ours would have told
+        proxy.refusing = {"/execution": 500}  # ours would have reported it
         with Sidecar(tmp_path, promising(task, "Allow"), proxy.port) as sidecar:
             sidecar.until_state(Check.GOLDEN, "ok")
             assert not sidecar.is_ready()

@@ -1,4 +1,4 @@
-"""The default batch sizes: as large as a run of them fits, and what was promised is told."""
+"""The default batch sizes: as large as a run of them fits, and what was promised is reported."""
 
 from pathlib import Path
 

@@ -24,7 +24,7 @@ RELU = broken.relu().SerializeToString()
 
 @dataclass(frozen=True)
 class Case:
-    """One thing wrong, and how it must be told."""
+    """One thing wrong, and how it must be reported."""
 
     name: str
     files: Callable[[], dict[str, Content]]  # model.onnx and what lies beside it

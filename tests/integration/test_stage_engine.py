@@ -342,7 +342,7 @@ def test_on_a_device(place: EnginePlace) -> None:
 
 
 def test_verify_and_benchmark_ask_the_device(place: EnginePlace) -> None:
-    """A Job that has a device runs the engine; that there is none here is told, not passed over."""
+    """A Job that has a device runs the engine; that there is none here is reported."""
     ahead, on_device = (place.engine_task(recipe(ahead_of_time=each)) for each in (True, False))
     assert place.engine_stage("build", ahead).code == 0
     for stage in ("verify", "benchmark"):

@@ -1,4 +1,4 @@
-"""Sources over real HTTP and real folders: what is brought, what is refused and how it is told."""
+"""Sources over real HTTP and real folders: what is brought, what is refused and how it is reported."""
 
 import shutil
 import socket

@@ -414,7 +414,7 @@ def test_expected_outputs_come_along(place: Workplace) -> None:
 
 
 def test_a_source_that_is_newer_than_the_runtime(place: Workplace) -> None:
-    """ONNX Runtime has the operators, and is told to load them."""
+    """ONNX Runtime has the operators, and is configured to load them."""
     _, outcome = after_convert(place, two_steps(opset=27, ir_version=14), two_steps())
     assert outcome.code == 0, outcome.message
     assert "the converted model agrees with the source, largest" in outcome.message

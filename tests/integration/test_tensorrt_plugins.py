@@ -33,7 +33,7 @@ def test_a_library_comes_with_the_engine(tmp_path: Path) -> None:
 def test_the_parser_finds_the_plug_in(tmp_path: Path) -> None:
     """TensorRT-RTX 1.7.1 makes it and then ends its process: its networks take no plug-ins.
 
-    What matters here is that this is told, as any crash of native code.
+    What matters here is that this is reported, as any crash of native code.
     """
     compile_plugin(tmp_path / "prepared/extensions")
     given = build_request(tmp_path, cube())

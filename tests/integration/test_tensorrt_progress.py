@@ -1,4 +1,4 @@
-"""How far a build is: a share that only rises, told over HTTP while the build runs."""
+"""How far a build is: a share that only rises, reported over HTTP while the build runs."""
 
 import socket
 import urllib.error

@@ -1,4 +1,4 @@
-"""Asking images what they hold: once, kept over restarts, failures told and tried again."""
+"""Asking images what they hold: once, kept over restarts, failures reported and tried again."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Engines: looked for before a device is asked for, built once, failures remembered, waits told."""
+"""Engines: looked for before a device is asked for, built once, failures remembered, waits reported."""
 
 from datetime import timedelta
 from typing import Any

@@ -11,7 +11,7 @@ from onnx import ModelProto
 
 from tests.support.broken_rules import BROKEN, GOOD
 
-# told by the stage, of what it parses, loads or runs
+# reported by the stage, of what it parses, loads or runs
 NEEDS_STAGE = {
     *("not-a-model", "nested-too-deep", "file-too-large"),
     *("opset-beyond-runtime", "ir-version-beyond-runtime", "shapes-missing", "shapes-contradict"),
