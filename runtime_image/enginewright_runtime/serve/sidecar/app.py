@@ -1,4 +1,8 @@
-"""The sidecar's HTTP endpoints; the server's connection class enforces limits and timeouts."""
+"""The sidecar's HTTP endpoints; the server's connection class enforces limits and timeouts.
+
+Whatever clients do, the kubelet's probes are answered: connections beyond a limit serve only these and
+the verdict, and what is large is built once for all who ask within an interval.
+"""
 
 import asyncio
 import contextlib
@@ -12,15 +16,18 @@ from enginewright.contract.measurements import PROBE_QUERY
 from enginewright_runtime.serve.server.application import ApplicationBase, json_response
 from enginewright_runtime.serve.server.connection import Connection
 from enginewright_runtime.serve.server.message import HttpRequest, HttpResponse
-from enginewright_runtime.serve.server.settings import ServerSettings
+from enginewright_runtime.serve.server.settings import RETRY_AFTER_SECONDS, ServerSettings
 from enginewright_runtime.serve.sidecar.exposition import CONTENT_TYPE
 from enginewright_runtime.serve.sidecar.metrics import expose
 from enginewright_runtime.serve.sidecar.monitor import Monitor
 from enginewright_runtime.serve.sidecar.pod_state import PodState
 
-_CONNECTIONS: Final = 64  # kubelet, operator, Prometheus, users
+_CONNECTIONS: Final = 64  # above: 503 for metrics and measurements
+_RESERVED_CONNECTIONS: Final = 192  # for the paths that are always answered
 _SWEEP_SECONDS: Final = 1.0
-_PATHS: Final = ("/readyz", "/healthz", "/verdict", "/metrics", "/measurements")
+_ALWAYS: Final = ("/readyz", "/healthz", "/verdict")
+_PATHS: Final = (*_ALWAYS, "/metrics", "/measurements")
+_RETRY_AFTER: Final = b"Retry-After: %d\r\n" % RETRY_AFTER_SECONDS
 
 
 class SidecarApp(ApplicationBase):
@@ -29,14 +36,15 @@ class SidecarApp(ApplicationBase):
     def __init__(self, pod_state: PodState, monitor: Monitor) -> None:
         settings = ServerSettings(
             connections=_CONNECTIONS,
-            reserved_connections=0,
+            reserved_connections=_RESERVED_CONNECTIONS,
             connection_age=math.inf,  # pods' own addresses are asked: there is nothing to rebalance
         )
         super().__init__(settings)
         self._pod_state = pod_state
         self._monitor = monitor
-        self._scrape: asyncio.Task[bytes] | None = None
-        self._measuring: asyncio.Task[None] | None = None
+        self._exposed: asyncio.Task[HttpResponse] | None = None
+        self._reported: asyncio.Task[HttpResponse] | None = None
+        self._reported_at = float("-inf")
         self._answering: set[asyncio.Task[None]] = set()
 
     async def sweep(self) -> None:
@@ -53,11 +61,15 @@ class SidecarApp(ApplicationBase):
         return json_response(status, {"error": message}, headers)
 
     def admit(self, request: HttpRequest) -> HttpResponse | None:
-        """Refuse a request that is not a GET of an existing path."""
+        """Refuse a request that is not a GET of an existing path, and costly ones of too many clients."""
         if request.method not in (b"GET", b"HEAD"):
             return self.refuse(405, "use GET", b"Allow: GET, HEAD\r\n")
-        if _target(request).path not in _PATHS:
+        path = _target(request).path
+        if path not in _PATHS:
             return self.refuse(404, f"not found; the paths are {', '.join(_PATHS)}")
+        if len(self.connections) > self.settings.connections and path not in _ALWAYS:
+            request.keep_alive = False  # so that the reserve is free again
+            return self.refuse(503, "too many connections", _RETRY_AFTER)
         return None
 
     def account(self, request: HttpRequest, size: int) -> HttpResponse | None:
@@ -90,24 +102,33 @@ class SidecarApp(ApplicationBase):
         return None
 
     async def _expose(self, connection: Connection) -> None:
-        if self._scrape is None or self._scrape.done():
-            self._scrape = asyncio.create_task(self._monitor.scrape())
+        if self._exposed is None or self._exposed.done():
+            self._exposed = asyncio.create_task(self._exposition())
+        connection.respond(await asyncio.shield(self._exposed))
+
+    async def _exposition(self) -> HttpResponse:
         server = b""
         with contextlib.suppress(Exception):  # the sidecar's own metrics are exposed in any case
-            server = await asyncio.shield(self._scrape)
+            server = await self._monitor.scrape()
         text = expose(self._pod_state, server)
-        connection.respond(HttpResponse(200, CONTENT_TYPE, [text], len(text)))
+        return HttpResponse(200, CONTENT_TYPE, [text], len(text))
 
     async def _report(self, connection: Connection) -> None:
-        if self._measuring is None or self._measuring.done():
-            self._measuring = asyncio.create_task(self._monitor.measure())
+        now = time.monotonic()
+        aged = now - self._reported_at >= self._monitor.measurements_age
+        if self._reported is None or (aged and self._reported.done()):
+            self._reported = asyncio.create_task(self._measurements())
+            self._reported_at = now
+        connection.respond(await asyncio.shield(self._reported))
+
+    async def _measurements(self) -> HttpResponse:
         with contextlib.suppress(Exception):  # what was measured before is reported in any case
-            await asyncio.shield(self._measuring)
+            await self._monitor.measure()
         document = self._pod_state.measurements.document
         if document is None:
-            connection.respond(self.refuse(503, "the server has not reported measurements yet"))
-        else:
-            connection.respond(json_response(200, document.to_json().encode()))
+            self._reported_at = float("-inf")
+            return self.refuse(503, "the server has not reported measurements yet", _RETRY_AFTER)
+        return json_response(200, document.to_json().encode())
 
 
 def _target(request: HttpRequest) -> SplitResult:

@@ -72,7 +72,7 @@ class Monitor:
         model = pod_state.task.model
         self._execution_path = f"/v2/models/{model}/execution"
         self._measurements_path = f"/v2/models/{model}/measurements"
-        self._measured_at = float("-inf")
+        self.measurements_age = settings.measurements_age
         token = read_or_create(paths.probe_token)
         self._own = f"{HEADER}: {token}\r\n" if token else ""
         self._inferences = Inferences(inferences, model, settings.probe_seconds, self._own)
@@ -140,17 +140,13 @@ class Monitor:
         return b""
 
     async def measure(self, *, sample: bool = False) -> None:
-        """Read the server's measurements unless they are recent; `sample`: keep its memory too."""
-        now = time.monotonic()
-        if now - self._measured_at < self._settings.measurements_age and not sample:
-            return
+        """Read the server's measurements; `sample`: keep its memory too."""
         with contextlib.suppress(UnreachableError, ValidationError):
             seconds = self._settings.scrape_seconds
             response = await self._measuring.get(self._measurements_path, seconds, self._own)
             if response.status == 200:
                 reported = ServerMeasurements.model_validate_json(response.body)
                 self._pod_state.measurements.server(reported, time.time(), sample=sample)
-                self._measured_at = now
 
     async def _sample_memory(self) -> float:
         began = time.monotonic()

@@ -78,7 +78,7 @@ class SidecarSettings:
     shadow_port: int = HTTP_PORT  # of its server
 
     memory_interval: float = 2.0  # between samples of the server's memory
-    measurements_age: float = 1.0  # of the server's report in /measurements, at most
+    measurements_age: float = 1.0  # of what /measurements returns, at most
 
     error_window: float = 60.0
     error_least: int = 20  # requests

@@ -1,0 +1,124 @@
+"""The kubelet's probes of the sidecar are answered whatever other clients ask it."""
+
+import contextlib
+import socket
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pytest
+from enginewright.contract.task import ServeTask
+
+from tests.support.serving import Server, Wire, linear_model
+from tests.support.sidecar import Sidecar, artifact
+
+CLIENTS: Final = 100
+PROBE_SECONDS: Final = 3.0  # the timeout of the pod's readiness probe
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> ServeTask:
+    return artifact(tmp_path, linear_model(), [{"x": np.full((1, 8), 0.5, np.float32)}])
+
+
+def request_of(path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: h\r\n\r\n".encode()
+
+
+class Looping:
+    """Clients that ask for `path` without pause, each on a connection that it keeps."""
+
+    def __init__(self, port: int, path: str) -> None:
+        self.statuses: Counter[int] = Counter()
+        self.retries: set[str | None] = set()  # Retry-After of 503s
+        self._port = port
+        self._request = request_of(path)
+        self._ended = threading.Event()
+        self._threads = [threading.Thread(target=self._loop, daemon=True) for _ in range(CLIENTS)]
+        for each in self._threads:
+            each.start()
+
+    def end(self) -> None:
+        self._ended.set()
+        for each in self._threads:
+            each.join(30)
+
+    def _loop(self) -> None:
+        while not self._ended.is_set():
+            with contextlib.suppress(OSError, EOFError), Wire(self._port, timeout=10) as wire:
+                while not self._ended.is_set():
+                    wire.send(self._request)
+                    found = wire.receive()
+                    self.statuses[found.status] += 1
+                    if found.status == 503:
+                        self.retries.add(found.headers.get("retry-after"))
+                        assert found.headers["connection"] == "close"
+                        break
+
+
+def probed(sidecar: Sidecar, count: int) -> float:
+    """Probe as the kubelet does, on new connections; return the longest time of one."""
+    longest = 0.0
+    for _ in range(count):
+        began = time.monotonic()
+        with Wire(sidecar.port, timeout=PROBE_SECONDS) as wire:
+            wire.send(request_of("/readyz"))
+            assert wire.receive().status == 200
+        longest = max(longest, time.monotonic() - began)
+        time.sleep(0.1)
+    return longest
+
+
+# fault: Servers | a hundred clients ask the sidecar for measurements or metrics without pause |
+#   a limit of connections for these; probes have a reserve, and an answer is built once for all |
+#   the pod stays ready; such requests are answered 503 with Retry-After
+@pytest.mark.parametrize("path", ["/measurements", "/metrics"])
+def test_probes_are_answered_beside_clients_that_take_all_connections(
+    path: str, tmp_path: Path, task: ServeTask
+) -> None:
+    with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
+        sidecar.until_ready()
+        sidecar.until(lambda: sidecar.get(path).status == 200, "answered")
+        clients = Looping(sidecar.port, path)
+        try:
+            sidecar.until(lambda: clients.statuses[503] > 0, "more clients than connections")
+            assert probed(sidecar, 30) < PROBE_SECONDS
+        finally:
+            clients.end()
+        assert clients.statuses[200] > CLIENTS
+        assert clients.retries == {"1"}
+        assert sidecar.get(path).status == 200
+
+
+def test_probes_are_answered_beside_connections_that_never_read(
+    tmp_path: Path, task: ServeTask
+) -> None:
+    """Each of them asks for more than the kernel keeps for it."""
+    with (
+        Server(tmp_path, task) as server,
+        Sidecar(tmp_path, task, server.port) as sidecar,
+        contextlib.ExitStack() as stack,
+    ):
+        sidecar.until_ready()
+        for _ in range(CLIENTS):
+            silent = stack.enter_context(socket.create_connection(("127.0.0.1", sidecar.port)))
+            silent.setblocking(False)
+            silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            with contextlib.suppress(BlockingIOError):
+                silent.send(request_of("/metrics") * 200)
+        assert probed(sidecar, 10) < PROBE_SECONDS
+
+
+def test_measurements_are_built_once_per_interval(tmp_path: Path, task: ServeTask) -> None:
+    with (
+        Server(tmp_path, task) as server,
+        Sidecar(tmp_path, task, server.port, measurements_age=3600.0) as sidecar,
+    ):
+        sidecar.until_ready()
+        sidecar.until(lambda: sidecar.get("/measurements").status == 200, "reported")
+        first = sidecar.get("/measurements")
+        time.sleep(2.5)  # the server's memory and golden inferences have been measured again
+        assert sidecar.get("/measurements").body == first.body
