@@ -132,7 +132,9 @@ def test_who_ends_takes_children_along(tmp_path: Path) -> None:
             end = child.wait(100)
     assert end is not None
     assert end.code == -signal.SIGKILL
-    assert not Path(f"/proc/{inner}").exists()  # ended, and reaped, before its parent's end is reported
+    assert not Path(
+        f"/proc/{inner}"
+    ).exists()  # ended, and reaped, before its parent's end is reported
 
 
 def test_a_server_that_is_killed_is_replaced(tmp_path: Path) -> None:

@@ -236,3 +236,38 @@ def check_shares(sidecar: Sidecar) -> None:
     found = measured(sidecar)
     assert found.golden_wrong == found.golden_failed == 0
     assert sidecar.check(Check.GOLDEN).state == "ok"
+
+
+def test_large_samples_run_at_a_higher_rate_too_or_are_named(tmp_path: Path) -> None:
+    task = artifact(
+        tmp_path, slow_model(), [{"turns": np.array([turns], np.int64)} for turns in (1, 40)]
+    )
+    given = {"name": "turns", "datatype": "INT64", "shape": [1], "data": [1]}
+    with (
+        Server(tmp_path, task) as server,
+        Sidecar(tmp_path, task, server.port, measurements_age=0.1, idle_seconds=2.0) as sidecar,
+    ):
+        sidecar.until_ready()
+        sent = server.infer_request({"inputs": [given]})
+
+        def counts() -> list[int]:
+            found = series(measured(sidecar, probe=True), "golden")
+            return [found[name].count if name in found else 0 for name in ("s0", "s1")]
+
+        small, large = counts()
+        sidecar.until(lambda: counts()[1] >= large + 3, "the large one runs beside the higher rate")
+        assert counts()[0] - small > 3
+        assert measured(sidecar).golden_left_out == ()
+
+        def named() -> bool:
+            send(server, sent, 5)
+            return measured(sidecar, probe=True).golden_left_out == ("s1",)
+
+        sidecar.until(named, "clients send requests")
+        assert "golden sample 's1' takes longer than requests" in sidecar.log()
+        large = counts()[1]
+        for _ in range(20):
+            send(server, sent, 1)
+            assert counts()[1] == large
+        sidecar.until(lambda: counts()[1] > large, "the pod is idle again")
+        assert measured(sidecar).golden_left_out == ()

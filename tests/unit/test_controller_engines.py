@@ -98,7 +98,9 @@ async def test_jobs_of_an_earlier_engine_are_waited_for(world: World) -> None:
     metadata = {"name": ENGINE, "namespace": NAMESPACE, "uid": "another"}
     world.put({**earlier, "metadata": metadata, "status": {}})
     assert (await world.engines.reconcile(KEY)).requeue
-    assert ready(world) == ("False", "LookingUp"), "what was reported to the earlier one is not taken"
+    assert ready(world) == ("False", "LookingUp"), (
+        "what was reported to the earlier one is not taken"
+    )
     world.remove("Job", look["metadata"]["name"])
     world.settle()
     (owner,) = world.job()["metadata"]["ownerReferences"]

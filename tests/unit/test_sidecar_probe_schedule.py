@@ -187,12 +187,31 @@ def test_a_higher_rate_takes_its_share_and_no_more(cost: float, idle: float, sha
     assert rate >= 2.9 * usual
 
 
-def test_a_higher_rate_is_of_cheap_samples_only() -> None:
+def test_a_higher_rate_has_a_part_for_larger_samples_while_nobody_asks() -> None:
+    """Otherwise a canary, which is asked for it as long as it is compared, would never measure them."""
     order = admitted(**BATCHES)
     found = [order.next(probing(1e9), float(second)).sample for second in range(1000)]
+    assert set(found) == PROVEN
+    assert abs(found.count("opt") - found.count("max")) <= 1
+    spent = sum(BATCHES[name] for name in found if name != "min")
+    assert 0.04 * 1000 < spent <= 0.05 * 1000 + 1.2
+    _, total = duty(probing(1e9), BATCHES)
+    assert total <= 0.2001
+
+
+def test_a_higher_rate_is_of_cheap_samples_only_beside_requests() -> None:
+    order = admitted(**BATCHES)
+    found = [order.next(probing(), float(second)).sample for second in range(1000)]
     assert set(found) == {"min"}
-    _, spent = duty(probing(1e9), BATCHES)
-    assert spent <= 0.2001
+
+
+def test_samples_that_are_left_out_are_known() -> None:
+    order = admitted(**BATCHES)
+    for known in (serving(), probing()):
+        assert order.left_out(known) == ["opt", "max"]
+    assert order.left_out(ProbeFacts(PROVEN, 0.0, served=0.21)) == ["max"]
+    for known in (serving(61.0), probing(61.0)):
+        assert order.left_out(known) == []
 
 
 def test_a_higher_rate_is_limited_by_the_sidecars_own_time_too() -> None:

@@ -134,6 +134,8 @@ class Measurements(Message):
     """Golden inferences whose outputs did not agree."""
     golden_failed: int = 0
     """Golden inferences that the server could not run, or did not answer in time; not those for which it was too busy."""
+    golden_left_out: Annotated[tuple[Text, ...], Field(max_length=SERIES)] = ()
+    """Golden samples that take longer than a request on average, and so run only once there have been no requests for 60 s."""
     memory: Annotated[tuple[MemorySample, ...], Field(max_length=WINDOWS)] = ()
     """Resident memory of the server: Unix time and bytes, every 2 s, older ones further apart, oldest first."""
     latencies: Annotated[tuple[LatencySeries, ...], Field(max_length=2 * SERIES)] = ()

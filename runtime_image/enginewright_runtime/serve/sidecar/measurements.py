@@ -5,6 +5,7 @@ the time before a restart says nothing about the process that serves now. Only t
 revision's samples, and another revision's to our requests, stay: they depend on the artefacts.
 """
 
+from enginewright.contract.base import TEXT_LENGTH
 from enginewright.contract.measurements import (
     WINDOWS,
     AnswerChange,
@@ -54,6 +55,7 @@ class PodMeasurements:
         self._server: ServerMeasurements | None = None
         self._memory = MemoryHistory()
         self._golden: dict[str, Windows] = {}
+        self.left_out: list[str] = []
         self._ok = self._wrong = self._failed = 0
 
     def server(self, reported: ServerMeasurements, now: float, *, sample: bool) -> None:
@@ -99,6 +101,7 @@ class PodMeasurements:
             golden_ok=self._ok,
             golden_wrong=self._wrong,
             golden_failed=self._failed,
+            golden_left_out=tuple(name[:TEXT_LENGTH] for name in self.left_out),
             memory=tuple(self._memory.samples),
             latencies=(*server.latencies, *golden),
             answers=self.answers,

@@ -100,6 +100,7 @@ class Monitor:
         self._due = dict.fromkeys(OF_EXECUTION, 0.0)
         self._logged: dict[Check, CheckVerdict] = {}
         self._logged_ready = False
+        self._logged_left_out: set[str] = set()
         self._beats: dict[str, float] = {}
 
     async def run(self) -> None:
@@ -262,8 +263,17 @@ class Monitor:
         interval = self._schedule.interval(found, self._pod_state.known)
         self._pod_state.golden(found, interval)
         self._pod_state.measurements.golden(found, time.time())
+        self._report_left_out()
         await self._compare_answers()
         return 0.0
+
+    def _report_left_out(self) -> None:
+        names = self._schedule.left_out(self._pod_state.known)
+        self._pod_state.measurements.left_out = names
+        for name in sorted(set(names) - self._logged_left_out):
+            self._logged_left_out.add(name)
+            why = "takes longer than requests on average: it runs only while there are none"
+            _log.info("golden sample %r %s", name, why)
 
     async def _compare_answers(self) -> None:
         """Run one sample of the stable revision, after a golden inference of an admitted pod."""

@@ -5,7 +5,7 @@ requests, so only the smallest sample and samples that take no longer than an av
 while no request is waiting. Larger samples run only while the pod is idle.
 
 During a rollout the operator asks for a higher rate, to compare latencies. It is bounded by shares of
-the server's time too, and larger samples then do not run.
+the server's time too, of which larger samples have a part of their own.
 """
 
 from collections.abc import Collection, Sequence
@@ -77,7 +77,8 @@ class ProbeSchedule:
         self._turn = 0
         self._last: dict[str, int] = {}  # turn of each
         self._costs: dict[str, float] = {}  # seconds in the model, by sample
-        self._large_at = 0.0  # when a larger sample may run next
+        self._large_at = float("-inf")  # when the last larger sample began
+        self._large_cost = 0.0  # of it
         self._interval = 0.0  # the last one
         self._last_found: ProbeResult | None = None
 
@@ -88,16 +89,27 @@ class ProbeSchedule:
         settings = self._settings
         idle = known.idle >= settings.idle_seconds
         defer = 0.0 if idle else self.pace(known) * (settings.stale_intervals - 1)
-        most = self._most(known)
-        costs = self._costs
-        large = [name for name in self._names if costs.get(name, 0.0) > most]
-        if large and idle and not known.probing and now >= self._large_at:
+        large = self._large(known)
+        if large and idle and now >= self._large_at + self._large_rest(known):
             name = self._one_of(large)
-            rest = max(_LARGE_EVERY * self._interval, costs[name] / settings.probe_share)
-            self._large_at = now + rest
+            self._large_at, self._large_cost = now, self._costs[name]
             return ProbeTurn(name, defer)
         cheap = [name for name in self._names if name not in large]
         return ProbeTurn(self._one_of(cheap), defer)
+
+    def left_out(self, known: ProbeFacts) -> list[str]:
+        """Return the samples that do not run at present, since they would delay clients' requests."""
+        return [] if known.idle >= self._settings.idle_seconds else self._large(known)
+
+    def _large(self, known: ProbeFacts) -> list[str]:
+        most = self._most(known)
+        return [name for name in self._names if self._costs.get(name, 0.0) > most]
+
+    def _large_rest(self, known: ProbeFacts) -> float:
+        """Return the least time between the starts of two larger samples."""
+        settings = self._settings
+        share = settings.probing_large_share if known.probing else settings.probe_share
+        return max(_LARGE_EVERY * self.pace(known), self._large_cost / share)
 
     def _most(self, known: ProbeFacts) -> float:
         """Return the most seconds in the model for a golden inference while requests are served."""
@@ -143,6 +155,8 @@ class ProbeSchedule:
             return self._interval
         idle = known.idle >= settings.idle_seconds
         share = settings.probing_idle_share if idle else settings.probing_share
+        if idle and self._large(known):
+            share -= settings.probing_large_share
         cost = min(found.cost, self._most(known))
         needed = max(cost / share, found.own_seconds / settings.probing_own_share)
         return min(self._interval, max(settings.admission_interval, needed))

@@ -46,6 +46,7 @@ class SidecarSettings:
     own_share: float = 0.005  # of a core for comparing outputs
     probing_share: float = 0.05  # as probe_share, while the operator asks for a higher rate
     probing_idle_share: float = 0.2  # as idle_share, likewise
+    probing_large_share: float = 0.05  # of probing_idle_share, for larger samples
     probing_own_share: float = 0.05  # as own_share, likewise, and for a canary's answers
     slowest_interval: float = 60.0  # golden inferences run at least this often
 
