@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +227,24 @@ def test_a_restart_of_the_server_does_not_repeat_the_comparison(tmp_path: Path) 
             assert not stable.intersection(proxy.asked[asked:])
 
 
+def test_a_connection_that_is_lost_once_does_not_end_the_comparison(tmp_path: Path) -> None:
+    own = [{"x": np.full((1, 8), 0.25, np.float32)}]
+    task = pair(tmp_path, scaled(1.0), linear_model(), own)
+    stable = {sample["x"].tobytes()[-8:] for sample in SAMPLES}
+    with (
+        Server(tmp_path, task) as server,
+        Proxy(server.port) as proxy,
+        Sidecar(tmp_path, task, proxy.port, pace=QUICK) as sidecar,
+    ):
+        # on the connection that is open, and on the next one
+        proxy.losing = dict.fromkeys(stable, 2)
+        sidecar.until(lambda: answers(sidecar) is not None, "answers are compared")
+        found = answers(sidecar)
+        assert set(proxy.losing.values()) == {0}
+        assert found is not None
+        assert (found.failure, found.samples) == ("", len(SAMPLES))
+
+
 class Answering:
     """A client whose responses are given: a status, or an error that is raised."""
 
@@ -245,8 +263,13 @@ class Answering:
         return response
 
 
-def steps(root: Path, outcomes: list[int | Exception]) -> tuple[AnswerComparison, Answering]:
-    """Return a comparison after as many steps as there are outcomes."""
+def steps(
+    root: Path, outcomes: list[int | Exception], processes: Iterator[int] | None = None
+) -> tuple[AnswerComparison, Answering]:
+    """Return a comparison after as many steps as use up the outcomes.
+
+    Each is of the next of `processes`; None: all are of the same one.
+    """
     pair(root, scaled(1.0), linear_model())
     own = Manifest.model_validate_json((root / "artifact/manifest.json").read_bytes())
     client: Any = Answering(outcomes)
@@ -255,7 +278,7 @@ def steps(root: Path, outcomes: list[int | Exception]) -> tuple[AnswerComparison
 
     async def run() -> None:
         while client.outcomes and comparison.result is None:
-            await comparison.step(0.5)
+            await comparison.step(0.5, next(processes) if processes else 0)
 
     asyncio.run(run())
     return comparison, client
@@ -275,10 +298,6 @@ def test_a_busy_server_is_asked_again_later(status: int, tmp_path: Path) -> None
     [
         (400, "does not run golden sample 's0' of the stable revision: no"),
         (500, "does not run golden sample 's0' of the stable revision: no"),
-        (
-            UnreachableError("closed the connection"),
-            "'s0' of the stable revision, the server closed",
-        ),
         (200, "'s0' of the stable revision has no output"),
     ],
 )
@@ -288,6 +307,54 @@ def test_without_outputs_the_comparison_ends(
     comparison, client = steps(tmp_path, [503, outcome, 503])
     assert comparison.result is not None
     assert why in comparison.result.failure
+    assert client.outcomes == [503]
+
+
+LOST = UnreachableError("closed the connection")
+LATE = UnreachableError("did not respond", late=True)
+REFUSED = UnreachableError("does not listen", unreachable=True)
+
+
+@pytest.mark.parametrize(
+    "outcomes",
+    [
+        [LOST, 503],  # asked again at once
+        [LOST, LOST, 503, LOST, LOST, 503],
+        [LATE, LATE, 503],  # not at once, which would keep the server busy
+        [REFUSED, REFUSED, 503],
+    ],
+)
+def test_a_lost_response_is_asked_for_again(
+    outcomes: list[int | Exception], tmp_path: Path
+) -> None:
+    comparison, client = steps(tmp_path, outcomes)
+    assert comparison.result is None
+    assert not client.outcomes
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "why"),
+    [
+        ([LOST] * 6, "the server closed the connection, 3 times"),
+        ([LATE] * 3, "the server did not respond, 3 times"),
+    ],
+)
+def test_responses_that_are_lost_again_and_again_end_the_comparison(
+    outcomes: list[int | Exception], why: str, tmp_path: Path
+) -> None:
+    comparison, client = steps(tmp_path, [*outcomes, 503])
+    assert comparison.result is not None
+    assert f"with golden sample 's0' of the stable revision, {why}" in comparison.result.failure
+    assert client.outcomes == [503]
+
+
+def test_a_sample_with_which_the_server_ended_is_not_sent_to_the_next_process(
+    tmp_path: Path,
+) -> None:
+    """A second crash would reject the revision."""
+    comparison, client = steps(tmp_path, [LOST, REFUSED, 503], iter([0, 2]))
+    assert comparison.result is not None
+    assert "restarted when golden sample 's0'" in comparison.result.failure
     assert client.outcomes == [503]
 
 

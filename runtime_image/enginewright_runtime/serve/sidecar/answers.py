@@ -1,8 +1,9 @@
 """Compares a canary's answers with the golden outputs of the revision that serves, once.
 
 The samples are run like the pod's own, one in a turn and deferrable, after the pod is admitted. The
-result depends on the artefacts only, so a restart of the server does not repeat it: inputs that end
-the server would do so again.
+result depends on the artefacts only, so a restart of the server does not repeat it. A response that is
+lost is asked for again, but not where the server's process has ended with it: inputs that end the
+server would do so again.
 """
 
 import asyncio
@@ -33,6 +34,7 @@ from enginewright_runtime.session.samples import GoldenSample, type_name
 _log: Final = logging.getLogger(__name__)
 # The outputs of a sample and of its answer fit the memory that every sidecar has beside its own
 _LEAST_LARGEST: Final = 48 * 1024 * 1024
+_MOST_LOST: Final = 3  # responses to one sample that are lost until the comparison ends
 
 
 class _IncomparableError(Exception):
@@ -62,18 +64,25 @@ class AnswerComparison:
         self._samples: GoldenSamples | None = None
         self._names: list[str] = []  # samples that have not run
         self._compared = 0
+        self._lost = 0  # turns in which the response to the next sample was lost
+        self._lost_by = 0  # which of the server's processes lost the last one
         self._changes: dict[str, OutputChange] = {}
         self._varying: set[str] = set()
         self.result: AnswerChange | None = None  # None: not complete
 
-    async def step(self, defer: float) -> None:
-        """Run the next sample; our server may defer it for `defer` seconds."""
+    async def step(self, defer: float, process: int) -> None:
+        """Run the next sample.
+
+        Args:
+            defer: seconds for which our server may defer it.
+            process: number of the server's process; another one after a restart.
+        """
         if self.result is not None:
             return
         try:
             if self._samples is None:
                 self._samples = self._open()
-            await self._run(self._samples, self._names[0], defer)
+            await self._run(self._samples, self._names[0], defer, process)
         except UnansweredError as busy:
             _log.info("the comparison with the stable revision waits: %s", busy)
             return
@@ -85,6 +94,7 @@ class AnswerComparison:
             self._end(AnswerChange(prepared_key=self._key, failure=why[:TEXT_LENGTH]))
             return
         self._compared += 1
+        self._lost = 0
         del self._names[0]
         if not self._names:
             outputs = most_changed(self._changes.values())
@@ -112,18 +122,24 @@ class AnswerComparison:
         self._names = list(samples.names)
         return samples
 
-    async def _run(self, samples: GoldenSamples, name: str, defer: float) -> None:
+    async def _run(self, samples: GoldenSamples, name: str, defer: float, process: int) -> None:
         """Compare one sample.
 
         Raises:
-            UnansweredError: the server was too busy.
+            UnansweredError: the server was too busy, or the response was lost.
             _IncomparableError: there are no outputs to compare.
         """
         sample = f"golden sample {name!r} of the stable revision"
+        if self._lost and self._lost_by != process:
+            raise _IncomparableError(f"the server restarted when {sample} had been sent")
         try:
-            await self._compare(samples, name, defer)
+            await self._compare_again(samples, name, defer)
         except UnreachableError as error:
-            raise _IncomparableError(f"with {sample}, the server {error}") from error
+            self._lost, self._lost_by = self._lost + 1, process
+            why = f"with {sample}, the server {error}"
+            if self._lost < _MOST_LOST:
+                raise UnansweredError(why) from error
+            raise _IncomparableError(f"{why}, {_MOST_LOST} times") from error
         except FailsError as error:
             why = f"the new revision does not run {sample}: {_error_of(error)}"
             raise _IncomparableError(why) from error
@@ -131,6 +147,16 @@ class AnswerComparison:
             raise _IncomparableError(f"the response to {sample} {error}") from error
         except UnencodableError as error:
             raise _IncomparableError(f"{sample} cannot be sent: {error}") from error
+
+    async def _compare_again(self, samples: GoldenSamples, name: str, defer: float) -> None:
+        """Compare one sample, a second time if the connection is lost; raises as `_compare`."""
+        try:
+            await self._compare(samples, name, defer)
+        except UnreachableError as error:
+            if error.late:
+                raise
+            _log.info("once more, on another connection: the server %s", error)
+            await self._compare(samples, name, defer)
 
     async def _compare(self, samples: GoldenSamples, name: str, defer: float) -> None:
         types = samples.types

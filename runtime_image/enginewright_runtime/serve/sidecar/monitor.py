@@ -281,7 +281,8 @@ class Monitor:
         if comparison is None or comparison.result is not None or not self._pod_state.admitted:
             return
         # so that the next golden inference runs before the result of the last one expires
-        await comparison.step(self._schedule.pace(self._pod_state.known))
+        pace = self._schedule.pace(self._pod_state.known)
+        await comparison.step(pace, self._pod_state.restarts)
         self._pod_state.measurements.answers = comparison.result
 
     async def _compare_shadow(self) -> float:

@@ -67,6 +67,7 @@ class PodState:
         self.probes = DurationHistogram(_PROBE_BOUNDS)
         self.reported: Execution | None = None
         self.measurements = PodMeasurements(task)
+        self.restarts = 0  # rises while the server's process is not running
         self._probing_until = float("-inf")
         self._latency_at = float("-inf")  # when `latency` got its last measurement
         self._gate = Gate(task.promise.policy)
@@ -307,6 +308,7 @@ class PodState:
         """Discard results of a process that has ended; the baseline belongs to the pod and stays."""
         if self._gate.admitted:
             _log.warning("the server restarted: it must be admitted again")
+        self.restarts += 1
         self.board.forget(why)
         self._gate.restart()
         self.live.restart()
