@@ -1,23 +1,24 @@
-"""Clients of a Service, in a pod of the cluster, that count every failure.
+"""Clients of models' Services, in a pod of the cluster, that count every failure.
 
 Some keep their connections, others open one for each request. None retries: a connection that the server closes
 under a request is a failure, one that it announces to close is not.
 """
 
 import json
+from collections.abc import Sequence
 from typing import Any, Final
 
 PORT: Final = 8080
 PROGRAM: Final = """\
 import asyncio, json, sys, time
 
-host, path, body, keeping, opening, pause = json.loads(sys.argv[1])
-request = (f"POST {path} HTTP/1.1\\r\\nHost: {host}\\r\\nContent-Type: application/json\\r\\n"
-           f"Content-Length: {len(body)}\\r\\n").encode()
+services, body, keeping, opening, pause = json.loads(sys.argv[1])
 stats = {"sent": 0, "failed": 0, "failures": {}, "slowest": 0.0}
 
-async def exchange(connection, keep):
+async def exchange(host, path, connection, keep):
     reader, writer = connection or await asyncio.open_connection(host, 80)
+    request = (f"POST {path} HTTP/1.1\\r\\nHost: {host}\\r\\nContent-Type: application/json\\r\\n"
+               f"Content-Length: {len(body)}\\r\\n").encode()
     writer.write(request + (b"" if keep else b"Connection: close\\r\\n") + b"\\r\\n" + body.encode())
     head = await reader.readuntil(b"\\r\\n\\r\\n")
     fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\\r\\n")[1:] if b": " in line)
@@ -32,20 +33,20 @@ async def exchange(connection, keep):
     writer.close()
     return None
 
-async def client(number, keep):
+async def client(host, path, number, keep):
     connection = None
-    await asyncio.sleep(pause * number / 10)
+    await asyncio.sleep(pause * number / (keeping + opening))
     while True:
         began = time.monotonic()
         stats["sent"] += 1
         try:
-            connection = await asyncio.wait_for(exchange(connection, keep), 10)
+            connection = await asyncio.wait_for(exchange(host, path, connection, keep), 10)
         except Exception as error:
             if connection:
                 connection[1].close()
             connection = None
             stats["failed"] += 1
-            text = f"{'kept' if keep else 'fresh'}: {type(error).__name__}: {error}"[:300]
+            text = f"{host.split('.')[0]}, {'kept' if keep else 'fresh'}: {type(error).__name__}: {error}"[:300]
             stats["failures"][text] = stats["failures"].get(text, 0) + 1
         took = time.monotonic() - began
         stats["slowest"] = max(stats["slowest"], took)
@@ -62,7 +63,11 @@ async def report(reader, writer):
 
 async def main():
     await asyncio.start_server(report, "0.0.0.0", 8080)
-    clients = [client(each, each < keeping) for each in range(keeping + opening)]
+    clients = [
+        client(host, path, each, each < keeping)
+        for host, path in services
+        for each in range(keeping + opening)
+    ]
     await asyncio.wait_for(asyncio.gather(*clients), 3000)  # ends by itself
 
 asyncio.run(main())
@@ -72,7 +77,7 @@ asyncio.run(main())
 def pod(
     name: str,
     namespace: str,
-    model: str,
+    models: Sequence[str],
     body: dict[str, Any],
     image: str,
     *,
@@ -80,21 +85,20 @@ def pod(
     opening: int = 4,
     pause: float = 0.08,
 ) -> dict[str, Any]:
-    """Return a pod whose clients send `1 / pause` requests a second each; it reports on `PORT`.
+    """Return a pod whose clients send up to `1 / pause` requests a second each; it reports on `PORT`.
 
     Args:
         name: of the pod.
-        namespace: of the model, and the pod.
-        model: whose Service they use.
+        namespace: of the models, and the pod.
+        models: whose Services they use.
         body: of every request.
         image: with Python.
-        keeping: clients that keep their connections.
-        opening: clients that open one for each request.
+        keeping: clients of each model that keep their connections.
+        opening: clients of each model that open one for each request.
         pause: seconds from one request of a client to its next.
     """
     arguments = [
-        f"{model}.{namespace}.svc.cluster.local",
-        f"/v2/models/{model}/infer",
+        [[f"{each}.{namespace}.svc.cluster.local", f"/v2/models/{each}/infer"] for each in models],
         json.dumps(body),
         keeping,
         opening,

@@ -194,7 +194,7 @@ class Namespace:
         process = subprocess.Popen(
             [*self._command(), "port-forward", target, f":{port}", "--address", "127.0.0.1"],
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
         )
         try:
@@ -203,11 +203,13 @@ class Namespace:
             found = re.search(r"127\.0\.0\.1:(\d+)", line)
             if not found:
                 process.terminate()
-                raise CommandError(["port-forward"], 1, line, process.communicate()[1])
+                raise CommandError(["port-forward"], 1, line + process.communicate()[0], "")
+            # a line for each connection: nothing is forwarded any more once the pipe is full
+            threading.Thread(target=process.stdout.read, daemon=True).start()
             yield f"http://127.0.0.1:{found.group(1)}"
         finally:
             process.terminate()
-            process.communicate()
+            process.wait()
 
 
 def inference_model(name: str, file: str, *, on: str = "cpu", **spec: Any) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from hack.samples.load import PORT, pod
 from tests.e2e.harness import REPOSITORY, Namespace, eventually, run
+
+REQUESTS: Final = 125  # per second
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,23 @@ class Load:
         return counts
 
 
-def start(namespace: Namespace, model: str, body: dict[str, Any]) -> Load:
-    """Start clients of a model's Service: 125 requests a second."""
-    name = f"load-{model}"
+def start(namespace: Namespace, name: str, body: dict[str, Any], *others: str) -> Load:
+    """Start clients of the Service of a model, and of others: `REQUESTS` a second together."""
+    models = [name, *others]
+    keeping, opening = (1, 1) if others else (6, 4)
+    pause = (keeping + opening) * len(models) / REQUESTS
     image = run([str(REPOSITORY / "hack/images"), "list", "cpu"]).split()[1]
-    namespace.apply(pod(name, namespace.name, model, body, image))
-    load = Load(namespace, name)
-    eventually(lambda: load.counts().sent > 20, 60, f"clients of {model}")
+    load = Load(namespace, f"load-{name}")
+    clients = pod(
+        load.name,
+        namespace.name,
+        models,
+        body,
+        image,
+        keeping=keeping,
+        opening=opening,
+        pause=pause,
+    )
+    namespace.apply(clients)
+    eventually(lambda: load.counts().sent > 20, 60, f"clients of {name}")
     return load

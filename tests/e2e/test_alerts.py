@@ -27,6 +27,7 @@ NOT_IN_THIS_SCENE = {
     "panel `Build time` A": "likewise",
     "panel `Build time` B": "likewise",
     "panel `Failed reconciles per second` A": "none failed",
+    "panel `Rollbacks` A": "none was rolled back",
 }
 
 

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import onnx
+from onnx import ModelProto, TensorProto, helper
 
-from hack.samples.revisions import linear
+from hack.samples.revisions import WIDTH, linear
 from tests.support.extensions import compile_library
 
 RUNS = (
@@ -17,7 +18,21 @@ def write_revisions(folder: Path) -> None:
     """Write the models, and libraries for that of `extensions.cube` in a folder each, into `folder`."""
     onnx.save(linear(seed=2), folder / "linear-2.onnx")
     onnx.save(linear(seed=1, name="pixels"), folder / "linear-renamed.onnx")
+    onnx.save(_opset_26(), folder / "opset-26.onnx")
     compile_library(folder / "sound")
     for macro in ("DRIFTS", "CRASHES", "LEAKS=300000"):
         compile_library(folder / macro.partition("=")[0].lower(), f"AFTER={RUNS}", macro)
     compile_library(folder / "drifts-later", f"AFTER={LATER}", "DRIFTS")
+
+
+def _opset_26() -> ModelProto:
+    """Return x [n, 16] to y of its shape, by an operator that ONNX Runtime 1.24 lacks and no conversion replaces."""
+    shape: list[str | int | None] = ["n", WIDTH]
+    graph = helper.make_graph(
+        [helper.make_node("CumProd", ["x", "axis"], ["y"], name="decay")],
+        "products",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+        [helper.make_tensor("axis", TensorProto.INT64, [], [1])],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 26)], ir_version=8)

@@ -57,7 +57,7 @@ def run(shell: Shell) -> None:
 def _start_clients(shell: Shell) -> None:
     images = shell.quiet("kubectl get deployment ranking-cpu --output json")
     image = json.loads(images)["spec"]["template"]["spec"]["containers"][0]["image"]
-    pod = load.pod(CLIENTS, NAMESPACE, "ranking", BODY, image)
+    pod = load.pod(CLIENTS, NAMESPACE, ["ranking"], BODY, image)
     shell.quiet("kubectl apply --filename -", stdin=json.dumps(pod))
     shell.until("the clients' requests", lambda: _counts(shell)["sent"] > 20)
 

@@ -1,0 +1,148 @@
+"""A new runtime image under requests: models move model by model, and one that it cannot run stays.
+
+The image is a real one of another ONNX Runtime, which lacks the newest opset: that of OpenVINO serves the backend cpu too.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final, Self
+
+import pytest
+
+from hack.samples.revisions import WIDTH
+from tests.e2e import harness, load
+from tests.e2e.harness import REPOSITORY, Namespace, eventually, inference_model, run
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+NAMES: Final = [f"m{number:02}" for number in range(12)]
+REFUSING: Final = "m03"  # needs opset 26
+LIMIT: Final = 2  # models at once, the chart's default
+CANARY: Final = {"replicas": 1, "hold": "5s", "minSamples": 50}
+BODY: Final[dict[str, Any]] = {
+    "inputs": [{"name": "x", "shape": [1, WIDTH], "datatype": "FP32", "data": [0.5] * WIDTH}]
+}
+
+
+def image(name: str) -> str:
+    """Return the reference of a built image."""
+    return run([str(REPOSITORY / "hack/images"), "list", name]).split()[1]
+
+
+def use(reference: str) -> None:
+    """Install the chart with another image of the variant cpu, as a user does."""
+    chart = str(REPOSITORY / "charts/enginewright")
+    where = ("--namespace", harness.OPERATOR_NAMESPACE)
+    setting = f"images.runtime.cpu={reference}"
+    harness.cluster(
+        "helm", "upgrade", "enginewright", chart, *where,
+        "--reuse-values", "--set", setting, "--wait", "--timeout", "2m",
+    )  # fmt: skip
+
+
+class Watch:
+    """Looks at all models again and again, and remembers how many moved at once."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.most_moving = 0
+        self.most_updated = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(0.3):
+            self.most_moving = max(self.most_moving, states(self._namespace)["Moving"])
+            self.most_updated = max(self.most_updated, updated(self._namespace))
+
+
+def states(namespace: Namespace) -> Counter[str]:
+    """Return how many models are in each state of a move."""
+    found = (each.get("status", {}).get("images", {}) for each in namespace.items("im"))
+    return Counter(str(each.get("state", "")) for each in found)
+
+
+def updated(namespace: Namespace) -> int:
+    """Return how many models have a canary, or pods that are not ready."""
+    found = namespace.items("deployments", "app.kubernetes.io/managed-by=enginewright")
+    return len(
+        {
+            each["metadata"]["labels"]["enginewright.dev/model"]
+            for each in found
+            if each["metadata"]["labels"].get("enginewright.dev/track") == "canary"
+            or each.get("status", {}).get("unavailableReplicas", 0)
+        }
+    )
+
+
+@pytest.fixture
+def fleet(namespace: Namespace) -> Iterator[Namespace]:
+    """Twelve models that serve with the image of the installation, which has another one at the end."""
+    others = [each["metadata"]["name"] for each in namespace.items("im")]
+    eventually(lambda: not states(namespace), 120, f"the end of {others}")
+    for name in NAMES:
+        file = "opset-26.onnx" if name == REFUSING else "linear-1.onnx"
+        rollout = {"canary": CANARY}
+        namespace.apply(inference_model(name, file, backends=["cpu"], rollout=rollout))
+    for name in NAMES:
+        namespace.wait_ready(name)
+    yield namespace
+    namespace.kubectl("delete", "im", *NAMES)
+    use(image("cpu"))
+
+
+# event: Operator | a new version whose runtime image lacks an operator of one of twelve models | none;
+#   eleven move, two at a time, one [keeps its image](fleet.md) | `kubectl get im -o wide`
+def test_twelve_models_move_to_an_image_that_cannot_run_one_of_them(fleet: Namespace) -> None:
+    old, new = image("cpu"), image("openvino")
+    running = load.start(fleet, NAMES[0], BODY, *NAMES[1:])
+    began = time.monotonic()
+    with Watch(fleet) as watch:
+        use(new)
+        done = {"Moved": len(NAMES) - 1, "Kept": 1}
+        eventually(lambda: states(fleet) == done, 600, f"the moves; now {states(fleet)}")
+        eventually(lambda: updated(fleet) == 0, 60, "only whole models")
+    took = time.monotonic() - began
+    counts = running.stop()
+    assert counts.failed == 0, counts.failures
+    assert counts.sent > 100 * took
+    assert watch.most_moving == LIMIT
+    assert watch.most_updated <= LIMIT
+
+    images = {name: serving_image(fleet, name) for name in NAMES}
+    assert images.pop(REFUSING) == old
+    assert set(images.values()) == {new}
+    kept = fleet.get("im", REFUSING)["status"]["images"]
+    assert (kept["reason"], kept["image"]) == ("OpsetUnsupported", old)
+    assert "CumProd" in kept["message"]
+    for name in NAMES:
+        assert fleet.condition(name, "Ready")["status"] == "True", name
+    print(
+        f"eleven models moved in {took:.0f} s, at most {watch.most_moving} at once;"
+        f" {counts.sent} requests, {counts.failed} failed, the slowest took {counts.slowest:.2f} s"
+    )
+
+
+def serving_image(namespace: Namespace, model: str) -> str:
+    """Return the image of the pods that serve a model."""
+    pods = namespace.items(
+        "pods", f"enginewright.dev/model={model},enginewright.dev/component=serve"
+    )
+    images = {
+        container["image"]
+        for pod in pods
+        if "deletionTimestamp" not in pod["metadata"]
+        for container in pod["spec"]["containers"]
+    }
+    (found,) = images
+    return str(found)
