@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 import pytest
+from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.contract.keys import sha256_text
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Progress
@@ -20,6 +21,7 @@ from enginewright.contract.verdict import Check
 from enginewright.manifests import deployment as deployment_manifests
 from enginewright.manifests.field_managers import FIELD_MANAGER
 from enginewright.manifests.labels import (
+    CLASS,
     COMPONENT,
     PROMOTE,
     REFRESH,
@@ -30,6 +32,7 @@ from enginewright.manifests.labels import (
 from enginewright.observed.deployments import count_managers, deployment_view
 from enginewright.observed.pods import JOB_NAME, pod_view
 from enginewright.plan.pods import never_ran
+from enginewright.plan.replicas import asks_for_pods
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -519,7 +522,8 @@ class Cluster(RuleBasedStateMachine):
         if ready[0] == "True":
             assert ready[1] == "ScaledToZero" or status["revision"] == status["serving"]["revision"]
             carried = {_revision(each) for each in self.world.serving_deployments()}
-            assert carried == {status["revision"]}
+            waits = status.get("target", {}).get("reason") == "ScaledToZero" == ready[1]
+            assert carried == {status["serving"]["revision"] if waits else status["revision"]}
 
     @precondition(of_a_model)
     @invariant()
@@ -556,6 +560,13 @@ class Cluster(RuleBasedStateMachine):
                 if target
                 else is_restored and _revision(pod) != world.status["revision"]
             )
+
+    @precondition(of_a_model)
+    @invariant()
+    def what_is_scaled_to_zero_has_no_canary(self) -> None:
+        spec = InferenceModelSpec.model_validate(self.world.spec)
+        classes = [each["metadata"]["labels"][CLASS] for each in self.world.serving_deployments()]
+        assert asks_for_pods(spec, classes) or not self.world.canaries()
 
     @precondition(of_a_model)
     @invariant()

@@ -35,7 +35,7 @@ from enginewright.plan.failures import PodFailures, pod_failures, pods_of
 from enginewright.plan.outcomes import recorded_rejection, rejection_by_user, was_proven
 from enginewright.plan.pods import serving_pods
 from enginewright.plan.regression import regression, trial_counts
-from enginewright.plan.replicas import replicas_by_class
+from enginewright.plan.replicas import asks_for_pods, replicas_by_class
 from enginewright.plan.signature import SignatureChange, compare
 from enginewright.plan.transitions import Seen, Stage, advance
 from enginewright.plan.types import Facts, MetadataIntent, ObjectRef
@@ -53,6 +53,11 @@ class Wait:
 
     reason: str
     message: str
+
+
+_WITHOUT_PODS: Final = Wait(
+    StatusReason.SCALED_TO_ZERO, "it is verified beside the serving revision once that has pods"
+)
 
 
 @dataclass(frozen=True)
@@ -131,15 +136,20 @@ def bring_up(
     if rejection is not None:
         return _rejected(facts, wanted, stable, rejection, failures, restores=restores)
     planned = _pods(facts, wanted, deployments, before.step if before else 0)
-    wait = _why_held(facts, wanted, stable)
+    known = _stage(before, deployments)
+    direct = stable is None or _skips_analysis(facts, wanted.name)
+    awaits_pods = (
+        not direct and _was_not_promoted(known) and _has_no_pods(facts, wanted, deployments)
+    )
+    wait = _why_held(facts, wanted, stable) or (_WITHOUT_PODS if awaits_pods else None)
     shadowed = shadow.is_compared(facts, stable, wanted.name)
     left = _left(facts, wanted.name, since)
     measured = _compared(facts, wanted, stable)
     stage = advance(
-        _stage(before, deployments),
+        known,
         Seen(
             held=wait is not None,
-            direct=stable is None or not planned or _skips_analysis(facts, wanted.name),
+            direct=direct or not planned,
             available=_is_available(facts, wanted.name, planned),
             analysis=analysis.state,
             shadowed=shadowed,
@@ -148,7 +158,9 @@ def bring_up(
         ),
     )
     assert stage is not None  # noqa: S101 - only what serves or is rejected has none
-    if stage.phase in _COMPARED:
+    if awaits_pods:
+        canaries = {}
+    elif stage.phase in _COMPARED:
         canaries = _pods(facts, wanted, deployments, stage.step)
     else:
         promoting = stage.phase is TargetPhase.PROMOTING
@@ -185,7 +197,7 @@ def bring_up(
         stable_key=stable.snapshot.prepared_key if stable else None,
         labels=tuple(_labels(facts, wanted.name if _is_behind_service(facts, stage) else "")),
         shadow=tuple(shadow.orders(facts, stable, wanted.name if mirrors else "")),
-        requeue_after=_requeue_after(stage, left),
+        requeue_after=None if awaits_pods else _requeue_after(stage, left),
     )
 
 
@@ -227,6 +239,17 @@ def _stage(before: TargetRevision | None, deployments: Iterable[DeploymentView])
     if applied and before.phase is TargetPhase.ANALYZING:
         return Stage(TargetPhase.PROMOTING)
     return Stage(before.phase, before.step)
+
+
+def _was_not_promoted(known: Stage | None) -> bool:
+    return known is None or known.phase is not TargetPhase.PROMOTING
+
+
+def _has_no_pods(facts: Facts, wanted: Revision, deployments: Iterable[DeploymentView]) -> bool:
+    """Return whether its classes serve with no pods: none are requested, or were until now."""
+    names = [each.name for each in wanted.snapshot.classes]
+    counts = [each.desired for each in deployments if each.accelerator_class in names]
+    return bool(counts) and not (any(counts) and asks_for_pods(facts.model.spec, names))
 
 
 def _analysis(
@@ -334,6 +357,7 @@ def _skips_analysis(facts: Facts, revision: str) -> bool:
     rollout = facts.model.spec.rollout
     return (
         rollout.strategy == "Recreate"
+        or not rollout.canary.replicas
         or facts.model.metadata.annotations.get(PROMOTE) == revision
         or was_proven(facts, revision)
     )

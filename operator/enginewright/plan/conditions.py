@@ -102,9 +102,14 @@ def _not_promoted(rollout: RolloutPlan, serves: str) -> ReadyState | None:
         text = f"revision {rejection.revision} was rejected: {rejection.message}{serves}"
         return ReadyState("False", rejection.reason, text, stalled=True)
     target = rollout.target
-    if target and target.phase is not TargetPhase.PROMOTING:
-        return _brought_up(target, serves)
-    return None
+    if target is None or target.phase is TargetPhase.PROMOTING or _awaits_pods(target):
+        return None
+    return _brought_up(target, serves)
+
+
+def _awaits_pods(target: TargetRevision) -> bool:
+    """Return whether it waits because the user asks for no pods, so that nothing is left to do."""
+    return target.reason == StatusReason.SCALED_TO_ZERO
 
 
 def _brought_up(target: TargetRevision, serves: str) -> ReadyState:
@@ -162,7 +167,9 @@ def _engines_missing(engines: Engines, serves: str) -> ReadyState:
 def _complete(state: ModelState, progress: RolloutProgress) -> ReadyState:
     rollout = state.rollout
     if rollout.desired == 0:
-        return ReadyState("True", StatusReason.SCALED_TO_ZERO, "scaled to 0 replicas")
+        waits = rollout.target if rollout.target and _awaits_pods(rollout.target) else None
+        message = f"; revision {waits.revision} waits: {waits.message}" if waits else ""
+        return ReadyState("True", StatusReason.SCALED_TO_ZERO, f"scaled to 0 replicas{message}")
     if state.proofs and (broken := state.proofs.broken):
         return ReadyState("False", broken.reason, broken.message)
     return ReadyState(

@@ -23,7 +23,7 @@ from enginewright.manifests.labels import PROMOTE
 from enginewright.manifests.snapshot import Snapshot
 from enginewright.plan.conditions import ModelState
 from enginewright.plan.outcomes import rejection_by_user
-from enginewright.plan.replicas import replicas_by_class
+from enginewright.plan.replicas import asks_for_pods
 from enginewright.plan.resolve import Target, resolve
 from enginewright.plan.rollout import spec_hash
 from enginewright.plan.types import Facts, Obstacle
@@ -271,10 +271,9 @@ def _not_probed(facts: Facts, images: Iterable[str]) -> _Why | None:
 
 
 def _has_no_pods(facts: Facts) -> bool:
-    spec, serving = facts.model.spec, facts.model.status.serving
-    names = [each.class_name for each in spec.accelerators]
-    names = names or [each.class_name for each in serving.classes] if serving else names
-    return not any(replicas_by_class(spec, names).values())
+    serving = facts.model.status.serving
+    names = [each.class_name for each in serving.classes] if serving else []
+    return not asks_for_pods(facts.model.spec, names)
 
 
 def _is_rolled_out(state: ModelState) -> bool:

@@ -25,6 +25,12 @@ def replicas_by_class(spec: InferenceModelSpec, classes: Iterable[str]) -> dict[
     return {name: own.get(name, shares.get(name, 0)) for name in names}
 
 
+def asks_for_pods(spec: InferenceModelSpec, classes: Iterable[str]) -> bool:
+    """Return whether the spec requests pods on the classes that it names, or else on `classes`."""
+    names = [each.class_name for each in spec.accelerators] or classes
+    return any(replicas_by_class(spec, names).values())
+
+
 def fixed(spec: InferenceModelSpec) -> dict[str, int]:
     """Return the counts of classes with replicas of their own."""
     return {

@@ -6,7 +6,7 @@ complete one is applied from its snapshot.
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from enginewright.api.conditions import ConditionType
@@ -55,7 +55,7 @@ from enginewright.plan.outcomes import (
     was_proven,
 )
 from enginewright.plan.regression import STAGE
-from enginewright.plan.replicas import covering, fixed, replicas_by_class
+from enginewright.plan.replicas import asks_for_pods, covering, fixed, replicas_by_class
 from enginewright.plan.resolve import Target
 from enginewright.plan.route import route_objects, unwanted_routes
 from enginewright.plan.types import Facts, MetadataIntent, ObjectRef, ReplicasHandover
@@ -173,6 +173,8 @@ def roll_out(
     wanted_revision = _revision(facts, known, wanted, source, signature) if wanted else None
     deployments = _of_classes(facts.deployments)
     brought = _bring_up(facts, known, wanted_revision, deployments, left_to_others)
+    if brought and not asks_for_pods(facts.model.spec, deployments):
+        brought = replace(brought, canaries={})
     promoted = brought.revision if brought and brought.promotes else None
     applied = promoted or _kept(facts, known, deployments, brought)
     ready = sum(each.ready_pods for each in facts.deployments)
@@ -466,6 +468,8 @@ def _counts(
     spec, serving = facts.model.spec, facts.model.status.serving
     names = [each.name for each in applied.snapshot.classes]
     named = [each.class_name for each in spec.accelerators] or names
+    if not asks_for_pods(spec, names):  # not on classes to be removed either
+        return dict.fromkeys(names, 0)
     available = {name: each.available for name, each in deployments.items()}
 
     def desired(classes: Iterable[str]) -> dict[str, int]:

@@ -1,0 +1,147 @@
+"""Updates of a model that is scaled to zero: nothing of them runs, and nothing replaces what serves unverified."""
+
+import pytest
+from enginewright.contract.reasons import Reason
+from enginewright.manifests.labels import PROMOTE
+
+from tests.support.plan_objects import OTHER, SECOND
+from tests.support.plan_world import World
+from tests.unit.test_plan_canary import (
+    CANARY_SPEC,
+    analysing,
+    carried,
+    phase,
+    rejected,
+    revision,
+    served,
+    updated,
+)
+from tests.unit.test_plan_regression import fails, promoted
+
+
+def stopped(world: World) -> World:
+    return world.edit(replicas=0).all_available()
+
+
+def waits(world: World) -> bool:
+    return bool(world.status["target"]["reason"] == "ScaledToZero")
+
+
+@pytest.mark.parametrize("when", ["verifying", "analysing"])
+def test_a_canary_ends_and_its_rollout_waits(when: str) -> None:
+    world = analysing() if when == "analysing" else updated(served())
+    old, new, before = world.status["active"]["revision"], world.status["revision"], phase(world)
+    stopped(world)
+    assert not world.canaries()
+    assert carried(world) == {old}
+    assert waits(world)
+    assert world.conditions()["Ready"] == ("True", "ScaledToZero")
+    assert f"revision {new} waits" in world.message()
+    assert world.last
+    assert world.last.requeue_after is None
+    world.later(hours=1).operator_restarts()
+    assert (phase(world), waits(world)) == (before, True)
+
+
+def test_pods_of_the_stable_revision_come_first_and_then_the_canary() -> None:
+    world = stopped(served())
+    old = world.status["active"]["revision"]
+    updated(world)
+    assert (phase(world), waits(world)) == ("Held", True)
+    assert carried(world) == {old}
+    world.subject["spec"]["replicas"] = 2
+    world.pass_once()
+    assert list(world.replicas().values()) == [2]
+    assert carried(world) == {old}
+    assert not world.canaries()
+    world.settle()
+    (canary,) = world.canaries()
+    assert revision(canary) == world.status["revision"] != old
+    assert phase(world) == "Verifying"
+    assert world.conditions()["Ready"] == ("False", "VerifyingCanary")
+    world.all_available().canary_available().later(seconds=61).all_available()
+    assert world.status["active"]["revision"] == world.status["revision"]
+
+
+def test_an_analysis_goes_on_with_its_step() -> None:
+    world = stopped(analysing()).edit(replicas=2)
+    assert phase(world) == "Analyzing"
+    assert len(world.canaries()) == 1
+    world.all_available().canary_available()
+    assert phase(world.later(seconds=61)) == "Promoting"
+
+
+def test_in_place_it_waits_too() -> None:
+    world = updated(stopped(served("InPlace")))
+    assert (phase(world), waits(world)) == ("Held", True)
+    world.edit(replicas=2)
+    assert sorted(world.replicas().values()) == [1, 1]
+
+
+def test_a_promotion_under_way_keeps_what_was_verified_and_no_canary() -> None:
+    world = analysing().later(seconds=61)
+    new = world.status["revision"]
+    stopped(world)
+    assert phase(world) == "Promoting"
+    assert carried(world) == {new}
+    assert not world.canaries()
+
+
+def test_a_canary_that_was_kept_to_be_looked_at_ends() -> None:
+    world = served()
+    world.edit(rollout={**world.spec["rollout"], "onFailure": "Pause"})
+    updated(world).canary_unschedulable()
+    name = world.canaries()[0]["metadata"]["name"]
+    world.crash(name, Reason.BACKEND_CRASHED, index=0)
+    world.settle()
+    assert world.conditions()["RolledBack"][0] == "True"
+    assert world.canaries()
+    assert not stopped(world).canaries()
+
+
+def test_a_trial_of_the_revision_before_ends() -> None:
+    world, old, _ = promoted()
+    fails(world)
+    assert [revision(each) for each in world.canaries()] == [old]
+    assert not stopped(world).canaries()
+
+
+def test_a_restoration_needs_no_pods() -> None:
+    world, old, _ = promoted()
+    fails(world).canary_available()
+    assert carried(world) == {old}
+    stopped(world)
+    assert carried(world) == {old}
+    assert not world.canaries()
+
+
+@pytest.mark.parametrize("why", ["promoted by a user", "without a canary", "Recreate"])
+def test_what_needs_no_canary_replaces_it_at_once(why: str) -> None:
+    world = stopped(served())
+    rollout = world.spec["rollout"]
+    if why == "without a canary":
+        world.edit(rollout={**rollout, "canary": {"replicas": 0}})
+    elif why == "Recreate":
+        world.edit(rollout={**rollout, "strategy": "Recreate"})
+    updated(world)
+    new = world.status["revision"]
+    if why == "promoted by a user":
+        world.annotate(PROMOTE, new)
+    assert carried(world) == {new}
+    assert not world.canaries()
+
+
+def test_a_rejection_stays() -> None:
+    world = stopped(rejected())
+    assert world.conditions()["RolledBack"] == ("True", "BackendCrashed")
+    assert world.edit(replicas=2).conditions()["RolledBack"] == ("True", "BackendCrashed")
+
+
+def test_a_class_that_is_left_at_the_same_time_keeps_no_pods() -> None:
+    rollout, classes = {"canary": CANARY_SPEC}, [{"class": "a"}, {"class": "b"}]
+    world = World("a", "b", "c", rollout=rollout, accelerators=classes, replicas=4).settle()
+    world.job_succeeds().all_available()
+    world.edit(accelerators=[{"class": "a"}, {"class": "c"}], replicas=0)
+    assert set(world.replicas().values()) == {0}
+    world.edit(source=OTHER).job_succeeds(SECOND)
+    assert set(world.replicas().values()) == {0}
