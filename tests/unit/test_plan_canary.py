@@ -31,6 +31,7 @@ from tests.support.plan_objects import (
     verdict,
 )
 from tests.support.plan_world import World, serving
+from tests.support.simulation import NO_DEVICE, unschedulable
 
 CANARY_SPEC: Final[Json] = {"replicas": 1, "hold": "1m"}
 FIRST: Final[Json] = {"uri": "https://models.example/resnet.onnx"}
@@ -475,6 +476,25 @@ def test_without_a_device_the_canary_waits_and_says_what_is_missing() -> None:
     world.later(hours=2)
     assert phase(world) == "Verifying", "a lack of devices is not its fault"
     assert world.conditions()["Available"][0] == "True"
+
+
+def test_a_canary_makes_way_for_the_pods_that_replace_the_serving_ones() -> None:
+    """In a cluster with a device to spare, not with two."""
+    world = analysing().later(seconds=101)
+    assert phase(world) == "Promoting"
+    assert world.canaries()
+    (stable,) = world.serving_deployments()
+    before = stable["spec"]
+    waiting = world.serving_pod(
+        stable["metadata"]["name"], index=7, status={"conditions": [unschedulable(NO_DEVICE)]}
+    )
+    waiting["spec"], waiting["status"]["phase"] = {}, "Pending"
+    world.settle()
+    assert not world.canaries()
+    assert world.the("Deployment")["spec"] == before, "what serves stays"
+    assert phase(world) == "Promoting"
+    world.all_available()
+    assert world.conditions()["Ready"] == ("True", "Serving")
 
 
 def test_in_place_the_canary_takes_a_device_of_the_serving_pods() -> None:

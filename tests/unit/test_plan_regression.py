@@ -7,6 +7,7 @@ from enginewright.manifests.labels import CANARY, PROMOTE, SERVE
 
 from tests.support.plan_objects import verdict
 from tests.support.plan_world import World
+from tests.support.simulation import NO_DEVICE, unschedulable
 from tests.unit.test_plan_canary import analysing, carried, components, revision
 
 
@@ -54,6 +55,20 @@ def test_the_revision_before_is_restored_once_a_pod_of_it_passes() -> None:
     assert world.status["active"]["revision"] == old
     assert world.conditions()["RolledBack"] == ("True", "ParityFailed")
     assert world.operator_restarts().conditions()["RolledBack"][0] == "True"
+
+
+def test_the_trial_makes_way_for_the_pods_that_replace_the_failed_ones() -> None:
+    world, old, _ = promoted()
+    fails(world)
+    world.canary_available()
+    (deployment,) = world.serving_deployments()
+    waiting = world.serving_pod(
+        deployment["metadata"]["name"], index=7, status={"conditions": [unschedulable(NO_DEVICE)]}
+    )
+    waiting["spec"], waiting["status"]["phase"] = {}, "Pending"
+    world.settle()
+    assert not world.canaries()
+    assert carried(world) == {old}
 
 
 @pytest.mark.parametrize("event", ["a third spec", "an obstacle"])

@@ -298,12 +298,17 @@ def _rejected(
     that it `restores` gets requests until that is whole.
     """
     if restores and stable is not None:
+        blocked = _short_of_devices(facts, stable.name)
         mine = [each for each in facts.canaries if each.revision == stable.name]
         return BringUp(
             wanted,
             promotes=False,
             rejection=rejection,
-            canaries={each.accelerator_class: each.desired for each in mine},
+            canaries={
+                each.accelerator_class: each.desired
+                for each in mine
+                if each.accelerator_class not in blocked
+            },
             canary=stable,
             labels=tuple(_labels(facts, stable.name)),
         )
@@ -475,14 +480,24 @@ def step_end(since: datetime, pods: Iterable[PodView], hold: str) -> datetime:
 def _ready_canaries(facts: Facts, revision: str) -> dict[str, int]:
     """Return the canaries with pods that may serve until others have replaced them.
 
-    One that waits for a device would take it from those.
+    One that waits for a device would take it from those, and where they wait, it makes way for them.
     """
     mine = _canary_pods(facts, revision)
     ready = {pod.label(CLASS) for pod in mine if pod.ready or _serves(pod)}
+    may_stay = ready - _short_of_devices(facts, revision)
     return {
         each.accelerator_class: each.desired
         for each in facts.canaries
-        if each.revision == revision and each.accelerator_class in ready
+        if each.revision == revision and each.accelerator_class in may_stay
+    }
+
+
+def _short_of_devices(facts: Facts, revision: str) -> set[str]:
+    """Return the classes on which pods that will stay cannot be scheduled, perhaps because of the canary's."""
+    return {
+        pod.label(CLASS)
+        for pod in pods_of(facts, revision)
+        if pod.label(TRACK) != CANARY and pod.unschedulable
     }
 
 
