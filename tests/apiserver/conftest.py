@@ -35,10 +35,17 @@ def _new_namespace(kubeconfig: Path) -> Namespace:
 
 
 @pytest.fixture(scope="session")
-def bare_kubeconfig() -> Iterator[Path]:
-    """An API server without our CRDs."""
+def helm_kubeconfig() -> Iterator[Path]:
+    """An API server for Helm, without our CRDs until a test has installed the chart."""
     with _control_plane(f"bare{os.getpid()}") as kubeconfig:
         yield kubeconfig
+
+
+@pytest.fixture
+def bare_kubeconfig(helm_kubeconfig: Path) -> Path:
+    """An API server without our CRDs: tests of the chart may have run before in this process."""
+    Namespace("default", helm_kubeconfig).kubectl("delete", "crd", "--all")
+    return helm_kubeconfig
 
 
 @pytest.fixture(scope="session")

@@ -22,19 +22,19 @@ Helm = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
-def helm(bare_kubeconfig: Path) -> Helm:
+def helm(helm_kubeconfig: Path) -> Helm:
     """Runs helm for the operator's namespace."""
 
     def call(*arguments: str) -> str:
-        program = str(bare_kubeconfig.parent / "bin/helm")
-        command = [program, "--kubeconfig", str(bare_kubeconfig), "--namespace", HOME]
+        program = str(helm_kubeconfig.parent / "bin/helm")
+        command = [program, "--kubeconfig", str(helm_kubeconfig), "--namespace", HOME]
         return run([*command, *arguments])
 
     return call
 
 
 @pytest.fixture(scope="module")
-def home(bare_kubeconfig: Path, helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Namespace:
+def home(helm_kubeconfig: Path, helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Namespace:
     """The operator's namespace, with an older chart installed whose schema lacks `spec.shapes`."""
     older = tmp_path_factory.mktemp("older") / "enginewright"
     shutil.copytree(CHART, older)
@@ -44,7 +44,7 @@ def home(bare_kubeconfig: Path, helm: Helm, tmp_path_factory: pytest.TempPathFac
     del schema["properties"]["spec"]["properties"]["shapes"]
     path.write_text(yaml.safe_dump(definition))
     helm("install", "enginewright", str(older), "--create-namespace", *IMAGES)
-    return Namespace(HOME, bare_kubeconfig)
+    return Namespace(HOME, helm_kubeconfig)
 
 
 def claim(name: str) -> dict[str, Any]:

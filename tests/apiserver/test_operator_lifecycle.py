@@ -529,8 +529,6 @@ def test_the_charts_rights_are_enough(world: World, *, everywhere: bool) -> None
 def test_missing_definitions_are_waited_for(
     bare_kubeconfig: Path, kubeconfig: Path, tmp_path: Path
 ) -> None:
-    bare = Namespace("default", bare_kubeconfig)
-    bare.kubectl("delete", "crd", "--all")  # what tests of the chart have left
     with OperatorProcess(bare_kubeconfig, "default", tmp_path) as operator:
         eventually(lambda: "install Enginewright's CRDs" in operator.log, 20, interval=0.1)
         assert operator.get("/healthz")[0] == 200
