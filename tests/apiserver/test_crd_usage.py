@@ -361,3 +361,28 @@ def test_the_documentation_can_be_applied(namespace: Namespace) -> None:
     assert blocks
     for block in blocks:
         namespace.kubectl("create", "--dry-run=server", "--filename", "-", stdin=block)
+
+
+@pytest.mark.parametrize("flag", ["--server-side", "--server-side=false"])
+def test_a_model_that_the_operator_has_not_seen_is_not_finished(
+    namespace: Namespace, flag: str
+) -> None:
+    """Tools that follow kstatus take a status without an observed generation for finished."""
+    manifest = yaml.safe_dump(smallest())
+    shown = namespace.kubectl("apply", flag, "--output=json", "--filename=-", stdin=manifest)
+    unseen = {"observedGeneration": -1}
+    assert json.loads(shown).get("status", unseen) == unseen
+    for listed in (namespace.get("im", "resnet50"), *namespace.items("im")):
+        assert listed["status"] == unseen
+        assert InferenceModel.model_validate(listed).status == InferenceModelStatus(
+            observed_generation=-1
+        )
+    (row,) = table(namespace.kubectl("get", "im"))
+    assert row["NAME"] == "resnet50"
+    path = f"/apis/enginewright.dev/v1alpha1/namespaces/{namespace.name}/inferencemodels/resnet50/scale"
+    scale = json.loads(namespace.kubectl("get", "--raw", path))
+    assert scale["status"] == {"replicas": 0}
+    write_status(namespace, "resnet50", STATUS)
+    namespace.kubectl("apply", flag, "--filename=-", stdin=manifest)
+    found = namespace.get("im", "resnet50")
+    assert InferenceModel.model_validate(found).status == STATUS

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import pytest
 import yaml
+from enginewright.api.crds import definitions
 from lupa.lua51 import LuaRuntime
 
 from tests.support.kstatus import BUILD_SECONDS, Computed, compute
@@ -42,8 +43,13 @@ def unseen_edit() -> Json:
 
 
 def new() -> Json:
-    """Return a model that the operator has not seen."""
-    return {**model(World()), "status": {}}
+    """Return a model that the operator has not seen, as the API server returns it."""
+    (schema,) = (
+        each["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        for each in definitions().values()
+        if each["spec"]["names"]["kind"] == "InferenceModel"
+    )
+    return {**model(World()), "status": schema["properties"]["status"]["default"]}
 
 
 def deleted() -> Json:
@@ -80,7 +86,7 @@ def test_kstatus_shows_the_message_of_a_failure(computed: dict[str, Computed]) -
 
 @pytest.mark.parametrize(
     ("obj", "wanted"),
-    [(unseen_edit(), "InProgress"), (deleted(), "Terminating"), (new(), "Current")],
+    [(unseen_edit(), "InProgress"), (deleted(), "Terminating"), (new(), "InProgress")],
     ids=["edited", "deleted", "new"],
 )
 def test_kstatus_before_the_operator_has_seen_it(obj: Json, wanted: str) -> None:

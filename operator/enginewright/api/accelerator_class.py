@@ -119,7 +119,7 @@ class AcceleratorClassStatus(ApiModel):
     """Observed state of the class; written by the operator."""
 
     observed_generation: Annotated[int, INT64] = 0
-    """metadata.generation that this status reflects; older: not yet reconciled."""
+    """metadata.generation that this status reflects; older: not yet reconciled; -1: never."""
 
     nodes: Annotated[int, INT32] = 0
     """How many nodes match the selector."""

@@ -6,6 +6,7 @@ null. An unknown keyword is an error here, before the API server rejects it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from enginewright.api.accelerator_class import AcceleratorClass
@@ -49,6 +50,11 @@ _KEYWORDS: Final = (  # those allowed in our structural schemas, in the order th
     "additionalProperties",
     "items",
 )
+
+
+# The status until the operator has written one. Tools that follow kstatus take an object without an
+# observed generation for finished.
+UNSEEN: Final[Mapping[str, int]] = MappingProxyType({"observedGeneration": -1})
 
 
 @dataclass(frozen=True)
@@ -207,7 +213,7 @@ def _root(model: Kind) -> Schema:
         "metadata": {"type": "object", "properties": {"name": {"type": "string"}}},
     }
     properties = schema["properties"]
-    properties["status"] = without_defaults(properties["status"])
+    properties["status"] = {**without_defaults(properties["status"]), "default": dict(UNSEEN)}
     schema["properties"] = {**kinds, **properties}
     schema["required"] = ["spec"]
     return schema
@@ -258,7 +264,7 @@ def _set_default(schema: Schema) -> None:
 
 
 def without_defaults(schema: Schema) -> Schema:
-    """Return `schema` without any defaults: only the operator decides the content of a status."""
+    """Return `schema` without any defaults: only the operator decides the content of a status it writes."""
     return {
         name: (
             {key: without_defaults(entry) for key, entry in value.items()}

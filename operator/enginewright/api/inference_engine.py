@@ -202,7 +202,7 @@ class InferenceEngineStatus(ApiModel):
     """Observed state; written by the operator."""
 
     observed_generation: Size = 0
-    """metadata.generation that this status reflects; older: not yet reconciled."""
+    """metadata.generation that this status reflects; older: not yet reconciled; -1: never."""
 
     conditions: Annotated[tuple[Condition, ...], Field(max_length=32), map_list("type")] = ()
     """Statements about the engine: Ready, Reconciling, Stalled."""

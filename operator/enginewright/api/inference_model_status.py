@@ -413,7 +413,7 @@ class InferenceModelStatus(ApiModel):
     """Observed state; written by the operator."""
 
     observed_generation: Annotated[int, INT64] = 0
-    """metadata.generation that this status reflects; older: not yet reconciled."""
+    """metadata.generation that this status reflects; older: not yet reconciled; -1: never."""
 
     replicas: Count = 0
     """How many pods there are on the classes that share spec.replicas."""
