@@ -29,6 +29,7 @@ from enginewright.manifests.labels import (
     ROLLBACK,
     SERVE,
 )
+from enginewright.manifests.outcome import RevisionOutcome
 from enginewright.observed.deployments import count_managers, deployment_view
 from enginewright.observed.pods import JOB_NAME, pod_view
 from enginewright.plan.pods import never_ran
@@ -488,10 +489,15 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(status=st.booleans())
     def memory_is_lost(self, status: bool) -> None:
-        if status and self.world.model:
-            self.world.status = {}
-            self.last_complete = ""
+        if not status or not self.world.model:
+            self.world.operator_restarts()
+            return
+        known = {_revision(each) for each in self.world.serving_deployments()}
+        known = {each for each in known if self._is_promoted(each)}
+        self.world.status = {}
         self.world.operator_restarts()
+        self.last_complete = self._last_complete()
+        assert self.last_complete in known or not known, "it is known from the revisions"
 
     # promises
 
@@ -690,6 +696,11 @@ class Cluster(RuleBasedStateMachine):
         """Return the last revision that rolled out with all its pods; empty: none has."""
         serving = self.world.status.get("serving", {})
         return str(serving.get("lastRolledOut") or serving.get("revision", ""))
+
+    def _is_promoted(self, revision: str) -> bool:
+        stored = self.world.get("ControllerRevision", f"resnet-{revision}")
+        outcome = RevisionOutcome.read(stored["metadata"].get("annotations") or {})
+        return outcome is not None and outcome.state == "Promoted"
 
     def _rejected(self) -> set[tuple[str, str]]:
         known = self.world.status.get("rejectedBackends", ())

@@ -136,7 +136,7 @@ def bring_up(
     if rejection is not None:
         return _rejected(facts, wanted, stable, rejection, failures, restores=restores)
     planned = _pods(facts, wanted, deployments, before.step if before else 0)
-    known = _stage(before, deployments)
+    known = _stage(facts, wanted.name, before, deployments)
     direct = stable is None or _skips_analysis(facts, wanted.name)
     awaits_pods = (
         not direct and _was_not_promoted(known) and _has_no_pods(facts, wanted, deployments)
@@ -228,14 +228,20 @@ def look_back(
     )
 
 
-def _stage(before: TargetRevision | None, deployments: Iterable[DeploymentView]) -> Stage | None:
+def _stage(
+    facts: Facts,
+    wanted: str,
+    before: TargetRevision | None,
+    deployments: Iterable[DeploymentView],
+) -> Stage | None:
     """Return the stage in the status: of an analysed revision that serving Deployments have, promotion.
 
-    The status may not have been written after them.
+    The status may not have been written after them, or was lost since.
     """
+    applied = any(each.revision == wanted for each in deployments)
     if before is None:
-        return None
-    applied = any(each.revision == before.revision for each in deployments)
+        is_lost = facts.model.status.applied is None
+        return Stage(TargetPhase.PROMOTING) if is_lost and applied else None
     if applied and before.phase is TargetPhase.ANALYZING:
         return Stage(TargetPhase.PROMOTING)
     return Stage(before.phase, before.step)

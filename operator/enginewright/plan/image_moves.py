@@ -26,6 +26,7 @@ from enginewright.plan.outcomes import rejection_by_user
 from enginewright.plan.replicas import asks_for_pods
 from enginewright.plan.resolve import Target, resolve
 from enginewright.plan.rollout import spec_hash
+from enginewright.plan.served import served_before
 from enginewright.plan.types import Facts, Obstacle
 
 # Obstacles about images that the model has, which a move may remove.
@@ -54,7 +55,7 @@ class ImageMove:
     @classmethod
     def of(cls, facts: Facts) -> "ImageMove":
         """Return the move, and with it the images that the plan uses."""
-        current = _current(facts, facts.model.status.serving)
+        current = _current(facts, served_before(facts))
         target = _differing(facts, current)
         images = {**facts.config.images, **{each: current[each] for each in target}}
         held = replace(facts, config=replace(facts.config, images=images))
@@ -241,9 +242,9 @@ def _current(facts: Facts, serving: ServingState | None) -> dict[str, str]:
 
 
 def _snapshot(facts: Facts, serving: ServingState | None) -> Snapshot | None:
-    """Return the active revision; if the status was lost, the one that has available pods."""
+    """Return the active revision; if that is not known, the one that has available pods."""
     snapshots = {each.revision: each.kept.snapshot for each in facts.revisions if each.kept}
-    if serving is not None and not serving.unproven:
+    if serving is not None:
         return snapshots.get(serving.last_complete)
     carried = (each.revision for each in facts.deployments if each.available)
     return next((snapshots[each] for each in carried if each in snapshots), None)

@@ -16,7 +16,6 @@ from enginewright.api.inference_model_status import (
     ModelSignature,
     Prepared,
     RolloutFailure,
-    ServingClass,
     ServingState,
     SourceState,
     TargetRevision,
@@ -31,11 +30,10 @@ from enginewright.manifests.deployment import (
     serving_deployment,
     sidecar_memory,
 )
-from enginewright.manifests.labels import CLASS, COMPONENT, PROMOTE, REVISION, ROLLBACK, SERVE
+from enginewright.manifests.labels import CLASS, PROMOTE, ROLLBACK
 from enginewright.manifests.names import deployment_name, revision_name
 from enginewright.manifests.service import disruption_budget, service
 from enginewright.manifests.snapshot import (
-    ClassSnapshot,
     KeptSource,
     Revision,
     Snapshot,
@@ -58,6 +56,7 @@ from enginewright.plan.regression import STAGE
 from enginewright.plan.replicas import asks_for_pods, covering, fixed, replicas_by_class
 from enginewright.plan.resolve import Target
 from enginewright.plan.route import route_objects, unwanted_routes
+from enginewright.plan.served import ready_revisions, served_before, serving_now
 from enginewright.plan.types import Facts, MetadataIntent, ObjectRef, ReplicasHandover
 
 KEPT_REVISIONS: Final = 5
@@ -180,7 +179,7 @@ def roll_out(
     ready = sum(each.ready_pods for each in facts.deployments)
     name = wanted_revision.name if wanted_revision else None
     if applied is None:
-        return RolloutPlan(name, None, 0, ready, _served_before(facts), None, brought)
+        return RolloutPlan(name, None, 0, ready, served_before(facts), None, brought)
     counts = _in_place(facts, _counts(facts, applied, deployments), brought, deployments)
     now = _without(counts, yielding)
     progress = _progress(facts, applied, deployments, counts)
@@ -195,8 +194,8 @@ def roll_out(
     rolled_out = (progress.complete and any(counts.values())) or (
         brought is not None and brought.rolled_out
     )
-    serving = _serving(facts, applied, rolled_out, known, deployments, counts)
-    before = _served_before(facts)
+    serving = serving_now(facts, applied, rolled_out, known, deployments, counts)
+    before = served_before(facts)
     canary = tuple(_canary_objects(facts, brought, applied)) if brought else ()
     in_place = facts.model.spec.rollout.strategy == "InPlace"
     return RolloutPlan(
@@ -254,9 +253,11 @@ def _bring_up(
         wanted = with_templates(facts, found) if found else None
     if wanted is None:
         return None
-    before, applied = _served_before(facts), facts.model.status.applied
+    before, applied = served_before(facts), facts.model.status.applied
     stable = known.get(before.last_complete) if before else None
     back = _restored(facts, known, wanted.name)
+    if stable is None and back is None and recorded_rejection(facts, wanted.name):
+        stable = _other(facts, known, wanted.name)
     was_active = stable is None or stable.name == wanted.name
     if back is not None and was_active:
         stable = back  # the revision that serves is rejected
@@ -284,6 +285,13 @@ def _bring_up(
         left_to_others=left_to_others,
         restores=back is not None and was_active,
     )
+
+
+def _other(facts: Facts, known: Mapping[str, Revision], rejected: str) -> Revision | None:
+    """Return what serves instead of a rejected revision if it is not known what has served; None: nothing."""
+    carried = (each.revision for each in facts.deployments)
+    names = (each for each in (*promoted(facts.revisions), *carried) if each != rejected)
+    return next((known[name] for name in names if name in known), None)
 
 
 def _in_place(
@@ -408,17 +416,19 @@ def _kept(
     carried = {each.revision for each in facts.deployments}
     by_number = sorted(facts.revisions, key=lambda each: each.number, reverse=True)
     names = [each.revision for each in by_number if each.revision in carried]
-    before = _served_before(facts)
+    before = served_before(facts)
     if before and (last := known.get(before.last_complete)):
         # not preferred if it would have no pods
         has_pods = any(_counts(facts, last, deployments).values())
         names.insert(0 if has_pods else len(names), last.name)
     if spec.rollout.strategy == "Recreate":  # which would stop ready pods of other revisions
-        ready = _ready_revisions(facts)
+        ready = ready_revisions(facts)
         names.sort(key=lambda name: name not in ready)
     failed = {each.revision for each in status.rejected_backends if each.inputs_hash}
     rejected = brought.revision.name if brought and brought.rejection else ""
     failed.add(rejected)
+    if rejected:  # also if no Deployment has them, as after a restoration from a backup
+        names += promoted(facts.revisions)
     goes_on = (
         status.applied
         and status.applied.spec_hash == spec_hash(spec)
@@ -452,7 +462,7 @@ def _restored(facts: Facts, known: Mapping[str, Revision], rejected: str) -> Rev
         return None
     annotation = annotations.get(ROLLBACK, "")
     back_from, _, back_to = annotation.partition(" ")
-    before = _served_before(facts)
+    before = served_before(facts)
     names = (
         back_to if back_from == rejected else "",
         before.last_complete if before else "",
@@ -607,7 +617,7 @@ def _refused(deployments: Mapping[str, DeploymentView], counts: Mapping[str, int
 
 def _served(facts: Facts, revision: Revision, mine: Iterable[PodView]) -> bool:
     """Return whether any pod of the revision is ready, or the revision was complete before."""
-    before = _served_before(facts)
+    before = served_before(facts)
     return any(pod.ready for pod in mine) or (
         before is not None and before.last_complete == revision.name
     )
@@ -616,64 +626,3 @@ def _served(facts: Facts, revision: Revision, mine: Iterable[PodView]) -> bool:
 def _has_revision(deployment: DeploymentView, revision: str) -> bool:
     """Return whether the Deployment has this revision, and its counts are up to date."""
     return deployment.revision == revision and deployment.is_current
-
-
-def _serving(
-    facts: Facts,
-    applied: Revision,
-    rolled_out: bool,
-    known: Mapping[str, Revision],
-    deployments: Mapping[str, DeploymentView],
-    counts: Mapping[str, int],
-) -> ServingState | None:
-    """Return the serving revision: the last complete one, unless only pods of another one are ready."""
-    before = _served_before(facts)
-    if before is None and not rolled_out:
-        return None
-    last_complete = applied.name if rolled_out or before is None else before.last_complete
-    name = last_complete
-    if before and not rolled_out:
-        ready = _ready_revisions(facts)
-        others = sorted(ready & known.keys())  # of a class that moved, and is not applied any more
-        candidates = (last_complete, before.revision, applied.name, *others)
-        name = next((each for each in candidates if each in ready), before.revision)
-    revision = applied if name == applied.name else known.get(name)
-    if revision is None:
-        return before
-    snapshot = revision.snapshot
-    return ServingState(
-        revision=revision.name,
-        prepared_key=snapshot.prepared_key,
-        model_digest=snapshot.model_digest,
-        backend=snapshot.classes[0].backend,
-        last_rolled_out="" if name == last_complete else last_complete,
-        classes=tuple(
-            _serving_class(each, deployments.get(each.name), counts) for each in snapshot.classes
-        ),
-    )
-
-
-def _served_before(facts: Facts) -> ServingState | None:
-    """Return the serving revision in the status, unless its pods have never served."""
-    serving = facts.model.status.serving
-    return None if serving is None or serving.unproven else serving
-
-
-def _ready_revisions(facts: Facts) -> set[str]:
-    """Return the revisions of the ready pods."""
-    return {
-        pod.label(REVISION)
-        for pod in facts.pods
-        if pod.label(COMPONENT) == SERVE and pod.ready and not pod.leaving
-    }
-
-
-def _serving_class(
-    accelerator: ClassSnapshot, existing: DeploymentView | None, counts: Mapping[str, int]
-) -> ServingClass:
-    return ServingClass(
-        class_name=accelerator.name,
-        backend=accelerator.backend,
-        replicas=counts.get(accelerator.name, existing.desired if existing else 0),
-        ready_replicas=existing.ready_pods if existing else 0,
-    )

@@ -1,0 +1,105 @@
+"""A status that was lost, as after a restoration from a backup without it: what has served is known nevertheless."""
+
+from collections.abc import Callable
+
+import pytest
+from enginewright.manifests.labels import OUTCOME, ROLLBACK
+
+from tests.support.plan_world import World
+from tests.unit.test_plan_canary import (
+    FIRST,
+    analysing,
+    carried,
+    phase,
+    rejected,
+    served,
+    updated,
+)
+
+
+def loses_its_status(world: World) -> World:
+    world.status = {}
+    return world.operator_restarts()
+
+
+def without_deployments(world: World) -> World:
+    for each in world.all("Deployment"):
+        world.remove("Deployment", each["metadata"]["name"])
+    return world
+
+
+def without_outcome(world: World, revision: str) -> World:
+    stored = world.get("ControllerRevision", f"resnet-{revision}")
+    del stored["metadata"]["annotations"][OUTCOME]
+    return world
+
+
+def test_what_serves_goes_on() -> None:
+    world = served()
+    before = (world.the("Deployment"), world.status["active"])
+    loses_its_status(world)
+    assert (world.the("Deployment"), world.status["active"]) == before
+    assert world.conditions()["Ready"] == ("True", "Serving")
+    assert "target" not in world.status
+
+
+def test_a_canary_is_verified_again_and_replaces_nothing_before() -> None:
+    world = updated(served())
+    old = world.status["active"]["revision"]
+    loses_its_status(world)
+    assert phase(world) == "Verifying"
+    assert carried(world) == {old}
+    assert world.status["active"]["revision"] == old
+    assert len(world.canaries()) == 1
+
+
+def test_a_promotion_goes_on_and_may_fail() -> None:
+    world = analysing()
+    old, new = world.status["active"]["revision"], world.status["revision"]
+    world.later(seconds=61)
+    loses_its_status(world)
+    assert (phase(world), carried(world)) == ("Promoting", {new})
+    assert world.status["active"]["revision"] == old
+    world.annotate(ROLLBACK, new)
+    assert carried(world) == {old}
+
+
+@pytest.mark.parametrize(
+    "also_lost",
+    [
+        lambda world: world,
+        without_deployments,
+        lambda world: without_outcome(world, world.status["active"]["revision"]),
+    ],
+    ids=["nothing", "Deployments", "outcome"],
+)
+def test_what_was_rejected_is_not_tried_again(also_lost: Callable[[World], World]) -> None:
+    world = rejected()
+    old = world.status["active"]["revision"]
+    loses_its_status(also_lost(world))
+    assert carried(world) == {old}
+    assert not world.canaries()
+    world.all_available()
+    assert world.conditions()["RolledBack"] == ("True", "BackendCrashed")
+    assert world.status["active"]["revision"] == old
+    assert world.later(hours=1).conditions()["RolledBack"] == ("True", "BackendCrashed")
+
+
+def test_of_several_that_were_promoted_it_is_the_one_that_deployments_have() -> None:
+    world = analysing().later(seconds=61).all_available()
+    world.edit(source=FIRST).all_available()
+    first = world.status["active"]["revision"]
+    world.edit(source={"uri": "https://models.example/third.onnx"})
+    loses_its_status(world)
+    assert world.status["active"]["revision"] == first
+    assert carried(world) == {first}
+
+
+def test_a_status_with_an_unknown_revision_is_not_believed() -> None:
+    world = updated(served())
+    old = world.status["active"]["revision"]
+    world.status["serving"] |= {"revision": "0000000000"}
+    world.operator_restarts()
+    assert phase(world) == "Verifying"
+    assert carried(world) == {old}
+    assert world.status["active"]["revision"] == old
