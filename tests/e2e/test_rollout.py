@@ -322,9 +322,9 @@ UPDATES: Final[dict[str, Callable[[Scene, Path], str]]] = {
 
 @pytest.fixture(scope="module")
 def results(l4: Namespace, model_files: Path) -> Iterator[dict[str, Future[str]]]:
-    """All updates, two at a time: each of them waits most of its time."""
+    """All updates, three at a time: each of them waits most of its time."""
     scene = Scene(l4.name, l4.kubeconfig)
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(3) as pool:
         yield {name: pool.submit(update, scene, model_files) for name, update in UPDATES.items()}
 
 
