@@ -1,5 +1,6 @@
 """Which pods are polled for measurements, and which responses are kept."""
 
+import json
 from typing import Any, Final
 
 import pytest
@@ -101,6 +102,22 @@ def test_what_cannot_be_read_is_not_known(answer: bytes | Exception) -> None:
     pods = Pods()
     pods.answer = answer
     assert pods.poll() == {}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"responses": {"200": -1}}, {"responses": {"200": 10**400}}, {"responses": {"x" * 9999: 1}}],
+)
+def test_figures_that_no_server_measures_are_one_bounded_message(
+    changes: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    pods = Pods()
+    pods.answer = json.dumps({"model": "m", "revision": "r1", "since": 1.0, **changes}).encode()
+    for _ in range(3):
+        assert pods.poll() == {}
+    (record,) = caplog.records
+    assert "responses" in record.getMessage()
+    assert len(record.getMessage()) < 500
 
 
 def test_measurements_of_another_revision_are_not_the_pods() -> None:

@@ -413,10 +413,10 @@ def test_each_class_is_compared_with_itself() -> None:
     assert phase(world.later(seconds=61)) == "Promoting"
 
 
-def test_figures_that_no_server_measures_keep_no_user_from_deciding() -> None:
+def test_measurements_that_cannot_be_read_keep_no_user_from_deciding() -> None:
     world = analysing()
     for pod in world.canary_pods():
-        world.measures(pod["metadata"]["name"], responses={"200": 10**400})
+        del world.measurements[pod["metadata"]["name"]]
     world.later(hours=1)
     assert phase(world) == "Analyzing"
     world.annotate(ROLLBACK, world.status["revision"])

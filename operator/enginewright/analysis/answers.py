@@ -1,7 +1,6 @@
 """How much the new revision's answers to the serving revision's golden inputs differ."""
 
 from collections.abc import Sequence
-from math import isnan
 
 from enginewright.analysis.result import AnalysisLimits, AnalysisResult, Figure, State
 from enginewright.contract.measurements import AnswerChange, Measurements
@@ -41,7 +40,7 @@ def _largest(changes: Sequence[AnswerChange]) -> dict[str, tuple[float | None, i
     for change in changes:
         for output in change.outputs:
             before, samples = found.get(output.name, (0.0, 0))
-            unknown = before is None or output.relative is None or isnan(output.relative)
+            unknown = before is None or output.relative is None
             largest = None if unknown else max(before or 0.0, output.relative or 0.0)
             found[output.name] = (largest, samples + change.samples)
     return found

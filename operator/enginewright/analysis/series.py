@@ -6,12 +6,14 @@ Only windows since the new revision's first start are compared, as load and neig
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, inf, log
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from enginewright.analysis.shift import Windows
 from enginewright.contract.measurements import WINDOW, LatencySeries, Measurements
 
 Key: TypeAlias = tuple[str, str]  # source and name
+
+_LEAST: Final = 1e-7  # seconds: what servers round to; less is no measurement
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,9 @@ def _arms(pods: Iterable[Measurements], start: float) -> dict[Key, Arm]:
 
 
 def _arm(series: LatencySeries, start: float) -> Arm:
-    kept = [(at, log(seconds)) for at, seconds in series.windows if at >= start and seconds > 0]
+    kept = [
+        (at, log(seconds)) for at, seconds in series.windows if at >= start and seconds >= _LEAST
+    ]
     count = WINDOW * len(kept)
     dropped = series.count >= WINDOW * (len(series.windows) + 1)
     if dropped and len(kept) == len(series.windows) > 1:

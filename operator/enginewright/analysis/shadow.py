@@ -94,7 +94,7 @@ def _mean(
         name=name,
         unit=unit,
         stable=None,
-        canary=sum(value * count for value, count in known) / samples if samples else None,
+        canary=sum(value * (count / samples) for value, count in known) if samples else None,
         ratio=None,
         limit=None,
         stable_samples=0,

@@ -1,4 +1,4 @@
-"""The frozen base model of every message, length limits of its fields, and the canonical JSON that keys are hashed from."""
+"""The frozen base model of every message, limits of its fields, and the canonical JSON that keys are hashed from."""
 
 import json
 from typing import Annotated, Any, Final, TypeAlias
@@ -8,6 +8,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 TEXT_LENGTH: Final = 256  # maximum characters of a name or a line in a status
 LIST_LENGTH: Final = 16  # maximum number of them in one field
 Text: TypeAlias = Annotated[str, Field(max_length=TEXT_LENGTH)]
+Number: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 53)]  # exact in every JSON implementation
+Seconds: TypeAlias = Annotated[float, Field(ge=0, lt=1e9)]
 Digest: TypeAlias = Annotated[str, Field(max_length=128)]
 
 

@@ -1,14 +1,15 @@
 """What a sidecar has measured about its pod: `GET /measurements`, port 8081.
 
 The operator polls it only during a rollout, to compare the new revision's pods with those of the revision
-that serves. Server and sidecar keep the measurements, so that a restart of the operator loses none.
+that serves. Server and sidecar keep the measurements, so that a restart of the operator loses none. Pods
+belong to users, so every figure has bounds, within which no comparison overflows.
 """
 
 from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field
 
-from enginewright.contract.base import Digest, Message, Text
+from enginewright.contract.base import Digest, Message, Number, Seconds, Text
 
 WINDOW: Final = 10  # consecutive measurements for each median
 WINDOWS: Final = 400  # latest ones that are kept of each series
@@ -18,6 +19,11 @@ PROBE_QUERY: Final = "probe"  # /measurements?probe=1 asks for golden inferences
 PROBING_SECONDS: Final = 15.0  # for which it holds, so that it ends when the operator stops polling
 
 Source: TypeAlias = Literal["requests", "golden"]
+Time: TypeAlias = Annotated[float, Field(ge=0, le=1e11)]  # Unix time
+Difference: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+StatusCode: TypeAlias = Annotated[str, Field(pattern=r"^[1-5][0-9]{2}$")]
+Responses: TypeAlias = Annotated[dict[StatusCode, Number], Field(max_length=64)]
 
 
 class LatencySeries(Message):
@@ -27,25 +33,25 @@ class LatencySeries(Message):
     """`requests` of clients, or `golden` inferences."""
     name: Text
     """Size class: input elements, rounded up by at most an eighth; or the golden sample's name."""
-    count: int
+    count: Number
     """Measurements since `since`; failed requests and the first of each shape are none."""
-    windows: Annotated[tuple[tuple[float, float], ...], Field(max_length=WINDOWS)] = ()
+    windows: Annotated[tuple[tuple[Time, Seconds], ...], Field(max_length=WINDOWS)] = ()
     """Unix time of the last measurement and median seconds of ten consecutive ones; the latest 400, oldest first."""
 
 
 class MemorySample(Message):
     """The server's resident memory at one moment."""
 
-    at: float  # Unix time
-    bytes: int
+    at: Time
+    bytes: Number
 
 
 class ServerMeasurements(Message):
     """What the server reports to its own sidecar: `GET /v2/models/<model>/measurements`."""
 
-    started: float  # Unix time of the process's start
-    memory_bytes: int  # resident
-    responses: dict[str, int] = Field(default_factory=dict)  # clients' requests by status code
+    started: Time  # of the process's start
+    memory_bytes: Number  # resident
+    responses: Responses = Field(default_factory=dict)  # clients' requests by status code
     latencies: Annotated[tuple[LatencySeries, ...], Field(max_length=SERIES)] = ()
 
 
@@ -56,15 +62,15 @@ class OutputChange(Message):
     """Name of the output."""
     form: Text = ""
     """How its type or shape differs, and then nothing else is compared; "": equal."""
-    unequal: float | None = None
+    unequal: Share | None = None
     """Share of elements that are not equal, 0 to 1."""
-    max_abs: float | None = None
+    max_abs: Difference | None = None
     """Largest absolute difference of finite elements; absent: not numeric."""
-    relative: float | None = None
+    relative: Difference | None = None
     """Euclidean norm of the difference, relative to that of the expected output; 0: equal; absent: they differ and are not numeric, that is zero, or `nonfinite`."""
-    top1: float | None = None
+    top1: Share | None = None
     """Share of rows with the same largest element, of floats `[rows, classes]`; absent: others."""
-    nonfinite: int = 0
+    nonfinite: Number = 0
     """Elements that are NaN or infinite in one of both only."""
 
 
@@ -73,7 +79,7 @@ class AnswerChange(Message):
 
     prepared_key: Digest
     """Key of the stable revision's prepared model."""
-    samples: int = 0
+    samples: Number = 0
     """Golden samples that were compared."""
     outputs: Annotated[tuple[OutputChange, ...], Field(max_length=OUTPUTS)] = ()
     """By output, each figure the worst over the samples, of at most 64 that changed most; outputs that vary from run to run are left out."""
@@ -86,17 +92,17 @@ class ShadowOutput(Message):
 
     name: Text
     """Name of the output."""
-    answers: int = 0
+    answers: Number = 0
     """Pairs of answers that have it."""
-    max_abs: float | None = None
+    max_abs: Difference | None = None
     """Largest absolute difference of finite elements; absent: not numeric."""
-    worst: float | None = None
+    worst: Difference | None = None
     """Largest relative difference of an answer, as `relative` above; absent: none has one."""
-    mean: float | None = None
+    mean: Difference | None = None
     """Mean of the relative differences; absent: no answer has one."""
-    top1: float | None = None
+    top1: Share | None = None
     """Mean share of rows with the same largest element, of floats `[rows, classes]`; absent: others."""
-    incomparable: int = 0
+    incomparable: Number = 0
     """Answers without a relative difference, as of another type or shape."""
 
 
@@ -105,13 +111,13 @@ class ShadowComparison(Message):
 
     revision: Text
     """Revision of the canary."""
-    compared: int = 0
+    compared: Number = 0
     """Requests whose two answers were compared."""
-    rejected: int = 0
+    rejected: Number = 0
     """Requests that the canary refused with 4xx."""
-    failed: int = 0
+    failed: Number = 0
     """Requests that the canary answered with 5xx, or not in time."""
-    dropped: int = 0
+    dropped: Number = 0
     """Chosen requests that were not sent or not run: too large, too many at once, or the canary was busy or not ready."""
     outputs: Annotated[tuple[ShadowOutput, ...], Field(max_length=OUTPUTS)] = ()
     """By output, of at most 64 that changed most; outputs that vary from run to run are left out."""
@@ -120,19 +126,19 @@ class ShadowComparison(Message):
 class Measurements(Message):
     """Body of the response."""
 
-    model: str
+    model: Text
     """Name of the InferenceModel."""
-    revision: str
+    revision: Text
     """Revision that the pod serves."""
-    since: float
+    since: Time
     """Unix time from which everything except `answers` and `shadow` counts: the start of the server's process."""
-    responses: dict[str, int] = Field(default_factory=dict)
+    responses: Responses = Field(default_factory=dict)
     """Clients' inference requests by status code."""
-    golden_ok: int = 0
+    golden_ok: Number = 0
     """Golden inferences whose outputs agreed."""
-    golden_wrong: int = 0
+    golden_wrong: Number = 0
     """Golden inferences whose outputs did not agree."""
-    golden_failed: int = 0
+    golden_failed: Number = 0
     """Golden inferences that the server could not run, or did not answer in time; not those for which it was too busy."""
     golden_left_out: Annotated[tuple[Text, ...], Field(max_length=SERIES)] = ()
     """Golden samples that take longer than a request on average, and so run only once there have been no requests for 60 s."""

@@ -7,11 +7,11 @@ truncated one.
 
 import json
 import re
-from typing import Annotated, Any, Final, Literal, Self, TypeAlias
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from enginewright.contract.base import CutText, CutTexts, Digest, Message, Text
+from enginewright.contract.base import CutText, CutTexts, Digest, Message, Number, Seconds, Text
 from enginewright.contract.reasons import REMEDIES, Reason
 from enginewright.contract.signature import PublishedSignature
 from enginewright.contract.task import (
@@ -101,10 +101,6 @@ def remedy(reason: Reason, container: str) -> str:
 def render(cause: str, advice: str) -> str:
     """Return cause and remedy as one sentence for people. No code parses it."""
     return "; ".join(filter(None, (cause, advice)))
-
-
-Number: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 53)]  # exact in every JSON implementation
-Seconds: TypeAlias = Annotated[float, Field(ge=0, lt=1e9)]
 
 
 class Published(Message):

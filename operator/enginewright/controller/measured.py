@@ -9,6 +9,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from enginewright.contract.base import TEXT_LENGTH
 from enginewright.contract.measurements import PROBE_QUERY, Measurements
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.routing import ModelKey
@@ -65,7 +66,7 @@ class MeasurementPolls:
             if isinstance(error, BadAnswer) and error.status == _NOT_FOUND:
                 # unless it has answered before: then something else responded
                 self._known.setdefault(pod.uid, None)
-            self._log_invalid(pod, str(error))
+            self._log_invalid(pod, _described(error))
             return
         if model_value(found.model) == pod.label(MODEL) and found.revision == pod.label(REVISION):
             self._known[pod.uid] = found
@@ -86,6 +87,14 @@ class MeasurementPolls:
                 pod.name,
                 why,
             )
+
+
+def _described(error: BadAnswer | ValidationError) -> str:
+    """Return the first fault, without the rest of what the pod sent."""
+    if isinstance(error, BadAnswer):
+        return str(error)
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'the document'}: {first['msg']}"[:TEXT_LENGTH]
 
 
 def _model(view: PodView | DeploymentView) -> ModelKey:

@@ -16,9 +16,9 @@ class _Totals:
     answers: int = 0
     max_abs: float | None = None
     worst: float | None = None
-    relative: float = 0.0  # sum
+    relative: float = 0.0  # mean, since a sum may overflow
     relatives: int = 0
-    top1: float = 0.0  # sum
+    top1: float = 0.0  # mean
     top1s: int = 0
     incomparable: int = 0
 
@@ -30,11 +30,11 @@ class _Totals:
             self.incomparable += 1
         else:
             self.worst = max(self.worst or 0.0, change.relative)
-            self.relative += change.relative
             self.relatives += 1
+            self.relative += (change.relative - self.relative) / self.relatives
         if change.top1 is not None:
-            self.top1 += change.top1
             self.top1s += 1
+            self.top1 += (change.top1 - self.top1) / self.top1s
 
     def document(self, name: str) -> ShadowOutput:
         return ShadowOutput(
@@ -42,8 +42,8 @@ class _Totals:
             answers=self.answers,
             max_abs=self.max_abs,
             worst=self.worst,
-            mean=self.relative / self.relatives if self.relatives else None,
-            top1=self.top1 / self.top1s if self.top1s else None,
+            mean=self.relative if self.relatives else None,
+            top1=min(self.top1, 1.0) if self.top1s else None,
             incomparable=self.incomparable,
         )
 
