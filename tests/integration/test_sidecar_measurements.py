@@ -147,6 +147,28 @@ def test_memory_is_sampled_and_grows_with_the_servers(tmp_path: Path, task: Serv
         assert [each.at for each in found.memory] == sorted(each.at for each in found.memory)
 
 
+def test_counts_of_the_past_are_kept_with_their_time(tmp_path: Path, task: ServeTask) -> None:
+    with (
+        Server(tmp_path, task) as server,
+        watched(tmp_path, task, server.port, memory_interval=0.1) as sidecar,
+    ):
+        sidecar.until_ready()
+        send(server, request_of(server, 1), 5)
+        sidecar.until(
+            lambda: measured(sidecar).counts[-1].responses == {"200": 5}, "answers are counted"
+        )
+        between = time.time()
+        send(server, request_of(server, 1, shape=[9, 9]), 3)
+        sidecar.until(
+            lambda: measured(sidecar).counts[-1].responses == {"200": 5, "400": 3}, "counted too"
+        )
+        found = measured(sidecar)
+        assert found.counts[0].at >= found.since
+        before = [each for each in found.counts if each.at < between]
+        assert before[-1].responses == {"200": 5}
+        assert before[-1].golden_ok <= found.golden_ok
+
+
 def test_everything_starts_again_with_the_servers_process(tmp_path: Path, task: ServeTask) -> None:
     with Server(tmp_path, task) as first, watched(tmp_path, task, first.port) as sidecar:
         sidecar.until_ready()
@@ -164,6 +186,7 @@ def test_everything_starts_again_with_the_servers_process(tmp_path: Path, task: 
                 "8": 3
             }
             assert after.memory[0].at > before.memory[-1].at
+            assert after.counts[0].at > before.counts[-1].at
 
 
 def test_before_the_server_has_reported_there_is_no_document(

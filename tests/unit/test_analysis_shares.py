@@ -5,7 +5,7 @@ from typing import Any, Final
 import pytest
 from enginewright.analysis.result import AnalysisResult
 from enginewright.analysis.shares import Share, compare_shares, exceeds
-from enginewright.contract.measurements import Measurements
+from enginewright.contract.measurements import Counts, Measurements
 from enginewright.contract.reasons import Reason
 
 from tests.support.rollout_load import START, seeded
@@ -49,7 +49,7 @@ def compared(stable: Measurements, canary: Measurements) -> AnalysisResult:
 )
 def test_errors(stable: tuple[int, int], canary: tuple[int, int], fails: bool) -> None:
     def arm(part: int, whole: int) -> Measurements:
-        return answered(c503=part, c200=whole - part)
+        return answered(c500=part, c200=whole - part)
 
     found = compared(arm(*stable), arm(*canary))
     assert reasons(found) == ([Reason.TOO_MANY_ERRORS] if fails else [])
@@ -60,6 +60,103 @@ def test_errors(stable: tuple[int, int], canary: tuple[int, int], fails: bool) -
         stable[1],
         canary[1],
     )
+
+
+def since(start: float, *history: Counts, **fields: Any) -> Measurements:
+    return Measurements(model="m", revision="r", since=start, counts=history, **fields)
+
+
+def counts(at: float, **fields: Any) -> Counts:
+    return Counts(at=START + at, **fields)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "fails"),
+    [
+        # an incident of yesterday hides nothing
+        ({"200": 1000, "500": 800}, {"200": 3000, "500": 800}, True),
+        # and a good week invents nothing: both fail alike now
+        ({"200": 10**6}, {"200": 10**6 + 150, "500": 50}, False),
+    ],
+)
+def test_both_revisions_are_counted_over_the_same_time(
+    before: dict[str, int], now: dict[str, int], fails: bool
+) -> None:
+    stable = since(
+        START - 10**6,
+        counts(-5000, responses={"200": 1}),
+        counts(-1, responses={"200": 2}),
+        counts(1, responses=before),
+        counts(60, responses=now),
+        responses=now,
+    )
+    canary = answered(c200=150, c500=50)
+    found = compared(stable, canary)
+    assert reasons(found) == ([Reason.TOO_MANY_ERRORS] if fails else [])
+    answered_since = sum(now.values()) - sum(before.values())
+    assert found.figures[0].stable_samples == answered_since
+
+
+def test_golden_inferences_are_counted_over_the_same_time() -> None:
+    stable = since(
+        START - 10**6,
+        counts(2, golden_ok=100, golden_wrong=7, golden_failed=90),
+        golden_ok=300,
+        golden_wrong=7,
+        golden_failed=90,
+    )
+    assert reasons(compared(stable, pod(golden_ok=100, golden_wrong=1))) == [Reason.PARITY_FAILED]
+    assert reasons(compared(stable, pod(golden_ok=20, golden_failed=20))) == [
+        Reason.TOO_MANY_ERRORS
+    ]
+
+
+def test_nothing_is_known_of_a_pod_that_has_not_counted_since_the_start() -> None:
+    stable = since(START - 10**6, counts(-2, responses={"200": 90}), responses={"200": 1000})
+    found = compared(stable, answered(c500=50))
+    assert (found.state, found.figures[0].stable_samples) == ("passed", 0)
+
+
+def test_a_pod_that_started_later_is_counted_whole_and_so_is_one_without_a_history() -> None:
+    later = since(START + 50, counts(60, responses={"200": 700}), responses={"200": 1000})
+    earlier = since(START - 50, responses={"200": 100})
+    found = compare_shares([later, earlier], [answered(c200=1)], limits())
+    assert found.figures[0].stable_samples == 1100
+
+
+def test_a_new_revision_that_starts_again_begins_another_time() -> None:
+    stable = since(
+        START - 10**6,
+        counts(10, responses={"200": 100}),
+        counts(100, responses={"200": 300}),
+        responses={"200": 1000},
+    )
+    again = since(START + 90, responses={"200": 1})
+    assert compared(stable, again).figures[0].stable_samples == 700
+    first = since(START, responses={"200": 1})
+    both = compare_shares([stable], [again, first], limits())
+    assert both.figures[0].stable_samples == 900
+
+
+def test_counts_that_go_back_are_none() -> None:
+    stable = since(START - 9, counts(1, responses={"200": 90}, golden_ok=9), responses={"200": 5})
+    found = compared(stable, answered(c200=1))
+    assert [each.stable_samples for each in found.figures] == [0] * 5
+
+
+@pytest.mark.parametrize("code", ["c503", "c504"])
+def test_requests_that_were_not_run_are_no_errors_of_the_model(code: str) -> None:
+    overloaded = answered(**{"c200": 1000, code: 9000})
+    usual = answered(c200=1000)
+    assert reasons(compared(usual, overloaded)) == []
+    # nor do they hide errors, in either revision
+    assert reasons(compared(overloaded, answered(c200=80, c500=20))) == [Reason.TOO_MANY_ERRORS]
+    assert reasons(compared(usual, answered(**{"c500": 10, code: 10**6}))) == [
+        Reason.TOO_MANY_ERRORS
+    ]
+    figure = compared(usual, overloaded).figures[-1]
+    assert (figure.name, figure.limit) == ("503 and 504 responses", None)
+    assert (figure.stable, figure.canary) == (0.0, 0.9)
 
 
 def test_more_rejected_requests_are_found_by_their_reason() -> None:

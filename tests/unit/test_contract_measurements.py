@@ -8,6 +8,7 @@ import pytest
 from enginewright.analysis.comparison import compare
 from enginewright.contract.measurements import (
     AnswerChange,
+    Counts,
     LatencySeries,
     Measurements,
     MemorySample,
@@ -37,6 +38,8 @@ def document(**fields: Any) -> str:
         lambda figure: {"since": figure},
         lambda figure: {"responses": {"200": figure}},
         lambda figure: {"golden_wrong": figure},
+        lambda figure: {"counts": [{"at": figure}]},
+        lambda figure: {"counts": [{"at": START, "golden_ok": figure}]},
         lambda figure: {"memory": [{"at": figure, "bytes": 1}]},
         lambda figure: {"memory": [{"at": START, "bytes": figure}]},
         lambda figure: {"latencies": [{**SERIES, "count": figure}]},
@@ -54,7 +57,7 @@ def document(**fields: Any) -> str:
 def test_a_figure_that_nothing_measures_makes_the_document_unreadable(
     fields: Any, figure: float
 ) -> None:
-    assert Measurements.model_validate_json(document(**fields(1)))
+    assert Measurements.model_validate_json(document(**fields(1))).model == "m"
     with pytest.raises(ValidationError):
         Measurements.model_validate_json(document(**fields(figure)))
 
@@ -102,15 +105,25 @@ OF_REQUESTS = st.builds(
     top1=SHARES,
     incomparable=NUMBERS,
 )
+RESPONSES = st.dictionaries(st.sampled_from(["200", "400", "500", "503"]), NUMBERS)
+COUNTED = st.builds(
+    Counts,
+    at=TIMES,
+    responses=RESPONSES,
+    golden_ok=NUMBERS,
+    golden_wrong=NUMBERS,
+    golden_failed=NUMBERS,
+)
 MEASURED = st.builds(
     Measurements,
     model=st.just("m"),
     revision=st.just("r"),
     since=TIMES,
-    responses=st.dictionaries(st.sampled_from(["200", "400", "500", "503"]), NUMBERS),
+    responses=RESPONSES,
     golden_ok=NUMBERS,
     golden_wrong=NUMBERS,
     golden_failed=NUMBERS,
+    counts=st.lists(COUNTED, max_size=4).map(tuple),
     memory=st.lists(MEMORY, max_size=40).map(tuple),
     latencies=st.lists(LATENCIES, max_size=4).map(tuple),
     answers=st.none()
@@ -134,7 +147,7 @@ MEASURED = st.builds(
 ARM = st.lists(MEASURED, min_size=1, max_size=2)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(stable=ARM, canary=ARM)
 def test_whatever_keeps_the_bounds_can_be_compared(
     stable: list[Measurements], canary: list[Measurements]

@@ -6,10 +6,12 @@ import random
 import numpy as np
 import pytest
 from enginewright.contract.measurements import (
+    COUNTS,
     SERIES,
     WINDOW,
     WINDOWS,
     AnswerChange,
+    Counts,
     LatencySeries,
     Measurements,
     MemorySample,
@@ -18,7 +20,7 @@ from enginewright.contract.measurements import (
 from enginewright.contract.task import ServeTask
 from enginewright_runtime.serve.server.buckets import ComputeBuckets
 from enginewright_runtime.serve.sidecar.golden import ProbeResult
-from enginewright_runtime.serve.sidecar.measurements import MemoryHistory, PodMeasurements
+from enginewright_runtime.serve.sidecar.measurements import History, PodMeasurements
 from enginewright_runtime.serve.windows import Windows
 
 TASK = ServeTask(model="m", revision="r", prepared_key="a" * 64, backend="cpu")
@@ -92,7 +94,7 @@ def test_of_many_sizes_the_frequent_ones_are_kept() -> None:
 
 
 def grown(samples: int, every: float = 5.0) -> list[MemorySample]:
-    history = MemoryHistory()
+    history = History[MemorySample](WINDOWS)
     for index in range(samples):
         history.add(MemorySample(at=1000.0 + every * index, bytes=index))
         assert len(history.samples) <= WINDOWS
@@ -114,7 +116,7 @@ def test_memory_is_kept_from_the_start_and_recent_samples_are_dense() -> None:
 
 
 def test_a_clock_that_is_set_back_loses_no_bound() -> None:
-    history = MemoryHistory()
+    history = History[MemorySample](WINDOWS)
     generator = random.Random(1)  # noqa: S311 - a test's own choice
     for _ in range(2 * WINDOWS):
         history.add(MemorySample(at=generator.uniform(0, 10), bytes=1))
@@ -167,6 +169,33 @@ def test_golden_inferences_are_counted_by_their_outcome() -> None:
     assert series.windows == ((30.0, 0.01),)
 
 
+def test_counts_of_the_past_are_kept_so_that_any_later_time_can_be_counted_alone() -> None:
+    pod = PodMeasurements(TASK)
+    pod.server(reported(c200=1), 20.0, sample=False)  # the first one always is
+    pod.golden(ran(), 21.0)
+    pod.server(reported(c200=9, c500=2), 22.0, sample=True)
+    pod.golden(ProbeResult("s0", 0.02, 0.0, compute=0.01, wrong="output 'y' ..."), 23.0)
+    pod.server(reported(c200=9, c500=3), 23.5, sample=False)
+    found = document(pod)
+    assert found.counts == (
+        Counts(at=20.0, responses={"200": 1}),
+        Counts(at=22.0, responses={"200": 9, "500": 2}, golden_ok=1),
+    )
+    assert (found.responses["500"], found.golden_wrong) == (3, 1)
+
+
+def test_a_week_of_counts_is_kept_and_the_time_since_any_moment_is_counted_nearly_whole() -> None:
+    history, every = History[Counts](COUNTS), 120.0
+    for index in range(5_000):
+        history.add(Counts(at=1000.0 + every * index, responses={"200": index}))
+    found = history.samples
+    assert (len(found), found[0].at) == (COUNTS, 1000.0)
+    end = found[-1].at
+    for ago in (5 * every, 100 * every, 2_000 * every):
+        base = next(each for each in found if each.at >= end - ago)
+        assert 0.8 * ago <= end - base.at <= ago
+
+
 def test_a_server_that_reports_no_time_in_the_model_has_no_series() -> None:
     pod = PodMeasurements(TASK)
     pod.server(reported(), 20.0, sample=False)
@@ -188,6 +217,7 @@ def test_another_process_resets_everything_but_the_answers(noticed: bool) -> Non
     found = document(pod)
     assert (found.since, found.golden_ok, found.responses) == (40.0, 0, {})
     assert found.memory == (MemorySample(at=41.0, bytes=90),)
+    assert found.counts == (Counts(at=41.0),)
     assert found.latencies == ()
     assert found.answers is not None
     assert found.answers.samples == 1
@@ -204,7 +234,8 @@ def test_the_document_is_bounded() -> None:
         )
         for index in range(SERIES)
     )
-    server = ServerMeasurements(started=1.0, memory_bytes=1, latencies=full)
+    responses = dict.fromkeys(("200", "400", "413", "415", "499", "500", "503", "504"), 10**9)
+    server = ServerMeasurements(started=1.0, memory_bytes=1, responses=responses, latencies=full)
     pod.server(server, 1.0, sample=True)
     for sample in grown(WINDOWS):
         pod.server(server, sample.at, sample=True)

@@ -19,6 +19,7 @@ from statistics import median
 from typing import Final, TypeAlias
 
 from enginewright.analysis.result import AnalysisLimits, AnalysisResult, Figure
+from enginewright.analysis.window import start_of
 from enginewright.contract.measurements import Measurements, MemorySample
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding
@@ -48,7 +49,7 @@ def compare_memory(
     stable: Sequence[Measurements], canary: Sequence[Measurements], limits: AnalysisLimits
 ) -> AnalysisResult:
     """Compare the growth of each pod of the new revision with the usual one of the serving pods."""
-    since = min((pod.since for pod in canary), default=0.0)
+    since = start_of(canary)
     theirs = [_growth(pod, since) for pod in stable]
     ours = max((_growth(pod, since) for pod in canary), key=lambda each: each.share, default=None)
     if ours is None:

@@ -5,10 +5,11 @@ Only windows since the new revision's first start are compared, as load and neig
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import ceil, inf, log
+from math import ceil, log
 from typing import Final, TypeAlias
 
 from enginewright.analysis.shift import Windows
+from enginewright.analysis.window import start_of
 from enginewright.contract.measurements import WINDOW, LatencySeries, Measurements
 
 Key: TypeAlias = tuple[str, str]  # source and name
@@ -47,7 +48,7 @@ class Pair:
 
 def pairs(stable: Sequence[Measurements], canary: Sequence[Measurements]) -> dict[Key, Pair]:
     """Return the series that both revisions have."""
-    start = min((each.since for each in canary), default=inf)
+    start = start_of(canary)
     arms = [_arms(each, start) for each in (stable, canary)]
     return {
         key: Pair(arms[0][key], arms[1][key]) for key in sorted(arms[0].keys() & arms[1].keys())

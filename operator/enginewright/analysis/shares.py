@@ -4,18 +4,21 @@ The evidence is an e-value, the likelihood of the new revision's counts averaged
 by that of the largest share that is allowed. Its chance of ever exceeding 1/a is at most a, however
 often it is looked at (Ville's inequality; Ramdas, Gruenwald, Vovk and Shafer, Statistical Science 38,
 2023), so counts without a history suffice. It is exact for any count: five of five are enough, one of
-200 is not. Fewer than five never are, as clients send a request that fails again. The serving revision's share is taken at the upper end of its 95% interval, so that nothing
-fails against a revision that has hardly answered itself (Wilson, Journal of the American Statistical
-Association 22, 1927).
+200 is not. Fewer than five never are, as clients send a request that fails again. The serving revision's
+share is taken at the upper end of its 95% interval, so that nothing fails against a revision that has
+hardly answered itself (Wilson, Journal of the American Statistical Association 22, 1927).
+
+Requests that the server did not run, for it was busy, stopping or not ready, say nothing about the model.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import lgamma, log, log1p, sqrt
 from typing import Final
 
 from enginewright.analysis.result import AnalysisLimits, AnalysisResult, Figure, State
-from enginewright.contract.measurements import Measurements
+from enginewright.analysis.window import counted, start_of
+from enginewright.contract.measurements import Counts, Measurements
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding
 
@@ -23,6 +26,7 @@ MAX_REJECTED: Final = 0.2  # by which the share of 4xx may exceed that of the se
 _FALSE_FAILURES: Final = 0.003  # probability over all looks, of each of the shares
 _LEAST: Final = 5  # of the new revision
 _QUANTILE: Final = 1.645  # 95%, one-sided
+_NOT_RUN: Final = frozenset({"503", "504"})  # refused, or timed out while it waited
 
 
 @dataclass(frozen=True)
@@ -61,12 +65,14 @@ def exceeds(stable: Share, canary: Share, excess: float) -> bool:
 def compare_shares(
     stable: Sequence[Measurements], canary: Sequence[Measurements], limits: AnalysisLimits
 ) -> AnalysisResult:
-    """Compare errors, rejected requests and golden inferences."""
+    """Compare errors, rejected requests and golden inferences since the new revision's first start."""
+    start = start_of(canary)
+    arms = [[counted(pod, start) for pod in pods] for pods in (stable, canary)]
     figures: list[Figure] = []
     findings: list[Finding] = []
     for name, reason, excess, share in (
-        ("5xx responses", Reason.TOO_MANY_ERRORS, limits.max_error_share, _responses(5)),
-        ("4xx responses", Reason.REQUESTS_REJECTED, MAX_REJECTED, _responses(4)),
+        ("5xx responses", Reason.TOO_MANY_ERRORS, limits.max_error_share, _responses("5")),
+        ("4xx responses", Reason.REQUESTS_REJECTED, MAX_REJECTED, _responses("4")),
         (
             "failed golden inferences",
             Reason.TOO_MANY_ERRORS,
@@ -75,7 +81,7 @@ def compare_shares(
         ),
         ("wrong golden inferences", Reason.PARITY_FAILED, 0.0, _golden_wrong),
     ):
-        theirs, ours = share(stable), share(canary)
+        theirs, ours = map(share, arms)
         # one wrong golden inference is one too many, unless the serving revision has them too
         wrong = reason is Reason.PARITY_FAILED and ours.part > 0 and theirs.part == 0
         failed = wrong or exceeds(theirs, ours, excess)
@@ -83,34 +89,47 @@ def compare_shares(
         if failed:
             cause = f"{name}: {_of(ours)} of the new revision, {_of(theirs)} of the serving one"
             findings.append(Finding(reason=reason, cause=cause))
+    theirs, ours = map(_not_run, arms)
+    figures.append(share_figure("503 and 504 responses", theirs, ours, None, "passed"))
     return AnalysisResult(
         "failed" if findings else "passed", tuple(findings), figures=tuple(figures)
     )
 
 
-def _responses(hundreds: int) -> Callable[[Iterable[Measurements]], Share]:
-    def share(pods: Iterable[Measurements]) -> Share:
-        codes = [each for pod in pods for each in pod.responses.items()]
-        part = sum(count for code, count in codes if code.startswith(str(hundreds)))
-        return Share(part, sum(count for _, count in codes))
+def _responses(hundreds: str) -> Callable[[Iterable[Counts]], Share]:
+    def share(pods: Iterable[Counts]) -> Share:
+        run = [(code, count) for code, count in _codes(pods) if code not in _NOT_RUN]
+        part = sum(count for code, count in run if code.startswith(hundreds))
+        return Share(part, sum(count for _, count in run))
 
     return share
 
 
-def _golden_failed(pods: Iterable[Measurements]) -> Share:
-    pods = tuple(pods)
+def _not_run(pods: Iterable[Counts]) -> Share:
+    codes = list(_codes(pods))
+    return Share(
+        sum(count for code, count in codes if code in _NOT_RUN), sum(count for _, count in codes)
+    )
+
+
+def _codes(pods: Iterable[Counts]) -> Iterator[tuple[str, int]]:
+    return (each for pod in pods for each in pod.responses.items())
+
+
+def _golden_failed(pods: Sequence[Counts]) -> Share:
     failed = sum(pod.golden_failed for pod in pods)
     return Share(failed, failed + sum(pod.golden_ok + pod.golden_wrong for pod in pods))
 
 
-def _golden_wrong(pods: Iterable[Measurements]) -> Share:
-    pods = tuple(pods)
+def _golden_wrong(pods: Sequence[Counts]) -> Share:
     wrong = sum(pod.golden_wrong for pod in pods)
     return Share(wrong, wrong + sum(pod.golden_ok for pod in pods))
 
 
-def share_figure(name: str, stable: Share, canary: Share, limit: float, state: State) -> Figure:
-    """Return the comparison of two shares; `limit` is that of the excess."""
+def share_figure(
+    name: str, stable: Share, canary: Share, limit: float | None, state: State
+) -> Figure:
+    """Return the comparison of two shares; `limit` is that of the excess, None: reported only."""
     return Figure(
         name=name,
         unit="share",

@@ -364,7 +364,7 @@ class Analysis(ApiModel):
     """Time in the model for requests of the same size, of the new revision divided by that of the serving one, as a number in quotes, such as "1.2"."""
 
     max_error_share: Percent = "0.1%"
-    """Share of requests answered with 5xx by which the new revision may exceed the serving one, such as "0.1%"."""
+    """Share of requests answered with 5xx by which the new revision may exceed the serving one in the same time, such as "0.1%". 503 and 504 do not count: those requests were not run."""
 
     max_memory_growth: Percent = "20%"
     """Growth of the server's memory during the analysis that the serving revision does not have, such as "20%"."""

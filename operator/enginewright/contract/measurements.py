@@ -13,6 +13,7 @@ from enginewright.contract.base import Digest, Message, Number, Seconds, Text
 
 WINDOW: Final = 10  # consecutive measurements for each median
 WINDOWS: Final = 400  # latest ones that are kept of each series
+COUNTS: Final = 128  # moments whose counts are kept
 SERIES: Final = 16  # of each source; of more size classes, those with most requests
 OUTPUTS: Final = 64  # that are reported; of more, those that changed most
 PROBE_QUERY: Final = "probe"  # /measurements?probe=1 asks for golden inferences at a higher rate
@@ -44,6 +45,16 @@ class MemorySample(Message):
 
     at: Time
     bytes: Number
+
+
+class Counts(Message):
+    """What a pod had counted at one moment, since the start of the server's process."""
+
+    at: Time
+    responses: Responses = Field(default_factory=dict)  # clients' requests by status code
+    golden_ok: Number = 0
+    golden_wrong: Number = 0
+    golden_failed: Number = 0
 
 
 class ServerMeasurements(Message):
@@ -142,6 +153,8 @@ class Measurements(Message):
     """Golden inferences that the server could not run, or did not answer in time; not those for which it was too busy."""
     golden_left_out: Annotated[tuple[Text, ...], Field(max_length=SERIES)] = ()
     """Golden samples that take longer than a request on average, and so run only once there have been no requests for 60 s."""
+    counts: Annotated[tuple[Counts, ...], Field(max_length=COUNTS)] = ()
+    """The counts above at earlier Unix times `at`, every 2 s, older ones further apart, oldest first."""
     memory: Annotated[tuple[MemorySample, ...], Field(max_length=WINDOWS)] = ()
     """Resident memory of the server: Unix time and bytes, every 2 s, older ones further apart, oldest first."""
     latencies: Annotated[tuple[LatencySeries, ...], Field(max_length=2 * SERIES)] = ()

@@ -5,10 +5,14 @@ the time before a restart says nothing about the process that serves now. Only t
 revision's samples, and another revision's to our requests, stay: they depend on the artefacts.
 """
 
+from typing import Generic, TypeVar
+
 from enginewright.contract.base import TEXT_LENGTH
 from enginewright.contract.measurements import (
+    COUNTS,
     WINDOWS,
     AnswerChange,
+    Counts,
     Measurements,
     MemorySample,
     ServerMeasurements,
@@ -19,25 +23,28 @@ from enginewright.contract.task import ServeTask
 from enginewright_runtime.serve.sidecar.golden import ProbeResult
 from enginewright_runtime.serve.windows import Windows
 
+_Sample = TypeVar("_Sample", MemorySample, Counts)
 
-class MemoryHistory:
-    """Resident memory since the process's start: the older, the further apart."""
 
-    def __init__(self) -> None:
-        self.samples: list[MemorySample] = []
+class History(Generic[_Sample]):
+    """Samples since the process's start, at most `most`: the older, the further apart."""
 
-    def add(self, sample: MemorySample) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.samples: list[_Sample] = []
+
+    def add(self, sample: _Sample) -> None:
         """Add the latest sample; of too many, remove the one whose gap would be shortest for its age."""
         samples = self.samples
         samples.append(sample)
-        if len(samples) <= WINDOWS:
+        if len(samples) <= self._most:
             return
 
         def relative_gap(index: int) -> float:
             age = sample.at - samples[index].at
             return (samples[index + 1].at - samples[index - 1].at) / age if age > 0 else 0.0
 
-        # never the first and the last one, between which memory grew
+        # never the first and the last one, between which everything happened
         del samples[min(range(1, len(samples) - 1), key=relative_gap)]
 
 
@@ -53,13 +60,14 @@ class PodMeasurements:
     def restart(self) -> None:
         """Discard what was measured: the server's process has ended."""
         self._server: ServerMeasurements | None = None
-        self._memory = MemoryHistory()
+        self._memory = History[MemorySample](WINDOWS)
+        self._counts = History[Counts](COUNTS)
         self._golden: dict[str, Windows] = {}
         self.left_out: list[str] = []
         self._ok = self._wrong = self._failed = 0
 
     def server(self, reported: ServerMeasurements, now: float, *, sample: bool) -> None:
-        """Record the server's report at the Unix time `now`; `sample`: keep its memory too."""
+        """Record the server's report at the Unix time `now`; `sample`: in the histories too."""
         if self._server is None:
             sample = True
         elif self._server.started != reported.started:
@@ -67,7 +75,17 @@ class PodMeasurements:
             sample = True
         self._server = reported
         if sample:
-            self._memory.add(MemorySample(at=round(now, 3), bytes=reported.memory_bytes))
+            at = round(now, 3)
+            self._memory.add(MemorySample(at=at, bytes=reported.memory_bytes))
+            self._counts.add(
+                Counts(
+                    at=at,
+                    responses=reported.responses,
+                    golden_ok=self._ok,
+                    golden_wrong=self._wrong,
+                    golden_failed=self._failed,
+                )
+            )
 
     def golden(self, found: ProbeResult, now: float) -> None:
         """Count a golden inference that ended at the Unix time `now`.
@@ -102,6 +120,7 @@ class PodMeasurements:
             golden_wrong=self._wrong,
             golden_failed=self._failed,
             golden_left_out=tuple(name[:TEXT_LENGTH] for name in self.left_out),
+            counts=tuple(self._counts.samples),
             memory=tuple(self._memory.samples),
             latencies=(*server.latencies, *golden),
             answers=self.answers,

@@ -114,7 +114,7 @@ class Monitor:
                     "golden": self._run_golden,
                     "errors": lambda: self._poll_errors(interval[Check.ERRORS]),
                     "release": self._read_release,
-                    "measurements": self._sample_memory,
+                    "measurements": self._sample,
                     "shadow": self._compare_shadow,
                 }.items():
                     group.create_task(self._loop(name, act), name=name)
@@ -141,7 +141,7 @@ class Monitor:
         return b""
 
     async def measure(self, *, sample: bool = False) -> None:
-        """Read the server's measurements; `sample`: keep its memory too."""
+        """Read the server's measurements; `sample`: for the histories too."""
         with contextlib.suppress(UnreachableError, ValidationError):
             seconds = self._settings.scrape_seconds
             response = await self._measuring.get(self._measurements_path, seconds, self._own)
@@ -149,7 +149,7 @@ class Monitor:
                 reported = ServerMeasurements.model_validate_json(response.body)
                 self._pod_state.measurements.server(reported, time.time(), sample=sample)
 
-    async def _sample_memory(self) -> float:
+    async def _sample(self) -> float:
         began = time.monotonic()
         await self.measure(sample=True)
         return _rest(self._settings.memory_interval, began)
