@@ -89,6 +89,8 @@ def test_requests_are_counted_exactly_and_golden_inferences_apart(
         assert sidecar.check(Check.GOLDEN).state == "ok"
         golden = series(after, "golden")
         assert set(golden) == {"s0", "s1"}
+        assert len({each.inputs for each in golden.values()} - {""}) == 2
+        assert {each.inputs for each in sizes.values()} == {""}
         later = measured(sidecar)
         assert later.responses == after.responses
         assert later.since == before.since

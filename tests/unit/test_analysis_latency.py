@@ -5,7 +5,8 @@ from typing import Final
 
 import pytest
 from enginewright.analysis.comparison import compare
-from enginewright.analysis.result import AnalysisResult, Figure, State
+from enginewright.analysis.latency import compare_latency
+from enginewright.analysis.result import AnalysisResult, Figure, State, joined
 from enginewright.contract.measurements import WINDOWS, LatencySeries, Measurements
 from enginewright.contract.reasons import Reason
 
@@ -96,6 +97,47 @@ def test_close_to_the_limit_all_measurements_are_needed(count: int, state: State
     )
     (figure,) = seconds(found)
     assert (found.state, figure.state) == (state, state)
+
+
+def of_sample(seed: int, name: str, inputs: str, seconds: float = 0.01) -> LatencySeries:
+    found = golden(measured(seed, 200, name, seconds=seconds))
+    return found.model_copy(update={"inputs": inputs})
+
+
+def test_golden_samples_whose_inputs_have_changed_are_left_out_and_named() -> None:
+    """They have another size under the same name: how long they take says nothing of the model."""
+    stable = of_sample(1, "min", "a"), of_sample(2, "max", "b")
+    slower = of_sample(3, "min", "a"), of_sample(4, "max", "c", seconds=0.1)
+    found = compare_latency([pod(*stable)], [pod(*slower)], limits())
+    assert found.state == "passed"
+    assert [each.name for each in found.figures] == ["latency of golden sample 'min'"]
+    (note,) = found.notes
+    assert "'max'" in note
+    assert "'min'" not in note
+    same = of_sample(3, "min", "a"), of_sample(4, "max", "b", seconds=0.1)
+    found = compare_latency([pod(*stable)], [pod(*same)], limits())
+    assert (found.state, found.notes) == ("failed", ())
+
+
+def test_if_no_golden_sample_is_the_same_requests_are_waited_for() -> None:
+    stable, canary = pod(of_sample(1, "min", "a")), pod(of_sample(2, "min", "b"))
+    found = compare([stable], [canary], limits())
+    assert found.state == "inconclusive"
+    assert "'min'" in found.waits_for
+    assert joined([found, found]).notes == found.notes
+    requests = [
+        pod(*each.latencies, measured(seed, 200)) for seed, each in enumerate((stable, canary))
+    ]
+    assert compare(requests[:1], requests[1:], limits()).state == "passed"
+
+
+@pytest.mark.parametrize("known", [("a", ""), ("", "a"), ("", "")])
+def test_an_earlier_version_that_reports_no_digest_is_compared_by_name(
+    known: tuple[str, str],
+) -> None:
+    arms = [pod(of_sample(seed, "min", inputs)) for seed, inputs in enumerate(known)]
+    found = compare_latency([arms[0]], [arms[1]], limits())
+    assert (found.state, len(found.figures), found.notes) == ("passed", 1, ())
 
 
 def test_a_ratio_at_the_limit_is_within_it() -> None:

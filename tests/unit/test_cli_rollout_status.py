@@ -150,6 +150,25 @@ def test_what_cannot_be_measured_is_a_note(canary: World) -> None:
     assert status(canary, others).analysis is None
 
 
+def test_golden_samples_that_are_not_compared_are_a_note(canary: World) -> None:
+    others = {
+        name: each.model_copy(
+            update={
+                "latencies": tuple(
+                    series.model_copy(update={"inputs": str("canary" in name)})
+                    for series in each.latencies
+                )
+            }
+        )
+        for name, each in measured(canary).items()
+        if isinstance(each, Measurements)
+    }
+    found = status(canary, others)
+    (note,) = found.notes
+    assert "'s'" in note
+    assert f"note: {note}" in " ".join(text(found, canary).split())
+
+
 def test_without_access_to_pods(canary: World) -> None:
     found = describe(known(canary), None, {}, canary.now)
     assert found.notes == ("you may not read pods",)

@@ -132,7 +132,7 @@ def reported(started: float = 10.0, memory: int = 100, **responses: int) -> Serv
 
 
 def ran(sample: str = "s0", compute: float | None = 0.01) -> ProbeResult:
-    return ProbeResult(sample, 0.02, 0.0, compute=compute)
+    return ProbeResult(sample, 0.02, 0.0, compute=compute, inputs="d" * 64)
 
 
 def document(pod: PodMeasurements) -> Measurements:
@@ -156,7 +156,7 @@ def test_golden_inferences_are_counted_by_their_outcome() -> None:
     pod.server(reported(c200=3, c503=1), 20.0, sample=False)
     for _ in range(WINDOW):
         pod.golden(ran(), 30.0)
-    pod.golden(ProbeResult("s0", 0.02, 0.0, compute=0.01, wrong="output 'y' ..."), 31.0)
+    pod.golden(ProbeResult("s0", 0.02, 0.0, compute=0.01, wrong="...", inputs="d" * 64), 31.0)
     pod.golden(ProbeResult("s0", 0.0, 0.0, not_run="returned 500", fails=True), 31.0)
     pod.golden(ProbeResult("s0", 30.0, 0.0, not_run="timed out", late=True), 31.0)
     pod.golden(ProbeResult("s0", 0.0, 0.0, not_run="is too busy"), 31.0)
@@ -166,6 +166,7 @@ def test_golden_inferences_are_counted_by_their_outcome() -> None:
     assert found.responses == {"200": 3, "503": 1}
     (series,) = found.latencies
     assert (series.source, series.name, series.count) == ("golden", "s0", WINDOW + 1)
+    assert series.inputs == "d" * 64
     assert series.windows == ((30.0, 0.01),)
 
 
@@ -174,7 +175,7 @@ def test_counts_of_the_past_are_kept_so_that_any_later_time_can_be_counted_alone
     pod.server(reported(c200=1), 20.0, sample=False)  # the first one always is
     pod.golden(ran(), 21.0)
     pod.server(reported(c200=9, c500=2), 22.0, sample=True)
-    pod.golden(ProbeResult("s0", 0.02, 0.0, compute=0.01, wrong="output 'y' ..."), 23.0)
+    pod.golden(ProbeResult("s0", 0.02, 0.0, compute=0.01, wrong="...", inputs="d" * 64), 23.0)
     pod.server(reported(c200=9, c500=3), 23.5, sample=False)
     found = document(pod)
     assert found.counts == (

@@ -186,6 +186,21 @@ def test_only_small_files_are_kept_in_memory(tmp_path: Path, size: int, kept: bo
     assert (samples.read("s0") is samples.read("s0")) is kept
 
 
+@pytest.mark.parametrize("size", [1, 300_000])
+def test_the_digest_of_inputs_is_that_of_the_same_inputs_only(tmp_path: Path, size: int) -> None:
+    dtypes = DTYPES if size == 1 else ("float32",)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    first, second = (artifact(tmp_path / each, size=size, dtypes=dtypes) for each in ("a", "b"))
+    sample = second.read("s0")
+    assert first.inputs_digest(first.read("s0")) == second.inputs_digest(sample)
+    for name, array in sample.feeds.items():
+        for other in (array[:2], array.reshape(-1, 1), array[::-1], array.astype("U9")):
+            feeds = {**sample.feeds, name: other}
+            changed = GoldenSample(f"{name}{other.shape}{other[0]}{other.dtype}", feeds, {})
+            assert second.inputs_digest(changed) != second.inputs_digest(sample)
+
+
 @pytest.mark.parametrize(
     ("inputs", "outputs", "wording"),
     [

@@ -25,7 +25,7 @@ from statistics import median
 from typing import Final
 
 from enginewright.analysis.result import AnalysisLimits, AnalysisResult, Figure, State
-from enginewright.analysis.series import Arm, Key, Pair, pairs, pooled
+from enginewright.analysis.series import Arm, Key, Pair, other_inputs, pairs, pooled
 from enginewright.analysis.shift import Shift, shift
 from enginewright.contract.measurements import Measurements
 from enginewright.contract.reasons import Reason
@@ -36,6 +36,7 @@ _SPENT: Final = 0.5  # share of it at `min_samples`
 _LESS: Final = 4.0  # times, with each look away from it
 _BOUND: Final = 0.05  # error probability of a bound under the limit, which passes early
 _NOISE: Final = 5e-4  # seconds: busy processors alone cause such differences
+_SHOWN: Final = 5  # names in a note
 LEAST: Final = 20  # measurements of each revision
 
 
@@ -52,18 +53,20 @@ def compare_latency(
 ) -> AnalysisResult:
     """Compare time in the model."""
     series = pairs(stable, canary)
+    notes = _left_out(other_inputs(stable, canary))
     tests = list(_tests(series, limits))
     figures = tuple(_figure(each, limits) for each in tests)
     if findings := tuple(_finding(each, limits) for each in tests if each.state == "failed"):
-        return AnalysisResult("failed", findings=findings, figures=figures)
+        return AnalysisResult("failed", findings=findings, figures=figures, notes=notes)
     total = _together(series)
     if total.count >= limits.min_samples or (
         tests and all(each.state == "passed" for each in tests)
     ):
-        return AnalysisResult("passed", figures=figures)
-    return AnalysisResult(
-        "inconclusive", waits_for=_waits_for(series, total, limits), figures=figures
-    )
+        return AnalysisResult("passed", figures=figures, notes=notes)
+    waits_for = _waits_for(series, total, limits)
+    if not series and notes:
+        waits_for = f"{waits_for} ({'; '.join(notes)})"
+    return AnalysisResult("inconclusive", waits_for=waits_for, figures=figures, notes=notes)
 
 
 def _tests(series: Mapping[Key, Pair], limits: AnalysisLimits) -> Iterator[_Test]:
@@ -156,6 +159,16 @@ def _finding(test: _Test, limits: AnalysisLimits) -> Finding:
         reason=Reason.SLOWER_THAN_STABLE,
         cause=f"{test.name}: {ratio:.2f} times that of the serving revision,"
         f" limit {limits.max_latency_ratio:g}",
+    )
+
+
+def _left_out(names: Sequence[str]) -> tuple[str, ...]:
+    """Return why golden samples are not compared, as a note; none is left out: no note."""
+    if not names:
+        return ()
+    shown = ", ".join(map(repr, names[:_SHOWN])) + (" and more" if len(names) > _SHOWN else "")
+    return (
+        f"the inputs of golden samples {shown} have changed, so their latencies are not compared",
     )
 
 

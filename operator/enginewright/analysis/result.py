@@ -43,6 +43,7 @@ class AnalysisResult:
     findings: tuple[Finding, ...] = ()  # of "failed"
     waits_for: str = ""  # of "inconclusive", such as "latency: 40 of 100 measurements of ..."
     figures: tuple[Figure, ...] = ()
+    notes: tuple[str, ...] = ()  # what was left out, and why
 
 
 def joined(parts: Iterable[AnalysisResult]) -> AnalysisResult:
@@ -51,7 +52,8 @@ def joined(parts: Iterable[AnalysisResult]) -> AnalysisResult:
     findings = tuple(each for part in parts for each in part.findings)
     waits_for = "; ".join(part.waits_for for part in parts if part.waits_for)
     figures = tuple(each for part in parts for each in part.figures)
+    notes = tuple(dict.fromkeys(each for part in parts for each in part.notes))
     if findings:
-        return AnalysisResult("failed", findings=findings, figures=figures)
+        return AnalysisResult("failed", findings=findings, figures=figures, notes=notes)
     state: State = "inconclusive" if waits_for else "passed"
-    return AnalysisResult(state, waits_for=waits_for, figures=figures)
+    return AnalysisResult(state, waits_for=waits_for, figures=figures, notes=notes)

@@ -1,6 +1,7 @@
 """Latency windows of the same requests, or the same golden sample, of both revisions.
 
 Only windows since the new revision's first start are compared, as load and neighbours differed before.
+A golden sample whose inputs have changed is another one, even under the same name.
 """
 
 from collections.abc import Iterable, Sequence
@@ -50,9 +51,18 @@ def pairs(stable: Sequence[Measurements], canary: Sequence[Measurements]) -> dic
     """Return the series that both revisions have."""
     start = start_of(canary)
     arms = [_arms(each, start) for each in (stable, canary)]
+    other = {("golden", name) for name in other_inputs(stable, canary)}
     return {
-        key: Pair(arms[0][key], arms[1][key]) for key in sorted(arms[0].keys() & arms[1].keys())
+        key: Pair(arms[0][key], arms[1][key])
+        for key in sorted(arms[0].keys() & arms[1].keys() - other)
     }
+
+
+def other_inputs(stable: Sequence[Measurements], canary: Sequence[Measurements]) -> list[str]:
+    """Return the golden samples of both revisions whose inputs are known to differ."""
+    arms = [_inputs(each) for each in (stable, canary)]
+    names = arms[0].keys() & arms[1].keys()
+    return sorted(name for name in names if arms[0][name] != arms[1][name])
 
 
 def pooled(arms: Iterable[Arm]) -> Arm:
@@ -70,6 +80,15 @@ def _arms(pods: Iterable[Measurements], start: float) -> dict[Key, Arm]:
             if arm.windows:
                 found.setdefault((series.source, series.name), []).append(arm)
     return {key: pooled(arms) for key, arms in found.items()}
+
+
+def _inputs(pods: Iterable[Measurements]) -> dict[str, set[str]]:
+    """Return the digests of each golden sample's inputs; earlier versions report none."""
+    found: dict[str, set[str]] = {}
+    for series in (series for pod in pods for series in pod.latencies):
+        if series.source == "golden" and series.inputs:
+            found.setdefault(series.name, set()).add(series.inputs)
+    return found
 
 
 def _arm(series: LatencySeries, start: float) -> Arm:

@@ -34,6 +34,8 @@ class LatencySeries(Message):
     """`requests` of clients, or `golden` inferences."""
     name: Text
     """Size class: input elements, rounded up by at most an eighth; or the golden sample's name."""
+    inputs: Digest = ""
+    """Digest of the golden sample's inputs: names, types, shapes and values; "": requests, or an earlier version."""
     count: Number
     """Measurements since `since`; failed requests and the first of each shape are none."""
     windows: Annotated[tuple[tuple[Time, Seconds], ...], Field(max_length=WINDOWS)] = ()

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
+from enginewright.analysis.result import AnalysisResult
 from enginewright.api.conditions import ConditionType
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import TargetPhase
@@ -54,6 +55,7 @@ def describe(
     notes += sorted({why for why in measured.values() if isinstance(why, str)})
     verdict, reason, message = _verdict(model)
     failure = status.last_failure
+    compared = _compared(model, pods or (), measured)
     stable, new = arms(model)
     return RolloutStatus(
         namespace=model.metadata.namespace,
@@ -65,10 +67,10 @@ def describe(
         stable=_arm(known, stable, pods) if stable else None,
         new=_arm(known, new, pods) if new else None,
         progress=_progress(model, pods or (), now) if new else None,
-        analysis=_analysis(model, pods or (), measured),
+        analysis=_shown(compared) if compared else None,
         last_failure=FailedRevision.model_validate(failure.model_dump()) if failure else None,
         history=tuple(map(_past, known.revisions)),
-        notes=tuple(notes),
+        notes=(*notes, *compared.notes) if compared else tuple(notes),
     )
 
 
@@ -171,18 +173,21 @@ def _progress(model: InferenceModel, pods: Collection[PodView], now: datetime) -
     )
 
 
-def _analysis(
+def _compared(
     model: InferenceModel,
     pods: Collection[PodView],
     measured: Mapping[str, Measurements | str],
-) -> RolloutAnalysis | None:
+) -> AnalysisResult | None:
     """Return the comparison that the operator makes; None: there is nothing to compare."""
     stable, new = (_measured(pods, measured, revision) for revision in arms(model))
     target = model.status.target
     if target is None or not stable or not new:
         return None
     first = target.phase is TargetPhase.VERIFYING
-    found = compare_classes(stable, new, measured, limits(model.spec.rollout, first=first))
+    return compare_classes(stable, new, measured, limits(model.spec.rollout, first=first))
+
+
+def _shown(found: AnalysisResult) -> RolloutAnalysis:
     return RolloutAnalysis(
         state=found.state,
         message="; ".join(each.message for each in found.findings) or found.waits_for,

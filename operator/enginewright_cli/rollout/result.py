@@ -160,7 +160,7 @@ class RolloutStatus(Message):
     history: tuple[PastRevision, ...] = ()
     """The stored revisions, the newest first."""
     notes: tuple[str, ...] = ()
-    """What could not be read."""
+    """What could not be read, and what the comparison leaves out."""
 
     model_config = ConfigDict(
         validate_by_name=True, validate_by_alias=True, serialize_by_alias=True

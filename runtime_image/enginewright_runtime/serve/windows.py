@@ -34,8 +34,12 @@ class Windows:
             self._medians.append((round(now, 3), round(median, _DIGITS)))
             current.clear()
 
-    def series(self, source: Source, name: str) -> LatencySeries:
-        """Return the complete windows as a message."""
+    def series(self, source: Source, name: str, inputs: str = "") -> LatencySeries:
+        """Return the complete windows as a message; `inputs`: digest of a golden sample's."""
         return LatencySeries(
-            source=source, name=name[:TEXT_LENGTH], count=self.count, windows=tuple(self._medians)
+            source=source,
+            name=name[:TEXT_LENGTH],
+            inputs=inputs,
+            count=self.count,
+            windows=tuple(self._medians),
         )

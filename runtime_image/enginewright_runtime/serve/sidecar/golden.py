@@ -40,6 +40,7 @@ class ProbeResult:
     fails: bool = False  # the model no longer runs the sample; `not_run` says why
     reason: Reason | None = None  # with `fails`, from the server's error
     error: float | None = None  # largest absolute error; None: there are no numeric outputs
+    inputs: str = ""  # digest of the sample's inputs; "": not run
     compared: int = 0  # outputs that were compared, by value or by distribution
 
     @property
@@ -95,6 +96,7 @@ class GoldenProbe:
     async def _compare(self, sample: GoldenSample, defer: float) -> ProbeResult:
         began_cpu = time.process_time()
         types = self._samples.types
+        inputs = self._samples.inputs_digest(sample)
         request = self._inferences.encode(sample, types)
         own_seconds = (
             time.process_time() - began_cpu
@@ -130,6 +132,7 @@ class GoldenProbe:
             compute=compute,
             wrong=wrong,
             error=error,
+            inputs=inputs,
             compared=len(fixed) + len(trial.runs),
         )
 

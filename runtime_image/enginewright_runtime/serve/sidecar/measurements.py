@@ -62,7 +62,7 @@ class PodMeasurements:
         self._server: ServerMeasurements | None = None
         self._memory = History[MemorySample](WINDOWS)
         self._counts = History[Counts](COUNTS)
-        self._golden: dict[str, Windows] = {}
+        self._golden: dict[tuple[str, str], Windows] = {}  # by sample and digest of its inputs
         self.left_out: list[str] = []
         self._ok = self._wrong = self._failed = 0
 
@@ -99,7 +99,7 @@ class PodMeasurements:
         elif found.fails or found.late:
             self._failed += 1
         if found.not_run is None and found.compute is not None:
-            windows = self._golden.setdefault(found.sample, Windows())
+            windows = self._golden.setdefault((found.sample, found.inputs), Windows())
             windows.add(found.compute, now)
 
     @property
@@ -109,7 +109,8 @@ class PodMeasurements:
         if server is None:
             return None
         golden = tuple(
-            windows.series("golden", name) for name, windows in sorted(self._golden.items())
+            windows.series("golden", name, inputs)
+            for (name, inputs), windows in sorted(self._golden.items())
         )
         return Measurements(
             model=self._task.model,

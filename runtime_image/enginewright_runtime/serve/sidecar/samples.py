@@ -5,12 +5,14 @@ output uses only page cache, which the kernel can reclaim.
 """
 
 import contextlib
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from enginewright.contract.base import canonical_json
 from enginewright.contract.manifest import Manifest, TensorSpec
 from numpy.typing import NDArray
 
@@ -60,6 +62,7 @@ class GoldenSamples:
         ]
         size = self._inputs.stat().st_size + self._outputs.stat().st_size
         self._kept: dict[str, GoldenSample] | None = {} if size <= _KEPT_BYTES else None
+        self._digests: dict[str, str] = {}
         # read now, so that invalid samples are found at startup
         samples = [self.read(name) for name in self.names]
         self.largest_outputs = max(_bytes(sample.expected) for sample in samples)
@@ -86,6 +89,25 @@ class GoldenSamples:
         if self._kept is not None:
             self._kept[name] = sample
         return sample
+
+    def inputs_digest(self, sample: GoldenSample) -> str:
+        """Return the digest of a sample's inputs, by which another revision's are known to be the same."""
+        if sample.name not in self._digests:
+            self._digests[sample.name] = _digest(sample.feeds)
+        return self._digests[sample.name]
+
+
+def _digest(arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Return the sha256 of names, types, shapes and values."""
+    digest = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        digest.update(canonical_json([name, array.dtype.str, array.shape]).encode())
+        flat = np.ascontiguousarray(array).reshape(-1)
+        if array.dtype.hasobject:  # strings
+            digest.update(canonical_json([str(each) for each in flat]).encode())
+        else:
+            digest.update(flat.view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def _bytes(arrays: Mapping[str, NDArray[Any]]) -> int:
