@@ -351,39 +351,14 @@ class Simulation(abc.ABC):
         restarts: int = 2,
     ) -> None:
         """Have a container of a pod crash on a node, for which it was restarted that many times before."""
-        failure = Finding(reason=reason, cause=message or f"{container}!", remedy="")
-        report = StageReport(stage=container, ok=False, failure=failure)
-        ended = {
-            "exitCode": int(exit_code(reason)),
-            "message": report.termination_message(),
-            "finishedAt": timestamp(self.now),
-        }
-        state = {
-            "name": container,
-            "ready": False,
-            "restartCount": restarts,
-            "state": {"waiting": {"reason": "CrashLoopBackOff"}},
-            "lastState": {"terminated": ended},
-        }
-        kind = "containerStatuses" if container == "server" else "initContainerStatuses"
-        pod = self.serving_pod(deployment, index=index, status={kind: [state]})
+        status = crashed(container, reason, timestamp(self.now), message, restarts)
+        pod = self.serving_pod(deployment, index=index, status=status)
         pod["spec"] = {"nodeName": node}
 
     def serving_pod(
         self, deployment: str, *, index: int = 0, ready: bool = False, status: Json | None = None
     ) -> Json:
-        state = {"name": "server", "ready": ready, "state": {"running": {}}}
-        reported = status or {
-            "initContainerStatuses": [{"name": "sidecar", "state": {"running": {}}}],
-            "containerStatuses": [state],
-            "conditions": [
-                {
-                    "type": "Ready",
-                    "status": "True" if ready else "False",
-                    "lastTransitionTime": timestamp(self.now),
-                }
-            ],
-        }
+        reported = status or runs(timestamp(self.now), ready=ready)
         name, owner = f"{deployment}-{index:05}", self.get("Deployment", deployment)
         if ready:
             self.verdicts[name] = verdict()
@@ -395,14 +370,7 @@ class Simulation(abc.ABC):
 
     def measures(self, pod: str, ratio: float = 1.0, **changes: Any) -> None:
         """Have a pod's sidecar have measured enough; `ratio`: how much slower than others it is."""
-        start = self.now.timestamp() - 4000
-        windows = tuple(
-            (start + 10 * each, ratio * (0.0100 + 0.0001 * (each % 7))) for each in range(400)
-        )
-        series = LatencySeries(source="golden", name="s", count=4000, windows=windows)
-        self.measurements[pod] = Measurements(
-            model="resnet", revision="", since=start, latencies=(series,), **changes
-        )
+        self.measurements[pod] = measurements(self.now.timestamp(), ratio, **changes)
 
     def sidecars_say(self, said: Verdict) -> Self:
         """Set the same verdict for the sidecars of all serving pods."""
@@ -436,6 +404,52 @@ class Simulation(abc.ABC):
         pod = made("Pod", name, self.namespace, owner, {**labels, label: owner["metadata"]["name"]})
         self.kube.put({**pod, "spec": {"nodeName": "node-1"}, "status": status})
         return self.get("Pod", name)
+
+
+def runs(at: str, *, ready: bool) -> Json:
+    """Return the status of a serving pod whose readiness has changed at a time."""
+    return {
+        "initContainerStatuses": [{"name": "sidecar", "state": {"running": {}}}],
+        "containerStatuses": [{"name": "server", "ready": ready, "state": {"running": {}}}],
+        "conditions": [
+            {
+                "type": "Ready",
+                "status": "True" if ready else "False",
+                "lastTransitionTime": at,
+            }
+        ],
+    }
+
+
+def crashed(container: str, reason: Reason, at: str, message: str = "", restarts: int = 2) -> Json:
+    """Return the status of a serving pod of which a container has crashed, as often before."""
+    failure = Finding(reason=reason, cause=message or f"{container}!", remedy="")
+    report = StageReport(stage=container, ok=False, failure=failure)
+    ended = {
+        "exitCode": int(exit_code(reason)),
+        "message": report.termination_message(),
+        "finishedAt": at,
+    }
+    state = {
+        "name": container,
+        "ready": False,
+        "restartCount": restarts,
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": {"terminated": ended},
+    }
+    kind = "containerStatuses" if container == "server" else "initContainerStatuses"
+    return {kind: [state]}
+
+
+def measurements(now: float, ratio: float = 1.0, **changes: Any) -> Measurements:
+    """Return what the sidecar of a pod that has run long enough has measured."""
+    start = now - 4000
+    windows = tuple(
+        (start + 10 * each, ratio * (0.0100 + 0.0001 * (each % 7))) for each in range(400)
+    )
+    series = LatencySeries(source="golden", name="s", count=4000, windows=windows)
+    values: Json = {"model": "resnet", "revision": "", "since": start, "latencies": (series,)}
+    return Measurements(**{**values, **changes})
 
 
 def unschedulable(message: str) -> Json:

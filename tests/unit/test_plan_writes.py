@@ -4,20 +4,17 @@ A write that was applied without its response being seen is the same to the next
 """
 
 import copy
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import pytest
-from enginewright.api.inference_model import InferenceModel
 from enginewright.contract.keys import sha256_text
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Published
 from enginewright.manifests.labels import (
     COMPONENT,
-    OUTCOME,
     REVISION,
     ROLLBACK,
     SERVE,
@@ -29,6 +26,7 @@ from enginewright.observed.pods import pod_view
 from enginewright.plan.types import Facts
 from typing_extensions import override
 
+from tests.support.differences import comparable, differences
 from tests.support.plan_objects import OTHER, SECOND, Json, published
 from tests.support.plan_world import World
 from tests.support.stopping import Killed, StoppingApi
@@ -43,17 +41,6 @@ CONTENT: Final = {
     OTHER["uri"]: SECOND,
     THIRD["uri"]: published(sha256_text("third"), sha256_text("3")),
 }
-_TIMES: Final = {
-    "lookedAt",
-    "lastTransitionTime",
-    "since",
-    "freedAt",
-    "at",
-    "time",
-    "startedAt",
-    "completedAt",
-}
-_SERVERS: Final = {"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"}
 
 
 @dataclass(frozen=True)
@@ -158,7 +145,7 @@ class Cluster(World):
             self._deployments()
             self.settle()
         assert self.conditions()["Ready"] == ("True", "Serving")
-        self.stopping.writes = 0
+        self.stopping.log.clear()
 
     # the operator
 
@@ -198,7 +185,7 @@ class Cluster(World):
 
     def tick(self) -> None:
         """Have everybody act once."""
-        before = self.stopping.writes
+        before = len(self.stopping.log)
         self._user()
         self._jobs()
         self._deployments()
@@ -211,7 +198,7 @@ class Cluster(World):
             self.settle()
         if self.down is None:
             self._check_rest()
-        still = self.stopping.writes == before and self.down is None
+        still = len(self.stopping.log) == before and self.down is None
         self.idle = self.idle + 1 if still else 0
 
     def run(self) -> Self:
@@ -328,7 +315,7 @@ class Cluster(World):
 
     # what must never be
 
-    def _check(self) -> None:
+    def _check(self, *_written: object) -> None:
         """Check, after each write, that nothing gets requests that has not shown that it may."""
         for pod in self.canary_pods():
             labels = pod["metadata"]["labels"]
@@ -366,7 +353,7 @@ class Cluster(World):
         return {
             "carried": self.carried,
             **{
-                f"{kind} {name}": _stripped(_relevant(obj))
+                f"{kind} {name}": comparable(obj)
                 for (kind, _, name), obj in self.kube.objects.items()
             },
         }
@@ -378,33 +365,6 @@ def revision_of(obj: Json) -> str:
 
 def _number(pod: Json) -> int:
     return int(pod["metadata"]["name"].rpartition("-")[2])
-
-
-def _relevant(obj: Json) -> Json:
-    metadata = {key: each for key, each in obj["metadata"].items() if key not in _SERVERS}
-    metadata["ownerReferences"] = [each["name"] for each in metadata.get("ownerReferences", ())]
-    if known := RevisionOutcome.read(metadata.get("annotations") or {}):
-        outcome = known.model_dump(mode="json", exclude={"at"})
-        metadata["annotations"] = {**metadata["annotations"], OUTCOME: outcome}
-    status = {"status": copy.deepcopy(obj["status"])} if obj["kind"] == InferenceModel.kind else {}
-    for each in status.values():
-        # not known any more of a revision that was restored; also if another was never recorded
-        each["applied"].pop("specHash", None)
-    return {
-        "metadata": metadata,
-        **status,
-        **{key: each for key, each in obj.items() if key in ("spec", "data")},
-    }
-
-
-def _stripped(value: Any) -> Any:
-    if isinstance(value, str):
-        return re.sub(r"[\d.]+ times|limit [\d.]+", "…", value)
-    if isinstance(value, dict):
-        return {key: _stripped(each) for key, each in value.items() if key not in _TIMES}
-    if isinstance(value, list | tuple):
-        return [_stripped(each) for each in value]
-    return value
 
 
 def updated(scenario: Scenario) -> tuple[Cluster, list[Cluster]]:
@@ -427,29 +387,21 @@ def test_wherever_it_is_killed_a_rollout_ends_as_if_it_had_not_been(name: str, a
     undisturbed, starts = updated(scenario)
     assert undisturbed.acted == bool(scenario.acts)
     ends = {undisturbed.acted: undisturbed.end()}
-    for kill in range(undisturbed.stopping.writes):
+    for kill in range(len(undisturbed.stopping.log)):
         cluster = copy.deepcopy(_before(starts, kill))
         cluster.away = away
-        cluster.stopping.left = kill - cluster.stopping.writes
-        if not cluster.stopping.writes:
+        cluster.stopping.left = kill - len(cluster.stopping.log)
+        if not cluster.stopping.log:
             cluster.update()
         end = cluster.run().end()
         if cluster.acted not in ends:  # while it was away, what a user waits for has passed
             ends[cluster.acted] = updated(replace(scenario, acts=""))[0].end()
-        assert end == ends[cluster.acted], (kill, *difference(ends[cluster.acted], end))
+        assert end == ends[cluster.acted], (
+            undisturbed.stopping.log[kill],
+            *differences(ends[cluster.acted], end),
+        )
 
 
 def _before(starts: list[Cluster], write: int) -> Cluster:
     """Return the last state before a write."""
-    return next(each for each in reversed(starts) if each.stopping.writes <= write)
-
-
-def difference(one: Any, other: Any, path: str = "") -> Iterator[str]:
-    if isinstance(one, dict) and isinstance(other, dict):
-        for key in one.keys() | other.keys():
-            yield from difference(one.get(key), other.get(key), f"{path}.{key}")
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for at, (left, right) in enumerate(zip(one, other, strict=True)):
-            yield from difference(left, right, f"{path}[{at}]")
-    elif one != other:
-        yield f"{path}: {one} != {other}"
+    return next(each for each in reversed(starts) if len(each.stopping.log) <= write)
