@@ -79,6 +79,15 @@ def test_a_pod_that_does_not_respond_keeps_what_it_reported() -> None:
     assert pods.poll() == {"m-1": MEASURED}
 
 
+def test_measurements_that_have_not_changed_stay_the_same_object() -> None:
+    """So that they are not compared again."""
+    pods = Pods()
+    first = pods.poll()["m-1"]
+    assert pods.poll()["m-1"] is first
+    pods.answer = MEASURED.model_copy(update={"golden_ok": 1}).to_json().encode()
+    assert pods.poll()["m-1"] is not first
+
+
 NOT_FOUND: Final = BadAnswer("the status is 404 instead of 200", 404)
 
 

@@ -1,6 +1,7 @@
 """Whether a new revision may replace the serving one, from what their sidecars have measured."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from enginewright.analysis.answers import compare_answers
 from enginewright.analysis.latency import compare_latency
@@ -9,6 +10,10 @@ from enginewright.analysis.result import AnalysisLimits, AnalysisResult, joined
 from enginewright.analysis.shadow import compare_shadow
 from enginewright.analysis.shares import compare_shares
 from enginewright.contract.measurements import Measurements
+
+Comparison: TypeAlias = Callable[
+    [Sequence[Measurements], Sequence[Measurements], AnalysisLimits], AnalysisResult
+]
 
 
 def compare(

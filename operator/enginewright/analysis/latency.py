@@ -54,11 +54,11 @@ def compare_latency(
     """Compare time in the model."""
     series = pairs(stable, canary)
     notes = _left_out(other_inputs(stable, canary))
-    tests = list(_tests(series, limits))
+    total = _together(series)
+    tests = list(_tests(series, total, limits))
     figures = tuple(_figure(each, limits) for each in tests)
     if findings := tuple(_finding(each, limits) for each in tests if each.state == "failed"):
         return AnalysisResult("failed", findings=findings, figures=figures, notes=notes)
-    total = _together(series)
     if total.count >= limits.min_samples or (
         tests and all(each.state == "passed" for each in tests)
     ):
@@ -69,10 +69,9 @@ def compare_latency(
     return AnalysisResult("inconclusive", waits_for=waits_for, figures=figures, notes=notes)
 
 
-def _tests(series: Mapping[Key, Pair], limits: AnalysisLimits) -> Iterator[_Test]:
+def _tests(series: Mapping[Key, Pair], total: Pair, limits: AnalysisLimits) -> Iterator[_Test]:
     number = len(series) + (len(series) > 1)
     if len(series) > 1:
-        total = _together(series)
         look = _look(total.count, limits)
         shifts = [_shift(each, _until(total, look)) for each in series.values()]
         found = _combined([each for each in shifts if each]) if look else None

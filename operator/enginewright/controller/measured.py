@@ -68,8 +68,11 @@ class MeasurementPolls:
                 self._known.setdefault(pod.uid, None)
             self._log_invalid(pod, _described(error))
             return
-        if model_value(found.model) == pod.label(MODEL) and found.revision == pod.label(REVISION):
-            self._known[pod.uid] = found
+        mine = model_value(found.model) == pod.label(MODEL)
+        if mine and found.revision == pod.label(REVISION) and found != self._known.get(pod.uid):
+            self._known[pod.uid] = (
+                found  # equal ones stay the same object: nothing to compare again
+            )
 
     def _wants_probes(self, pod: PodView) -> bool:
         key = _model(pod)

@@ -1,7 +1,7 @@
 """InferenceModels: gather the facts from the cache, plan, execute. No decision is made here."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -12,6 +12,7 @@ from enginewright.contract.verdict import Verdict
 from enginewright.controller.apply_plan import apply_plan
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.catch_up import PodCatchUp
+from enginewright.controller.comparisons import Comparisons
 from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor
 from enginewright.controller.facts import gather
@@ -65,12 +66,14 @@ class ModelReconciler:
     takes_turn: Callable[[ModelKey], bool] = lambda _key: True  # to move to new runtime images
     planned: Callable[[ModelKey], None] = lambda _key: None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    comparisons: Comparisons = field(default_factory=Comparisons)
 
     async def reconcile(self, key: ModelKey) -> ReconcileResult:
         """Do what the model needs now. Raises KubeError."""
         observed = self.cache.get(INFERENCE_MODELS, key.namespace, key.name)
         if observed is None or observed["metadata"].get("deletionTimestamp"):
             # its objects are garbage collected
+            self.comparisons.forget(key)
             self.planned(key)
             return ReconcileResult(exists=False)
         model = readable(InferenceModel, observed, self.recorder)
@@ -92,7 +95,7 @@ class ModelReconciler:
             silent=self.silent,
             measured=self.measured,
         )
-        plan = self.plan(facts)
+        plan = await self.comparisons.plan(key, self.plan, facts)
         requeue = await apply_plan(plan, observed, self.executor, self.recorder)
         if plan.rolled_back:
             self.rolled_back(plan.rolled_back)

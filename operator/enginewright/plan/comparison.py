@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
-from enginewright.analysis.comparison import compare
+from enginewright.analysis.comparison import Comparison, compare
 from enginewright.analysis.result import AnalysisLimits, AnalysisResult, joined
 from enginewright.api.inference_model import Rollout
 from enginewright.api.inference_model_status import RolloutFailure
@@ -53,9 +53,8 @@ def compared(
     if not are_measured(facts, (*present, *canary)):
         return AnalysisResult("inconclusive")
     ready = [pod for pod in present if pod.ready]
-    return compare_classes(
-        ready, new, facts.measurements, limits(facts.model.spec.rollout, first=first)
-    )
+    allowed = limits(facts.model.spec.rollout, first=first)
+    return compare_classes(ready, new, facts.measurements, allowed, facts.compare)
 
 
 def compare_classes(
@@ -63,6 +62,7 @@ def compare_classes(
     canary: Iterable[PodView],
     measured: Mapping[str, object],
     allowed: AnalysisLimits,
+    by: Comparison = compare,
 ) -> AnalysisResult:
     """Return the comparison of each class by itself: devices differ, and so do the shares of requests.
 
@@ -71,12 +71,13 @@ def compare_classes(
         canary: pods of the new one.
         measured: by name of the pod; what is no `Measurements` is left out.
         allowed: the limits.
+        by: compares the pods of one class.
     """
     arms = [_by_class(pods, measured) for pods in (stable, canary)]
     classes = sorted(arms[0].keys() & arms[1].keys())
     if not classes:
         return AnalysisResult("inconclusive")
-    return joined(compare(arms[0][each], arms[1][each], allowed) for each in classes)
+    return joined(by(arms[0][each], arms[1][each], allowed) for each in classes)
 
 
 def are_measured(facts: Facts, pods: Iterable[PodView]) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from enginewright.analysis.comparison import Comparison, compare
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel
@@ -101,6 +102,8 @@ class Facts:
     # by pod name, of both revisions during a rollout; None: its sidecar's version has none; absent:
     # not known
     measurements: Mapping[str, Measurements | None] = field(default_factory=dict)
+    # how they are compared, a pure function; the controller remembers results
+    compare: Comparison = compare
     silent: frozenset[str] = frozenset()  # pods whose sidecars have not responded for five minutes
 
 
