@@ -254,11 +254,15 @@ def test_a_trial_gives_its_device_to_a_serving_pod_that_finds_none() -> None:
     assert not world.settle().trials()
 
 
-def test_a_trial_preempts_nobody() -> None:
+@pytest.mark.parametrize("of_jobs", [None, "enginewright-jobs"])
+def test_a_trial_preempts_nobody(of_jobs: str | None) -> None:
+    """Builds neither: it has their class, without which it has that of the cluster."""
     world = on_gpu(podTemplate={"priorityClassName": "production"})
+    jobs = world.config.jobs.model_copy(update={"priority_class_name": of_jobs})
+    world.config = replace(world.config, jobs=jobs)
     crash(world, 0, "node-1", 2).job_succeeds(SECOND).all_available().later(hours=1)
     (trial,) = world.trials()
-    assert "priorityClassName" not in trial["spec"]["template"]["spec"]
+    assert trial["spec"]["template"]["spec"].get("priorityClassName") == of_jobs
 
 
 def test_a_pod_template_that_may_mend_it_makes_it_a_candidate_again() -> None:

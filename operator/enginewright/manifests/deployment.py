@@ -98,13 +98,20 @@ def serving_deployment(
     }
 
 
-def trial_deployment(model: InferenceModel, revision: Revision, accelerator: str) -> dict[str, Any]:
-    """Return a Deployment of one pod of `revision` for one of its classes, which no Service selects."""
+def trial_deployment(
+    model: InferenceModel, revision: Revision, accelerator: str, *, priority_class: str | None
+) -> dict[str, Any]:
+    """Return a Deployment of one pod of `revision` for one of its classes, which no Service selects.
+
+    It needs a device to spare: with `priority_class`, that of Jobs, its pod preempts no build. None:
+    the cluster's default.
+    """
     name = trial_name(model.metadata.name, accelerator, revision.name)
     return _beside(
         serving_deployment(model, revision, accelerator, name=name, replicas=1),
         labels={COMPONENT: TRIAL},
         selector={COMPONENT: TRIAL},
+        priority_class=priority_class,
     )
 
 
@@ -148,11 +155,15 @@ def _comparing(container: Mapping[str, Any], stable_key: str | None) -> dict[str
 
 
 def _beside(
-    serving: dict[str, Any], *, labels: Mapping[str, str], selector: Mapping[str, str]
+    serving: dict[str, Any],
+    *,
+    labels: Mapping[str, str],
+    selector: Mapping[str, str],
+    priority_class: str | None = None,
 ) -> dict[str, Any]:
     """Return a Deployment with other labels, whose pods preempt at most Jobs for they serve nobody yet.
 
-    `selector` replaces the component in the serving Deployment's selector.
+    `selector` replaces the component in the serving Deployment's selector, `priority_class` the model's.
     """
     metadata, spec = serving["metadata"], serving["spec"]
     template = spec["template"]
@@ -160,9 +171,11 @@ def _beside(
     selected = {
         key: each for key, each in spec["selector"]["matchLabels"].items() if key != COMPONENT
     }
-    unprioritized = {
+    pod_spec = {
         name: each for name, each in template["spec"].items() if name != "priorityClassName"
     }
+    if priority_class:
+        pod_spec["priorityClassName"] = priority_class
     return {
         **serving,
         "metadata": {**metadata, "labels": {**metadata["labels"], **labels}},
@@ -172,7 +185,7 @@ def _beside(
             "selector": {"matchLabels": {**selected, **selector}},
             "template": {
                 "metadata": {**template["metadata"], "labels": pod_labels},
-                "spec": unprioritized,
+                "spec": pod_spec,
             },
         },
     }

@@ -230,7 +230,12 @@ def _deployments(
         if each.tried_since and each in facts.model.status.rejected_backends:
             revision = known[each.revision]
             for accelerator in sorted(_tried(facts, revision)):
-                yield trial_deployment(facts.model, revision, accelerator)
+                yield trial_deployment(
+                    facts.model,
+                    revision,
+                    accelerator,
+                    priority_class=facts.config.jobs.priority_class_name,
+                )
 
 
 def _event(message: str) -> EventIntent:
