@@ -14,7 +14,8 @@ from prometheus_client import CollectorRegistry
 from tests.apiserver.test_operator_lifecycle import World
 from tests.e2e.harness import Namespace
 from tests.support.differences import differences
-from tests.support.live_rollout import LiveRollout, PlayingClient, Update
+from tests.support.live_rollout import LiveRollout, Update
+from tests.support.played_namespace import PlayingClient
 
 pytestmark = pytest.mark.apiserver
 
