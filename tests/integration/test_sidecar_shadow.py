@@ -15,13 +15,26 @@ import pytest
 from enginewright.contract.measurements import Measurements, ShadowComparison, ShadowOutput
 from enginewright.contract.shadow import SHADOW_SECONDS
 from enginewright.contract.task import ServeTask
+from enginewright.manifests.deployment import sidecar_memory
+from onnx import TensorProto, helper
 
-from tests.support.serving import Answer, Server, Wire, free_port, linear_model, scaled, slow_model
+from tests.support.serving import (
+    Answer,
+    Server,
+    Wire,
+    free_port,
+    linear_model,
+    model,
+    scaled,
+    slow_model,
+    tensor,
+)
 from tests.support.sidecar import Sidecar, artifact
 
 CANARY: Final = "r2"
 HERE: Final = "127.0.0.1"
 SAMPLES = [{"x": np.full((rows, 8), rows / 2, np.float32)} for rows in (1, 3)]
+MIB: Final = 1 << 20
 NOTICED: Final = (
     2.0  # seconds of one request, far above what any takes and far below what canaries wait
 )
@@ -33,13 +46,20 @@ def canary_task(root: Path, new: onnx.ModelProto) -> ServeTask:
 
 
 def watched(
-    root: Path, task: ServeTask, server: int, canary: int, seconds: float = 20.0
+    root: Path,
+    task: ServeTask,
+    server: int,
+    canary: int,
+    seconds: float = 20.0,
+    *,
+    fresh: bool = False,
 ) -> Sidecar:
     return Sidecar(
         root,
         task,
         server,
         pace=0.2,
+        fresh=fresh,
         release_interval=0.1,
         shadow_interval=0.05,
         measurements_age=0.1,
@@ -253,6 +273,10 @@ class Impostor:
                 connection.close()
             case "answers nonsense":
                 connection.sendall(_response(200, b"\x00not JSON"))
+            case "answers many numbers":
+                connection.sendall(_response(200, _many(b"0.5")))
+            case "answers many objects":
+                connection.sendall(_response(200, _many(b"{}")))
             case "sends without end":
                 connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 999999999999\r\n\r\n")
                 endless = bytes(1 << 20)
@@ -264,6 +288,97 @@ class Impostor:
 
 def _response(status: int, body: bytes) -> bytes:
     return b"HTTP/1.1 %d x\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)
+
+
+def _many(element: bytes) -> bytes:
+    """Return an answer that is a little less than the largest that is read."""
+    data = b",".join([element] * (15 * MIB // (len(element) + 1)))
+    head = b'{"outputs":[{"name":"y","datatype":"FP32","shape":[1,4],"data":['
+    return b"%b%b]}]}" % (head, data)
+
+
+def peak(sidecar: Sidecar) -> int:
+    """Return the most bytes of memory that it has had so far."""
+    status = Path(f"/proc/{sidecar.process.pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
+# fault: Devices | answers to copied requests of millions of numbers in JSON exceed the sidecar's
+#   memory | numbers are converted in pieces, and the memory for the rest is limited | prevented
+@pytest.mark.parametrize("mode", ["answers many numbers", "answers many objects"])
+def test_a_large_answer_of_a_canary_is_read_within_the_limit(mode: str, tmp_path: Path) -> None:
+    task = artifact(tmp_path, linear_model(), SAMPLES)
+    with (
+        Server(tmp_path, task) as server,
+        Impostor(mode) as canary,
+        watched(tmp_path, task, server.port, canary.port, fresh=True) as sidecar,
+    ):
+        sidecar.until_ready()
+        sidecar.shadow(order())
+        sidecar.until(lambda: measured(sidecar) is not None, "the order is read")
+        send(server, request(server, [[0.5] * 8]), 2)
+        sidecar.until(lambda: counts(sidecar)[0] > 0, "compared")
+        assert all(each.incomparable == each.answers for each in outputs(sidecar).values())
+        assert peak(sidecar) < sidecar_memory(None)
+
+
+# fault: Devices | answers to copied requests of millions of numbers in JSON exceed the sidecar's
+#   memory
+def test_large_answers_in_json_are_compared_within_the_limit(tmp_path: Path) -> None:
+    """Almost as large as the server keeps them."""
+    count = 1_900_000
+    wide = model(
+        [
+            helper.make_node("Expand", ["x", "shape"], ["wide"]),
+            helper.make_node("Add", ["wide", "one"], ["y"]),
+        ],
+        [tensor("x", TensorProto.FLOAT, 1)],
+        [tensor("y", TensorProto.FLOAT, count)],
+        {"shape": np.array([count]), "one": np.ones(1, np.float32)},
+    )
+    task = artifact(tmp_path, wide, [{"x": np.array([2], np.float32)}])
+    given = {"name": "x", "datatype": "FP32", "shape": [1], "data": [3]}
+    with (
+        Server(tmp_path, task) as server,
+        Server(tmp_path, task.model_copy(update={"revision": CANARY})) as canary,
+        watched(tmp_path, task, server.port, canary.port, fresh=True) as sidecar,
+    ):
+        sidecar.until_ready()
+        sidecar.shadow(order())
+        sidecar.until(lambda: measured(sidecar) is not None, "the order is read")
+        send(server, server.infer_request({"inputs": [given]}), 1)
+        sidecar.until(lambda: counts(sidecar)[0] == 1, "compared")
+        assert (outputs(sidecar)["y"].worst, outputs(sidecar)["y"].incomparable) == (0.0, 0)
+        assert peak(sidecar) < sidecar_memory(None)
+
+
+def test_an_answer_that_would_take_too_much_memory_is_counted_and_not_compared(
+    tmp_path: Path,
+) -> None:
+    """Half a million short strings."""
+    echo = model(
+        [helper.make_node("Identity", ["x"], ["y"])],
+        [tensor("x", TensorProto.STRING, "n")],
+        [tensor("y", TensorProto.STRING, "n")],
+    )
+    task = artifact(tmp_path, echo, [{"x": np.array(["a"], object)}])
+    count = 500_000
+    given = {"name": "x", "datatype": "BYTES", "shape": [count], "data": ["a"] * count}
+    with (
+        Server(tmp_path, task) as server,
+        Server(tmp_path, task.model_copy(update={"revision": CANARY})) as canary,
+        watched(tmp_path, task, server.port, canary.port, fresh=True) as sidecar,
+    ):
+        sidecar.until_ready()
+        sidecar.shadow(order())
+        sidecar.until(lambda: measured(sidecar) is not None, "the order is read")
+        send(server, server.infer_request({"inputs": [given]}), 1)
+        sidecar.until(lambda: counts(sidecar)[3] == 1, "counted")
+        found = measured(sidecar)
+        assert found is not None
+        assert found.dropped_by == {"TooLarge": 1}
+        assert "is not compared with the canary's" in sidecar.log()
+        assert peak(sidecar) < sidecar_memory(None)
 
 
 def resident(sidecar: Sidecar) -> int:

@@ -1,6 +1,7 @@
 """Golden samples as requests, and answers as arrays: right ones are read, others are named, none kills."""
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import orjson
 import pytest
 from enginewright.contract.manifest import TensorSpec
 from enginewright_runtime.serve.sidecar.client import ServerResponse
+from enginewright_runtime.serve.sidecar.json_tensors import TooLargeError
 from enginewright_runtime.serve.sidecar.protocol import (
     ResponseError,
     UnencodableError,
@@ -223,3 +225,87 @@ def test_samples_that_do_not_fit_are_refused(
 def test_an_input_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(GoldenError, match="input 'complex64' is of a type"):
         GoldenSamples(tmp_path, manifest(inputs=specs("complex64"), outputs=specs("float32")))
+
+
+MANY = 70_000  # more than are converted at a time
+
+
+@pytest.mark.parametrize("name", ["tensor(float)", "tensor(int64)", "tensor(bool)"])
+@pytest.mark.parametrize("rows", [1, 7, MANY // 2])
+def test_many_numbers_are_read_in_pieces_and_in_order(name: str, rows: int) -> None:
+    datatype = BY_ONNX[name]
+    wanted = (np.arange(MANY) % 3).astype(datatype.dtype).reshape(rows, -1)
+    described = {"name": "y", "datatype": datatype.name, "shape": list(wanted.shape)}
+    for data in (wanted.ravel().tolist(), wanted.tolist()):
+        body = json.dumps({"outputs": [{**described, "data": data, "parameters": {}}]}).encode()
+        found = decode(body, None, WANTED, Types({}, {"y": datatype}))["y"]
+        assert found.dtype == wanted.dtype
+        assert np.array_equal(found, wanted)
+
+
+def test_each_of_several_outputs_is_its_own() -> None:
+    """Beside strings and names that look like an array of numbers."""
+    strings, floats = BY_ONNX["tensor(string)"], BY_ONNX["tensor(float)"]
+    given: dict[str, Any] = {
+        "a": [1, 2],
+        "data": [3, 4],
+        '"data":[': ['"data": [1]', "data"],
+        "n": [],
+    }
+    types = Types({}, {name: strings if "[" in name else floats for name in given})
+    outputs = [
+        {"name": name, "datatype": types.outputs[name].name, "shape": [len(data)], "data": data}
+        for name, data in given.items()
+    ]
+    found = decode(orjson.dumps({"outputs": outputs}), None, None, types)
+    assert {name: array.tolist() for name, array in found.items()} == given
+
+
+@pytest.mark.parametrize("data", ["1,2,", "1 2", ",1", "1,,2", "[1,2", "1e,2"])
+def test_numbers_that_are_no_json_are_not_read(data: str) -> None:
+    body = answer(data=[0]).replace(b"[0]", f"[{data}]".encode())
+    with pytest.raises(ResponseError):
+        decode(body, None, WANTED, FLOATS)
+
+
+@pytest.mark.parametrize(
+    "piece", [b"{}", b"[[]]", b'"a"', b'"\xc3\xa9"', b'{"a":1}', b"[[[[1]]]]", b"1"]
+)
+def test_what_takes_too_much_memory_is_not_decoded(piece: bytes) -> None:
+    """Of a text of 3 MB, Python's objects are allowed 4 MB."""
+    data = b",".join([piece] * (3_000_000 // len(piece)))
+    body = answer(data=["x"]).replace(b'"x"', data)
+    tracemalloc.start()
+    try:
+        with pytest.raises((TooLargeError, ResponseError)):
+            decode(body, None, WANTED, FLOATS, 4_000_000)
+        assert tracemalloc.get_traced_memory()[1] < 8_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_short_strings_in_binary_are_not_decoded_without_a_limit() -> None:
+    datatype = BY_ONNX["tensor(string)"]
+    tensors = b"\x01\0\0\0a" * 100_000
+    described = {"name": "y", "datatype": "BYTES", "shape": [100_000]}
+    header = orjson.dumps(
+        {"outputs": [described | {"parameters": {"binary_data_size": len(tensors)}}]}
+    )
+    types = Types({}, {"y": datatype})
+    found = decode(header + tensors, len(header), None, types)
+    assert found["y"].tolist() == ["a"] * 100_000
+    with pytest.raises(TooLargeError):
+        decode(header + tensors, len(header), None, types, 4_000_000)
+
+
+def test_inputs_that_are_too_large_as_json_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("enginewright_runtime.serve.sidecar.protocol.JSON_BYTES", 1_000_000)
+    types = Types({"x": BY_ONNX["tensor(float)"]}, {})
+    for count in (100_000, 1_000_000):
+        sample = GoldenSample("s", {"x": np.full(count, 0.5, np.float32)}, {})
+        if count < 1_000_000:
+            (given,) = json.loads(b"".join(encode(sample, types, binary=False).parts))["inputs"]
+            assert given["data"] == [0.5] * count
+        else:
+            with pytest.raises(UnencodableError, match="as JSON"):
+                encode(sample, types, binary=False)

@@ -46,6 +46,8 @@ def test_of_too_many_outputs_those_that_changed_most_are_reported() -> None:
 
 def test_what_was_not_compared_is_counted_by_cause() -> None:
     totals = ShadowTotals("r2")
-    totals.rejected, totals.failed, totals.busy, totals.not_kept = 1, 2, 3, 4
+    totals.rejected, totals.failed = 1, 2
+    totals.dropped.update({"NotKept": 4, "CanaryBusy": 3, "TooLarge": 0})
     found = totals.document
     assert (found.compared, found.rejected, found.failed, found.dropped) == (0, 1, 2, 7)
+    assert found.dropped_by == {"NotKept": 4, "CanaryBusy": 3}

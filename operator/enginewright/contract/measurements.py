@@ -25,6 +25,7 @@ Difference: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 StatusCode: TypeAlias = Annotated[str, Field(pattern=r"^[1-5][0-9]{2}$")]
 Responses: TypeAlias = Annotated[dict[StatusCode, Number], Field(max_length=64)]
+DropReason: TypeAlias = Literal["NotKept", "CanaryNotReady", "CanaryBusy", "TooLarge"]
 
 
 class LatencySeries(Message):
@@ -131,7 +132,11 @@ class ShadowComparison(Message):
     failed: Number = 0
     """Requests that the canary answered with 5xx, or not in time."""
     dropped: Number = 0
-    """Chosen requests that were not sent or not run: too large, too many at once, or the canary was busy or not ready."""
+    """Chosen requests that were not compared."""
+    dropped_by: Annotated[dict[Text, Number], Field(max_length=SERIES)] = Field(
+        default_factory=dict
+    )
+    """Of them, by reason: `NotKept` by the server, since there are too many or they are too large; `CanaryNotReady`; `CanaryBusy`; `TooLarge`: the answer would take more than the sidecar's memory to decode."""
     outputs: Annotated[tuple[ShadowOutput, ...], Field(max_length=OUTPUTS)] = ()
     """By output, of at most 64 that changed most; outputs that vary from run to run are left out."""
 

@@ -27,6 +27,7 @@ from enginewright_runtime.serve.sidecar.answer_change import (
 )
 from enginewright_runtime.serve.sidecar.client import UnreachableError
 from enginewright_runtime.serve.sidecar.inferences import FailsError, Inferences, UnansweredError
+from enginewright_runtime.serve.sidecar.json_tensors import TooLargeError
 from enginewright_runtime.serve.sidecar.protocol import ResponseError, UnencodableError
 from enginewright_runtime.serve.sidecar.samples import GoldenSamples
 from enginewright_runtime.session.samples import GoldenSample, type_name
@@ -143,7 +144,7 @@ class AnswerComparison:
         except FailsError as error:
             why = f"the new revision does not run {sample}: {_error_of(error)}"
             raise _IncomparableError(why) from error
-        except ResponseError as error:
+        except (ResponseError, TooLargeError) as error:
             raise _IncomparableError(f"the response to {sample} {error}") from error
         except UnencodableError as error:
             raise _IncomparableError(f"{sample} cannot be sent: {error}") from error

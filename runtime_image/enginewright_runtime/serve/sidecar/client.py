@@ -13,7 +13,7 @@ import httptools
 
 _RECEIVE_BYTES: Final = 256 * 1024
 _SEND_BYTES: Final = 1024 * 1024  # of a body at a time
-RESPONSE_BYTES: Final = 256 * 1024 * 1024  # limit of a response, unless outputs are larger
+RESPONSE_BYTES: Final = 16 * 1024 * 1024  # limit of a response that has no outputs
 _HERE: Final = "127.0.0.1"
 
 
@@ -87,6 +87,10 @@ class Client:
                 raise UnreachableError(f"did not respond within {seconds:g} s", late=True) from None
             except ConnectionRefusedError:
                 raise UnreachableError("does not listen", unreachable=True) from None
+            except _TooLongError:
+                self.close()
+                most = self._response_bytes >> 20
+                raise UnreachableError(f"sends a response of more than {most} MiB") from None
             except OSError as error:
                 self.close()
                 raise UnreachableError(
@@ -136,6 +140,10 @@ class _StaleError(Exception):
     """The connection was closed before the first byte of the response."""
 
 
+class _TooLongError(Exception):
+    """The response is longer than its limit; not a lost connection, which would be tried again."""
+
+
 class _Receiver:
     """Collects one response from httptools' callbacks."""
 
@@ -161,7 +169,7 @@ class _Receiver:
         """Parse the next bytes."""
         self.size += len(data)
         if self.size > self._limit:
-            raise ConnectionAbortedError("the response is too long")
+            raise _TooLongError
         self._parser.feed_data(data)
 
     def finish(self) -> ServerResponse:

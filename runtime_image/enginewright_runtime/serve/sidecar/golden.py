@@ -15,6 +15,7 @@ from enginewright_runtime.proof.parity.tolerances import Tolerance, Tolerances
 from enginewright_runtime.proof.parity.variation import VaryingOutputs
 from enginewright_runtime.serve.sidecar.client import UnreachableError
 from enginewright_runtime.serve.sidecar.inferences import FailsError, Inferences, UnansweredError
+from enginewright_runtime.serve.sidecar.json_tensors import TooLargeError
 from enginewright_runtime.serve.sidecar.protocol import ResponseError, UnencodableError, timing
 from enginewright_runtime.serve.sidecar.samples import GoldenSamples
 from enginewright_runtime.session.samples import GoldenSample, type_name
@@ -89,6 +90,9 @@ class GoldenProbe:
             return ProbeResult(name, 0.0, 0.0, not_run=str(error), fails=True, reason=error.reason)
         except (UnansweredError, UnencodableError) as error:
             return ProbeResult(name, 0.0, 0.0, not_run=str(error))
+        except TooLargeError as error:
+            why = f"the response to golden sample {name!r} {error}"
+            return ProbeResult(name, 0.0, 0.0, not_run=why)
         except (OSError, ValueError) as error:
             why = f"cannot read the golden samples: {error}"
             return ProbeResult(name, 0.0, 0.0, not_run=why)

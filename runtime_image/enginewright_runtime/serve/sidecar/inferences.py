@@ -7,6 +7,7 @@ from enginewright.contract.reasons import Reason
 from numpy.typing import NDArray
 
 from enginewright_runtime.serve.sidecar.client import Client, ServerResponse
+from enginewright_runtime.serve.sidecar.json_tensors import JSON_BYTES
 from enginewright_runtime.serve.sidecar.protocol import EncodedRequest, decode, encode
 from enginewright_runtime.serve.sidecar.samples import Types
 from enginewright_runtime.session.device_errors import lost_device
@@ -79,7 +80,13 @@ class Inferences:
     def read(
         response: ServerResponse, expected: Mapping[str, NDArray[Any]], types: Types
     ) -> dict[str, NDArray[Any]]:
-        """Return the outputs of a response that `expected` names; raises ResponseError."""
+        """Return the outputs of a response that `expected` names.
+
+        Raises:
+            ResponseError: it has other outputs.
+            TooLargeError: it is JSON that would take too much memory.
+        """
         length = response.headers.get(_LENGTH, b"")
         json_length = int(length) if length.isdigit() else None
-        return decode(response.body, json_length, expected, types)
+        most = max(JSON_BYTES, sum(each.nbytes for each in expected.values()))
+        return decode(response.body, json_length, expected, types, most)

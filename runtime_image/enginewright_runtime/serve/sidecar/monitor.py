@@ -31,6 +31,7 @@ from enginewright_runtime.serve.sidecar.client import (
 from enginewright_runtime.serve.sidecar.errors import response_counts
 from enginewright_runtime.serve.sidecar.golden import GoldenProbe
 from enginewright_runtime.serve.sidecar.inferences import Inferences
+from enginewright_runtime.serve.sidecar.json_tensors import JSON_BYTES
 from enginewright_runtime.serve.sidecar.pod_state import OF_EXECUTION, PodState
 from enginewright_runtime.serve.sidecar.probe_schedule import ProbeSchedule
 from enginewright_runtime.serve.sidecar.protocol import BINARY_EXTENSION
@@ -41,6 +42,7 @@ from enginewright_runtime.serve.sidecar.shadow import Shadow
 
 _log: Final = logging.getLogger(__name__)
 _EXPOSITION_BYTES: Final = 8 * 1024 * 1024  # larger metrics of the server are not passed on
+_LARGE_BYTES: Final = 16 * 1024 * 1024  # of outputs, which do not fit beside a canary's answers
 _HUNG_SECONDS: Final = 60.0  # beyond the longest regular interval of a loop
 
 
@@ -61,7 +63,7 @@ class Monitor:
         self._health = Client(server_port)
         self._queries = Client(server_port)
         self._scrapes = Client(server_port)
-        largest = max(RESPONSE_BYTES, 2 * samples.largest_outputs)
+        largest = max(JSON_BYTES, samples.largest_outputs + RESPONSE_BYTES)
         inferences = Client(server_port, response_bytes=largest)
         self._measuring = Client(server_port)
         copies = Client(server_port)
@@ -85,6 +87,8 @@ class Monitor:
                 self._inferences, pod_state.manifest, samples.largest_outputs, paths.stable, key
             )
         )
+        is_large = samples.largest_outputs > _LARGE_BYTES
+        self._memory = asyncio.Lock() if is_large else contextlib.nullcontext()
         self._shadow = Shadow(
             copies,
             model,
@@ -93,6 +97,7 @@ class Monitor:
             [each.name for each in pod_state.manifest.varying or ()],
             paths.shadow,
             settings,
+            self._memory,
         )
         self._schedule = ProbeSchedule(samples.names, settings)
         self._golden_began = float("-inf")
@@ -257,7 +262,8 @@ class Monitor:
             return min(rest, self._settings.intervals[Check.SERVER])
         self._golden_began = began
         turn = self._schedule.next(known, began)
-        found = await self._probe.run(turn.sample, turn.defer)
+        async with self._memory:
+            found = await self._probe.run(turn.sample, turn.defer)
         if found.unreachable:
             self._serving.clear()  # the health loop sets it again
         interval = self._schedule.interval(found, self._pod_state.known)

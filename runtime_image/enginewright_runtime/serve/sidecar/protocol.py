@@ -6,7 +6,7 @@ the sidecar also runs with other servers.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,12 +16,20 @@ from numpy.typing import NDArray
 
 from enginewright_runtime.serve.server.encode import encode_strings
 from enginewright_runtime.serve.sidecar.client import ServerResponse
+from enginewright_runtime.serve.sidecar.json_tensors import (
+    JSON_BYTES,
+    TooLargeError,
+    parse,
+    read_numbers,
+    write_numbers,
+)
 from enginewright_runtime.serve.sidecar.samples import Types
 from enginewright_runtime.session.datatypes import BF16, Datatype
 from enginewright_runtime.session.samples import GoldenSample
 
 BINARY_EXTENSION: Final = "binary_tensor_data"
 _LARGEST_RANK: Final = 32
+_STRING_BYTES: Final = 80  # of a string, and of its places in a list and an array, beside its text
 _DURATION: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
 
 
@@ -47,28 +55,22 @@ def encode(sample: GoldenSample, types: Types, *, binary: bool) -> EncodedReques
     Raises:
         UnencodableError: JSON cannot represent one of the inputs.
     """
-    inputs: list[dict[str, Any]] = []
-    parts: list[bytes | memoryview] = []
-    for name, array in sample.feeds.items():
-        datatype = types.inputs[name]
-        tensor: dict[str, Any] = {
-            "name": name,
-            "datatype": datatype.name,
-            "shape": list(array.shape),
-        }
-        if binary:
-            part = encode_strings(array) if datatype.is_string else _bytes(array)
-            tensor["parameters"] = {"binary_data_size": len(part)}
-            parts.append(part)
-        else:
-            tensor["data"] = _json(name, array, datatype)
-        inputs.append(tensor)
     outputs = [
         {"name": name, "parameters": {"binary_data": True}} if binary else {"name": name}
         for name in sample.expected
     ]
+    if not binary:
+        return EncodedRequest(_json_parts(sample, types, outputs), None)
+    inputs: list[dict[str, Any]] = []
+    parts: list[bytes | memoryview] = []
+    for name, array in sample.feeds.items():
+        datatype = types.inputs[name]
+        part = encode_strings(array) if datatype.is_string else _bytes(array)
+        parameters = {"binary_data_size": len(part)}
+        inputs.append(_described(name, array, datatype) | {"parameters": parameters})
+        parts.append(part)
     header = orjson.dumps({"inputs": inputs, "outputs": outputs})
-    return EncodedRequest((header, *parts), len(header) if binary else None)
+    return EncodedRequest((header, *parts), len(header))
 
 
 def decode(
@@ -76,16 +78,19 @@ def decode(
     json_length: int | None,
     wanted: Mapping[str, Any] | None,
     types: Types,
+    most: int = JSON_BYTES,
 ) -> dict[str, NDArray[Any]]:
     """Return the outputs `wanted` of a response, each in its declared shape; None: all of `types`.
 
     Raises:
         ResponseError: it does not match the request.
+        TooLargeError: what is not binary would take more than `most` bytes.
     """
     if json_length is not None and not 0 < json_length <= len(body):
         raise ResponseError(f"declares {json_length} of its {len(body)} bytes as JSON")
     try:
-        document = orjson.loads(body if json_length is None else memoryview(body)[:json_length])
+        text = body if json_length is None else memoryview(body)[:json_length]
+        document, numbers = parse(text, most)
         tensors = {tensor["name"]: tensor for tensor in document["outputs"]}
     except (ValueError, KeyError, TypeError):
         raise ResponseError("is not a JSON object with outputs") from None
@@ -94,7 +99,10 @@ def decode(
     for name in types.outputs.keys() & tensors.keys() if wanted is None else wanted:
         if name not in tensors:
             raise ResponseError(f"has no output {name!r}")
-        arrays[name] = _read(name, tensors[name], types.outputs[name], body, places.get(name))
+        data = _Data(body, places.get(name), numbers, most)
+        arrays[name] = _read(name, tensors[name], types.outputs[name], data)
+        if name not in places:
+            most -= arrays[name].nbytes
     return arrays
 
 
@@ -125,13 +133,17 @@ def _places(tensors: Mapping[str, Any], at: int) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _read(
-    name: str,
-    tensor: dict[str, Any],
-    datatype: Datatype,
-    body: bytes | bytearray | memoryview,
-    place: tuple[int, int] | None,
-) -> NDArray[Any]:
+@dataclass(frozen=True, slots=True)
+class _Data:
+    """Where the elements of one output are."""
+
+    body: bytes | bytearray | memoryview
+    place: tuple[int, int] | None  # of the body; None: in the JSON
+    numbers: list[memoryview]  # arrays of the JSON, to which `data` refers
+    most: int  # bytes that they may take
+
+
+def _read(name: str, tensor: dict[str, Any], datatype: Datatype, data: _Data) -> NDArray[Any]:
     shape = tensor.get("shape")
     if (
         not isinstance(shape, list)
@@ -144,32 +156,62 @@ def _read(
             f"gives output {name!r} as {tensor.get('datatype')}, expected {datatype.name}"
         )
     try:
-        if place is None:
-            array = _from_json(tensor["data"], datatype)
-        elif datatype.is_string:
-            array = _from_strings(bytes(body[place[0] : place[1]]))
+        if data.place is None:
+            array = _from_json(tensor["data"], datatype, data)
         else:
-            array = np.frombuffer(memoryview(body)[place[0] : place[1]], datatype.dtype)
+            part = memoryview(data.body)[slice(*data.place)]
+            array = (
+                _from_strings(part, data.most)
+                if datatype.is_string
+                else np.frombuffer(part, datatype.dtype)
+            )
         return array.reshape(shape)
-    except (ValueError, TypeError, KeyError, OverflowError):
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError):
         raise ResponseError(
             f"gives output {name!r} other data than {math.prod(shape)} elements {datatype.name}"
         ) from None
 
 
-def _from_json(data: object, datatype: Datatype) -> NDArray[Any]:
+def _from_json(found: object, datatype: Datatype, data: _Data) -> NDArray[Any]:
     if datatype is BF16:
         raise ValueError
-    return np.asarray(data, datatype.dtype).ravel()  # null becomes NaN
+    if type(found) is not int:
+        return np.asarray(found, datatype.dtype).ravel()
+    return read_numbers(data.numbers[found], datatype.dtype, data.most)
 
 
-def _json(name: str, array: NDArray[Any], datatype: Datatype) -> list[Any]:
-    if datatype is BF16:
-        raise UnencodableError(f"input {name!r} is BF16, which JSON cannot represent")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise UnencodableError(f"input {name!r} has NaN or infinity, which JSON cannot represent")
-    data: list[Any] = array.ravel().tolist()
-    return data
+def _json_parts(
+    sample: GoldenSample, types: Types, outputs: list[dict[str, Any]]
+) -> tuple[bytes, ...]:
+    """Return a request that is JSON only."""
+    parts: list[bytes] = []
+    size = 0
+    for name, array in sample.feeds.items():
+        datatype = types.inputs[name]
+        if datatype is BF16:
+            raise UnencodableError(f"input {name!r} is BF16, which JSON cannot represent")
+        described = orjson.dumps(_described(name, array, datatype))[:-1]
+        parts += [b"," if parts else b'{"inputs":[', described, b',"data":[']
+        for part in _numbers(name, array):
+            parts.append(part)
+            size += len(part)
+            if size > JSON_BYTES:
+                why = f"the inputs take more than {JSON_BYTES >> 20} MiB as JSON"
+                raise UnencodableError(why)
+        parts.append(b"]}")
+    return (*parts, b'],"outputs":', orjson.dumps(outputs), b"}")
+
+
+def _numbers(name: str, array: NDArray[Any]) -> Iterator[bytes]:
+    try:
+        yield from write_numbers(array)
+    except ValueError:
+        why = f"input {name!r} has NaN or infinity, which JSON cannot represent"
+        raise UnencodableError(why) from None
+
+
+def _described(name: str, array: NDArray[Any], datatype: Datatype) -> dict[str, Any]:
+    return {"name": name, "datatype": datatype.name, "shape": list(array.shape)}
 
 
 def _bytes(array: NDArray[Any]) -> memoryview:
@@ -177,14 +219,17 @@ def _bytes(array: NDArray[Any]) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def _from_strings(data: bytes) -> NDArray[Any]:
+def _from_strings(data: memoryview, most: int) -> NDArray[Any]:
     found: list[str] = []
     at = 0
     while at < len(data):
         end = at + 4 + int.from_bytes(data[at : at + 4], "little")
         if end > len(data):
             raise ValueError
-        found.append(data[at + 4 : end].decode())
+        found.append(str(data[at + 4 : end], "utf-8"))
+        most -= _STRING_BYTES + 4 * (end - at - 4)
+        if most < 0:
+            raise TooLargeError(JSON_BYTES)
         at = end
     array = np.empty(len(found), object)
     array[:] = found

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Collection
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,7 @@ from enginewright_runtime.serve.exchanges import (
 )
 from enginewright_runtime.serve.sidecar.answer_change import change
 from enginewright_runtime.serve.sidecar.client import Client, ServerResponse, UnreachableError
+from enginewright_runtime.serve.sidecar.json_tensors import JSON_BYTES, TooLargeError
 from enginewright_runtime.serve.sidecar.protocol import ResponseError, decode
 from enginewright_runtime.serve.sidecar.samples import Types
 from enginewright_runtime.serve.sidecar.settings import SidecarSettings
@@ -50,6 +52,7 @@ class Shadow:
         varying: Collection[str],
         annotation: Path,
         settings: SidecarSettings,
+        memory: AbstractAsyncContextManager[None],
     ) -> None:
         """Create it.
 
@@ -61,6 +64,7 @@ class Shadow:
             varying: outputs that vary from run to run, which are not compared.
             annotation: the file with the operator's order.
             settings: intervals and limits.
+            memory: held while answers are compared.
         """
         self._own = own
         self._model = model
@@ -69,6 +73,7 @@ class Shadow:
         self._varying = frozenset(varying)
         self._annotation = annotation
         self._settings = settings
+        self._memory = memory
         self._canaries: dict[str, Client] = {}
         self._next = 0
         self._totals: ShadowTotals | None = None
@@ -80,7 +85,10 @@ class Shadow:
         return self._totals.document if self._totals else None
 
     async def step(self) -> float:
-        """Compare the next request if there is an order; return the seconds until the next step."""
+        """Compare the next request if there is an order; return the seconds until the next step.
+
+        Its answers are decoded only if the memory suffices that the sidecar has beside its own.
+        """
         order = self._order()
         if order is None:
             self.close()
@@ -94,15 +102,22 @@ class Shadow:
         except (UnreachableError, KeyError, ValueError):  # starting, or not our server
             return self._settings.release_interval
         totals = self._begin(order.revision, head.dropped)
-        totals.not_kept = max(0, head.dropped - self._earlier)
+        totals.dropped["NotKept"] = max(0, head.dropped - self._earlier)
         if not head.request:
             return self._settings.shadow_interval
         body = memoryview(response.body)
         request, answer = body[: head.request], body[head.request :]
         theirs = await self._ask(order, totals, request, head.request_json)
         if theirs is not None:
-            found = await asyncio.to_thread(self._compare, answer, head.answer_json, theirs)
-            totals.add(found)
+            try:
+                async with self._memory:
+                    found = await asyncio.to_thread(self._compare, answer, head.answer_json, theirs)
+            except TooLargeError as error:
+                if not totals.dropped["TooLarge"]:
+                    _log.warning("an answer is not compared with the canary's: it %s", error)
+                totals.dropped["TooLarge"] += 1
+            else:
+                totals.add(found)
         worked = time.process_time() - began
         return worked * (1 / self._settings.probing_own_share - 1)
 
@@ -148,7 +163,7 @@ class Shadow:
         except UnreachableError:
             ready = None
         if ready is None or ready.status != 200:
-            totals.busy += 1
+            totals.dropped["CanaryNotReady"] += 1
             return None
         headers = f"{HEADER}: 1\r\n"
         if json_length is not None:
@@ -162,7 +177,7 @@ class Shadow:
         if response.status == 200:
             return response
         if response.status in _BUSY:
-            totals.busy += 1
+            totals.dropped["CanaryBusy"] += 1
         elif response.status in _REJECTED:
             totals.rejected += 1
         else:
@@ -185,14 +200,15 @@ class Shadow:
     ) -> list[OutputChange]:
         """Return how the outputs differ; called in a thread, since large ones take long."""
         wanted = self._types.outputs.keys() - self._varying
-        own = decode(answer, json_length, None, self._types)
+        own = decode(answer, json_length, None, self._types, JSON_BYTES // 2)
         own = {name: array for name, array in own.items() if name in wanted}
         length = theirs.headers.get(_JSON_LENGTH, b"")
         try:
             json_length = int(length) if length.isdigit() else None
             others = decode(theirs.body, json_length, own, self._types)
-        except ResponseError:
-            form = "the canary's answer has another type"
+        except (ResponseError, TooLargeError) as error:
+            is_large = isinstance(error, TooLargeError)  # twice as large as ours at least
+            form = f"the canary's answer {error if is_large else 'has another type'}"
             return [OutputChange(name=name[:TEXT_LENGTH], form=form) for name in own]
         return [
             change(name, array, others[name], type_name(self._types.outputs[name]))

@@ -3,10 +3,17 @@
 Only figures of bounded number are kept, nothing of a request or an answer.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from enginewright.contract.measurements import OUTPUTS, OutputChange, ShadowComparison, ShadowOutput
+from enginewright.contract.measurements import (
+    OUTPUTS,
+    DropReason,
+    OutputChange,
+    ShadowComparison,
+    ShadowOutput,
+)
 
 
 @dataclass(slots=True)
@@ -55,8 +62,7 @@ class ShadowTotals:
         self.revision = revision
         self.rejected = 0
         self.failed = 0
-        self.busy = 0  # requests that the canary did not run, for it was busy or not ready
-        self.not_kept = 0  # chosen requests that our own server did not keep
+        self.dropped: Counter[DropReason] = Counter()
         self._compared = 0
         self._outputs: dict[str, _Totals] = {}
 
@@ -76,6 +82,7 @@ class ShadowTotals:
             compared=self._compared,
             rejected=self.rejected,
             failed=self.failed,
-            dropped=self.busy + self.not_kept,
+            dropped=self.dropped.total(),
+            dropped_by={reason: count for reason, count in self.dropped.items() if count},
             outputs=tuple(sorted(found[:OUTPUTS], key=lambda each: each.name)),
         )
