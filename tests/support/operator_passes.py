@@ -50,7 +50,7 @@ class Sidecars:
 
     measured: dict[str, Measurements] = field(default_factory=dict)  # by pod; absent: it starts
 
-    async def get(self, pod: PodAddress, path: str, query: str = "") -> bytes:  # noqa: ARG002
+    async def get(self, pod: PodAddress, path: str, query: str = "") -> bytes:  # noqa: ARG002 - PodHttp has them
         if pod.name not in self.measured:
             raise NoAnswer
         return self.measured[pod.name].to_json().encode()
