@@ -119,16 +119,32 @@ def test_golden_samples_whose_inputs_have_changed_are_left_out_and_named() -> No
     assert (found.state, found.notes) == ("failed", ())
 
 
-def test_if_no_golden_sample_is_the_same_requests_are_waited_for() -> None:
+def test_if_no_golden_sample_is_the_same_requests_decide() -> None:
     stable, canary = pod(of_sample(1, "min", "a")), pod(of_sample(2, "min", "b"))
-    found = compare([stable], [canary], limits())
-    assert found.state == "inconclusive"
+    few = [pod(*each.latencies, measured(seed, 30)) for seed, each in enumerate((stable, canary))]
+    found = compare(few[:1], [canary], limits())
+    assert found.state == "inconclusive", "clients use the model"
     assert "'min'" in found.waits_for
     assert joined([found, found]).notes == found.notes
-    requests = [
-        pod(*each.latencies, measured(seed, 200)) for seed, each in enumerate((stable, canary))
-    ]
-    assert compare(requests[:1], requests[1:], limits()).state == "passed"
+    many = [pod(*each.latencies, measured(seed, 200)) for seed, each in enumerate((stable, canary))]
+    found = compare(many[:1], many[1:], limits())
+    assert (found.state, found.basis) == (
+        "passed",
+        "latency compared by 200 requests of each revision",
+    )
+
+
+def test_an_idle_model_of_other_golden_samples_passes_and_says_why() -> None:
+    found = compare([pod(of_sample(1, "min", "a"))], [pod(of_sample(2, "min", "b"))], limits())
+    assert found.state == "passed"
+    assert found.basis.startswith("no requests came, and ")
+    assert "'min'" in found.basis
+
+
+def test_what_an_idle_model_is_promoted_for_is_said() -> None:
+    found = compare([pod(of_sample(1, "min", "a"))], [pod(of_sample(2, "min", "a"))], limits())
+    said = "no requests came; latency compared by 200 golden inferences of each revision"
+    assert (found.state, found.basis) == ("passed", said)
 
 
 @pytest.mark.parametrize("known", [("a", ""), ("", "a"), ("", "")])

@@ -478,6 +478,16 @@ def test_without_a_device_the_canary_waits_and_says_what_is_missing() -> None:
     assert world.conditions()["Available"][0] == "True"
 
 
+def test_an_event_says_by_what_a_revision_was_promoted() -> None:
+    world = analysing().later(seconds=101)
+    assert phase(world) == "Promoting"
+    (found,) = [each for each in world.events if each.reason == "Promoted"]
+    assert world.status["revision"] in found.message
+    assert "golden inferences" in found.message
+    world.later(seconds=30).all_available()
+    assert [each.reason for each in world.events].count("Promoted") == 1
+
+
 def test_a_canary_makes_way_for_the_pods_that_replace_the_serving_ones() -> None:
     """In a cluster with a device to spare, not with two."""
     world = analysing().later(seconds=101)

@@ -25,7 +25,7 @@ from statistics import median
 from typing import Final
 
 from enginewright.analysis.result import AnalysisLimits, AnalysisResult, Figure, State
-from enginewright.analysis.series import Arm, Key, Pair, other_inputs, pairs, pooled
+from enginewright.analysis.series import Arm, Key, Pair, are_idle, other_inputs, pairs, pooled
 from enginewright.analysis.shift import Shift, shift
 from enginewright.contract.measurements import Measurements
 from enginewright.contract.reasons import Reason
@@ -62,7 +62,10 @@ def compare_latency(
     if total.count >= limits.min_samples or (
         tests and all(each.state == "passed" for each in tests)
     ):
-        return AnalysisResult("passed", figures=figures, notes=notes)
+        return AnalysisResult("passed", figures=figures, notes=notes, basis=_basis(series))
+    if not series and notes and are_idle(stable, canary):
+        basis = f"no requests came, and {'; '.join(notes)}"
+        return AnalysisResult("passed", notes=notes, basis=basis)
     waits_for = _waits_for(series, total, limits)
     if not series and notes:
         waits_for = f"{waits_for} ({'; '.join(notes)})"
@@ -169,6 +172,16 @@ def _left_out(names: Sequence[str]) -> tuple[str, ...]:
     return (
         f"the inputs of golden samples {shown} have changed, so their latencies are not compared",
     )
+
+
+def _basis(series: Mapping[Key, Pair]) -> str:
+    counts = {
+        what: sum(pair.count for (source, _), pair in series.items() if source == origin)
+        for origin, what in (("requests", "requests"), ("golden", "golden inferences"))
+    }
+    compared = " and ".join(f"{count} {what}" for what, count in counts.items() if count)
+    idle = "" if counts["requests"] else "no requests came; "
+    return f"{idle}latency compared by {compared} of each revision"
 
 
 def _waits_for(series: Mapping[Key, Pair], total: Pair, limits: AnalysisLimits) -> str:

@@ -44,6 +44,7 @@ class AnalysisResult:
     waits_for: str = ""  # of "inconclusive", such as "latency: 40 of 100 measurements of ..."
     figures: tuple[Figure, ...] = ()
     notes: tuple[str, ...] = ()  # what was left out, and why
+    basis: str = ""  # of "passed": what was compared, such as "latency of 200 requests of ..."
 
 
 def joined(parts: Iterable[AnalysisResult]) -> AnalysisResult:
@@ -53,7 +54,8 @@ def joined(parts: Iterable[AnalysisResult]) -> AnalysisResult:
     waits_for = "; ".join(part.waits_for for part in parts if part.waits_for)
     figures = tuple(each for part in parts for each in part.figures)
     notes = tuple(dict.fromkeys(each for part in parts for each in part.notes))
+    basis = "; ".join(dict.fromkeys(part.basis for part in parts if part.basis))
     if findings:
         return AnalysisResult("failed", findings=findings, figures=figures, notes=notes)
     state: State = "inconclusive" if waits_for else "passed"
-    return AnalysisResult(state, waits_for=waits_for, figures=figures, notes=notes)
+    return AnalysisResult(state, waits_for=waits_for, figures=figures, notes=notes, basis=basis)

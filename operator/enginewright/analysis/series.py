@@ -58,6 +58,13 @@ def pairs(stable: Sequence[Measurements], canary: Sequence[Measurements]) -> dic
     }
 
 
+def are_idle(stable: Sequence[Measurements], canary: Sequence[Measurements]) -> bool:
+    """Return whether neither revision has served enough requests for one median since the new one's start."""
+    start = start_of(canary)
+    arms = [_arms(each, start) for each in (stable, canary)]
+    return not any(source == "requests" for arm in arms for source, _ in arm)
+
+
 def other_inputs(stable: Sequence[Measurements], canary: Sequence[Measurements]) -> list[str]:
     """Return the golden samples of both revisions whose inputs are known to differ."""
     arms = [_inputs(each) for each in (stable, canary)]

@@ -71,7 +71,7 @@ class StatusReason(StrEnum):
     )
     ROLLED_BACK = "RolledBack"  # a new revision failed, and the last good one serves
     ROLLED_BACK_BY_USER = "RolledBackByUser"  # a user requested it by an annotation
-    PROMOTED = "Promoted"  # an Event: a new revision serves with all its pods
+    PROMOTED = "Promoted"  # an Event: a new revision replaces the serving one, by what was compared
     IMAGE_KEPT = "ImageKept"  # an Event: the model does not run right with a new runtime image, and keeps its own
     FLEET_STOPPED = "FleetStopped"  # an Event: too many models do not run right with a new image
     REFRESHED = "Refreshed"  # an Event: the source was fetched again

@@ -79,6 +79,7 @@ class BringUp:
     ] = ()  # that have the Service select the canary's pods, or not
     shadow: tuple[MetadataIntent, ...] = ()  # that have serving pods send it copies, or stop it
     requeue_after: float | None = None  # seconds
+    promoted_for: str = ""  # what its analysis has compared, if it is promoted from now on
 
     def deployments(self, facts: Facts) -> Iterator[dict[str, Any]]:
         """Yield the canary's Deployments."""
@@ -145,11 +146,12 @@ def bring_up(
     shadowed = shadow.is_compared(facts, stable, wanted.name)
     left = _left(facts, wanted.name, since)
     measured = _compared(facts, wanted, stable)
+    direct = direct or not planned
     stage = advance(
         known,
         Seen(
             held=wait is not None,
-            direct=direct or not planned,
+            direct=direct,
             available=_is_available(facts, wanted.name, planned),
             analysis=analysis.state,
             shadowed=shadowed,
@@ -198,6 +200,7 @@ def bring_up(
         labels=tuple(_labels(facts, wanted.name if _is_behind_service(facts, stage) else "")),
         shadow=tuple(shadow.orders(facts, stable, wanted.name if mirrors else "")),
         requeue_after=None if awaits_pods else _requeue_after(stage, left),
+        promoted_for="" if direct else _promoted_for(known, stage, analysis),
     )
 
 
@@ -245,6 +248,14 @@ def _stage(
     if applied and before.phase is TargetPhase.ANALYZING:
         return Stage(TargetPhase.PROMOTING)
     return Stage(before.phase, before.step)
+
+
+def _promoted_for(known: Stage | None, stage: Stage, analysis: AnalysisResult) -> str:
+    """Return what a promotion from now on is based on; empty: none is."""
+    passes = known is not None and known.phase is TargetPhase.ANALYZING
+    if not passes or stage.phase is not TargetPhase.PROMOTING:
+        return ""
+    return analysis.basis or "no serving pod has measurements to compare with"
 
 
 def _was_not_promoted(known: Stage | None) -> bool:

@@ -122,7 +122,7 @@ def _assemble(
         metadata=rollout.metadata,
         rolled_back=rollout.newly_rejected(facts),
         status=status.manifest(),
-        events=(*_events(facts, status), *tried.events),
+        events=(*_events(facts, status), *_of_promotion(rollout), *tried.events),
         requeue_after=_requeue_after(jobs, engines, tried, rollout),
         hand_over=rollout.hand_over,
     )
@@ -301,6 +301,15 @@ def _events(facts: Facts, status: InferenceModelStatus) -> tuple[EventIntent, ..
     if route and is_refused and _changed(facts.model.status, route):
         events.append(EventIntent("Warning", route.reason, route.message))
     return tuple(events)
+
+
+def _of_promotion(rollout: RolloutPlan) -> list[EventIntent]:
+    """Return an Event when a canary's analysis has passed."""
+    brought = rollout.bring_up
+    if brought is None or not brought.promoted_for:
+        return []
+    message = f"revision {brought.revision.name} replaces the serving one: {brought.promoted_for}"
+    return [EventIntent("Normal", StatusReason.PROMOTED, message)]
 
 
 def _of_refresh(before: SourceState | None, now: SourceState | None) -> list[EventIntent]:
