@@ -2,11 +2,15 @@
 # ruff: noqa: PLC0415 - each stage's libraries are imported with it
 
 from collections.abc import Callable
+from typing import Final
 
 from enginewright.contract.report import StageReport
 from enginewright.contract.task import EngineTask, PrepareTask
 
+from enginewright_runtime.core.handoff import Unchanged
 from enginewright_runtime.core.paths import Paths
+
+_ENDS: Final = ("fetch", "publish")  # find sources unchanged, and report what was published before
 
 
 def prepare_stage(name: str) -> Callable[[PrepareTask, Paths], StageReport]:
@@ -26,7 +30,20 @@ def prepare_stage(name: str) -> Callable[[PrepareTask, Paths], StageReport]:
             from enginewright_runtime.prepare.publish import run
         case _:
             raise ValueError(f"there is no stage {name}")
-    return run
+    return run if name in _ENDS else _unless_unchanged(name, run)
+
+
+def _unless_unchanged(
+    name: str, run: Callable[[PrepareTask, Paths], StageReport]
+) -> Callable[[PrepareTask, Paths], StageReport]:
+    """Return a stage that does nothing where a refresh has found the sources unchanged."""
+
+    def run_or_not(task: PrepareTask, paths: Paths) -> StageReport:
+        if Unchanged.find(paths.work) is None:
+            return run(task, paths)
+        return StageReport(stage=name, ok=True, message="the sources are unchanged")
+
+    return run_or_not
 
 
 def engine_stage(name: str) -> Callable[[EngineTask, Paths], StageReport]:

@@ -1,5 +1,6 @@
 """A TCP proxy that cuts connections at a given point, in front of any real server."""
 
+import re
 import socket
 import threading
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 _CHUNK = 16384
+_REQUEST = re.compile(rb"^([A-Z]+ \S+) HTTP/1\.1\r$", re.MULTILINE)
 
 
 class Cutter:
@@ -35,6 +37,7 @@ class Cutter:
         self._silent: set[socket.socket] = set()
         self.answered: dict[socket.socket, int] = {}  # bytes by connection
         self.cuts = 0
+        self.requests: list[str] = []  # method and path of every request
 
     @property
     def url(self) -> str:
@@ -77,7 +80,7 @@ class Cutter:
     def _forward(self, client: socket.socket) -> None:
         with client, socket.create_connection(self._to, 10) as server:
             self._open += [client, server]
-            asking = threading.Thread(target=_pump, args=(client, server), daemon=True)
+            asking = threading.Thread(target=self._pump, args=(client, server), daemon=True)
             asking.start()
             sent = 0
             with suppress(OSError):
@@ -102,8 +105,8 @@ class Cutter:
         self._on_cut()
         return True
 
-
-def _pump(reader: socket.socket, writer: socket.socket) -> None:
-    with suppress(OSError):
-        while chunk := reader.recv(_CHUNK):
-            writer.sendall(chunk)
+    def _pump(self, reader: socket.socket, writer: socket.socket) -> None:
+        with suppress(OSError):
+            while chunk := reader.recv(_CHUNK):
+                self.requests += [line.decode() for line in _REQUEST.findall(chunk)]
+                writer.sendall(chunk)

@@ -27,6 +27,7 @@ class Hub:
     """Repository org/model (or a data set org/data) with these files."""
 
     files: Mapping[str, bytes]
+    commit: str = COMMIT  # of every revision
     private: bool = False
     corrupt: bool = False  # the content network sends something else
     # answers a request for a list, by its cursor, in the place of the files; returns entries and the next cursor
@@ -59,17 +60,17 @@ class Hub:
             return 401, {"X-Error-Message": "Access to model org/model is restricted"}, b""
         path = urlsplit(seen.path).path
         if found := re.fullmatch(r"/api/(?:models|datasets)/org/\w+/revision/(.+)", path):
-            known = unquote(found.group(1)) in {"main", "v1.0", "refs/pr/7", COMMIT}
+            known = unquote(found.group(1)) in {"main", "v1.0", "refs/pr/7", self.commit}
             missing = {"X-Error-Code": "RevisionNotFound"}
-            return _json({"sha": COMMIT}) if known else (404, missing, b"")
-        if path.endswith(f"/paths-info/{COMMIT}"):
+            return _json({"sha": self.commit}) if known else (404, missing, b"")
+        if path.endswith(f"/paths-info/{self.commit}"):
             paths = json.loads(seen.body)["paths"]
             return _json([entry for path in paths if (entry := self._entry(path))])
         if found := re.fullmatch(
-            rf"/api/(?:models|datasets)/org/\w+/tree/{COMMIT}(?:/(.*))?", path
+            rf"/api/(?:models|datasets)/org/\w+/tree/{self.commit}(?:/(.*))?", path
         ):
             return self._tree(unquote(found.group(1) or ""), seen.path)
-        if found := re.fullmatch(rf"/(?:datasets/)?org/\w+/resolve/{COMMIT}/(.+)", path):
+        if found := re.fullmatch(rf"/(?:datasets/)?org/\w+/resolve/{self.commit}/(.+)", path):
             return self._resolve(unquote(found.group(1)))
         return 404, {"X-Error-Message": "Repository not found"}, b""
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
@@ -85,7 +86,9 @@ class SourceServers:
         """Put objects into a bucket of Google's storage."""
         base = self.addresses["gcs"]
         body = json.dumps({"name": bucket}).encode()
-        _send("POST", f"{base}/storage/v1/b?project=tests", body, Content_Type="application/json")
+        with _existing():
+            url = f"{base}/storage/v1/b?project=tests"
+            _send("POST", url, body, Content_Type="application/json")
         for key, content in files.items():
             url = (
                 f"{base}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={quote(key, safe='')}"
@@ -98,14 +101,15 @@ class SourceServers:
         resource = f"/{AZURE_ACCOUNT}/{AZURE_ACCOUNT}/{container}\nrestype:container"
         signed = "PUT" + "\n" * 12 + f"x-ms-date:{date}\nx-ms-version:{version}\n{resource}"
         mac = hmac.new(base64.b64decode(AZURE_KEY), signed.encode(), hashlib.sha256)
-        _send(
-            "PUT",
-            f"{self.addresses['azure']}/{container}?restype=container",
-            b"",
-            x_ms_date=date,
-            x_ms_version=version,
-            Authorization=f"SharedKey {AZURE_ACCOUNT}:{base64.b64encode(mac.digest()).decode()}",
-        )
+        with _existing():
+            _send(
+                "PUT",
+                f"{self.addresses['azure']}/{container}?restype=container",
+                b"",
+                x_ms_date=date,
+                x_ms_version=version,
+                Authorization=f"SharedKey {AZURE_ACCOUNT}:{base64.b64encode(mac.digest()).decode()}",
+            )
         store = AzureStore(
             container,
             account_name=AZURE_ACCOUNT,
@@ -259,6 +263,16 @@ def _answers(port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+@contextmanager
+def _existing() -> Iterator[None]:
+    """Accept that a bucket exists already."""
+    try:
+        yield
+    except HTTPError as error:
+        if error.code != 409:
+            raise
 
 
 def _send(method: str, url: str, body: bytes, **headers: str) -> Mapping[str, str]:

@@ -32,7 +32,10 @@ class _Handler(BaseHTTPRequestHandler):
         seen = Seen(self.command, self.path, dict(self.headers), self.rfile.read(length))
         self.server.seen.append(seen)
         status, headers, body = self.server.answer(seen)
-        self.send_response(status)
+        if "Date" in headers:
+            self.send_response_only(status)
+        else:
+            self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))

@@ -46,7 +46,7 @@ def loses_artifact(world: World) -> World:
 
 def test_the_first_fetch_takes_what_there_is_and_pins_it() -> None:
     world = World().settle()
-    assert task(world).pinned == {}
+    assert (task(world).pinned, task(world).fetched) == ({}, {})
     world.job_succeeds()
     assert world.status["source"]["pins"] == [{"name": "model", **FIRST, "digest": DIGEST}]
 
@@ -56,7 +56,7 @@ def test_the_first_fetch_takes_what_there_is_and_pins_it() -> None:
 #   `SourceChanged`, "revision … keeps serving"
 def test_a_lost_artefact_comes_back_from_the_same_bytes_or_not_at_all() -> None:
     world = loses_artifact(serving())
-    assert task(world).pinned == {"model": DIGEST}
+    assert (task(world).pinned, task(world).fetched) == ({"model": DIGEST}, {}), "it is downloaded"
     world.job_fails(Reason.SOURCE_CHANGED, stage="fetch")
     assert world.conditions()["Ready"] == ("False", "SourceChanged")
     assert world.conditions()["Stalled"][0] == "True"
@@ -169,6 +169,7 @@ def test_what_an_earlier_version_has_prepared_is_pinned_and_not_prepared_again()
 def test_a_refresh_goes_on_beside_what_serves_and_takes_over() -> None:
     world = serving().annotate(REFRESH, "1")
     assert task(world).pinned == {}
+    assert task(world).fetched == {"model": DIGEST}, "an unchanged version is not downloaded"
     assert world.conditions()["Ready"] == ("True", "Serving")
     world.job_succeeds(LATER)
     assert key(world) == "a" * 64, "until the new revision is there"
@@ -184,6 +185,16 @@ def test_a_refresh_that_finds_the_same_restarts_nothing() -> None:
     world.annotate(REFRESH, "1").job_succeeds()
     assert world.the("Deployment")["metadata"]["generation"] == before
     assert world.events[-1].message == "refreshed the source: no change"
+
+
+def test_a_refresh_compares_with_the_digests_of_the_addresses_that_the_spec_names_now() -> None:
+    samples = {"samples": {"uri": "https://models.example/samples.npz"}}
+    world = World(parity=samples).settle()
+    made = published().model_copy(update={"data": {"samples": "5" * 64}})
+    world.job_succeeds(made).all_available().annotate(REFRESH, "1")
+    assert task(world).fetched == {"model": DIGEST, "samples": "5" * 64}
+    world.edit(source=OTHER)
+    assert "model" not in task(world).fetched
 
 
 def test_a_refresh_is_done_once() -> None:

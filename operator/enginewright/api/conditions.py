@@ -74,7 +74,7 @@ class StatusReason(StrEnum):
     PROMOTED = "Promoted"  # an Event: a new revision replaces the serving one, by what was compared
     IMAGE_KEPT = "ImageKept"  # an Event: the model does not run right with a new runtime image, and keeps its own
     FLEET_STOPPED = "FleetStopped"  # an Event: too many models do not run right with a new image
-    REFRESHED = "Refreshed"  # an Event: the source was fetched again
+    REFRESHED = "Refreshed"  # an Event: a refresh of the source has finished
     EDIT_UNDONE = "EditUndone"  # an Event: somebody's edit of an object was reverted
     GATEWAY_API_MISSING = (
         "GatewayAPIMissing"  # the model asks for a route, and the cluster has no HTTPRoutes

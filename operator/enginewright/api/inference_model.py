@@ -78,7 +78,7 @@ class Source(ApiModel):
             "write 0s for never, or an interval of at least 1m",
         ),
     ] = "0s"
-    """Interval at which the model's addresses are fetched again, such as 24h: changed content is prepared, verified and rolled out. 0s: only when the annotation enginewright.dev/refresh changes."""
+    """Interval at which the model's addresses are looked at again, such as 24h: changed content is fetched, prepared, verified and rolled out. 0s: only when the annotation enginewright.dev/refresh changes."""
 
 
 class ExtensionSpec(ApiModel):

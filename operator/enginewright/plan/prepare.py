@@ -200,6 +200,7 @@ def _job(facts: Facts, target: Target, name: str) -> dict[str, Any]:
                 source_uri=spec.source.uri,
                 source_sha256=spec.source.sha256,
                 pinned=dict(target.source.pinned),
+                fetched=dict(target.source.fetched),
                 recipe=target.recipe,
             ),
             deadline_seconds=target.deadline_seconds,

@@ -6,9 +6,9 @@ from enginewright.api.inference_model_status import SourceState
 from enginewright.plan.prepare import PrepareOutcome, is_prepared, prepare
 from enginewright.plan.resolve import Target, resolve
 from enginewright.plan.sources import (
-    PinnedSource,
     fetched,
     refresh_failed,
+    refreshed_source,
     seconds_to_refresh,
     wanted_refresh,
 )
@@ -28,7 +28,7 @@ class Preparing:
 def prepare_and_refresh(facts: Facts, target: Target) -> Preparing:
     """Return the state of preparing the pinned content, or that of a refresh."""
     wanted = wanted_refresh(facts)
-    resolved = resolve(facts, PinnedSource(refresh=wanted)) if wanted else None
+    resolved = resolve(facts, refreshed_source(facts, wanted)) if wanted else None
     refreshed = resolved if isinstance(resolved, Target) else None
     if is_prepared(facts, target):
         return _refresh_in_background(facts, target, refreshed)

@@ -30,6 +30,7 @@ class PinnedSource:
 
     pinned: Mapping[str, str] = field(default_factory=dict)  # digests by name; absent: any
     refresh: str = ""  # the refresh that requests it; empty: none
+    fetched: Mapping[str, str] = field(default_factory=dict)  # of a refresh: digests before it
 
 
 def known_source(facts: Facts) -> PinnedSource:
@@ -44,6 +45,11 @@ def known_source(facts: Facts) -> PinnedSource:
         refresh = refresh if pinned else each.refresh
         pinned = pins | pinned  # samples or calibration data may be pinned by an older entry
     return PinnedSource(pinned, refresh)
+
+
+def refreshed_source(facts: Facts, refresh: str) -> PinnedSource:
+    """Return what a refresh fetches: any content, if it is not what was fetched before."""
+    return PinnedSource(refresh=refresh, fetched=known_source(facts).pinned)
 
 
 def _known(facts: Facts) -> Iterator[FetchedSource | KeptSource]:

@@ -21,6 +21,8 @@ class Copied:
     sha256: str
     size_bytes: int
     version: str | None = None  # the source's identifier of this content, such as etag "1"
+    # what `ModelSource.head` returns while the content is unchanged; None: nothing to rely on
+    validator: str | None = None
 
 
 def copy(

@@ -52,6 +52,20 @@ class Handoff(Message):
             ) from error
 
     @classmethod
+    def find(cls, work: Path) -> Self | None:
+        """Return the result of an earlier stage; None: it left none.
+
+        Raises:
+            StageFailure: InternalError, if it cannot be read.
+        """
+        return cls.read(work) if (work / cls._file()).exists() else None
+
+    @classmethod
+    def remove(cls, work: Path) -> None:
+        """Remove the result of an earlier attempt."""
+        (work / cls._file()).unlink(missing_ok=True)
+
+    @classmethod
     def _file(cls) -> str:
         return f"{cls.__name__.lower()}.json"
 
@@ -63,6 +77,13 @@ class Fetched(Handoff):
     model_digest: str
     samples: bool  # whether there is a samples file
     calibration: str | None = None  # digest of the calibration data; None: there is none
+
+
+class Unchanged(Handoff):
+    """The result of `fetch` instead, where a refresh has nothing to do: later stages do nothing."""
+
+    key: str  # of the prepared model in the store
+    data: dict[str, str]  # digests of samples and calibration data
 
 
 class Validated(Handoff):

@@ -21,6 +21,7 @@ from enginewright_runtime.core.handoff import (
     Fetched,
     Golden,
     Quantized,
+    Unchanged,
     Validated,
 )
 from enginewright_runtime.core.logs import format_bytes
@@ -36,6 +37,7 @@ from enginewright_runtime.session.extensions.libraries import files_of
 from enginewright_runtime.store import Store
 
 _GOLDEN: Final = (f"{GOLDEN_FOLDER}/{INPUTS}", f"{GOLDEN_FOLDER}/{OUTPUTS}")
+_STORED_FOLDER: Final = "stored"  # golden samples of an unchanged model, from the store
 _EXPECTED: Final = f"{GOLDEN_FOLDER}/{EXPECTED}"
 
 
@@ -45,6 +47,8 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     Raises:
         StageFailure: StoreUnavailable.
     """
+    if unchanged := Unchanged.find(paths.work):
+        return _published_before(unchanged, paths)
     fetched = Fetched.read(paths.work)
     validated = Validated.read(paths.work)
     golden = Golden.read(paths.work)
@@ -96,15 +100,30 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     proofs = (*_GOLDEN, _EXPECTED) if golden.expected else _GOLDEN
     files |= {name: paths.work / name for name in proofs} | files_of(served / MODEL_NAME)
     manifest, cached = Store(paths.store).publish(key, files, describe)
-    size = sum(file.size_bytes for file in manifest.files)
     signature = manifest.signature or signature_of(served / MODEL_NAME, declared, task.recipe)
+    manifest = manifest.model_copy(update={"signature": signature})
+    return _report(manifest, paths.work / _GOLDEN[1], data, cached=cached)
+
+
+def _published_before(unchanged: Unchanged, paths: Paths) -> StageReport:
+    """Report the prepared model in the store."""
+    folder = paths.work / _STORED_FOLDER
+    manifest = Store(paths.store).read_golden(unchanged.key, folder)
+    return _report(manifest, folder / manifest.golden_outputs, unchanged.data, cached=True)
+
+
+def _report(
+    manifest: Manifest, outputs: Path, data: dict[str, str], *, cached: bool
+) -> StageReport:
+    """Return the report of a prepared model in the store; `outputs`: file of its golden outputs."""
+    size = sum(file.size_bytes for file in manifest.files)
     state = "the store already had" if cached else "published"
     return StageReport(
         stage="publish",
         ok=True,
-        message=f"{state} prepared model {key[:12]}, {format_bytes(size)}",
+        message=f"{state} prepared model {manifest.key[:12]}, {format_bytes(size)}",
         published=Published(
-            key=key,
+            key=manifest.key,
             model_digest=manifest.model_digest,
             opset=manifest.opset,
             ir_version=manifest.ir_version,
@@ -113,9 +132,9 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
             cached=cached,
             precision=manifest.precision,
             changes=_in_short(manifest.changes),
-            golden_output_bytes=_largest_outputs(paths.work / _GOLDEN[1]),
+            golden_output_bytes=_largest_outputs(outputs),
             data=data,
-            signature=signature,
+            signature=manifest.signature,
         ),
         facts={"manifest": manifest.model_dump(mode="json")},
     )

@@ -28,6 +28,7 @@ class Entry:
 
     path: str  # relative to the folder, with /
     size: int | None = None  # bytes; None: unknown
+    validator: str | None = None  # as `ModelSource.head` returns it; None: not listed
 
 
 class ModelSource(ABC):
@@ -38,6 +39,23 @@ class ModelSource(ABC):
     @property
     def pin(self) -> str | None:
         """Return the commit or digest that a tag or branch resolved to, after `find` was called."""
+        return None
+
+    def current_pin(self) -> str | None:
+        """Return what `pin` would be now, by one request for metadata; None: it cannot be found out."""
+        return None
+
+    def head(self, path: str) -> str | None:
+        """Return the validator of a file's content now, by a request for metadata, after `find`.
+
+        Args:
+            path: as of `copy`.
+
+        Returns:
+            Another text for other content, as far as the server's versions can be relied upon;
+            None: it cannot be found out.
+        """
+        del path
         return None
 
     @abstractmethod

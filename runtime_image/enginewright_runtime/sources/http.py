@@ -28,6 +28,12 @@ class HttpSource(WebSource):
         return self._name
 
     @override
+    def head(self, path: str) -> str | None:
+        """Return ETag or date of a file."""
+        answer = self._web.head(self._locate(path).url)
+        return answer.validator if answer else None
+
+    @override
     def _entries(self, *, deep: bool) -> list[Entry]:
         del deep
         raise unreachable(f"{self.shown} cannot be listed", "name the file, or an archive of them")

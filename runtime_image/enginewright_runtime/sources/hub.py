@@ -9,12 +9,14 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from pathlib import PurePosixPath
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from typing_extensions import override
 
+from enginewright_runtime.core.digests import Copied
 from enginewright_runtime.sources.base import (
     MOST_FILES,
     Entry,
@@ -24,6 +26,7 @@ from enginewright_runtime.sources.base import (
     unreachable,
 )
 from enginewright_runtime.sources.credentials import Secret
+from enginewright_runtime.sources.quota import DiskQuota
 from enginewright_runtime.sources.web import Constant, Web, shown
 from enginewright_runtime.sources.web_source import Located, WebSource
 
@@ -75,6 +78,20 @@ class HubSource(WebSource):
         return f"commit {self._commit}" if self._commit else None
 
     @override
+    def current_pin(self) -> str | None:
+        """Return the commit, by one request."""
+        self._commit = self._resolve()
+        return self.pin
+
+    @override
+    def head(self, path: str) -> str | None:
+        """Return the digest of a large file, which the hub lists."""
+        full_path = joined(self._folder, path)
+        if full_path not in self._digests:
+            self._look_up(full_path)
+        return _listed_digest(self._digests.get(full_path))
+
+    @override
     def find(self) -> str | None:
         """Resolve the revision, and look up the path."""
         self._commit = self._resolve()
@@ -95,7 +112,9 @@ class HubSource(WebSource):
         for entry in self._listed(deep=deep):
             if entry.get("type") == "file":
                 self._remember(entry)
-                yield Entry(str(entry["path"]).removeprefix(prefix), entry.get("size"))
+                path = str(entry["path"])
+                digest = _listed_digest(self._digests[path])
+                yield Entry(path.removeprefix(prefix), entry.get("size"), digest)
                 continue
             folders += 1
             if folders > MOST_FILES:
@@ -120,6 +139,12 @@ class HubSource(WebSource):
                     f"name the file, or write another {_ENDPOINT_KEY}",
                 )
         raise unreachable(f"{self.shown} is listed on more than {_MOST_PAGES} pages", _SMALLER)
+
+    @override
+    def copy(self, path: str, target: Path, quota: DiskQuota) -> Copied:
+        """Download a file; its validator is the digest that the hub lists."""
+        copied = super().copy(path, target, quota)
+        return replace(copied, validator=_listed_digest(self._digests[joined(self._folder, path)]))
 
     @override
     def _locate(self, path: str) -> Located:
@@ -162,3 +187,8 @@ class HubSource(WebSource):
 
     def _api(self) -> str:
         return f"{self._endpoint}/api/{self._kind}/{self._repository}"
+
+
+def _listed_digest(sha256: str | None) -> str | None:
+    """Return the validator of a file whose digest the hub lists, as it does for large ones."""
+    return f"sha256 {sha256}" if sha256 else None

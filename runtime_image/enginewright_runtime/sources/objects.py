@@ -49,7 +49,24 @@ class ObjectSource(ModelSource):
         self._bucket = bucket(uri, secret)
         self._store: Store | None = None
         self._folder = self._bucket.path  # prefix that paths are relative to, once found
+        self._found: str | None = None  # validator of the object at the address, once found
         self.shown = self._bucket.shown
+
+    @override
+    def head(self, path: str) -> str | None:
+        """Return the ETag of an object; of the one at the address, `find` has asked for it."""
+        key = joined(self._folder, path)
+        if key == self._bucket.path:
+            return self._found
+
+        async def once() -> str | None:
+            meta = await self._request(lambda store: obstore.head_async(store, key))
+            return _head_validator(meta)
+
+        try:
+            return asyncio.run(with_retries(f"read {self.shown}", once))
+        except Missing:
+            return None
 
     @override
     def find(self) -> str | None:
@@ -82,7 +99,7 @@ class ObjectSource(ModelSource):
 
     async def _is_object(self, store: "Store") -> bool:
         try:
-            await obstore.head_async(store, self._bucket.path)
+            self._found = _head_validator(await obstore.head_async(store, self._bucket.path))
         except FileNotFoundError:
             return False  # or the bucket does not exist, which listing it reports
         except BaseError:
@@ -97,6 +114,7 @@ class ObjectSource(ModelSource):
         got = await obstore.get_async(store, key, options=options)
         transfer.validator = got.meta["e_tag"]
         transfer.version = _version(got.meta)
+        transfer.head_validator = _head_validator(got.meta)
         start, end = got.range
         transfer.expect(end - start)
         async for chunk in got.stream(min_chunk_size=CHUNK):
@@ -110,7 +128,7 @@ class ObjectSource(ModelSource):
 
             def add(metas: "list[ObjectMeta]") -> None:
                 found.extend(
-                    Entry(meta["path"].removeprefix(prefix), meta["size"])
+                    Entry(meta["path"].removeprefix(prefix), meta["size"], _head_validator(meta))
                     for meta in metas
                     if meta["path"].startswith(prefix) and not meta["path"].endswith("/")
                 )
@@ -212,4 +230,9 @@ async def _region_of(asked: Bucket) -> str | None:
 def _version(meta: "ObjectMeta") -> str | None:
     if version := meta["version"]:
         return f"version {version}"
+    return f"etag {etag}" if (etag := meta["e_tag"]) else None
+
+
+def _head_validator(meta: "ObjectMeta") -> str | None:
+    """Return the ETag, which lists have too, unlike versions."""
     return f"etag {etag}" if (etag := meta["e_tag"]) else None

@@ -71,6 +71,14 @@ class RegistrySource(WebSource):
         return f"manifest {self._digest}" if self._digest else None
 
     @override
+    def current_pin(self) -> str | None:
+        """Return the digest of the manifest, by one HEAD."""
+        url = f"{self._base}/manifests/{self._reference}"
+        answer = self._web.head(url, {"Accept": ", ".join((*_MANIFESTS, *_INDEXES))})
+        digest = answer.headers.get("Docker-Content-Digest", "") if answer else ""
+        return f"manifest {digest}" if _SHA256.fullmatch(digest) else None
+
+    @override
     def find(self) -> str | None:
         """Read the manifest."""
         manifest = self._manifest(self._reference, indexes=True)

@@ -26,6 +26,7 @@ class Transfer:
         self.size = 0  # bytes received
         self.validator: str | None = None  # identifies the content in conditional requests
         self.version: str | None = None  # the same for users
+        self.head_validator: str | None = None  # the same for `ModelSource.head`
         self._total: int | None = None
         self._writer = writer
         self._quota = quota
@@ -92,7 +93,7 @@ class Transfer:
             raise Unavailable(
                 f"{self.name} ended after {format_bytes(self.size)} of {format_bytes(self._total)}"
             )
-        return Copied(self._digest.hexdigest(), self.size, self.version)
+        return Copied(self._digest.hexdigest(), self.size, self.version, self.head_validator)
 
 
 async def transfer_file(

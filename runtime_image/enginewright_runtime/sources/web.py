@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import urljoin, urlsplit, urlunsplit
@@ -21,12 +24,14 @@ from enginewright_runtime.sources.quota import DiskQuota
 from enginewright_runtime.sources.retry import PASSING_STATUSES, Unavailable, with_retries
 from enginewright_runtime.sources.transfer import Transfer, transfer_file
 
+_log: Final = logging.getLogger(__name__)
 _REDIRECTS: Final = 5
 _CONNECT_SECONDS: Final = 15.0
 _SILENCE_SECONDS: Final = 30.0
 _LONGEST_RETRY_AFTER: Final = 15.0
 _LARGEST_RESPONSE: Final = 64 << 20  # of a list or a manifest
 _MOVED: Final = frozenset({301, 302, 303, 307, 308})
+_SETTLED: Final = timedelta(seconds=60)
 _GONE: Final = frozenset({404, 410})
 _REFUSED: Final = frozenset({401, 403, 407})
 
@@ -55,6 +60,14 @@ class Constant:
         """Return False: there are no other headers to send."""
         del session, challenge
         return False
+
+
+@dataclass(frozen=True)
+class WebHead:
+    """The response to a HEAD request."""
+
+    headers: Mapping[str, str]
+    validator: str | None  # of the content; None: the server states none that can be relied upon
 
 
 @dataclass(frozen=True)
@@ -155,6 +168,27 @@ class Web:
                     raise _failed(url, error, 0) from error
 
         return asyncio.run(with_retries(f"read {shown(url)}", attempt))
+
+    def head(self, url: str, headers: Mapping[str, str] | None = None) -> WebHead | None:
+        """Return the response to one HEAD request; None if the server does not answer it with 200.
+
+        It is not repeated, and its failure is none: a download then reports what is wrong.
+        """
+
+        async def attempt() -> WebHead | None:
+            async with (
+                self._session() as session,
+                self._request(session, "HEAD", url, headers or {}) as response,
+            ):
+                if response.status != 200:
+                    return None
+                return WebHead(response.headers, _head_validator(response, 0))
+
+        try:
+            return asyncio.run(attempt())
+        except (aiohttp.ClientError, TimeoutError, StageFailure, Unavailable) as error:
+            _log.info("HEAD %s failed (%s)", shown(url), type(error).__name__)
+            return None
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[aiohttp.ClientSession]:
@@ -291,6 +325,7 @@ async def _receive(response: aiohttp.ClientResponse, transfer: Transfer) -> None
         raise unreachable(f"cannot fetch {where}: it insists on Content-Encoding {encoding}")
     transfer.validator = _validator(response)
     transfer.version = _version(response)
+    transfer.head_validator = _head_validator(response, transfer.size)
     transfer.expect(response.content_length)
     async for chunk in response.content.iter_chunked(CHUNK):
         transfer.receive(chunk)
@@ -335,6 +370,32 @@ def _version(response: aiohttp.ClientResponse) -> str | None:
         return f"etag {etag}"
     date = response.headers.get("Last-Modified")
     return f"of {date}" if date else None
+
+
+def _head_validator(response: aiohttp.ClientResponse, before: int) -> str | None:
+    """Return what identifies the content in a later HEAD request; `before`: bytes of a resumed file.
+
+    A date has a resolution of a second, and the server's clock may be set: it is used only with the
+    size, and if the content was older than a minute when it was sent (RFC 9110, 8.8.2.2).
+    """
+    if etag := response.headers.get("ETag"):
+        return f"etag {etag}"
+    modified = _date(response, "Last-Modified")
+    length = response.content_length
+    if modified is None or length is None:
+        return None
+    sent = _date(response, "Date") or datetime.now(UTC)
+    if sent - modified < _SETTLED:
+        return None
+    return f"of {response.headers['Last-Modified']}, {before + length} bytes"
+
+
+def _date(response: aiohttp.ClientResponse, header: str) -> datetime | None:
+    try:
+        date = parsedate_to_datetime(response.headers.get(header, ""))
+    except ValueError:
+        return None
+    return date.replace(tzinfo=UTC) if date.tzinfo is None else date
 
 
 def _failed(url: str, error: Exception, received: int) -> Exception:

@@ -51,7 +51,9 @@ class WebSource(ModelSource):
             raise changed(
                 f"{(located.name or path)!r} of {self.shown}", located.sha256, copied.sha256
             )
-        return Copied(copied.sha256, copied.size_bytes, self.pin or copied.version)
+        return Copied(
+            copied.sha256, copied.size_bytes, self.pin or copied.version, copied.validator
+        )
 
 
 def changed(what: str, listed: str, arrived: str) -> StageFailure:

@@ -1,10 +1,10 @@
 """Fetches the model, its external data and all other inputs of preparation into the work folder."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from enginewright.contract.facts import FetchFacts
@@ -20,13 +20,16 @@ from enginewright_runtime.core.handoff import (
     MODEL_FOLDER,
     SAMPLES_FILE,
     Fetched,
+    Unchanged,
 )
 from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.limits import memory_of_child
 from enginewright_runtime.core.logs import counted, format_bytes
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.prepare.fetch.places import CALIBRATION, MODEL, SAMPLES, places
 from enginewright_runtime.prepare.fetch.sniff import sniff
+from enginewright_runtime.prepare.fetch.unchanged import find_unchanged, record_versions
 from enginewright_runtime.session.extensions.libraries import EXTENSIONS_FOLDER
 from enginewright_runtime.sources import open_source
 from enginewright_runtime.sources.base import Missing
@@ -38,6 +41,7 @@ from enginewright_runtime.sources.fetching import (
     fetch_sibling,
 )
 from enginewright_runtime.sources.quota import DiskQuota
+from enginewright_runtime.sources.versions import RecordedSource
 
 _log: Final = logging.getLogger(__name__)
 _MAX_EXTERNAL_FILES: Final = 4096
@@ -47,43 +51,63 @@ _LARGEST_MODEL: Final = 512 * _GIB  # with external data, and with the archive t
 _LARGEST_SAMPLES: Final = 8 * _GIB
 _LARGEST_CALIBRATION: Final = 128 * _GIB
 _LARGEST_EXTENSION: Final = 4 * _GIB
+_Opened: TypeAlias = Callable[[str], RecordedSource]  # by name of a place
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:
-    """Fetch what the task names; leaves `Fetched`.
+    """Fetch what the task names; leaves `Fetched`, or `Unchanged` where a refresh has nothing to do.
 
     Raises:
         StageFailure: SourceUnreachable, DigestMismatch, SourceChanged, InvalidModel,
             ExternalDataMissing, CalibrationInvalid or ModelTooLarge.
     """
+    Unchanged.remove(paths.work)
+    if found := find_unchanged(task, paths):
+        unchanged, version = found
+        unchanged.write(paths.work)
+        return StageReport(stage="fetch", ok=True, message=f"unchanged: {version}, not downloaded")
     facts: dict[str, Any] = {}
-    files = _model(task, paths, facts)
-    digest = model_digest(files)
-    _check_pin(task, "model", digest, "spec.source.uri")
-    samples = task.recipe.samples_uri is not None
-    if task.recipe.samples_uri is not None:
-        found = _samples(task.recipe.samples_uri, paths, facts)
-        _check_pin(task, "samples", found, "spec.parity.samples")
-    calibration = _calibration(task, paths, facts)
-    if calibration is not None:
-        _check_pin(task, "calibration", calibration, "spec.quantization.calibration")
+    wanted = places(task, paths)
+    sources: dict[str, RecordedSource] = {}
+
+    def opened(name: str) -> RecordedSource:
+        sources[name] = RecordedSource(wanted[name].open(), wanted[name].suffix)
+        return sources[name]
+
+    files = _model(task, opened, paths, facts)
+    digests = {MODEL: model_digest(files)}
+    _check_pin(task, MODEL, digests[MODEL], "spec.source.uri")
+    if SAMPLES in wanted:
+        digests[SAMPLES] = _samples(opened, paths, facts)
+        _check_pin(task, SAMPLES, digests[SAMPLES], "spec.parity.samples")
+    if CALIBRATION in wanted:
+        digests[CALIBRATION] = _calibration(opened, paths, facts)
+        _check_pin(task, CALIBRATION, digests[CALIBRATION], "spec.quantization.calibration")
     _extensions(task, paths, facts)
-    fetched = Fetched(files=files, model_digest=digest, samples=samples, calibration=calibration)
+    fetched = Fetched(
+        files=files,
+        model_digest=digests[MODEL],
+        samples=SAMPLES in wanted,
+        calibration=digests.get(CALIBRATION),
+    )
     fetched.write(paths.work)
+    record_versions(task, paths, sources, digests)
     size = sum(file.size_bytes for file in files)
     more = f" and {counted(len(files) - 1, 'external data file')}" if len(files) > 1 else ""
     return StageReport(
         stage="fetch",
         ok=True,
         message=f"fetched {MODEL_NAME}{more}, {format_bytes(size)}, sha256 {files[0].sha256[:12]}",
-        facts=FetchFacts(files=files, digest=digest).model_dump(mode="json") | facts,
+        facts=FetchFacts(files=files, digest=digests[MODEL]).model_dump(mode="json") | facts,
     )
 
 
-def _model(task: PrepareTask, paths: Paths, facts: dict[str, Any]) -> tuple[ArtifactFile, ...]:
+def _model(
+    task: PrepareTask, opened: _Opened, paths: Paths, facts: dict[str, Any]
+) -> tuple[ArtifactFile, ...]:
     folder = emptied(paths.work / MODEL_FOLDER)
     model = folder / MODEL_NAME
-    source = open_source(task.source_uri, paths.source, paths.credentials)
+    source = opened(MODEL)
     quota = DiskQuota(folder, "a model", _LARGEST_MODEL, {".onnx": graphs.LARGEST_PROTOBUF})
     with fetch_one(source, ".onnx", model, quota) as fetched:
         _check_content(model)
@@ -178,27 +202,23 @@ def external_locations(path: Path) -> list[str]:
     return sorted(locations)
 
 
-def _samples(uri: str, paths: Paths, facts: dict[str, Any]) -> str:
+def _samples(opened: _Opened, paths: Paths, facts: dict[str, Any]) -> str:
     """Fetch the samples and return their digest."""
     target = paths.work / SAMPLES_FILE
     quota = DiskQuota(paths.work, "samples", _LARGEST_SAMPLES)
     with _about("samples", "see spec.parity.samples"):
-        source = open_source(uri, paths.samples, paths.samples_credentials)
+        source = opened(SAMPLES)
         with fetch_one(source, ".npz", target, quota) as fetched:
             facts["samples"] = _pinned(source.shown, source.pin, fetched.file)
             return fetched.file.sha256
 
 
-def _calibration(task: PrepareTask, paths: Paths, facts: dict[str, Any]) -> str | None:
-    """Fetch the calibration data and return its digest; None if the model has none."""
-    quantization = task.recipe.quantization
-    if quantization is None or quantization.calibration is None:
-        return None
+def _calibration(opened: _Opened, paths: Paths, facts: dict[str, Any]) -> str:
+    """Fetch the calibration data and return its digest."""
     folder = emptied(paths.work / CALIBRATION_FOLDER)
     quota = DiskQuota(folder, "calibration data", _LARGEST_CALIBRATION)
     with _about("calibration data", "see spec.quantization.calibration"):
-        uri = quantization.calibration.uri
-        source = open_source(uri, paths.calibration, paths.calibration_credentials)
+        source = opened(CALIBRATION)
         fetched = fetch_all(source, folder, quota)
         if len(fetched) == 1 and (kind := sniff(folder / fetched[0][0], npz=True)):
             raise StageFailure(Reason.CALIBRATION_INVALID, f"the file at {source.shown} is {kind}")

@@ -1,0 +1,41 @@
+"""The addresses whose content may change: of the model, its samples and its calibration data."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from enginewright.contract.task import PrepareTask
+
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.sources import open_source
+from enginewright_runtime.sources.base import ModelSource
+
+MODEL: Final = "model"
+SAMPLES: Final = "samples"
+CALIBRATION: Final = "calibration"
+
+
+@dataclass(frozen=True)
+class Place:
+    """One address, and how it is read."""
+
+    uri: str
+    mount: Path  # of the claim in a pvc:// address
+    credentials: Path  # folder of the Secret
+    suffix: str  # of the only file that is fetched from a folder; "": all files are
+
+    def open(self) -> ModelSource:
+        """Return the source; raises as `open_source`."""
+        return open_source(self.uri, self.mount, self.credentials)
+
+
+def places(task: PrepareTask, paths: Paths) -> dict[str, Place]:
+    """Return the addresses by name."""
+    recipe = task.recipe
+    found = {MODEL: Place(task.source_uri, paths.source, paths.credentials, ".onnx")}
+    if recipe.samples_uri is not None:
+        found[SAMPLES] = Place(recipe.samples_uri, paths.samples, paths.samples_credentials, ".npz")
+    if recipe.quantization is not None and recipe.quantization.calibration is not None:
+        uri = recipe.quantization.calibration.uri
+        found[CALIBRATION] = Place(uri, paths.calibration, paths.calibration_credentials, "")
+    return found

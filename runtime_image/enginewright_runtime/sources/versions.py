@@ -1,0 +1,159 @@
+"""Whether an address still has the content that was fetched from it, by requests for metadata alone.
+
+Servers state versions: a commit, the digest of a manifest, ETags, dates. They are recorded while the
+content is fetched, since only then are they known to be those of the fetched bytes.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from enginewright.contract.base import Message, canonical_json
+from enginewright.contract.keys import sha256_text
+from enginewright.contract.report import name_nodes
+from typing_extensions import override
+
+from enginewright_runtime.core.digests import Copied
+from enginewright_runtime.sources.base import Entry, ModelSource
+from enginewright_runtime.sources.quota import DiskQuota
+
+
+class FileVersion(Message):
+    """The version of one file."""
+
+    path: str  # as of `ModelSource.copy`
+    validator: str | None = None  # None: the server states none that can be relied upon
+
+
+class ListingVersion(Message):
+    """The versions of the files of a folder, from which the fetched ones were chosen."""
+
+    deep: bool
+    digest: str | None = None  # sha256 over their names and validators; None: a file has none
+
+
+class SourceVersion(Message):
+    """The version of everything that was fetched from one address."""
+
+    name: str | None = None  # of the file at the address; None: it is a folder
+    pin: str | None = None
+    files: tuple[FileVersion, ...] = ()  # that no listing has
+    listings: tuple[ListingVersion, ...] = ()
+
+    @property
+    def is_usable(self) -> bool:
+        """Return whether a later look at the address can find it unchanged."""
+        return self.pin is not None or self._is_complete
+
+    @property
+    def shown(self) -> str:
+        """Return it for people, such as etag "1"."""
+        files = [each.validator for each in self.files if each.validator]
+        listings = [f"listing {each.digest[:12]}" for each in self.listings if each.digest]
+        return self.pin or name_nodes([*listings, *files])
+
+    @property
+    def _is_complete(self) -> bool:
+        return all(each.validator for each in self.files) and all(
+            each.digest for each in self.listings
+        )
+
+    def is_current(self, source: ModelSource, suffix: str) -> bool:
+        """Return whether the address has the same content now, as far as its server's versions tell.
+
+        Args:
+            source: the address, of which nothing was read yet.
+            suffix: as of `RecordedSource`.
+
+        Raises:
+            StageFailure: SourceUnreachable.
+        """
+        if self.pin is not None and source.current_pin() == self.pin:
+            return True
+        if not self._is_complete or source.find() != self.name:
+            return False
+        for each in self.listings:
+            if _digest(_chosen(source.files(deep=each.deep), suffix)) != each.digest:
+                return False
+        return all(source.head(each.path) == each.validator for each in self.files)
+
+
+class RecordedSource(ModelSource):
+    """A source that records the versions of what is fetched from it.
+
+    Args:
+        source: where everything is read.
+        suffix: of the files of a folder that decide what is fetched; "": all.
+    """
+
+    def __init__(self, source: ModelSource, suffix: str) -> None:
+        self._source = source
+        self._suffix = suffix
+        self._name: str | None = None
+        self._copied: dict[str, str | None] = {}
+        self._listed: dict[bool, list[Entry]] = {}
+        self.shown = source.shown
+
+    @property
+    @override
+    def pin(self) -> str | None:
+        """Return the source's."""
+        return self._source.pin
+
+    @property
+    def version(self) -> SourceVersion:
+        """Return the version of what has been fetched."""
+        validators = {
+            entry.path: entry.validator for entries in self._listed.values() for entry in entries
+        }
+        # a file that was replaced after it was listed is not the listed one
+        replaced = any(
+            path in validators and validators[path] != found for path, found in self._copied.items()
+        )
+        return SourceVersion(
+            name=self._name,
+            pin=self.pin,
+            files=tuple(
+                FileVersion(path=path, validator=validator)
+                for path, validator in self._copied.items()
+                if path not in validators
+            ),
+            listings=tuple(
+                ListingVersion(deep=deep, digest=None if replaced else _digest(entries))
+                for deep, entries in self._listed.items()
+            ),
+        )
+
+    @override
+    def find(self) -> str | None:
+        """Return what the source finds."""
+        self._name = self._source.find()
+        return self._name
+
+    @override
+    def files(self, *, deep: bool) -> list[Entry]:
+        """Return the files of the folder, and record the versions of those with the suffix."""
+        entries = self._source.files(deep=deep)
+        self._listed[deep] = _chosen(entries, self._suffix)
+        return entries
+
+    @override
+    def _entries(self, *, deep: bool) -> Iterable[Entry]:
+        return self._source.files(deep=deep)
+
+    @override
+    def copy(self, path: str, target: Path, quota: DiskQuota) -> Copied:
+        """Copy a file, and record its version."""
+        copied = self._source.copy(path, target, quota)
+        self._copied[path] = copied.validator
+        return copied
+
+
+def _chosen(entries: Iterable[Entry], suffix: str) -> list[Entry]:
+    return [entry for entry in entries if entry.path.lower().endswith(suffix)]
+
+
+def _digest(entries: Iterable[Entry]) -> str | None:
+    versions = [[entry.path, entry.validator] for entry in entries]
+    if not all(validator for _, validator in versions):
+        return None
+    return sha256_text(canonical_json(versions))

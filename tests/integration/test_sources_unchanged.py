@@ -1,0 +1,397 @@
+"""Refreshes of unchanged sources: what is asked of the server, and when it is not relied upon."""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from enginewright.contract.report import Published
+from enginewright.contract.task import PREPARE_STAGES, PrepareTask
+from enginewright_runtime.sources import retry
+
+from tests.support import broken_models as broken
+from tests.support.preparing import Workplace
+from tests.support.source_cutter import Cutter
+from tests.support.source_hub import Hub
+from tests.support.source_servers import SourceServers
+from tests.support.source_web import Answer, ScriptedServer, Seen
+
+pytestmark = pytest.mark.timeout(900)  # the servers may have to be built first
+RELU = broken.relu().SerializeToString()
+OTHER = broken.relu(opset=18).SerializeToString()  # as many bytes
+STRONG = {"ETag": '"1"'}
+OLD_DATE = {"Last-Modified": "Mon, 06 Jul 2026 10:00:00 GMT"}
+
+
+def documented(text: str) -> bytes:
+    model = broken.relu()
+    model.doc_string = text
+    return bytes(model.SerializeToString())
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no test ask a metadata service of the machine that it runs on, or wait between tries."""
+    monkeypatch.setattr(retry, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A prepared model and the store that has it."""
+
+    store: Path
+    published: Published
+
+
+@pytest.fixture(scope="module")
+def relu(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    place = Workplace(tmp_path_factory.mktemp("relu"), in_process=True)
+    _, outcome = place.prepare(place.task(place.put("relu.onnx", RELU)))
+    assert outcome.report.published, outcome.message
+    return Prepared(place.root / "store/prepared", outcome.report.published)
+
+
+@pytest.fixture
+def place(tmp_path: Path, relu: Prepared) -> Workplace:
+    """Return a workplace whose store has the prepared model."""
+    place = Workplace(tmp_path, in_process=True)
+    shutil.copytree(relu.store, place.root / "store/prepared")
+    return place
+
+
+def give(place: Workplace, secret: Mapping[str, str]) -> None:
+    (place.root / "credentials").mkdir(exist_ok=True)
+    for key, value in secret.items():
+        (place.root / "credentials" / key).write_text(value)
+
+
+def refresh(task: PrepareTask, relu: Prepared) -> PrepareTask:
+    return task.model_copy(update={"fetched": {"model": relu.published.model_digest}})
+
+
+def first_fetch(place: Workplace, task: PrepareTask) -> None:
+    outcome = place.stage("fetch", task)
+    assert outcome.code == 0, outcome.message
+    assert outcome.message.startswith("fetched ")
+
+
+def downloaded(place: Workplace, task: PrepareTask) -> bool:
+    """Fetch again, and return whether the model is in the work folder."""
+    shutil.rmtree(place.root / "work")
+    (place.root / "work").mkdir()
+    outcome = place.stage("fetch", task)
+    assert outcome.code == 0, outcome.message
+    return (place.root / "work/model/model.onnx").exists()
+
+
+@dataclass
+class Site:
+    """Files of a web server, by path, with the headers of its answers."""
+
+    files: dict[str, bytes]
+    headers: dict[str, str]
+    of_head: int = 200  # status of answers to HEAD
+    server: ScriptedServer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.server = ScriptedServer(self._answer)
+
+    def _answer(self, seen: Seen) -> Answer:
+        status = self.of_head if seen.method == "HEAD" else 200
+        return status, dict(self.headers), self.files[seen.path]
+
+    @property
+    def requests(self) -> list[str]:
+        """Return the requests since the last call."""
+        seen = [f"{each.method} {each.path}" for each in self.server.seen]
+        self.server.seen.clear()
+        return seen
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    site = Site({"/m.onnx": RELU}, STRONG)
+    with site.server:
+        yield site
+
+
+def at(site: Site, place: Workplace) -> PrepareTask:
+    return place.task(f"{site.server.url}/m.onnx")
+
+
+# HTTP
+
+
+@pytest.mark.parametrize(
+    ("headers", "version"),
+    [
+        (STRONG, 'etag "1"'),
+        ({"ETag": 'W/"1"'}, 'etag W/"1"'),
+        (OLD_DATE, f"of {OLD_DATE['Last-Modified']}, {len(RELU)} bytes"),
+    ],
+)
+def test_an_unchanged_file_is_looked_at_and_nothing_else_is_done(
+    headers: dict[str, str], version: str, site: Site, place: Workplace, relu: Prepared
+) -> None:
+    site.headers = headers
+    task = at(site, place)
+    first_fetch(place, task)
+    assert site.requests == ["GET /m.onnx"]
+    shutil.rmtree(place.root / "work")
+    (place.root / "work").mkdir()
+    outcomes = [place.stage(name, refresh(task, relu)) for name in PREPARE_STAGES]
+    assert site.requests == ["HEAD /m.onnx"]
+    assert outcomes[0].message == f"unchanged: {version}, not downloaded"
+    assert [each.code for each in outcomes] == [0] * len(PREPARE_STAGES)
+    published = outcomes[-1].report.published
+    assert published == relu.published.model_copy(update={"cached": True})
+
+
+def test_changed_content_is_downloaded(site: Site, place: Workplace, relu: Prepared) -> None:
+    first_fetch(place, at(site, place))
+    site.files, site.headers = {"/m.onnx": OTHER}, {"ETag": '"2"'}
+    assert downloaded(place, refresh(at(site, place), relu))
+    assert site.requests == ["GET /m.onnx", "HEAD /m.onnx", "GET /m.onnx"]
+    assert (place.root / "work/model/model.onnx").read_bytes() == OTHER
+
+
+def test_another_etag_of_the_same_content_is_recorded(
+    site: Site, place: Workplace, relu: Prepared
+) -> None:
+    task = refresh(at(site, place), relu)
+    first_fetch(place, task)
+    site.headers = {"ETag": '"2"'}
+    assert downloaded(place, task)
+    assert not downloaded(place, task)
+    assert site.requests == ["GET /m.onnx", "HEAD /m.onnx", "GET /m.onnx", "HEAD /m.onnx"]
+
+
+def test_a_server_that_keeps_the_etag_of_other_content_is_believed(
+    site: Site, place: Workplace, relu: Prepared
+) -> None:
+    """As docs/resource.md says: the pinned content stays."""
+    first_fetch(place, at(site, place))
+    site.files = {"/m.onnx": OTHER}
+    assert not downloaded(place, refresh(at(site, place), relu))
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 405, 500, 501, 503])
+def test_a_refused_head_is_no_failure(
+    status: int, site: Site, place: Workplace, relu: Prepared
+) -> None:
+    task = refresh(at(site, place), relu)
+    first_fetch(place, task)
+    site.of_head = status
+    assert downloaded(place, task)
+    assert site.requests == ["GET /m.onnx", "HEAD /m.onnx", "GET /m.onnx"]
+
+
+def test_a_date_of_another_size_is_another_version(
+    site: Site, place: Workplace, relu: Prepared
+) -> None:
+    site.headers = OLD_DATE
+    first_fetch(place, at(site, place))
+    site.files = {"/m.onnx": documented("longer")}
+    assert downloaded(place, refresh(at(site, place), relu))
+
+
+def test_a_date_is_compared_with_the_server_s_clock(
+    site: Site, place: Workplace, relu: Prepared
+) -> None:
+    task = refresh(at(site, place), relu)
+    site.headers = {**OLD_DATE, "Date": "Mon, 06 Jul 2026 10:00:59 GMT"}
+    first_fetch(place, task)
+    assert downloaded(place, task)
+    site.headers = {**OLD_DATE, "Date": "Mon, 06 Jul 2026 10:01:00 GMT"}
+    assert downloaded(place, task)
+    assert not downloaded(place, task)
+
+
+@pytest.mark.parametrize("headers", [{}, {"Last-Modified": "yesterday"}])
+def test_without_a_version_that_can_be_relied_upon_it_is_downloaded(
+    headers: dict[str, str], site: Site, place: Workplace, relu: Prepared
+) -> None:
+    site.headers = headers
+    task = refresh(at(site, place), relu)
+    first_fetch(place, task)
+    assert downloaded(place, task)
+    assert site.requests == ["GET /m.onnx", "GET /m.onnx"]
+
+
+def test_content_that_others_may_see_differently_is_downloaded(
+    site: Site, place: Workplace, relu: Prepared
+) -> None:
+    task = refresh(at(site, place), relu)
+    give(place, {"token": "first-secret"})
+    first_fetch(place, task)
+    assert not downloaded(place, task)
+    give(place, {"token": "second-secret"})
+    assert downloaded(place, task)
+    (record,) = (place.root / "store/caches").iterdir()
+    assert b"secret" not in record.read_bytes()
+
+
+@pytest.mark.parametrize("fetched", [{}, {"model": "f" * 64}])
+def test_a_version_of_other_bytes_than_the_pinned_ones_is_not_used(
+    fetched: dict[str, str], site: Site, place: Workplace
+) -> None:
+    task = at(site, place).model_copy(update={"fetched": fetched})
+    first_fetch(place, task)
+    assert downloaded(place, task)
+    assert site.requests == ["GET /m.onnx", "GET /m.onnx"]
+
+
+def test_another_address_has_no_version(site: Site, place: Workplace, relu: Prepared) -> None:
+    site.files["/m.onnx?v=2"] = RELU
+    first_fetch(place, at(site, place))
+    task = refresh(place.task(f"{site.server.url}/m.onnx?v=2"), relu)
+    assert downloaded(place, task)
+    assert site.requests == ["GET /m.onnx", "GET /m.onnx?v=2"]
+
+
+@pytest.mark.parametrize("lost", ["prepared", "caches", "."])
+def test_a_lost_store_is_filled_again(
+    lost: str, site: Site, place: Workplace, relu: Prepared
+) -> None:
+    task = refresh(at(site, place), relu)
+    first_fetch(place, task)
+    shutil.rmtree(place.root / "store" / lost)
+    (place.root / "store").mkdir(exist_ok=True)
+    assert downloaded(place, task)
+
+
+def test_a_damaged_artefact_is_prepared_again(site: Site, place: Workplace, relu: Prepared) -> None:
+    task = refresh(at(site, place), relu)
+    first_fetch(place, task)
+    (model,) = (place.root / "store/prepared").glob("*/model/model.onnx")
+    model.write_bytes(model.read_bytes()[:-1])
+    assert downloaded(place, task)
+
+
+def test_another_recipe_needs_the_bytes(site: Site, place: Workplace, relu: Prepared) -> None:
+    task = refresh(at(site, place), relu)
+    first_fetch(place, task)
+    recipe = task.recipe.model_copy(update={"rtol": 0.5})
+    assert downloaded(place, task.model_copy(update={"recipe": recipe}))
+
+
+def test_external_data_and_samples_are_looked_at_too(tmp_path: Path) -> None:
+    place = Workplace(tmp_path, in_process=True)
+    samples = tmp_path / "samples.npz"
+    np.savez(samples, x=np.ones((1, 4), np.float32))
+    files = {
+        "/m.onnx": broken.external("w.bin").SerializeToString(),
+        "/w.bin": broken.weights(),
+        "/s.npz": samples.read_bytes(),
+    }
+    site = Site(files, STRONG)
+    with site.server:
+        task = place.task(f"{site.server.url}/m.onnx", samples_uri=f"{site.server.url}/s.npz")
+        _, outcome = place.prepare(task)
+        published = outcome.report.published
+        assert published, outcome.message
+        digests = {"model": published.model_digest, **published.data}
+        again = task.model_copy(update={"fetched": digests})
+        assert site.requests == ["GET /m.onnx", "GET /w.bin", "GET /s.npz"]
+        assert not downloaded(place, again)
+        assert site.requests == ["HEAD /m.onnx", "HEAD /w.bin", "HEAD /s.npz"]
+        samples_alone = again.model_copy(update={"fetched": {**digests, "samples": "0" * 64}})
+        assert downloaded(place, samples_alone)
+
+
+# other servers
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
+def test_an_object(scheme: str, servers: SourceServers, place: Workplace, relu: Prepared) -> None:
+    name = {"s3": "s3", "gs": "gcs", "az": "azure"}[scheme]
+    if name not in servers.addresses:
+        pytest.skip("azurite needs node and npm: Azure is not tested on a server here")
+    put = {"s3": servers.put_s3, "gs": servers.put_gcs, "az": servers.put_azure}[scheme]
+    put("refreshed", {"team/m.onnx": RELU})
+    with Cutter(servers.addresses[name]) as proxy:
+        secrets = {
+            "s3": servers.s3(AWS_ENDPOINT_URL=proxy.url),
+            "gs": {"GOOGLE_BASE_URL": proxy.url},
+            "az": servers.azure(AZURE_STORAGE_ENDPOINT=proxy.url),
+        }
+        give(place, secrets[scheme])
+        task = refresh(place.task(f"{scheme}://refreshed/team/m.onnx"), relu)
+        first_fetch(place, task)
+        proxy.requests.clear()
+        assert not downloaded(place, task)
+        assert [each.partition(" ")[0] for each in proxy.requests] == ["HEAD"]
+        put("refreshed", {"team/m.onnx": OTHER})
+        assert downloaded(place, task)
+    assert (place.root / "work/model/model.onnx").read_bytes() == OTHER
+
+
+def test_a_folder_of_a_bucket_is_listed(
+    servers: SourceServers, place: Workplace, relu: Prepared
+) -> None:
+    servers.put_s3("beside", {"team/m.onnx": RELU})
+    with Cutter(servers.addresses["s3"]) as proxy:
+        give(place, servers.s3(AWS_ENDPOINT_URL=proxy.url))
+        task = refresh(place.task("s3://beside/team"), relu)
+        first_fetch(place, task)
+        servers.put_s3("beside", {"team/README.md": b"#"})
+        proxy.requests.clear()
+        assert not downloaded(place, task)
+        assert not [each for each in proxy.requests if "m.onnx" in each]
+        servers.put_s3("beside", {"team/second.onnx": OTHER})
+        outcome = place.stage("fetch", task)
+    assert "has 2 .onnx files" in outcome.message
+
+
+def test_a_tag_of_a_registry(servers: SourceServers, place: Workplace, relu: Prepared) -> None:
+    digest = servers.push("team/refreshed", "v1", {"m.onnx": RELU})
+    with Cutter(servers.addresses["registry"]) as proxy:
+        host = proxy.url.removeprefix("http://")
+        task = refresh(place.task(f"oci://{host}/team/refreshed:v1"), relu)
+        first_fetch(place, task)
+        proxy.requests.clear()
+        outcome = place.stage("fetch", task)
+        assert outcome.message == f"unchanged: manifest {digest}, not downloaded"
+        assert proxy.requests == ["HEAD /v2/team/refreshed/manifests/v1"]
+        servers.push("team/refreshed", "v1", {"m.onnx": OTHER})
+        assert downloaded(place, task)
+    assert (place.root / "work/model/model.onnx").read_bytes() == OTHER
+
+
+LARGE = documented("l" * 2000)
+
+
+@pytest.mark.parametrize("path", ["", "/m.onnx"])
+def test_a_commit_of_the_hub(path: str, tmp_path: Path) -> None:
+    """Another commit with the same model is unchanged as well: the hub lists its digest."""
+    place = Workplace(tmp_path, in_process=True)
+    files = {"m.onnx": LARGE, "README.md": b"#"}
+    with Hub(files) as hub:
+        give(place, hub.secret)
+        task = place.task(f"hf://org/model{path}")
+        _, outcome = place.prepare(task)
+        assert outcome.report.published, outcome.message
+        digest = outcome.report.published.model_digest
+        task = task.model_copy(update={"fetched": {"model": digest}})
+        hub.server.seen.clear()
+        hub.network.seen.clear()
+        assert not downloaded(place, task)
+        assert [each.path for each in hub.server.seen] == ["/api/models/org/model/revision/main"]
+        hub.commit = "f" * 40
+        hub.files = {**files, "README.md": b"# more"}
+        assert not downloaded(place, task)
+        assert hub.network.seen == []
+        hub.files = {**files, "m.onnx": LARGE.replace(b"lll", b"mmm", 1)}
+        assert downloaded(place, task)
+        assert len(hub.network.seen) == 1
+
+
+def test_a_file_of_a_claim_is_read_whatever_its_size_and_date(
+    place: Workplace, relu: Prepared
+) -> None:
+    task = refresh(place.task(place.put("m.onnx", RELU)), relu)
+    first_fetch(place, task)
+    assert downloaded(place, task)
