@@ -137,6 +137,35 @@ def test_a_varying_output_is_left_out(tmp_path: Path) -> None:
     assert [each.name for each in found.outputs] == ["y"]
 
 
+def detector(threshold: float) -> onnx.ModelProto:
+    """Return a model that finds the positions above a threshold."""
+    return model(
+        [
+            helper.make_node("Constant", [], ["least"], value_float=threshold),
+            helper.make_node("Greater", ["x", "least"], ["above"]),
+            helper.make_node("NonZero", ["above"], ["found"]),
+            helper.make_node("Sub", ["x", "x"], ["zero"]),
+        ],
+        [tensor("x", TensorProto.FLOAT, "batch", 8)],
+        [
+            tensor("found", TensorProto.INT64, 2, "count"),
+            tensor("zero", TensorProto.FLOAT, "batch", 8),
+        ],
+    )
+
+
+def test_sizes_that_depend_on_data_and_outputs_of_zeros_are_compared_as_far_as_they_can(
+    tmp_path: Path,
+) -> None:
+    found = compared(tmp_path, pair(tmp_path, detector(1.0), detector(0.4)))
+    assert (found.failure, found.samples) == ("", 2)
+    changes = {each.name: each for each in found.outputs}
+    # nothing of the first sample is found any more
+    assert (changes["found"].form, changes["found"].resized) == ("", 1)
+    assert changes["found"].relative == 0.0
+    assert (changes["zero"].relative, changes["zero"].resized) == (0.0, 0)
+
+
 def other_input() -> onnx.ModelProto:
     return model(
         [helper.make_node("Neg", ["image"], ["y"])],

@@ -1,6 +1,7 @@
 """Answers, and all comparisons together."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from enginewright.analysis.answers import compare_answers
@@ -54,6 +55,47 @@ def test_an_output_that_one_pod_cannot_compare_stays_so() -> None:
     for pods in ([pod(0.01), pod(None)], [pod(None), pod(0.01)]):
         (figure,) = compare_answers(pods, LIMITED).figures
         assert (figure.canary, figure.state) == (None, "failed")
+
+
+def of(**output: Any) -> Measurements:
+    answers = AnswerChange(prepared_key="k", samples=4, outputs=(OutputChange(name="y", **output),))
+    return Measurements(model="m", revision="r", since=START, answers=answers)
+
+
+@pytest.mark.parametrize(
+    ("output", "why"),
+    [
+        ({"form": "has shape [2], expected [1]"}, "has shape [2], expected [1]"),
+        ({"unequal": 0.5, "nonfinite": 3}, "NaN or infinite"),
+        ({"unequal": 0.5}, "not numeric"),
+        ({"unequal": 0.5, "resized": 3}, "not numeric"),
+    ],
+)
+def test_what_cannot_be_compared_says_why(output: dict[str, Any], why: str) -> None:
+    found = compare_answers([of(**output)], LIMITED)
+    assert [(each.reason, why in each.cause) for each in found.findings] == [
+        (Reason.ANSWERS_CHANGED, True)
+    ]
+    assert compare_answers([of(**output)], limits()).state == "passed"
+
+
+@pytest.mark.parametrize(
+    ("output", "state", "difference", "compared"),
+    [
+        ({"resized": 4}, "passed", None, 0),
+        ({"resized": 3, "unequal": 1.0, "relative": 0.01}, "passed", 0.01, 1),
+        ({"resized": 3, "unequal": 1.0, "relative": 0.5}, "failed", 0.5, 1),
+    ],
+)
+def test_a_size_that_depends_on_data_fails_nothing_and_is_said(
+    output: dict[str, Any], state: str, difference: float | None, compared: int
+) -> None:
+    found = compare_answers([of(**output)], LIMITED)
+    (figure,) = found.figures
+    assert (found.state, figure.state) == (state, state)
+    assert (figure.canary, figure.canary_samples) == (difference, compared)
+    (note,) = found.notes
+    assert f"in {output['resized']} of 4 answers" in note
 
 
 def test_answers_that_cannot_be_compared_fail_a_limit_only() -> None:

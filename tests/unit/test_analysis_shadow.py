@@ -63,6 +63,19 @@ def test_only_above_a_limit_do_answers_fail(pods: list[Measurements], fails: boo
     assert reasons(*pods, limited=True) == [Reason.ANSWERS_CHANGED] * fails
 
 
+def test_a_size_that_depends_on_data_fails_nothing_and_is_said() -> None:
+    resized = ShadowOutput(name="y", answers=10, worst=0.01, mean=0.01, resized=7)
+    found = compare_shadow([pod(resized), pod(output(0.01))], [CANARY], LIMITED)
+    assert found.state == "passed"
+    figures = {each.name: each for each in found.figures}
+    assert figures["output 'y' for requests"].canary_samples == 13
+    assert figures["mean of output 'y' for requests"].canary_samples == 13
+    (note,) = found.notes
+    assert "in 7 of 20 answers" in note
+    nothing = ShadowOutput(name="y", answers=10, resized=10)
+    assert compare_shadow([pod(nothing)], [CANARY], LIMITED).state == "passed"
+
+
 @pytest.mark.parametrize(
     ("counts", "expected"),
     [

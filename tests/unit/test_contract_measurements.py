@@ -94,6 +94,7 @@ CHANGES = st.builds(
     relative=DIFFERENCES,
     top1=SHARES,
     nonfinite=NUMBERS,
+    resized=NUMBERS,
 )
 OF_REQUESTS = st.builds(
     ShadowOutput,
@@ -104,6 +105,7 @@ OF_REQUESTS = st.builds(
     mean=DIFFERENCES,
     top1=SHARES,
     incomparable=NUMBERS,
+    resized=NUMBERS,
 )
 RESPONSES = st.dictionaries(st.sampled_from(["200", "400", "500", "503"]), NUMBERS)
 COUNTED = st.builds(

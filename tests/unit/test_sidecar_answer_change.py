@@ -9,6 +9,7 @@ from enginewright.contract.manifest import TensorSpec
 from enginewright.contract.measurements import OUTPUTS, OutputChange
 from enginewright_runtime.serve.sidecar.answer_change import (
     change,
+    free_axes,
     incompatibility,
     most_changed,
     worst,
@@ -70,11 +71,100 @@ def test_what_is_not_finite_in_one_only_is_counted_and_left_out() -> None:
     assert found.unequal == 0.5
 
 
-def test_an_output_that_is_expected_to_be_zero_has_no_relative_difference() -> None:
-    found = floats(np.array([0.0, 2.0]), np.zeros(2, np.float32))
-    assert (found.max_abs, found.relative) == (2.0, None)
-    equal = floats(np.zeros(2), np.zeros(2, np.float32))
-    assert (equal.max_abs, equal.relative) == (0.0, 0.0)
+ZEROS = np.zeros((100, 100), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "value", "largest", "low", "high"),
+    [
+        (0, 0.0, 0.0, 0.0, 0.0),
+        (10_000, 1e-5, 0.0, 0.001, 0.02),  # what FP16 costs
+        (1, 2.0, 0.0, 10, 1e9),
+        (1, 0.01, 1.0, 0.0, 0.02),  # one pixel of an empty mask is hardly another answer
+        (49, 0.7, 1.0, 1.0, 1e9),  # an object is
+        (10_000, 1e-5, 1.0, 0.0, 0.01),
+        (10_000, 0.5, 1e-7, 100, 1e9),  # that is zero in parity, too
+    ],
+)
+def test_differences_from_zero_are_relative_to_the_outputs_values_in_all_samples(
+    pixels: int, value: float, largest: float, low: float, high: float
+) -> None:
+    have = ZEROS.copy()
+    have.flat[:pixels] = value
+    found = change("y", ZEROS, have, "float32", largest=largest)
+    assert found.relative is not None
+    assert low <= found.relative <= high
+
+
+def test_samples_with_smaller_values_than_others_are_compared_by_their_own() -> None:
+    small = SCORES * np.float32(0.05)
+    found = change("y", small, 2 * small, "float32", largest=float(SCORES.max()))
+    assert found.relative == pytest.approx(1.0)
+
+
+def test_a_huge_difference_from_zero_is_a_number() -> None:
+    found = change("y", np.zeros(2), np.full(2, 2e153), "float64")
+    assert found.relative == sys.float_info.max
+
+
+def test_no_elements_are_no_difference() -> None:
+    found = floats(np.zeros((0, 4)), np.zeros((0, 4), np.float32))
+    assert (found.relative, found.form, found.resized) == (0.0, "", 0)
+
+
+BOXES = np.ones((3, 4), np.float32)
+
+
+def test_a_size_that_depends_on_data_is_no_difference_of_values() -> None:
+    found = change("y", BOXES, BOXES[:2], "float32", free=(True, False))
+    assert found == OutputChange(name="y", resized=1)
+    assert change("y", BOXES, BOXES, "float32", free=(True, False)).resized == 0
+
+
+@pytest.mark.parametrize(
+    ("have", "free"),
+    [
+        (BOXES[:2], (False, False)),
+        (BOXES[:2], ()),
+        (BOXES[:, :3], (True, False)),
+        (BOXES[0], (True, False)),
+        (BOXES.astype(np.float64), (True, False)),
+    ],
+)
+def test_another_type_or_fixed_size_is_another_form(
+    have: NDArray[Any], free: tuple[bool, ...]
+) -> None:
+    found = change("y", BOXES, have, "float32", free=free)
+    assert found.form
+    assert found.resized == 0
+
+
+def test_sizes_that_are_an_inputs_do_not_depend_on_data() -> None:
+    found = manifests.manifest(
+        inputs=(TensorSpec(name="x", dtype="float32", shape=("batch", 3, "side")),),
+        outputs=(
+            TensorSpec(name="scores", dtype="float32", shape=("batch", 1000)),
+            TensorSpec(name="boxes", dtype="float32", shape=("found", 4)),
+            TensorSpec(name="unnamed", dtype="float32", shape=(None, "side")),
+        ),
+    )
+    assert free_axes(found) == {
+        "scores": (False, False),
+        "boxes": (True, False),
+        "unnamed": (True, False),
+    }
+
+
+def test_samples_of_another_size_are_counted_beside_those_that_are_compared() -> None:
+    resized = OutputChange(name="y", resized=1)
+    value = OutputChange(name="y", unequal=0.5, max_abs=1.0, relative=0.1)
+    for found in (worst(resized, value), worst(value, resized)):
+        assert found == value.model_copy(update={"resized": 1})
+        assert worst(found, resized).resized == 2
+    assert worst(resized, resized) == OutputChange(name="y", resized=2)
+    assert worst(resized, OutputChange(name="y", form="has type int64")).form
+    unknown = OutputChange(name="y", unequal=0.1, nonfinite=2)
+    assert worst(worst(resized, value), unknown).relative is None
 
 
 def test_half_precision_that_numpy_lacks() -> None:

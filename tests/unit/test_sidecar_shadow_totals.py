@@ -29,6 +29,15 @@ def test_what_is_not_comparable_is_counted_and_is_no_difference_of_zero() -> Non
     assert (output.answers, output.incomparable, output.worst, output.mean) == (2, 1, 0.0, 0.0)
 
 
+def test_answers_of_another_size_are_counted_and_are_no_difference() -> None:
+    totals = ShadowTotals("r2")
+    totals.add([OutputChange(name="y", resized=1)])
+    totals.add([OutputChange(name="y", unequal=1.0, relative=0.5)])
+    (output,) = totals.document.outputs
+    assert (output.answers, output.resized, output.incomparable) == (2, 1, 0)
+    assert (output.worst, output.mean) == (0.5, 0.5)
+
+
 def test_an_output_that_few_requests_ask_for_has_its_own_count() -> None:
     totals = ShadowTotals("r2")
     totals.add([OutputChange(name="y", relative=0.0)])

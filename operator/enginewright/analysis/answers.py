@@ -1,72 +1,113 @@
 """How much the new revision's answers to the serving revision's golden inputs differ."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from enginewright.analysis.result import AnalysisLimits, AnalysisResult, Figure, State
-from enginewright.contract.measurements import AnswerChange, Measurements
+from enginewright.analysis.result import AnalysisLimits, AnalysisResult, Figure
+from enginewright.contract.measurements import AnswerChange, Measurements, OutputChange
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding
+
+
+@dataclass(frozen=True)
+class OutputDifference:
+    """How one output differs over all answers."""
+
+    name: str  # for people, such as "output 'y'"
+    largest: float  # relative difference
+    answers: int
+    resized: int = 0  # of `answers`, those in which a size that depends on data differs
+    fault: str = ""  # why an answer cannot be compared; "": all can
+
+    def figure(self, limit: float | None) -> Figure:
+        """Return the largest difference, which fails above a limit, as what cannot be compared does."""
+        compared = max(0, self.answers - self.resized)
+        known = compared > 0 and not self.fault
+        within = limit is None or (not self.fault and self.largest <= limit)
+        return Figure(
+            name=self.name,
+            unit="difference",
+            stable=None,
+            canary=self.largest if known else None,
+            ratio=None,
+            limit=limit,
+            stable_samples=0,
+            canary_samples=compared,
+            state="passed" if within else "failed",
+        )
+
+    def findings(self, limit: float | None) -> Iterable[Finding]:
+        """Yield why the figure fails, if it does."""
+        if limit is None or self.figure(limit).state == "passed":
+            return
+        cause = f"{self.name} cannot be compared: {self.fault}"
+        if not self.fault:
+            cause = (
+                f"{self.name} differs from the serving revision's by {self.largest:.2g},"
+                f" limit {limit:g}"
+            )
+        yield Finding(reason=Reason.ANSWERS_CHANGED, cause=cause)
+
+    def notes(self) -> Iterable[str]:
+        """Yield what was left out."""
+        if self.resized:
+            yield (
+                f"{self.name} has another size in {self.resized} of {self.answers} answers, which"
+                " depends on data: these are not compared"
+            )
 
 
 def compare_answers(canary: Sequence[Measurements], limits: AnalysisLimits) -> AnalysisResult:
     """Report the largest difference of each output, which fails above the limit if there is one.
 
-    What cannot be compared, such as an output of another shape, fails too where a limit is set.
+    What cannot be compared, such as an output of another type, fails too where a limit is set. A size
+    that depends on data, such as a number of detections, does not: those answers are left out.
     """
     limit = limits.max_output_difference
     changes = [pod.answers for pod in canary if pod.answers]
-    failures = [each.failure for each in changes if each.failure]
-    largest = _largest(changes)
-    figures = tuple(
-        output_figure(f"output {name!r}", *largest[name], limit) for name in sorted(largest)
-    )
+    outputs = _outputs(changes)
+    figures = tuple(each.figure(limit) for each in outputs)
+    notes = tuple(note for each in outputs for note in each.notes())
     if limit is None:
-        return AnalysisResult("passed", figures=figures)
-    causes = [f"answers cannot be compared: {each}" for each in sorted(set(failures))]
-    causes += [output_cause(each, limit) for each in figures if each.state == "failed"]
-    if causes:
-        findings = tuple(Finding(reason=Reason.ANSWERS_CHANGED, cause=each) for each in causes)
-        return AnalysisResult("failed", findings=findings, figures=figures)
+        return AnalysisResult("passed", figures=figures, notes=notes)
+    failures = sorted({each.failure for each in changes if each.failure})
+    findings = (
+        *(
+            Finding(reason=Reason.ANSWERS_CHANGED, cause=f"answers cannot be compared: {each}")
+            for each in failures
+        ),
+        *(finding for each in outputs for finding in each.findings(limit)),
+    )
+    if findings:
+        return AnalysisResult("failed", findings=findings, figures=figures, notes=notes)
     if not changes:
         return AnalysisResult(
             "inconclusive", waits_for="answers: a comparison with the serving revision's"
         )
-    return AnalysisResult("passed", figures=figures)
+    return AnalysisResult("passed", figures=figures, notes=notes)
 
 
-def _largest(changes: Sequence[AnswerChange]) -> dict[str, tuple[float | None, int]]:
-    """Return each output's largest difference, None if one is not comparable, and the samples."""
-    found: dict[str, tuple[float | None, int]] = {}
+def _outputs(changes: Iterable[AnswerChange]) -> list[OutputDifference]:
+    """Return the worst of each output over all pods."""
+    found: dict[str, OutputDifference] = {}
     for change in changes:
         for output in change.outputs:
-            before, samples = found.get(output.name, (0.0, 0))
-            unknown = before is None or output.relative is None
-            largest = None if unknown else max(before or 0.0, output.relative or 0.0)
-            found[output.name] = (largest, samples + change.samples)
-    return found
+            before = found.get(output.name)
+            found[output.name] = OutputDifference(
+                name=f"output {output.name!r}",
+                largest=max(before.largest if before else 0.0, output.relative or 0.0),
+                answers=(before.answers if before else 0) + change.samples,
+                resized=(before.resized if before else 0) + output.resized,
+                fault=(before.fault if before else "") or _fault(output, change.samples),
+            )
+    return [found[name] for name in sorted(found)]
 
 
-def output_figure(name: str, difference: float | None, samples: int, limit: float | None) -> Figure:
-    """Return the largest difference of an output; None: it cannot be compared."""
-    within = limit is None or (difference is not None and difference <= limit)
-    state: State = "passed" if within else "failed"
-    return Figure(
-        name=name,
-        unit="difference",
-        stable=None,
-        canary=difference,
-        ratio=None,
-        limit=limit,
-        stable_samples=0,
-        canary_samples=samples,
-        state=state,
-    )
-
-
-def output_cause(figure: Figure, limit: float) -> str:
-    """Return why an output's figure fails."""
-    if figure.canary is None:
-        return f"{figure.name} cannot be compared: it is not numeric, or its shape differs"
-    return (
-        f"{figure.name} differs from the serving revision's by {figure.canary:.2g}, limit {limit:g}"
-    )
+def _fault(output: OutputChange, samples: int) -> str:
+    """Return why an output cannot be compared; "": it can, or a size depends on data in every sample."""
+    if output.form:
+        return f"it {output.form}"
+    if output.nonfinite:
+        return "it is NaN or infinite where the serving revision's is not, or the other way round"
+    unknown = output.relative is None and output.resized < samples
+    return "it differs and is not numeric" if unknown else ""

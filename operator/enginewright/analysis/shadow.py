@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
-from enginewright.analysis.answers import output_cause, output_figure
+from enginewright.analysis.answers import OutputDifference
 from enginewright.analysis.result import AnalysisLimits, AnalysisResult, Figure
 from enginewright.analysis.shares import MAX_REJECTED, Share, exceeds, share_figure
 from enginewright.contract.measurements import Measurements, ShadowComparison, ShadowOutput
@@ -23,13 +23,22 @@ def compare_shadow(
     found = [pod.shadow for pod in stable if pod.shadow and pod.shadow.revision in revisions]
     if not any(each.compared or each.failed or each.rejected for each in found):
         return AnalysisResult("passed")
+    limit = limits.max_output_difference
     shares = [*_refused(found, limits)]
-    outputs = [*_outputs(found, limits.max_output_difference)]
-    findings = [finding for _, finding in (*shares, *outputs) if finding]
+    outputs = _by_name(found)
+    differences = [_difference(name, each) for name, each in outputs.items()]
+    findings = (
+        *(finding for _, finding in shares if finding),
+        *(finding for each in differences for finding in each.findings(limit)),
+    )
+    figures = [figure for figure, _ in shares]
+    for difference, each in zip(differences, outputs.values(), strict=True):
+        figures += [difference.figure(limit), *_means(difference.name, each)]
     return AnalysisResult(
         "failed" if findings else "passed",
-        findings=tuple(findings),
-        figures=tuple(figure for figure, _ in (*shares, *outputs)),
+        findings=findings,
+        figures=tuple(figures),
+        notes=tuple(note for each in differences for note in each.notes()),
     )
 
 
@@ -58,27 +67,30 @@ def _refused(
         yield figure, Finding(reason=reason, cause=cause) if fails else None
 
 
-def _outputs(
-    found: Sequence[ShadowComparison], limit: float | None
-) -> Iterable[tuple[Figure, Finding | None]]:
+def _by_name(found: Iterable[ShadowComparison]) -> dict[str, list[ShadowOutput]]:
     by_name: dict[str, list[ShadowOutput]] = {}
     for output in (output for each in found for output in each.outputs):
         by_name.setdefault(output.name, []).append(output)
-    for name, outputs in sorted(by_name.items()):
-        label = f"output {name!r} for requests"
-        samples = sum(each.answers for each in outputs)
-        known = not any(each.incomparable for each in outputs)
-        worst = max(each.worst or 0.0 for each in outputs) if known else None
-        figure = output_figure(label, worst, samples, limit)
-        failed = limit is not None and figure.state == "failed"
-        cause = output_cause(figure, limit) if limit is not None and failed else ""
-        yield figure, Finding(reason=Reason.ANSWERS_CHANGED, cause=cause) if cause else None
-        yield _mean(f"mean of {label}", "difference", outputs, lambda each: each.mean), None
-        if any(each.top1 is not None for each in outputs):
-            yield (
-                _mean(f"top-1 agreement of {label}", "share", outputs, lambda each: each.top1),
-                None,
-            )
+    return dict(sorted(by_name.items()))
+
+
+def _difference(name: str, outputs: Sequence[ShadowOutput]) -> OutputDifference:
+    incomparable = any(each.incomparable for each in outputs)
+    return OutputDifference(
+        name=f"output {name!r} for requests",
+        largest=max(each.worst or 0.0 for each in outputs),
+        answers=sum(each.answers for each in outputs),
+        resized=sum(each.resized for each in outputs),
+        fault="in an answer its type or size differs, it is not numeric, or not finite"
+        if incomparable
+        else "",
+    )
+
+
+def _means(label: str, outputs: Sequence[ShadowOutput]) -> Iterable[Figure]:
+    yield _mean(f"mean of {label}", "difference", outputs, lambda each: each.mean)
+    if any(each.top1 is not None for each in outputs):
+        yield _mean(f"top-1 agreement of {label}", "share", outputs, lambda each: each.top1)
 
 
 def _mean(
@@ -88,7 +100,11 @@ def _mean(
     figure: Callable[[ShadowOutput], float | None],
 ) -> Figure:
     """Return the mean over the pods, which is only reported."""
-    known = [(value, each.answers) for each in outputs if (value := figure(each)) is not None]
+    known = [
+        (value, max(0, each.answers - each.resized))
+        for each in outputs
+        if (value := figure(each)) is not None
+    ]
     samples = sum(count for _, count in known)
     return Figure(
         name=name,

@@ -370,7 +370,7 @@ class Analysis(ApiModel):
     """Growth of the server's memory during the analysis that the serving revision does not have, such as "20%"."""
 
     max_output_difference: Tolerance | None = None
-    """Relative difference of the new revision's answers to the serving revision's golden inputs, and to the requests of canary.shadow, in the Euclidean norm, as a number in quotes, such as "0.05". Absent: it is reported only."""
+    """Relative difference of the new revision's answers to the serving revision's golden inputs, and to the requests of canary.shadow, in the Euclidean norm, as a number in quotes, such as "0.05". Answers whose size depends on data and differs are left out. Absent: it is reported only."""
 
 
 class Rollout(ApiModel):

@@ -75,13 +75,15 @@ class OutputChange(Message):
     name: Text
     """Name of the output."""
     form: Text = ""
-    """How its type or shape differs, and then nothing else is compared; "": equal."""
+    """How its type or a fixed size differs, and then nothing else is compared; "": equal."""
+    resized: Number = 0
+    """Samples in which a size that depends on data differs; they are part of no other figure."""
     unequal: Share | None = None
     """Share of elements that are not equal, 0 to 1."""
     max_abs: Difference | None = None
     """Largest absolute difference of finite elements; absent: not numeric."""
     relative: Difference | None = None
-    """Euclidean norm of the difference, relative to that of the expected output; 0: equal; absent: they differ and are not numeric, that is zero, or `nonfinite`."""
+    """Euclidean norm of the difference, relative to that of the expected output, which counts as if no element were below 1% of the output's largest value over all samples, or 0.001 if that is zero; 0: equal; absent: they differ and are not numeric, or `nonfinite`."""
     top1: Share | None = None
     """Share of rows with the same largest element, of floats `[rows, classes]`; absent: others."""
     nonfinite: Number = 0
@@ -117,7 +119,9 @@ class ShadowOutput(Message):
     top1: Share | None = None
     """Mean share of rows with the same largest element, of floats `[rows, classes]`; absent: others."""
     incomparable: Number = 0
-    """Answers without a relative difference, as of another type or shape."""
+    """Answers without a relative difference, as of another type or fixed size."""
+    resized: Number = 0
+    """Answers in which a size that depends on data differs; they are part of no other figure."""
 
 
 class ShadowComparison(Message):

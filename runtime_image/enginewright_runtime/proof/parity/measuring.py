@@ -15,7 +15,7 @@ from enginewright_runtime.proof.parity.tolerances import Tolerance
 from enginewright_runtime.proof.parity.values import Array, dtype_of, kind_of, wide
 
 _PIECE: Final = 1 << 18  # elements that are converted at a time
-_NUMERICALLY_ZERO: Final = 1e-6  # an output whose largest value is not above this counts as zero
+NUMERICALLY_ZERO: Final = 1e-6  # an output whose largest value is not above this counts as zero
 _SIGNIFICANT: Final = 0.01  # of the largest: relative errors of smaller values are rounding
 _MOST_AXES: Final = 3  # of class scores: [classes], [batch, classes] or [batch, steps, classes]
 
@@ -257,7 +257,7 @@ def _add_errors(figures: Figures, want: _Floats, have: _Floats, allowed: Toleran
     size = np.abs(want)
     with np.errstate(over="ignore"):  # an error that overflows float64 is infinite
         error = np.abs(have - want)
-    is_zero = figures.largest <= _NUMERICALLY_ZERO
+    is_zero = figures.largest <= NUMERICALLY_ZERO
     floor = max(allowed.atol, allowed.zero_atol) if is_zero else allowed.atol
     tolerance = allowed.rtol * size + max(allowed.scale * figures.largest, floor)
     outside = error > tolerance

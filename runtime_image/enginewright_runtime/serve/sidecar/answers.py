@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from enginewright_runtime.serve.sidecar.answer_change import (
     change,
+    free_axes,
     incompatibility,
     most_changed,
     worst,
@@ -69,6 +70,8 @@ class AnswerComparison:
         self._lost_by = 0  # which of the server's processes lost the last one
         self._changes: dict[str, OutputChange] = {}
         self._varying: set[str] = set()
+        self._free: dict[str, tuple[bool, ...]] = {}
+        self._largest_values: dict[str, float] = {}
         self.result: AnswerChange | None = None  # None: not complete
 
     async def step(self, defer: float, process: int) -> None:
@@ -82,7 +85,8 @@ class AnswerComparison:
             return
         try:
             if self._samples is None:
-                self._samples = self._open()
+                # tens of megabytes are read, in which /readyz must answer
+                self._samples = await asyncio.to_thread(self._open)
             await self._run(self._samples, self._names[0], defer, process)
         except UnansweredError as busy:
             _log.info("the comparison with the stable revision waits: %s", busy)
@@ -120,6 +124,8 @@ class AnswerComparison:
         self._varying = {
             each.name for each in (*(self._own.varying or ()), *(manifest.varying or ()))
         }
+        self._free = free_axes(manifest)
+        self._largest_values = samples.largest_values()
         self._names = list(samples.names)
         return samples
 
@@ -170,8 +176,13 @@ class AnswerComparison:
         arrays = self._inferences.read(response, expected, types)
         for key, want in expected.items():
             kind = type_name(types.outputs[key])
-            # tens of megabytes take a second, in which /readyz must answer
-            found = await asyncio.to_thread(change, key, want, arrays[key], kind)
+            # likewise
+            found = await asyncio.to_thread(
+                change,
+                *(key, want, arrays[key], kind),
+                free=self._free.get(key, ()),
+                largest=self._largest_values.get(key, 0.0),
+            )
             before = self._changes.get(key)
             self._changes[key] = worst(before, found) if before else found
 

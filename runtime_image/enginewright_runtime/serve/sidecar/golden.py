@@ -10,7 +10,7 @@ from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import Reason
 from numpy.typing import NDArray
 
-from enginewright_runtime.proof.parity.comparison import difference, scales_of
+from enginewright_runtime.proof.parity.comparison import difference
 from enginewright_runtime.proof.parity.tolerances import Tolerance, Tolerances
 from enginewright_runtime.proof.parity.variation import VaryingOutputs
 from enginewright_runtime.serve.sidecar.client import UnreachableError
@@ -65,12 +65,7 @@ class GoldenProbe:
         self._kinds = {name: type_name(each) for name, each in samples.types.outputs.items()}
         self._scales: dict[str, float] = {}
         if self._tolerances.across_samples:
-            for name in samples.names:  # one at a time, since they may be large
-                scales = scales_of({name: samples.read(name).expected}, self._kinds)
-                self._scales |= {
-                    output: max(scale, self._scales.get(output, 0.0))
-                    for output, scale in scales.items()
-                }
+            self._scales = samples.largest_values()
         self._varying = VaryingOutputs(
             manifest.varying or (), self._kinds, self._allowed, repeated=True
         )

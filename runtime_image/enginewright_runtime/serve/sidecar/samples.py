@@ -16,9 +16,10 @@ from enginewright.contract.base import canonical_json
 from enginewright.contract.manifest import Manifest, TensorSpec
 from numpy.typing import NDArray
 
+from enginewright_runtime.proof.parity.comparison import scales_of
 from enginewright_runtime.session.arrays import map_arrays
 from enginewright_runtime.session.datatypes import BF16, BYTES, DATATYPES, Datatype
-from enginewright_runtime.session.samples import GoldenError, GoldenSample, in_memory
+from enginewright_runtime.session.samples import GoldenError, GoldenSample, in_memory, type_name
 
 _MOST: Final = 8  # samples that are run; of more, this many are selected evenly
 _KEPT_BYTES: Final = 4 * 1024 * 1024
@@ -89,6 +90,15 @@ class GoldenSamples:
         if self._kept is not None:
             self._kept[name] = sample
         return sample
+
+    def largest_values(self) -> dict[str, float]:
+        """Return the largest expected magnitude of each output, over all samples."""
+        kinds = {name: type_name(each) for name, each in self.types.outputs.items()}
+        found: dict[str, float] = {}
+        for name in self.names:  # one at a time, since they may be large
+            for output, scale in scales_of({name: self.read(name).expected}, kinds).items():
+                found[output] = max(scale, found.get(output, 0.0))
+        return found
 
     def inputs_digest(self, sample: GoldenSample) -> str:
         """Return the digest of a sample's inputs, by which another revision's are known to be the same."""

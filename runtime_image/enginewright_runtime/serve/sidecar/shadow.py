@@ -8,15 +8,16 @@ to a share of a core. Nothing of a request or an answer is logged or kept.
 import asyncio
 import logging
 import time
-from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Final
 
 from enginewright.contract.base import TEXT_LENGTH
+from enginewright.contract.manifest import Manifest
 from enginewright.contract.measurements import OutputChange, ShadowComparison
 from enginewright.contract.shadow import ShadowOrder, is_current, read_order
 
+from enginewright_runtime.proof.parity.measuring import largest_of
 from enginewright_runtime.serve.exchanges import (
     HEADER,
     LARGEST_BYTES,
@@ -24,11 +25,11 @@ from enginewright_runtime.serve.exchanges import (
     SHARE_QUERY,
     ExchangeHead,
 )
-from enginewright_runtime.serve.sidecar.answer_change import change
+from enginewright_runtime.serve.sidecar.answer_change import change, free_axes
 from enginewright_runtime.serve.sidecar.client import Client, ServerResponse, UnreachableError
 from enginewright_runtime.serve.sidecar.json_tensors import JSON_BYTES, TooLargeError
 from enginewright_runtime.serve.sidecar.protocol import ResponseError, decode
-from enginewright_runtime.serve.sidecar.samples import Types
+from enginewright_runtime.serve.sidecar.samples import GoldenSamples
 from enginewright_runtime.serve.sidecar.settings import SidecarSettings
 from enginewright_runtime.serve.sidecar.shadow_totals import ShadowTotals
 from enginewright_runtime.session.samples import type_name
@@ -48,8 +49,8 @@ class Shadow:
         own: Client,
         model: str,
         header: str,
-        types: Types,
-        varying: Collection[str],
+        samples: GoldenSamples,
+        manifest: Manifest,
         annotation: Path,
         settings: SidecarSettings,
         memory: AbstractAsyncContextManager[None],
@@ -60,8 +61,8 @@ class Shadow:
             own: the way to the pod's server.
             model: its name.
             header: the header line by which the server knows its sidecar.
-            types: of the model's tensors.
-            varying: outputs that vary from run to run, which are not compared.
+            samples: the golden samples, for types and usual values of the outputs.
+            manifest: of the model; outputs that vary from run to run are not compared.
             annotation: the file with the operator's order.
             settings: intervals and limits.
             memory: held while answers are compared.
@@ -69,8 +70,11 @@ class Shadow:
         self._own = own
         self._model = model
         self._header = header
-        self._types = types
-        self._varying = frozenset(varying)
+        self._samples = samples
+        self._types = samples.types
+        self._varying = {each.name for each in manifest.varying or ()}
+        self._free = free_axes(manifest)
+        self._largest: dict[str, float] = {}  # value of each output so far; empty: not known yet
         self._annotation = annotation
         self._settings = settings
         self._memory = memory
@@ -210,7 +214,13 @@ class Shadow:
             is_large = isinstance(error, TooLargeError)  # twice as large as ours at least
             form = f"the canary's answer {error if is_large else 'has another type'}"
             return [OutputChange(name=name[:TEXT_LENGTH], form=form) for name in own]
-        return [
-            change(name, array, others[name], type_name(self._types.outputs[name]))
-            for name, array in own.items()
-        ]
+        if not self._largest:
+            self._largest = self._samples.largest_values()
+        found = []
+        for name, array in own.items():
+            dtype = type_name(self._types.outputs[name])
+            largest = max(self._largest.get(name, 0.0), largest_of(array, dtype))
+            self._largest[name] = largest
+            free = self._free.get(name, ())
+            found.append(change(name, array, others[name], dtype, free=free, largest=largest))
+        return found

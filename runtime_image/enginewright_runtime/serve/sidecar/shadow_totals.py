@@ -28,12 +28,15 @@ class _Totals:
     top1: float = 0.0  # mean
     top1s: int = 0
     incomparable: int = 0
+    resized: int = 0
 
     def add(self, change: OutputChange) -> None:
         self.answers += 1
         if change.max_abs is not None:
             self.max_abs = max(self.max_abs or 0.0, change.max_abs)
-        if change.relative is None:
+        if change.resized:
+            self.resized += 1
+        elif change.relative is None:
             self.incomparable += 1
         else:
             self.worst = max(self.worst or 0.0, change.relative)
@@ -52,6 +55,7 @@ class _Totals:
             mean=self.relative if self.relatives else None,
             top1=min(self.top1, 1.0) if self.top1s else None,
             incomparable=self.incomparable,
+            resized=self.resized,
         )
 
 
