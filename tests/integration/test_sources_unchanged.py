@@ -10,6 +10,11 @@ import pytest
 from enginewright.contract.report import Published
 from enginewright.contract.task import PREPARE_STAGES, PrepareTask
 from enginewright_runtime.sources import retry
+from enginewright_runtime.sources.credentials import Secret
+from enginewright_runtime.sources.fetching import fetch_all
+from enginewright_runtime.sources.objects import ObjectSource
+from enginewright_runtime.sources.quota import DiskQuota
+from enginewright_runtime.sources.versions import RecordedSource, SourceVersion
 
 from tests.support import broken_models as broken
 from tests.support.preparing import Workplace
@@ -344,6 +349,33 @@ def test_a_folder_of_a_bucket_is_listed(
         servers.put_s3("beside", {"team/second.onnx": OTHER})
         outcome = place.stage("fetch", task)
     assert "has 2 .onnx files" in outcome.message
+
+
+def recorded(servers: SourceServers, uri: str, suffix: str = "") -> RecordedSource:
+    return RecordedSource(ObjectSource(uri, Secret(servers.s3())), suffix)
+
+
+def test_all_files_of_calibration_data_are_compared(servers: SourceServers, tmp_path: Path) -> None:
+    servers.put_s3("images", {"set/a.npy": b"1", "set/deep/b.npy": b"2"})
+    source = recorded(servers, "s3://images/set")
+    (tmp_path / "work").mkdir()
+    fetch_all(source, tmp_path / "work", DiskQuota(tmp_path, "calibration data", 1 << 30))
+    version = SourceVersion.model_validate_json(source.version.to_json())
+    assert version.is_current(recorded(servers, "s3://images/set"), "")
+    servers.put_s3("images", {"set/c.npy": b"3"})
+    assert not version.is_current(recorded(servers, "s3://images/set"), "")
+
+
+def test_a_file_that_is_replaced_after_it_was_listed_has_no_version(
+    servers: SourceServers, tmp_path: Path
+) -> None:
+    servers.put_s3("raced", {"team/m.onnx": RELU})
+    source = recorded(servers, "s3://raced/team", ".onnx")
+    assert source.find() is None
+    assert [each.path for each in source.files(deep=False)] == ["m.onnx"]
+    servers.put_s3("raced", {"team/m.onnx": OTHER})
+    source.copy("m.onnx", tmp_path / "m.onnx", DiskQuota(tmp_path, "a model", 1 << 30))
+    assert not source.version.is_usable
 
 
 def test_a_tag_of_a_registry(servers: SourceServers, place: Workplace, relu: Prepared) -> None:
