@@ -46,7 +46,7 @@ apiserver: venv ## Run the tests on a kube-apiserver, and those of the local clu
 	nice -n 5 $(RUN)/pytest tests/apiserver tests/cluster $(IN_TWO)
 
 e2e: venv ## Run the tests on a complete cluster with the chart installed, and those on a GPU if there is one
-	$(RUN)/pytest tests/e2e tests/gpu
+	$(RUN)/pytest tests/e2e tests/gpu --durations 25
 
 lint: venv ## Check style, types, imports, shell scripts, the chart and generated files
 	nice hack/lint

@@ -122,9 +122,10 @@ def age(since: str, now: datetime) -> str:
 def _refuse_unseen(model: InferenceModel) -> None:
     seen = model.status.observed_generation
     if seen < model.metadata.generation:
+        of = f"status of {seen}" if seen > 0 else "no status yet"
         raise Refused(
             f"the operator has not seen the latest spec yet (generation {model.metadata.generation},"
-            f" status of {seen}): wait, or check that it runs"
+            f" {of}): wait, or check that it runs"
         )
 
 
