@@ -37,14 +37,13 @@ from enginewright.plan.pods import serving_pods
 from enginewright.plan.regression import regression, trial_counts
 from enginewright.plan.replicas import asks_for_pods, replicas_by_class
 from enginewright.plan.signature import SignatureChange, compare
-from enginewright.plan.transitions import Seen, Stage, advance
+from enginewright.plan.transitions import COMPARED, Seen, Stage, advance
 from enginewright.plan.types import Facts, MetadataIntent, ObjectRef
 
 INTERVAL: Final = 5.0  # seconds between two looks at measurements
 
 _LONG_AGO: Final = datetime.fromtimestamp(0, UTC)
 _SHOWN: Final = 5  # differences of signatures in a message
-_COMPARED: Final = (TargetPhase.VERIFYING, TargetPhase.ANALYZING)
 
 
 @dataclass(frozen=True)
@@ -162,7 +161,7 @@ def bring_up(
     assert stage is not None  # noqa: S101 - only what serves or is rejected has none
     if awaits_pods:
         canaries = {}
-    elif stage.phase in _COMPARED:
+    elif stage.phase in COMPARED:
         canaries = _pods(facts, wanted, deployments, stage.step)
     else:
         promoting = stage.phase is TargetPhase.PROMOTING
@@ -183,7 +182,7 @@ def bring_up(
                 None,
                 (
                     wait.message if wait else _widened(wanted, stable),
-                    shadow.unavailable(facts, stable) if stage.phase in _COMPARED else "",
+                    shadow.unavailable(facts, stable) if stage.phase in COMPARED else "",
                 ),
             )
         ),
@@ -288,7 +287,7 @@ def _compared(facts: Facts, wanted: Revision, stable: Revision | None) -> list[P
 
 def _requeue_after(stage: Stage, left: float) -> float | None:
     """Return when to look again: at the measurements, or at the end of the hold."""
-    if stage.phase not in _COMPARED:
+    if stage.phase not in COMPARED:
         return None
     return min(INTERVAL, left) if left > 0 else INTERVAL
 
@@ -417,13 +416,13 @@ def _waits_for(
     silent: int,
 ) -> Wait | None:
     # while it is promoted, Ready reports failures
-    if failures.first is not None and stage.phase in _COMPARED:
+    if failures.first is not None and stage.phase in COMPARED:
         return Wait(failures.first.reason, failures.first.finding.message)
     if failures.waits_for:
         return Wait(failures.reason, failures.waits_for)
-    if stage.phase in _COMPARED and (text := waits_for(analysis)):
+    if stage.phase in COMPARED and (text := waits_for(analysis)):
         return Wait("", text)
-    if stage.phase in _COMPARED and silent:
+    if stage.phase in COMPARED and silent:
         text = (
             f"the sidecars of {silent} pods have not responded to the operator for five minutes:"
             " check that they run and that no NetworkPolicy blocks its access to port 8081"

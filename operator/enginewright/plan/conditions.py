@@ -9,8 +9,9 @@ from enginewright.contract.reasons import SAME_IN_EVERY_POD, Reason
 from enginewright.plan.engine_status import describe_engine
 from enginewright.plan.engines_wanted import Engines
 from enginewright.plan.prepare import PrepareOutcome
+from enginewright.plan.progress import RolloutProgress
 from enginewright.plan.proofs import Proofs, Statement
-from enginewright.plan.rollout import RolloutPlan, RolloutProgress
+from enginewright.plan.rollout import RolloutPlan
 from enginewright.plan.types import Obstacle
 
 # Failures of pods that concern the placement of nodes.

@@ -39,10 +39,31 @@ class PodFailures:
     """What is wrong with the pods of a revision."""
 
     first: pods.Failure | None = None  # of a pod that is not ready
-    repeated: bool = False  # on several nodes, or of one pod several times
     lasting: RolloutFailure | None = None  # for which the revision is rejected
     waits_for: str = ""  # what prevents a pod from starting
     reason: str = ""  # the same as a reason: CapacityBlocked, or of a volume
+
+
+@dataclass(frozen=True)
+class Unready:
+    """What is wrong with those pods of a revision that are not ready."""
+
+    first: pods.Failure | None  # of a pod
+    repeated: bool  # on several nodes, or of one pod several times
+    waits_for: str  # what prevents a pod from starting
+    missing: str  # a reason, if a pod waits for a volume
+
+
+def unready(facts: Facts, mine: Iterable[PodView]) -> Unready:
+    """Return what is wrong with those of `mine` that are not ready, nor leaving."""
+    waiting = [pod for pod in mine if not pod.ready and not pod.leaving]
+    failed = [(pod, each) for pod in waiting if (each := failure_of(facts, pod))]
+    return Unready(
+        first=failed[0][1] if failed else None,
+        repeated=pods.is_repeated([pod for pod, _ in failed]),
+        waits_for=next((each for each in map(pods.waiting_for, waiting) if each), ""),
+        missing=next(filter(None, map(pods.missing_claim, waiting)), ""),
+    )
 
 
 def pods_of(facts: Facts, revision: str) -> list[PodView]:
@@ -75,29 +96,22 @@ def pod_failures(
     """
     mine = pods_of(facts, revision)
     found = [(pod, each) for pod in mine if (each := failure_of(facts, pod))]
-    unready = [(pod, each) for pod, each in found if not pod.ready]
-    first = unready[0][1] if unready else None
-    waiting = [pod for pod in mine if not pod.ready]
-    waits_for = next((each for each in map(pods.waiting_for, waiting) if each), "")
-    missing = next(filter(None, map(pods.missing_claim, waiting)), "")
+    seen = unready(facts, mine)
+    unschedulable = any(pod.unschedulable for pod in mine if not pod.ready)
     blocked = (
-        any(pod.unschedulable for pod in waiting)
+        unschedulable
         or any(each.refused for each in deployments)
-        or any(each.reason in _OF_STORE for _, each in unready)
+        or any(each.reason in _OF_STORE for pod, each in found if not pod.ready)
     )
     lasting = _lasting(facts, found, stable, since)
     late = any(each.is_current and each.is_stuck and each.desired for each in deployments)
     if lasting is None and late and not blocked:
-        lasting = _stuck(revision, first, waits_for)
-    reason = missing or (
-        Reason.CAPACITY_BLOCKED if any(pod.unschedulable for pod in waiting) else ""
-    )
+        lasting = _stuck(revision, seen.first, seen.waits_for)
     return PodFailures(
-        first=first,
-        repeated=pods.is_repeated([pod for pod, _ in unready]),
+        first=seen.first,
         lasting=None if lasting is None else lasting.model_copy(update={"revision": revision}),
-        waits_for=waits_for,
-        reason=reason,
+        waits_for=seen.waits_for,
+        reason=seen.missing or (Reason.CAPACITY_BLOCKED if unschedulable else ""),
     )
 
 

@@ -25,7 +25,7 @@ from enginewright.plan.conditions import ModelState
 from enginewright.plan.outcomes import rejection_by_user
 from enginewright.plan.replicas import asks_for_pods
 from enginewright.plan.resolve import Target, resolve
-from enginewright.plan.rollout import spec_hash
+from enginewright.plan.revisions import spec_hash
 from enginewright.plan.served import served_before
 from enginewright.plan.types import Facts, Obstacle
 

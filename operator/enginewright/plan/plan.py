@@ -37,7 +37,8 @@ from enginewright.plan.refresh import Preparing, prepare_and_refresh
 from enginewright.plan.rejections import reasons_for_others, rejected_backends
 from enginewright.plan.replicas import fixed, scale_selector
 from enginewright.plan.resolve import Target, resolve
-from enginewright.plan.rollout import RolloutPlan, applied_state, roll_out, wanted_snapshot
+from enginewright.plan.revisions import wanted_snapshot
+from enginewright.plan.rollout import RolloutPlan, applied_state, roll_out
 from enginewright.plan.route import route_accepted
 from enginewright.plan.trials import Trials, trials
 from enginewright.plan.types import EventIntent, Facts, Obstacle, Plan

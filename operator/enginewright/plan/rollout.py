@@ -1,50 +1,30 @@
-"""Rollouts: revisions, their Deployments, and their progress.
+"""Rollouts: which revision the Deployments have, and what else is applied for it.
 
 A rejected or unfinished update interrupts nothing: until the wanted revision is available, the last
 complete one is applied from its snapshot.
 """
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from enginewright.api.conditions import ConditionType
-from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.api.inference_model_status import (
     AppliedState,
     ModelSignature,
-    Prepared,
     RolloutFailure,
     ServingState,
     SourceState,
     TargetRevision,
 )
-from enginewright.api.scalars import duration
-from enginewright.contract.keys import content, content_hash
-from enginewright.manifests.deployment import (
-    GRACE_SECONDS,
-    STARTUP_SECONDS,
-    PodDefaults,
-    pod_templates,
-    serving_deployment,
-    sidecar_memory,
-)
+from enginewright.manifests.deployment import serving_deployment
 from enginewright.manifests.labels import CLASS, PROMOTE, ROLLBACK
 from enginewright.manifests.names import deployment_name, revision_name
 from enginewright.manifests.service import disruption_budget, service
-from enginewright.manifests.snapshot import (
-    KeptSource,
-    Revision,
-    Snapshot,
-    class_snapshot,
-    controller_revision,
-)
+from enginewright.manifests.snapshot import Revision, Snapshot, controller_revision
 from enginewright.observed.deployments import DeploymentView
-from enginewright.observed.pods import PodView
-from enginewright.plan import autoscaling, pods
+from enginewright.plan import autoscaling
 from enginewright.plan.canary import BringUp, bring_up, look_back, stop_canary
-from enginewright.plan.failures import failure_of
 from enginewright.plan.outcomes import (
     outcomes,
     promoted,
@@ -52,31 +32,15 @@ from enginewright.plan.outcomes import (
     rejection_by_user,
     was_proven,
 )
+from enginewright.plan.progress import RolloutProgress, progress_of
 from enginewright.plan.regression import STAGE
 from enginewright.plan.replicas import asks_for_pods, covering, fixed, replicas_by_class
-from enginewright.plan.resolve import Target
+from enginewright.plan.revisions import revision_of, spec_hash, with_templates
 from enginewright.plan.route import route_objects, unwanted_routes
 from enginewright.plan.served import ready_revisions, served_before, serving_now
 from enginewright.plan.types import Facts, MetadataIntent, ObjectRef, ReplicasHandover
 
 KEPT_REVISIONS: Final = 5
-
-
-_POD_NAME: Final = re.compile(r'^pods "[^"]*" is forbidden: ')
-
-
-@dataclass(frozen=True)
-class RolloutProgress:
-    """Progress of the applied revision."""
-
-    complete: bool
-    message: str  # pods of each class, and what they wait for
-    failure: pods.Failure | None = None  # of a pod of the applied revision
-    repeated: bool = False  # it failed on several nodes or several times, and never served
-    tries_others: bool = False  # another backend is tried if this one fails
-    stuck: bool = False  # the progress deadline has passed
-    missing: str = ""  # reason, if pods wait for a volume
-    refused: str = ""  # why the API server rejects pods of a class
 
 
 @dataclass(frozen=True)
@@ -119,42 +83,6 @@ class RolloutPlan:
         return self.bring_up.target if self.bring_up else None
 
 
-def wanted_snapshot(
-    facts: Facts, target: Target, prepared: Prepared, engines: Mapping[str, str]
-) -> Snapshot:
-    """Return the snapshot that the spec requests; `engines` are keys by accelerator class."""
-    spec = facts.model.spec
-    sidecar = spec.serving.sidecar.resources.model_dump(
-        mode="json", by_alias=True, exclude_defaults=True
-    )
-    size = prepared.golden_output_bytes
-    return Snapshot(
-        prepared_key=prepared.key,
-        model_digest=prepared.model_digest,
-        classes=tuple(
-            class_snapshot(each, target.backend, target.image, engines.get(each.metadata.name))
-            # their order in the spec has no effect
-            for each in sorted(target.classes, key=lambda each: each.metadata.name)
-        ),
-        promise=target.promise,
-        max_queue=spec.serving.max_queue,
-        pod_template=spec.pod_template.manifest(),
-        store_claim=facts.config.store.claim,
-        # only if it matters: else pods of revisions without this field would restart
-        golden_output_bytes=size if sidecar_memory(size) > sidecar_memory(None) else None,
-        sidecar_resources=sidecar,
-        sidecar_env=tuple(each.manifest() for each in spec.serving.sidecar.env),
-        startup_seconds=_non_default(spec.serving.startup_timeout, STARTUP_SECONDS),
-        termination_seconds=_non_default(spec.serving.termination_grace_period, GRACE_SECONDS),
-    )
-
-
-def _non_default(wanted: str | None, default: int) -> int | None:
-    """Return the seconds if they differ from the default, else None."""
-    seconds = int(duration(wanted).total_seconds()) if wanted else default
-    return None if seconds == default else seconds
-
-
 def roll_out(
     facts: Facts,
     wanted: Snapshot | None,
@@ -169,7 +97,7 @@ def roll_out(
     instead of a rollback. `signature` is that of `wanted`.
     """
     known = {each.revision: each.kept for each in facts.revisions if each.kept}
-    wanted_revision = _revision(facts, known, wanted, source, signature) if wanted else None
+    wanted_revision = revision_of(facts, known, wanted, source, signature) if wanted else None
     deployments = _of_classes(facts.deployments)
     brought = _bring_up(facts, known, wanted_revision, deployments, left_to_others)
     if brought and not asks_for_pods(facts.model.spec, deployments):
@@ -182,7 +110,7 @@ def roll_out(
         return RolloutPlan(name, None, 0, ready, served_before(facts), None, brought)
     counts = _in_place(facts, _counts(facts, applied, deployments), brought, deployments)
     now = _without(counts, yielding)
-    progress = _progress(facts, applied, deployments, counts)
+    progress = progress_of(facts, applied, deployments, counts)
     kept = {deployments[name].name for name in counts if name in deployments}
     gives_up = applied is wanted_revision or (brought is not None and brought.rejection is not None)
     awaited = set() if gives_up else _awaited(facts, counts) - set(yielding)
@@ -274,7 +202,7 @@ def _bring_up(
         lent = {each.accelerator_class: each.desired for each in facts.canaries}
         counts = _less(facts, counts, lent, deployments)
     is_applied = applied is not None and applied.revision == wanted.name
-    complete = is_applied and _progress(facts, wanted, deployments, counts).complete
+    complete = is_applied and progress_of(facts, wanted, deployments, counts).complete
     return bring_up(
         facts,
         wanted,
@@ -348,45 +276,6 @@ def _awaited(facts: Facts, counts: Mapping[str, int]) -> set[str]:
     named = [each.class_name for each in spec.accelerators]
     covered = sum(counts.values()) >= sum(replicas_by_class(spec, named).values())
     return set() if covered else set(named) - counts.keys()
-
-
-def _revision(
-    facts: Facts,
-    known: Mapping[str, Revision],
-    wanted: Snapshot,
-    source: SourceState | None,
-    signature: ModelSignature | None,
-) -> Revision:
-    """Return the revision of a snapshot: the stored one if it exists."""
-    name = wanted.revision()
-    kept = KeptSource(pins=source.pins, refresh=source.refresh) if source else None
-    new = Revision(name=name, snapshot=wanted, source=kept, signature=signature)
-    return with_templates(facts, known.get(name) or new)
-
-
-def with_templates(facts: Facts, revision: Revision) -> Revision:
-    """Return the revision with pod templates, also if an earlier version stored it without them."""
-    if revision.templates:
-        return revision
-    config = facts.config
-    defaults = PodDefaults(config.image_pull_policy, config.image_pull_secrets, config.openshift)
-    templates = pod_templates(facts.model.metadata.name, revision.name, revision.snapshot, defaults)
-    return revision.model_copy(update={"templates": templates})
-
-
-def spec_hash(spec: InferenceModelSpec) -> str:
-    """Return the hash of a spec without what sets the number of pods and the rollout settings."""
-    hashed = content(spec)
-    for name in ("replicas", "rollout"):
-        hashed.pop(name, None)
-    hashed.get("build", {}).pop("pod_template", None)
-    hashed["source"].pop("refresh_interval", None)
-    serving = hashed.get("serving", {})
-    asked = [serving.pop(name, None) for name in ("autoscaling", "route")]
-    if any(asked) and not serving:
-        del hashed["serving"]
-    hashed["accelerators"] = [each.class_name for each in spec.accelerators]
-    return content_hash(hashed)
 
 
 def applied_state(facts: Facts, rollout: RolloutPlan) -> AppliedState | None:
@@ -564,65 +453,3 @@ def _old_revisions(facts: Facts, keep: Collection[str]) -> Iterable[ObjectRef]:
     for each in unpinned[KEPT_REVISIONS - 1 :]:
         name = revision_name(model.metadata.name, each.revision)
         yield ObjectRef("apps/v1", "ControllerRevision", model.metadata.namespace, name)
-
-
-def _progress(
-    facts: Facts,
-    revision: Revision,
-    deployments: Mapping[str, DeploymentView],
-    counts: Mapping[str, int],
-) -> RolloutProgress:
-    parts = []
-    complete, stuck = True, False
-    for name, wanted in counts.items():
-        existing = deployments.get(name)
-        current = existing if existing and _has_revision(existing, revision.name) else None
-        available = current.available_updated() if current else 0
-        complete = complete and current is not None and current.is_complete(wanted)
-        stuck = stuck or (current is not None and current.is_stuck)
-        parts.append(f"{name} {min(available, wanted)}/{wanted}")
-    message = f"pods ready: {', '.join(parts)}"
-    if complete:
-        return RolloutProgress(complete=True, message=message)
-    mine = pods.serving_pods(facts.pods, revision.name)
-    unready = [pod for pod in mine if not pod.ready and not pod.leaving]
-    failed = [(pod, each) for pod in unready if (each := failure_of(facts, pod))]
-    waiting_for = next((each for each in map(pods.waiting_for, unready) if each), "")
-    if waiting_for:
-        message = f"{message}; {waiting_for}"
-    return RolloutProgress(
-        complete=False,
-        message=message,
-        failure=failed[0][1] if failed else None,
-        repeated=pods.is_repeated([pod for pod, _ in failed])
-        and not _served(facts, revision, mine),
-        tries_others=revision.snapshot.promise.policy == "Allow",
-        stuck=stuck,
-        missing=next(filter(None, map(pods.missing_claim, unready)), ""),
-        refused=_refused(deployments, counts),
-    )
-
-
-def _refused(deployments: Mapping[str, DeploymentView], counts: Mapping[str, int]) -> str:
-    """Return why the API server rejects pods: a quota, Pod Security, a missing service account."""
-    for name in counts:
-        existing = deployments.get(name)
-        if existing and existing.refused:
-            # without the pod's name, which differs with each attempt
-            return (
-                f"cannot create pods of class {name}: {_POD_NAME.sub('', existing.refused.message)}"
-            )
-    return ""
-
-
-def _served(facts: Facts, revision: Revision, mine: Iterable[PodView]) -> bool:
-    """Return whether any pod of the revision is ready, or the revision was complete before."""
-    before = served_before(facts)
-    return any(pod.ready for pod in mine) or (
-        before is not None and before.last_complete == revision.name
-    )
-
-
-def _has_revision(deployment: DeploymentView, revision: str) -> bool:
-    """Return whether the Deployment has this revision, and its counts are up to date."""
-    return deployment.revision == revision and deployment.is_current

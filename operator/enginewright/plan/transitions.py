@@ -5,9 +5,11 @@ events, continues where the cluster is. docs/rollouts.md draws the transitions.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from enginewright.api.inference_model_status import TargetPhase
+
+COMPARED: Final = (TargetPhase.VERIFYING, TargetPhase.ANALYZING)  # phases with a canary to compare
 
 Analyzed = Literal["passed", "failed", "inconclusive"]
 

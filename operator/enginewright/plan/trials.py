@@ -22,7 +22,8 @@ from enginewright.plan import pods
 from enginewright.plan.classes import matching
 from enginewright.plan.replicas import fixed
 from enginewright.plan.resolve import Target
-from enginewright.plan.rollout import RolloutPlan, with_templates
+from enginewright.plan.revisions import with_templates
+from enginewright.plan.rollout import RolloutPlan
 from enginewright.plan.types import EventIntent, Facts, ObjectRef
 
 FIRST: Final = timedelta(hours=1)

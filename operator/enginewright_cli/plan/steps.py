@@ -19,7 +19,8 @@ from enginewright.plan.engines_wanted import Engines, wanted_engines
 from enginewright.plan.prepare import PrepareOutcome
 from enginewright.plan.refresh import prepare_and_refresh
 from enginewright.plan.resolve import Target
-from enginewright.plan.rollout import roll_out, wanted_snapshot
+from enginewright.plan.revisions import wanted_snapshot
+from enginewright.plan.rollout import roll_out
 from enginewright.plan.types import Facts
 
 from enginewright_cli.plan.differences import of_revisions

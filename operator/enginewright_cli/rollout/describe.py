@@ -15,6 +15,7 @@ from enginewright.observed.revisions import RevisionView
 from enginewright.plan.canary import step_end
 from enginewright.plan.comparison import compare_classes, limits
 from enginewright.plan.prepare import known_prepared
+from enginewright.plan.transitions import COMPARED
 
 from enginewright_cli.rollout.reading import KnownModel
 from enginewright_cli.rollout.result import (
@@ -31,8 +32,6 @@ from enginewright_cli.rollout.result import (
 
 GOING_BACK: Final = "GoingBack"
 REJECTED: Final = "Rejected"
-
-_COMPARED: Final = (TargetPhase.VERIFYING, TargetPhase.ANALYZING)
 
 
 def describe(
@@ -87,7 +86,7 @@ def to_measure(model: InferenceModel, pods: Collection[PodView]) -> list[PodView
     """Return the pods whose measurements are compared while there is a canary."""
     stable, new = arms(model)
     target = model.status.target
-    if target is None or target.phase not in _COMPARED:
+    if target is None or target.phase not in COMPARED:
         return []
     return [pod for pod in pods if pod.ready and pod.label(REVISION) in (stable, new)]
 
@@ -154,7 +153,7 @@ def _progress(model: InferenceModel, pods: Collection[PodView], now: datetime) -
         return BringUpProgress(phase=REJECTED if stays else GOING_BACK)
     canary = model.spec.rollout.canary
     left = None
-    if target.phase in _COMPARED:
+    if target.phase in COMPARED:
         mine = [
             pod
             for pod in pods

@@ -1,0 +1,93 @@
+"""What a spec requests: a revision, by the hash of all that decides what serves."""
+
+from collections.abc import Mapping
+
+from enginewright.api.inference_model import InferenceModelSpec
+from enginewright.api.inference_model_status import ModelSignature, Prepared, SourceState
+from enginewright.api.scalars import duration
+from enginewright.contract.keys import content, content_hash
+from enginewright.manifests.deployment import (
+    GRACE_SECONDS,
+    STARTUP_SECONDS,
+    PodDefaults,
+    pod_templates,
+    sidecar_memory,
+)
+from enginewright.manifests.snapshot import KeptSource, Revision, Snapshot, class_snapshot
+from enginewright.plan.resolve import Target
+from enginewright.plan.types import Facts
+
+
+def wanted_snapshot(
+    facts: Facts, target: Target, prepared: Prepared, engines: Mapping[str, str]
+) -> Snapshot:
+    """Return the snapshot that the spec requests; `engines` are keys by accelerator class."""
+    spec = facts.model.spec
+    sidecar = spec.serving.sidecar.resources.model_dump(
+        mode="json", by_alias=True, exclude_defaults=True
+    )
+    size = prepared.golden_output_bytes
+    return Snapshot(
+        prepared_key=prepared.key,
+        model_digest=prepared.model_digest,
+        classes=tuple(
+            class_snapshot(each, target.backend, target.image, engines.get(each.metadata.name))
+            # their order in the spec has no effect
+            for each in sorted(target.classes, key=lambda each: each.metadata.name)
+        ),
+        promise=target.promise,
+        max_queue=spec.serving.max_queue,
+        pod_template=spec.pod_template.manifest(),
+        store_claim=facts.config.store.claim,
+        # only if it matters: else pods of revisions without this field would restart
+        golden_output_bytes=size if sidecar_memory(size) > sidecar_memory(None) else None,
+        sidecar_resources=sidecar,
+        sidecar_env=tuple(each.manifest() for each in spec.serving.sidecar.env),
+        startup_seconds=_non_default(spec.serving.startup_timeout, STARTUP_SECONDS),
+        termination_seconds=_non_default(spec.serving.termination_grace_period, GRACE_SECONDS),
+    )
+
+
+def _non_default(wanted: str | None, default: int) -> int | None:
+    """Return the seconds if they differ from the default, else None."""
+    seconds = int(duration(wanted).total_seconds()) if wanted else default
+    return None if seconds == default else seconds
+
+
+def revision_of(
+    facts: Facts,
+    known: Mapping[str, Revision],
+    wanted: Snapshot,
+    source: SourceState | None,
+    signature: ModelSignature | None,
+) -> Revision:
+    """Return the revision of a snapshot: the stored one if it exists."""
+    name = wanted.revision()
+    kept = KeptSource(pins=source.pins, refresh=source.refresh) if source else None
+    new = Revision(name=name, snapshot=wanted, source=kept, signature=signature)
+    return with_templates(facts, known.get(name) or new)
+
+
+def with_templates(facts: Facts, revision: Revision) -> Revision:
+    """Return the revision with pod templates, also if an earlier version stored it without them."""
+    if revision.templates:
+        return revision
+    config = facts.config
+    defaults = PodDefaults(config.image_pull_policy, config.image_pull_secrets, config.openshift)
+    templates = pod_templates(facts.model.metadata.name, revision.name, revision.snapshot, defaults)
+    return revision.model_copy(update={"templates": templates})
+
+
+def spec_hash(spec: InferenceModelSpec) -> str:
+    """Return the hash of a spec without what sets the number of pods and the rollout settings."""
+    hashed = content(spec)
+    for name in ("replicas", "rollout"):
+        hashed.pop(name, None)
+    hashed.get("build", {}).pop("pod_template", None)
+    hashed["source"].pop("refresh_interval", None)
+    serving = hashed.get("serving", {})
+    asked = [serving.pop(name, None) for name in ("autoscaling", "route")]
+    if any(asked) and not serving:
+        del hashed["serving"]
+    hashed["accelerators"] = [each.class_name for each in spec.accelerators]
+    return content_hash(hashed)
