@@ -100,7 +100,12 @@ def test_a_size_that_depends_on_data_fails_nothing_and_is_said(
 
 def test_answers_that_cannot_be_compared_fail_a_limit_only() -> None:
     other = pod(failure="the input 'x' is not known")
-    assert compare_answers([other], limits()).state == "passed"
+    found = compare_answers([other, pod(None)], limits())
+    assert found.state == "passed"
+    failure, fault = found.notes
+    assert failure.endswith("the input 'x' is not known")
+    assert fault.startswith("output 'output0' cannot be compared")
+    assert compare_answers([pod(None)], LIMITED).notes == ()
     (finding,) = compare_answers([other, other], LIMITED).findings
     assert finding.cause.endswith("the input 'x' is not known")
 

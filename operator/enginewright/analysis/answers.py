@@ -48,8 +48,10 @@ class OutputDifference:
             )
         yield Finding(reason=Reason.ANSWERS_CHANGED, cause=cause)
 
-    def notes(self) -> Iterable[str]:
-        """Yield what was left out."""
+    def notes(self, limit: float | None) -> Iterable[str]:
+        """Yield what was left out, and without a limit, which it would fail, what cannot be compared."""
+        if self.fault and limit is None:
+            yield f"{self.name} cannot be compared: {self.fault}"
         if self.resized:
             yield (
                 f"{self.name} has another size in {self.resized} of {self.answers} answers, which"
@@ -67,15 +69,13 @@ def compare_answers(canary: Sequence[Measurements], limits: AnalysisLimits) -> A
     changes = [pod.answers for pod in canary if pod.answers]
     outputs = _outputs(changes)
     figures = tuple(each.figure(limit) for each in outputs)
-    notes = tuple(note for each in outputs for note in each.notes())
-    if limit is None:
-        return AnalysisResult("passed", figures=figures, notes=notes)
+    notes = tuple(note for each in outputs for note in each.notes(limit))
     failures = sorted({each.failure for each in changes if each.failure})
+    causes = [f"answers cannot be compared: {each}" for each in failures]
+    if limit is None:
+        return AnalysisResult("passed", figures=figures, notes=(*causes, *notes))
     findings = (
-        *(
-            Finding(reason=Reason.ANSWERS_CHANGED, cause=f"answers cannot be compared: {each}")
-            for each in failures
-        ),
+        *(Finding(reason=Reason.ANSWERS_CHANGED, cause=each) for each in causes),
         *(finding for each in outputs for finding in each.findings(limit)),
     )
     if findings:

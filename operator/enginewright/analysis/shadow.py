@@ -38,7 +38,7 @@ def compare_shadow(
         "failed" if findings else "passed",
         findings=findings,
         figures=tuple(figures),
-        notes=tuple(note for each in differences for note in each.notes()),
+        notes=tuple(note for each in differences for note in each.notes(limit)),
     )
 
 

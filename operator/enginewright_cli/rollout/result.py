@@ -140,7 +140,7 @@ class RolloutStatus(Message):
     name: str
     """Name of the model."""
     verdict: Verdict
-    """healthy: the revision of the spec serves; progressing; rejected: it failed or was rolled back, and another serves; stalled: it needs a change."""
+    """healthy: the revision of the spec serves, or the spec requests no pods; progressing; rejected: it failed or was rolled back, and another serves; stalled: it needs a change."""
     reason: str = ""
     """Reason of the condition Ready."""
     message: str = ""
