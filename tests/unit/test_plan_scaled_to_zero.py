@@ -4,7 +4,7 @@ import pytest
 from enginewright.contract.reasons import Reason
 from enginewright.manifests.labels import PROMOTE
 
-from tests.support.plan_objects import OTHER, SECOND
+from tests.support.plan_objects import OTHER, SECOND, Json
 from tests.support.plan_world import World
 from tests.unit.test_plan_canary import (
     CANARY_SPEC,
@@ -145,3 +145,19 @@ def test_a_class_that_is_left_at_the_same_time_keeps_no_pods() -> None:
     assert set(world.replicas().values()) == {0}
     world.edit(source=OTHER).job_succeeds(SECOND)
     assert set(world.replicas().values()) == {0}
+
+
+@pytest.mark.parametrize("added", [{"class": "b", "replicas": 2}, {"class": "b"}])
+def test_a_class_that_comes_with_the_revision_waits_for_no_pods_of_one_without_any(
+    added: Json,
+) -> None:
+    classes = [{"class": "a"}]
+    world = World("a", "b", rollout={"canary": CANARY_SPEC}, accelerators=classes, replicas=1)
+    world.settle().job_succeeds().all_available()
+    world.edit(accelerators=[{"class": "a", "replicas": 0}]).all_available()
+    world.edit(accelerators=[{"class": "a", "replicas": 0}, added])
+    assert phase(world) == "Promoting"
+    assert world.replicas() == {"resnet-a": 0, "resnet-b": added.get("replicas", 1)}
+    world.all_available()
+    assert world.status["active"]["revision"] == world.status["revision"]
+    assert world.conditions()["Ready"] == ("True", "Serving")

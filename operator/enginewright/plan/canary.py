@@ -262,10 +262,19 @@ def _was_not_promoted(known: Stage | None) -> bool:
 
 
 def _has_no_pods(facts: Facts, wanted: Revision, deployments: Iterable[DeploymentView]) -> bool:
-    """Return whether its classes serve with no pods: none are requested, or were until now."""
+    """Return whether its classes serve with no pods: none are requested, or were until now on those."""
+    spec = facts.model.spec
     names = [each.name for each in wanted.snapshot.classes]
-    counts = [each.desired for each in deployments if each.accelerator_class in names]
-    return bool(counts) and not (any(counts) and asks_for_pods(facts.model.spec, names))
+    counts = {
+        each.accelerator_class: each.desired
+        for each in deployments
+        if each.accelerator_class in names
+    }
+    if not counts or not asks_for_pods(spec, names):
+        return bool(counts)
+    # pods that only classes on which nothing serves yet are to have come with the revision
+    asked = replicas_by_class(spec, [each.class_name for each in spec.accelerators] or names)
+    return not any(counts.values()) and any(asked.get(name) for name in counts)
 
 
 def _analysis(
