@@ -3,8 +3,12 @@
 from collections.abc import Callable
 
 import pytest
+from enginewright.contract.keys import sha256_text
+from enginewright.contract.reasons import Reason
 from enginewright.manifests.labels import OUTCOME, ROLLBACK
+from enginewright.plan.rollout import KEPT_REVISIONS
 
+from tests.support.plan_objects import published
 from tests.support.plan_world import World
 from tests.unit.test_plan_canary import (
     FIRST,
@@ -103,3 +107,21 @@ def test_a_status_with_an_unknown_revision_is_not_believed() -> None:
     assert phase(world) == "Verifying"
     assert carried(world) == {old}
     assert world.status["active"]["revision"] == old
+
+
+def test_what_served_is_kept_among_many_that_failed() -> None:
+    world = served()
+    old = world.status["active"]["revision"]
+    for number in range(KEPT_REVISIONS - 1):
+        world.edit(source={"uri": f"https://models.example/failing-{number}.onnx"})
+        world.job_succeeds(published(sha256_text(f"model {number}"), sha256_text(f"key {number}")))
+        world.canary_available()
+        world.crash(world.canaries()[0]["metadata"]["name"], Reason.BACKEND_CRASHED, index=0)
+        world.settle()
+    updated(world).canary_available().later(seconds=61)
+    loses_its_status(world)
+    assert phase(world) == "Promoting"
+    assert world.find("ControllerRevision", f"resnet-{old}")
+    world.new_pod_fails(Reason.BACKEND_CRASHED)
+    assert world.conditions()["RolledBack"] == ("True", "BackendCrashed")
+    assert carried(world) == {old}

@@ -444,9 +444,10 @@ def _other_budgets(facts: Facts) -> Iterable[ObjectRef]:
 
 def _old_revisions(facts: Facts, keep: Collection[str]) -> Iterable[ObjectRef]:
     model = facts.model
-    serving = model.status.serving
+    serving = served_before(facts)
     rejected = model.status.rejected_backends
     served = {serving.revision, serving.last_complete} if serving else set()
+    served.update(promoted(facts.revisions)[:1])
     pinned = {*keep, *served, *(each.revision for each in rejected)}
     unpinned = [each for each in facts.revisions if each.revision not in pinned]
     unpinned.sort(key=lambda each: each.number, reverse=True)
