@@ -16,7 +16,7 @@ from enginewright.contract.verdict import Check
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.serve import fetch_artifact
 from enginewright_runtime.serve.sidecar.answers import AnswerComparison
-from enginewright_runtime.serve.sidecar.client import ServerResponse, UnreachableError
+from enginewright_runtime.serve.sidecar.client import Client, ServerResponse, UnreachableError
 from enginewright_runtime.serve.sidecar.inferences import Inferences
 from onnx import TensorProto, helper
 
@@ -341,16 +341,16 @@ def test_without_outputs_the_comparison_ends(
 
 LOST = UnreachableError("closed the connection")
 LATE = UnreachableError("did not respond", late=True)
-REFUSED = UnreachableError("does not listen", unreachable=True)
+REFUSED = UnreachableError("does not listen", unreachable=True, sent=False)
+ENDED = UnreachableError("does not listen", unreachable=True)  # when it had been sent
 
 
 @pytest.mark.parametrize(
     "outcomes",
     [
-        [LOST, 503],  # asked again at once
-        [LOST, LOST, 503, LOST, LOST, 503],
-        [LATE, LATE, 503],  # not at once, which would keep the server busy
-        [REFUSED, REFUSED, 503],
+        [LOST, LOST, 503],
+        [LATE, LATE, 503],
+        [REFUSED] * 5 + [LOST, LOST, 503],  # nothing was sent
     ],
 )
 def test_a_lost_response_is_asked_for_again(
@@ -364,7 +364,7 @@ def test_a_lost_response_is_asked_for_again(
 @pytest.mark.parametrize(
     ("outcomes", "why"),
     [
-        ([LOST] * 6, "the server closed the connection, 3 times"),
+        ([LOST] * 3, "the server closed the connection, 3 times"),
         ([LATE] * 3, "the server did not respond, 3 times"),
     ],
 )
@@ -377,14 +377,58 @@ def test_responses_that_are_lost_again_and_again_end_the_comparison(
     assert client.outcomes == [503]
 
 
+@pytest.mark.parametrize("outcome", [LOST, ENDED])
 def test_a_sample_with_which_the_server_ended_is_not_sent_to_the_next_process(
-    tmp_path: Path,
+    outcome: Exception, tmp_path: Path
 ) -> None:
     """A second crash would reject the revision."""
-    comparison, client = steps(tmp_path, [LOST, REFUSED, 503], iter([0, 2]))
+    comparison, client = steps(tmp_path, [outcome, 503], iter([0, 2]))
     assert comparison.result is not None
     assert "restarted when golden sample 's0'" in comparison.result.failure
     assert client.outcomes == [503]
+
+
+def test_a_sample_that_was_not_sent_is_sent_to_the_next_process(tmp_path: Path) -> None:
+    comparison, client = steps(tmp_path, [REFUSED, 503], iter([0, 2]))
+    assert comparison.result is None
+    assert not client.outcomes
+
+
+async def ended_by(request: bytes) -> UnreachableError:
+    """Return the error of `request` to a server that answers one first, and ends with the second.
+
+    Without a request it ends before one is sent.
+    """
+    connections: list[asyncio.StreamWriter] = []
+
+    async def answer_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        if request:
+            await reader.readuntil(request)
+            server.close()
+            writer.close()
+
+    server = await asyncio.start_server(answer_one, "127.0.0.1", 0)
+    client = Client(server.sockets[0].getsockname()[1])
+    await client.get("/", 5)
+    if not request:
+        server.close()
+        connections[0].close()
+        await asyncio.sleep(0.1)
+    with pytest.raises(UnreachableError) as raised:
+        await client.post("/", "", [request], 5)
+    client.close()
+    return raised.value
+
+
+@pytest.mark.parametrize("request_body", [b"", b"inputs"])
+def test_whether_anything_was_sent_is_known_also_of_a_connection_that_was_kept(
+    request_body: bytes,
+) -> None:
+    error = asyncio.run(ended_by(request_body))
+    assert (error.unreachable, error.sent) == (True, bool(request_body))
 
 
 @pytest.mark.parametrize(("limit", "runs"), [(51, False), (52, True)])

@@ -2,8 +2,8 @@
 
 The samples are run like the pod's own, one in a turn and deferrable, after the pod is admitted. The
 result depends on the artefacts only, so a restart of the server does not repeat it. A response that is
-lost is asked for again, but not where the server's process has ended with it: inputs that end the
-server would do so again.
+lost is asked for again in the next turn, but not where the server's process has ended with it: inputs
+that end the server would do so again.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from enginewright_runtime.session.samples import GoldenSample, type_name
 _log: Final = logging.getLogger(__name__)
 # The outputs of a sample and of its answer fit the memory that every sidecar has beside its own
 _LEAST_LARGEST: Final = 48 * 1024 * 1024
-_MOST_LOST: Final = 3  # responses to one sample that are lost until the comparison ends
+_MOST_LOST: Final = 3  # turns in which the response to one sample is lost
 
 
 class _IncomparableError(Exception):
@@ -140,10 +140,11 @@ class AnswerComparison:
         if self._lost and self._lost_by != process:
             raise _IncomparableError(f"the server restarted when {sample} had been sent")
         try:
-            await self._compare_again(samples, name, defer)
+            await self._compare(samples, name, defer)
         except UnreachableError as error:
-            self._lost, self._lost_by = self._lost + 1, process
             why = f"with {sample}, the server {error}"
+            if error.sent:
+                self._lost, self._lost_by = self._lost + 1, process
             if self._lost < _MOST_LOST:
                 raise UnansweredError(why) from error
             raise _IncomparableError(f"{why}, {_MOST_LOST} times") from error
@@ -154,16 +155,6 @@ class AnswerComparison:
             raise _IncomparableError(f"the response to {sample} {error}") from error
         except UnencodableError as error:
             raise _IncomparableError(f"{sample} cannot be sent: {error}") from error
-
-    async def _compare_again(self, samples: GoldenSamples, name: str, defer: float) -> None:
-        """Compare one sample, a second time if the connection is lost; raises as `_compare`."""
-        try:
-            await self._compare(samples, name, defer)
-        except UnreachableError as error:
-            if error.late:
-                raise
-            _log.info("once more, on another connection: the server %s", error)
-            await self._compare(samples, name, defer)
 
     async def _compare(self, samples: GoldenSamples, name: str, defer: float) -> None:
         types = samples.types

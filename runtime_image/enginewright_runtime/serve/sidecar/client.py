@@ -23,10 +23,13 @@ _Parts = Sequence[bytes | memoryview]
 class UnreachableError(Exception):
     """There was no response; the message continues "the server ..."."""
 
-    def __init__(self, message: str, *, unreachable: bool = False, late: bool = False) -> None:
+    def __init__(
+        self, message: str, *, unreachable: bool = False, late: bool = False, sent: bool = True
+    ) -> None:
         super().__init__(message)
         self.unreachable = unreachable  # connection refused: the process has ended or is starting
         self.late = late  # the request timed out
+        self.sent = sent  # whether a part of the request may have reached the server
 
 
 class ServerResponse:
@@ -51,6 +54,7 @@ class Client:
         self._response_bytes = response_bytes
         self._lock = asyncio.Lock()
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._sent = False  # whether a part of the current request was written
 
     async def get(self, path: str, seconds: float, headers: str = "") -> ServerResponse:
         """GET `path` within `seconds`, with extra header lines, each with its CRLF.
@@ -79,23 +83,25 @@ class Client:
 
     async def _ask(self, request: _Parts, seconds: float) -> ServerResponse:
         async with self._lock:
+            self._sent = False
             try:
                 async with asyncio.timeout(seconds):
                     return await self._exchange(request)
             except TimeoutError:
                 self.close()
-                raise UnreachableError(f"did not respond within {seconds:g} s", late=True) from None
+                why = f"did not respond within {seconds:g} s"
+                raise UnreachableError(why, late=True, sent=self._sent) from None
             except ConnectionRefusedError:
-                raise UnreachableError("does not listen", unreachable=True) from None
+                why = "does not listen"
+                raise UnreachableError(why, unreachable=True, sent=self._sent) from None
             except _TooLongError:
                 self.close()
                 most = self._response_bytes >> 20
                 raise UnreachableError(f"sends a response of more than {most} MiB") from None
             except OSError as error:
                 self.close()
-                raise UnreachableError(
-                    f"closed the connection ({error.strerror or error})"
-                ) from None
+                why = f"closed the connection ({error.strerror or error})"
+                raise UnreachableError(why, sent=self._sent) from None
             except httptools.HttpParserError:
                 self.close()
                 raise UnreachableError("does not speak HTTP") from None
@@ -103,8 +109,10 @@ class Client:
     async def _exchange(self, request: _Parts) -> ServerResponse:
         """Send on the open connection; retry on a new one if the server had closed it."""
         if self._streams is not None:
-            with contextlib.suppress(_StaleError, ConnectionError):
-                return await self._once(*self._streams, request)
+            reader, writer = self._streams
+            if not (reader.at_eof() or writer.is_closing()):
+                with contextlib.suppress(_StaleError, ConnectionError):
+                    return await self._once(reader, writer, request)
             self.close()
         reader, writer = await asyncio.open_connection(self._host, self._port, limit=_RECEIVE_BYTES)
         self._streams = reader, writer
@@ -116,6 +124,7 @@ class Client:
     async def _once(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: _Parts
     ) -> ServerResponse:
+        self._sent = True
         for part in request:
             for at in range(0, len(part), _SEND_BYTES):
                 writer.write(memoryview(part)[at : at + _SEND_BYTES])  # what waits is copied
