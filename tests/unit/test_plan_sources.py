@@ -197,6 +197,22 @@ def test_a_refresh_compares_with_the_digests_of_the_addresses_that_the_spec_name
     assert "model" not in task(world).fetched
 
 
+# event: Sources | another runtime image in the chart
+def test_a_refresh_for_an_image_that_makes_others_runs_every_stage() -> None:
+    """The store still has what the earlier image made of the same bytes, under the same key."""
+    world = moved_to("mirror.example/cpu:2", ("5" * 64, "6" * 64)).annotate(REFRESH, "1")
+    assert (task(world).pinned, task(world).fetched) == ({}, {})
+    world.job_succeeds().all_available()
+    world.annotate(REFRESH, "2")
+    assert task(world).fetched == {"model": DIGEST}, "the new image has prepared it"
+
+
+def test_a_failed_preparation_that_a_refresh_retries_runs_every_stage() -> None:
+    world = loses_artifact(serving()).job_fails(Reason.INVALID_MODEL)
+    assert running(world) == 0
+    assert task(world.annotate(REFRESH, "1")).fetched == {}
+
+
 def test_a_refresh_is_done_once() -> None:
     world = serving().annotate(REFRESH, "1").job_succeeds(LATER).all_available()
     world.jobs_are_cleaned_away()

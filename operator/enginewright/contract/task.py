@@ -136,7 +136,7 @@ class PrepareTask(Message):
     # digests that the content of the addresses must still have: "model" (with its external data),
     # "samples" and "calibration"; for an absent name, any content is accepted
     pinned: dict[str, str] = Field(default_factory=dict)
-    # of a refresh: digests of what was fetched before, by the same names. An address whose version is
+    # of a refresh: digests of what is prepared, by the same names. An address whose version is
     # still the one recorded with that digest is not fetched again
     fetched: dict[str, str] = Field(default_factory=dict)
     recipe: Recipe

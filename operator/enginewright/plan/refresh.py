@@ -28,17 +28,19 @@ class Preparing:
 def prepare_and_refresh(facts: Facts, target: Target) -> Preparing:
     """Return the state of preparing the pinned content, or that of a refresh."""
     wanted = wanted_refresh(facts)
-    resolved = resolve(facts, refreshed_source(facts, wanted)) if wanted else None
+    prepared = is_prepared(facts, target)
+    source = refreshed_source(facts, wanted, prepared=prepared) if wanted else None
+    resolved = resolve(facts, source) if source else None
     refreshed = resolved if isinstance(resolved, Target) else None
-    if is_prepared(facts, target):
+    if prepared:
         return _refresh_in_background(facts, target, refreshed)
     target = refreshed or target
     outcome = prepare(facts, target)
-    source = _source(facts, target, outcome)
+    state = _source(facts, target, outcome)
     failure = outcome.failure
-    if refreshed and source and failure and failure.lasting:
-        source = refresh_failed(facts, source, failure)  # what is pinned is fetched again
-    return Preparing(target, _requeued_for_refresh(outcome, facts), _idle(source))
+    if refreshed and state and failure and failure.lasting:
+        state = refresh_failed(facts, state, failure)  # what is pinned is fetched again
+    return Preparing(target, _requeued_for_refresh(outcome, facts), _idle(state))
 
 
 def _refresh_in_background(facts: Facts, target: Target, refreshed: Target | None) -> Preparing:

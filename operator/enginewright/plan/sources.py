@@ -30,7 +30,8 @@ class PinnedSource:
 
     pinned: Mapping[str, str] = field(default_factory=dict)  # digests by name; absent: any
     refresh: str = ""  # the refresh that requests it; empty: none
-    fetched: Mapping[str, str] = field(default_factory=dict)  # of a refresh: digests before it
+    # digests of prepared content: while its version is unchanged, a refresh does not fetch it again
+    fetched: Mapping[str, str] = field(default_factory=dict)
 
 
 def known_source(facts: Facts) -> PinnedSource:
@@ -47,9 +48,16 @@ def known_source(facts: Facts) -> PinnedSource:
     return PinnedSource(pinned, refresh)
 
 
-def refreshed_source(facts: Facts, refresh: str) -> PinnedSource:
-    """Return what a refresh fetches: any content, if it is not what was fetched before."""
-    return PinnedSource(refresh=refresh, fetched=known_source(facts).pinned)
+def refreshed_source(facts: Facts, refresh: str, *, prepared: bool) -> PinnedSource:
+    """Return what a refresh fetches: any content, and unchanged content only if it must be prepared.
+
+    Args:
+        facts: the model and its cluster.
+        refresh: unique name of the refresh.
+        prepared: whether the known content is prepared for the target. If not, every stage must
+            run: the store may have an artefact that another runtime image made of it.
+    """
+    return PinnedSource(refresh=refresh, fetched=known_source(facts).pinned if prepared else {})
 
 
 def _known(facts: Facts) -> Iterator[FetchedSource | KeptSource]:
