@@ -199,8 +199,8 @@ def failures_of_images(member: Member) -> int:
     return fleet_state([view], member.config.images, FleetConfig()).failures
 
 
-def fails_after_the_promotion() -> tuple[Member, str, str]:
-    """Return a model that has moved, then failed its proofs and went back; the revisions before and after the move."""
+def going_back() -> tuple[Member, str, str]:
+    """Return a model that has moved, then failed its proofs and goes back; the revisions before and after the move."""
     member = with_a_canary()
     old = member.status["active"]["revision"]
     member.canary_available().later(seconds=61).all_available()
@@ -211,8 +211,13 @@ def fails_after_the_promotion() -> tuple[Member, str, str]:
     member.partly_available(name, 0)
     for index in range(2):
         member.verdicts[f"{name}-{index:05}"] = verdict(failed={Check.GOLDEN: Reason.PARITY_FAILED})
-    member.settle().canary_available().all_available()
-    return member.job_succeeds(), old, new  # what the image before prepares
+    return member.settle().canary_available(), old, new
+
+
+def fails_after_the_promotion() -> tuple[Member, str, str]:
+    """Return that model once it has gone back."""
+    member, old, new = going_back()
+    return member.all_available().job_succeeds(), old, new  # what the image before prepares
 
 
 def test_a_revision_that_fails_after_its_promotion_keeps_the_image_before() -> None:
@@ -231,6 +236,22 @@ def test_a_revision_that_fails_after_its_promotion_keeps_the_image_before() -> N
         assert not member.canaries()
         assert member.serving_images() == {CPU_IMAGE}
     assert member.rolled_back == ["ParityFailed"]
+
+
+@pytest.mark.parametrize("event", ["a third spec", "an obstacle"])
+def test_what_happens_while_it_goes_back_does_not_have_it_move_again(event: str) -> None:
+    member, old, new = going_back()
+    if event == "a third spec":
+        member.edit(source=OTHER).all_available()
+    else:
+        images, member.images = member.images, {}
+        member.settle().all_available()
+        member.images = images
+        member.settle()
+    assert member.status["active"]["revision"] == old
+    assert member.state() == ("Kept", "ParityFailed")
+    assert member.record["revision"] == new
+    assert failures_of_images(member) == 1
 
 
 def test_what_failed_after_its_promotion_tries_another_image() -> None:

@@ -5,10 +5,10 @@ from enginewright.contract.reasons import Reason
 from enginewright.contract.verdict import Check
 from enginewright.manifests.labels import CANARY, PROMOTE, SERVE
 
-from tests.support.plan_objects import verdict
+from tests.support.plan_objects import published, verdict
 from tests.support.plan_world import World
 from tests.support.simulation import NO_DEVICE, unschedulable
-from tests.unit.test_plan_canary import analysing, carried, components, revision
+from tests.unit.test_plan_canary import analysing, carried, components, phase, revision
 
 
 def promoted() -> tuple[World, str, str]:
@@ -85,6 +85,27 @@ def test_a_rollback_is_not_undone_before_it_is_whole(event: str) -> None:
         world.images = images
         world.settle()
     assert carried(world) == {old}
+
+
+@pytest.mark.parametrize("event", ["a third spec", "an obstacle"])
+def test_what_was_rejected_is_not_rolled_out_again_without_verification(event: str) -> None:
+    world, old, new = promoted()
+    bad = world.spec["source"]
+    fails(world)
+    world.canary_available()
+    if event == "a third spec":
+        world.edit(source={"uri": "https://models.example/third.onnx"}).all_available()
+        world.job_succeeds(published("e" * 64)).edit(source=bad)
+        assert phase(world) == "Verifying"
+        assert world.status["target"]["revision"] == new
+    else:
+        images, world.images = world.images, {}
+        world.settle().all_available()
+        world.images = images
+        world.settle()
+        assert world.conditions()["RolledBack"] == ("True", "ParityFailed")
+    assert carried(world) == {old}
+    assert world.status["active"]["revision"] == old
 
 
 def test_if_the_revision_before_fails_too_nothing_is_rolled_back() -> None:

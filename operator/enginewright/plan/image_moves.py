@@ -22,7 +22,7 @@ from enginewright.contract.images import VARIANTS
 from enginewright.manifests.labels import PROMOTE
 from enginewright.manifests.snapshot import Snapshot
 from enginewright.plan.conditions import ModelState
-from enginewright.plan.outcomes import rejection_by_user
+from enginewright.plan.outcomes import recorded_rejection, rejection_by_user
 from enginewright.plan.replicas import asks_for_pods
 from enginewright.plan.resolve import Target, resolve
 from enginewright.plan.revisions import spec_hash
@@ -129,12 +129,14 @@ class ImageMove:
 
     def _failed_since(self, state: ModelState, target: Mapping[str, str]) -> _Why | None:
         """Return why a revision with the target's images was rejected after it had moved; None: none was."""
-        rejection = state.rollout.rejection
-        if self.state is not MoveState.MOVED or rejection is None:
+        facts, before = self.configured, served_before(self.configured)
+        if self.state is not MoveState.MOVED or before is None:
             return None
-        kept = (
-            each.kept for each in self.configured.revisions if each.revision == rejection.revision
-        )
+        # the recorded one also if the spec requests another revision by now, or it is not known which
+        rejection = recorded_rejection(facts, before.last_complete) or state.rollout.rejection
+        if rejection is None:
+            return None
+        kept = (each.kept for each in facts.revisions if each.revision == rejection.revision)
         images = {one.image for each in kept if each for one in each.snapshot.classes}
         return _of_rejection(rejection) if images & set(target.values()) else None
 

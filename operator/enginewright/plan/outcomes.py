@@ -100,7 +100,8 @@ def outcomes(
             if state != "Promoted" and (state != "Rejected" or wanted == active):
                 new = RevisionOutcome(state="Promoted", at=now)
         elif each.revision == before:  # it has served until now
-            new = RevisionOutcome(state="Promoted", at=now)
+            if state != "Rejected":  # else it is replaced because it failed
+                new = RevisionOutcome(state="Promoted", at=now)
         elif known and state == "Rejected" and wanted is not None:
             new = known.model_copy(update={"state": "Superseded"})
         if new is not None and new != known:
