@@ -98,5 +98,12 @@ def series(
 
 
 def pod(*latencies: LatencySeries, since: float = START) -> Measurements:
-    """Return a pod's measurements."""
-    return Measurements(model="m", revision="r", since=since, latencies=latencies)
+    """Return a pod's measurements; it has answered the requests that it has measured."""
+    requests = sum(each.count for each in latencies if each.source == "requests")
+    return Measurements(
+        model="m",
+        revision="r",
+        since=since,
+        responses={"200": requests} if requests else {},
+        latencies=latencies,
+    )

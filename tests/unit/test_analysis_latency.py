@@ -7,7 +7,7 @@ import pytest
 from enginewright.analysis.comparison import compare
 from enginewright.analysis.latency import compare_latency
 from enginewright.analysis.result import AnalysisResult, Figure, State, joined
-from enginewright.contract.measurements import WINDOWS, LatencySeries, Measurements
+from enginewright.contract.measurements import WINDOWS, Counts, LatencySeries, Measurements
 from enginewright.contract.reasons import Reason
 
 from tests.support.rollout_load import START, Load, Noise, pod, seeded, series, windows
@@ -145,6 +145,81 @@ def test_what_an_idle_model_is_promoted_for_is_said() -> None:
     found = compare([pod(of_sample(1, "min", "a"))], [pod(of_sample(2, "min", "a"))], limits())
     said = "no requests came; latency compared by 200 golden inferences of each revision"
     assert (found.state, found.basis) == ("passed", said)
+
+
+def without_median(name: str, inputs: str, count: int = 9) -> LatencySeries:
+    return LatencySeries(source="golden", name=name, inputs=inputs, count=count)
+
+
+@pytest.mark.parametrize("inputs", ["a", ""])
+def test_a_sample_that_may_be_the_same_is_waited_for_until_it_has_a_median(inputs: str) -> None:
+    stable = pod(of_sample(1, "min", "a"), of_sample(2, "max", "b"))
+    canary = pod(without_median("min", inputs), of_sample(3, "max", "c"))
+    found = compare([stable], [canary], limits())
+    assert (found.state, seconds(found)) == ("inconclusive", [])
+    assert "'max'" in found.waits_for
+
+
+def test_a_sample_that_does_not_run_during_requests_is_waited_for() -> None:
+    stable = pod(of_sample(1, "min", "a"), of_sample(2, "max", "b"))
+    canary = pod(of_sample(3, "max", "c")).model_copy(update={"golden_left_out": ("min",)})
+    assert compare([stable], [canary], limits()).state == "inconclusive"
+
+
+def test_samples_that_have_not_had_their_turn_are_waited_for() -> None:
+    stable = pod(of_sample(1, "min", "a"), of_sample(2, "max", "b"))
+    started = pod(without_median("max", "c", 1))
+    assert compare([stable], [started], limits()).state == "inconclusive"
+    assert compare([stable], [pod(of_sample(3, "max", "c"))], limits()).state == "passed"
+
+
+@pytest.mark.parametrize(
+    ("requests", "state"), [(0, "passed"), (9, "passed"), (10, "inconclusive")]
+)
+def test_a_handful_of_requests_is_none(requests: int, state: State) -> None:
+    stable = pod(of_sample(1, "min", "a"))
+    canary = pod(of_sample(2, "min", "b")).model_copy(
+        update={"responses": {"200": requests - requests // 2, "400": requests // 2}}
+    )
+    found = compare([stable], [canary], limits())
+    assert found.state == state
+    assert ("fewer than 10" in found.basis) == (requests == 9)
+
+
+def test_requests_of_many_sizes_are_requests_although_no_size_has_a_median() -> None:
+    sizes = [LatencySeries(source="requests", name=str(each), count=9) for each in range(16)]
+    stable = pod(of_sample(1, "min", "a"), *sizes)
+    canary = pod(of_sample(2, "min", "b"), *sizes)
+    assert compare([stable], [canary], limits()).state == "inconclusive"
+
+
+@pytest.mark.parametrize("sizes", [("64", None), ("64", "128"), (None, "64")])
+def test_requests_that_cannot_be_compared_are_not_denied(
+    sizes: tuple[str | None, str | None],
+) -> None:
+    arms = [
+        pod(of_sample(seed, "min", "a"), *([measured(seed + 2, 200, size)] if size else []))
+        for seed, size in enumerate(sizes)
+    ]
+    found = compare(arms[:1], arms[1:], limits())
+    assert found.state == "passed"
+    assert found.basis == (
+        "no requests that both revisions can be compared by;"
+        " latency compared by 200 golden inferences of each revision"
+    )
+
+
+def test_requests_before_the_new_revision_started_are_none() -> None:
+    before = {"200": 9000}
+    stable = pod(of_sample(1, "min", "a"), since=START - 1000).model_copy(
+        update={
+            "responses": before,
+            "counts": (Counts(at=START - 1, responses=before), Counts(at=START, responses=before)),
+        }
+    )
+    found = compare([stable], [pod(of_sample(2, "min", "b"))], limits())
+    assert found.state == "passed"
+    assert found.basis.startswith("no requests came, and ")
 
 
 @pytest.mark.parametrize("known", [("a", ""), ("", "a"), ("", "")])
@@ -309,6 +384,7 @@ def test_the_verdict_changes_at_the_looks_only() -> None:
 
 
 def test_no_measurements_are_needed_where_none_are_asked_for() -> None:
-    assert compare([pod()], [pod()], limits(0)).state == "passed"
+    found = compare([pod()], [pod()], limits(0))
+    assert (found.state, found.basis) == ("passed", "no requests came")
     slow = together(measured(1, 40), measured(2, 40, seconds=3.0), min_samples=0)
     assert slow.state == "failed"

@@ -25,9 +25,18 @@ from statistics import median
 from typing import Final
 
 from enginewright.analysis.result import AnalysisLimits, AnalysisResult, Figure, State
-from enginewright.analysis.series import Arm, Key, Pair, are_idle, other_inputs, pairs, pooled
+from enginewright.analysis.series import (
+    Arm,
+    Key,
+    Pair,
+    only_other_inputs,
+    other_inputs,
+    pairs,
+    pooled,
+    requests_of,
+)
 from enginewright.analysis.shift import Shift, shift
-from enginewright.contract.measurements import Measurements
+from enginewright.contract.measurements import WINDOW, Measurements
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding
 
@@ -54,6 +63,7 @@ def compare_latency(
     """Compare time in the model."""
     series = pairs(stable, canary)
     notes = _left_out(other_inputs(stable, canary))
+    requests = requests_of(stable, canary)
     total = _together(series)
     tests = list(_tests(series, total, limits))
     figures = tuple(_figure(each, limits) for each in tests)
@@ -62,9 +72,12 @@ def compare_latency(
     if total.count >= limits.min_samples or (
         tests and all(each.state == "passed" for each in tests)
     ):
-        return AnalysisResult("passed", figures=figures, notes=notes, basis=_basis(series))
-    if not series and notes and are_idle(stable, canary):
-        basis = f"no requests came, and {'; '.join(notes)}"
+        return AnalysisResult(
+            "passed", figures=figures, notes=notes, basis=_basis(series, requests)
+        )
+    idle = requests < WINDOW
+    if not series and notes and idle and only_other_inputs(stable, canary):
+        basis = f"{_lacks_requests(requests)}, and {'; '.join(notes)}"
         return AnalysisResult("passed", notes=notes, basis=basis)
     waits_for = _waits_for(series, total, limits)
     if not series and notes:
@@ -174,14 +187,24 @@ def _left_out(names: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def _basis(series: Mapping[Key, Pair]) -> str:
+def _basis(series: Mapping[Key, Pair], requests: int) -> str:
     counts = {
         what: sum(pair.count for (source, _), pair in series.items() if source == origin)
         for origin, what in (("requests", "requests"), ("golden", "golden inferences"))
     }
-    compared = " and ".join(f"{count} {what}" for what, count in counts.items() if count)
-    idle = "" if counts["requests"] else "no requests came; "
-    return f"{idle}latency compared by {compared} of each revision"
+    parts = [] if counts["requests"] else [_lacks_requests(requests)]
+    if compared := " and ".join(f"{count} {what}" for what, count in counts.items() if count):
+        parts.append(f"latency compared by {compared} of each revision")
+    return "; ".join(parts)
+
+
+def _lacks_requests(count: int) -> str:
+    """Return why no requests were compared, of `count` that came."""
+    if not count:
+        return "no requests came"
+    if count < WINDOW:
+        return f"fewer than {WINDOW} requests came"
+    return "no requests that both revisions can be compared by"
 
 
 def _waits_for(series: Mapping[Key, Pair], total: Pair, limits: AnalysisLimits) -> str:

@@ -10,7 +10,7 @@ from math import ceil, log
 from typing import Final, TypeAlias
 
 from enginewright.analysis.shift import Windows
-from enginewright.analysis.window import start_of
+from enginewright.analysis.window import counted, start_of
 from enginewright.contract.measurements import WINDOW, LatencySeries, Measurements
 
 Key: TypeAlias = tuple[str, str]  # source and name
@@ -58,11 +58,24 @@ def pairs(stable: Sequence[Measurements], canary: Sequence[Measurements]) -> dic
     }
 
 
-def are_idle(stable: Sequence[Measurements], canary: Sequence[Measurements]) -> bool:
-    """Return whether neither revision has served enough requests for one median since the new one's start."""
+def requests_of(stable: Sequence[Measurements], canary: Sequence[Measurements]) -> int:
+    """Return how many clients' requests both revisions have answered since the new one's start."""
     start = start_of(canary)
-    arms = [_arms(each, start) for each in (stable, canary)]
-    return not any(source == "requests" for arm in arms for source, _ in arm)
+    return sum(
+        sum(counted(pod, start).responses.values()) for pods in (stable, canary) for pod in pods
+    )
+
+
+def only_other_inputs(stable: Sequence[Measurements], canary: Sequence[Measurements]) -> bool:
+    """Return whether no golden sample can ever be compared, as the inputs of all have changed.
+
+    Samples take turns, so it is known once the new revision has a median of one, and a sample may be
+    the same while it has too few measurements, or only runs once there are no more requests.
+    """
+    measured = _arms(canary, start_of(canary))
+    theirs, ours = map(_golden, (stable, canary))
+    same = theirs & ours - set(other_inputs(stable, canary))
+    return not same and any(source == "golden" for source, _ in measured)
 
 
 def other_inputs(stable: Sequence[Measurements], canary: Sequence[Measurements]) -> list[str]:
@@ -87,6 +100,18 @@ def _arms(pods: Iterable[Measurements], start: float) -> dict[Key, Arm]:
             if arm.windows:
                 found.setdefault((series.source, series.name), []).append(arm)
     return {key: pooled(arms) for key, arms in found.items()}
+
+
+def _golden(pods: Iterable[Measurements]) -> set[str]:
+    """Return the names of golden samples, including those without a median."""
+    return {
+        name
+        for pod in pods
+        for name in (
+            *(series.name for series in pod.latencies if series.source == "golden"),
+            *pod.golden_left_out,
+        )
+    }
 
 
 def _inputs(pods: Iterable[Measurements]) -> dict[str, set[str]]:
