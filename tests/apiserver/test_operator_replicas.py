@@ -353,6 +353,6 @@ def test_a_namespace_that_is_not_watched_is_left_alone(
         world.know_image()
         world.prepare(GOOD)
         world.serve()
-        assert "status" not in elsewhere.get("im", "ignored")
+        assert elsewhere.get("im", "ignored")["status"] == {"observedGeneration": -1}
         assert operator.total("enginewright_models", condition="Ready") == 1
     elsewhere.kubectl("delete", "im", "ignored")

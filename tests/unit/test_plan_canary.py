@@ -488,23 +488,53 @@ def test_an_event_says_by_what_a_revision_was_promoted() -> None:
     assert [each.reason for each in world.events].count("Promoted") == 1
 
 
-def test_a_canary_makes_way_for_the_pods_that_replace_the_serving_ones() -> None:
+def cannot_start(world: World, why: str) -> None:
+    """Have the Deployment's next pod not be scheduled, or not be created."""
+    (stable,) = world.serving_deployments()
+    if why == "quota":
+        refused = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate"}
+        stable["status"]["conditions"] = [{**refused, "message": "exceeded quota: gpus"}]
+    else:
+        name, reported = stable["metadata"]["name"], {"conditions": [unschedulable(NO_DEVICE)]}
+        waiting = world.serving_pod(name, index=7, status=reported)
+        waiting["spec"], waiting["status"]["phase"] = {}, "Pending"
+    world.settle()
+
+
+@pytest.mark.parametrize("why", ["device", "quota"])
+def test_a_canary_makes_way_for_the_pods_that_replace_the_serving_ones(why: str) -> None:
     """In a cluster with a device to spare, not with two."""
     world = analysing().later(seconds=101)
     assert phase(world) == "Promoting"
     assert world.canaries()
     (stable,) = world.serving_deployments()
     before = stable["spec"]
-    waiting = world.serving_pod(
-        stable["metadata"]["name"], index=7, status={"conditions": [unschedulable(NO_DEVICE)]}
-    )
-    waiting["spec"], waiting["status"]["phase"] = {}, "Pending"
-    world.settle()
+    cannot_start(world, why)
     assert not world.canaries()
     assert world.the("Deployment")["spec"] == before, "what serves stays"
     assert phase(world) == "Promoting"
     world.all_available()
     assert world.conditions()["Ready"] == ("True", "Serving")
+
+
+def test_in_place_a_canary_makes_no_way() -> None:
+    """The pod that is to replace one gets its device once that has ended, and nothing else serves meanwhile."""
+    world = updated(served("InPlace")).all_available().canary_available().later(seconds=61)
+    assert phase(world) == "Promoting"
+    (stable,) = world.serving_deployments()
+    world.partly_available(stable["metadata"]["name"], 0)
+    cannot_start(world, "device")
+    assert components(world) == [SERVE]
+
+
+def test_a_canary_that_serves_alone_makes_no_way() -> None:
+    world = analysing()
+    (stable,) = world.serving_deployments()
+    world.partly_available(stable["metadata"]["name"], 0)
+    world.later(seconds=101)
+    assert phase(world) == "Promoting"
+    cannot_start(world, "device")
+    assert components(world) == [SERVE]
 
 
 def test_in_place_the_canary_takes_a_device_of_the_serving_pods() -> None:

@@ -1,14 +1,21 @@
 """A revision that fails after its promotion: one goes back if the one before passes there, and only then."""
 
 import pytest
+from enginewright.contract.keys import sha256_text
 from enginewright.contract.reasons import Reason
 from enginewright.contract.verdict import Check
 from enginewright.manifests.labels import CANARY, PROMOTE, SERVE
 
 from tests.support.plan_objects import published, verdict
 from tests.support.plan_world import World
-from tests.support.simulation import NO_DEVICE, unschedulable
-from tests.unit.test_plan_canary import analysing, carried, components, phase, revision
+from tests.unit.test_plan_canary import (
+    analysing,
+    cannot_start,
+    carried,
+    components,
+    phase,
+    revision,
+)
 
 
 def promoted() -> tuple[World, str, str]:
@@ -57,18 +64,29 @@ def test_the_revision_before_is_restored_once_a_pod_of_it_passes() -> None:
     assert world.operator_restarts().conditions()["RolledBack"][0] == "True"
 
 
-def test_the_trial_makes_way_for_the_pods_that_replace_the_failed_ones() -> None:
+@pytest.mark.parametrize("event", ["no device", "a third spec", "an obstacle", "a lost status"])
+def test_the_trial_serves_until_the_restored_pods_do(event: str) -> None:
     world, old, _ = promoted()
     fails(world)
     world.canary_available()
-    (deployment,) = world.serving_deployments()
-    waiting = world.serving_pod(
-        deployment["metadata"]["name"], index=7, status={"conditions": [unschedulable(NO_DEVICE)]}
-    )
-    waiting["spec"], waiting["status"]["phase"] = {}, "Pending"
-    world.settle()
-    assert not world.canaries()
+    assert components(world) == [SERVE]
+    match event:
+        case "no device":
+            cannot_start(world, "device")
+        case "a third spec":
+            world.edit(source={"uri": "https://models.example/third.onnx"})
+            world.job_succeeds(published(sha256_text("third"), sha256_text("3")))
+        case "an obstacle":
+            world.images = {}
+            world.settle()
+        case _:
+            world.status = {}
+            world.settle()
+    assert components(world) == [SERVE], "nothing else is ready"
+    assert revision(world.canaries()[0]) == old
     assert carried(world) == {old}
+    world.all_available()
+    assert [each for each in world.canaries() if revision(each) == old] == []
 
 
 @pytest.mark.parametrize("event", ["a third spec", "an obstacle"])

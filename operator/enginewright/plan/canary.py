@@ -301,7 +301,7 @@ def _requeue_after(stage: Stage, left: float) -> float | None:
     return min(INTERVAL, left) if left > 0 else INTERVAL
 
 
-def stop_canary(facts: Facts, keep: Mapping[str, int]) -> Iterator[ObjectRef]:
+def stop_canary(facts: Facts, keep: Collection[str]) -> Iterator[ObjectRef]:
     """Yield the canary's Deployments, except those of the classes in `keep`."""
     for each in facts.canaries:
         if each.accelerator_class not in keep:
@@ -323,7 +323,7 @@ def _rejected(
     that it `restores` gets requests until that is whole.
     """
     if restores and stable is not None:
-        blocked = _short_of_devices(facts, stable.name)
+        blocked = _makes_way(facts, stable.name)
         mine = [each for each in facts.canaries if each.revision == stable.name]
         return BringUp(
             wanted,
@@ -505,11 +505,11 @@ def step_end(since: datetime, pods: Iterable[PodView], hold: str) -> datetime:
 def _ready_canaries(facts: Facts, revision: str) -> dict[str, int]:
     """Return the canaries with pods that may serve until others have replaced them.
 
-    One that waits for a device would take it from those, and where they wait, it makes way for them.
+    One that waits for a device would take it from those, and where they wait, it may make way for them.
     """
     mine = _canary_pods(facts, revision)
     ready = {pod.label(CLASS) for pod in mine if pod.ready or _serves(pod)}
-    may_stay = ready - _short_of_devices(facts, revision)
+    may_stay = ready - _makes_way(facts, revision)
     return {
         each.accelerator_class: each.desired
         for each in facts.canaries
@@ -517,12 +517,56 @@ def _ready_canaries(facts: Facts, revision: str) -> dict[str, int]:
     }
 
 
-def _short_of_devices(facts: Facts, revision: str) -> set[str]:
-    """Return the classes on which pods that will stay cannot be scheduled, perhaps because of the canary's."""
-    return {
+def _makes_way(facts: Facts, revision: str) -> set[str]:
+    """Return the classes whose canary leaves its devices to the pods of `revision` that will stay.
+
+    Those cannot start, perhaps because of it, and without it as many pods serve as are asked for. In
+    place they get the devices of pods that end.
+    """
+    if facts.model.spec.rollout.strategy == "InPlace":
+        return set()
+    unschedulable = {
         pod.label(CLASS)
         for pod in pods_of(facts, revision)
         if pod.label(TRACK) != CANARY and pod.unschedulable
+    }
+    lacking = {
+        each.accelerator_class
+        for each in facts.deployments
+        if each.revision == revision and each.refused
+    }
+    return (unschedulable | lacking) - lacks_serving(facts)
+
+
+def lacks_serving(facts: Facts) -> set[str]:
+    """Return the classes on which fewer pods serve than are asked for, without those of canaries."""
+    ready = Counter(
+        pod.label(CLASS)
+        for pod in facts.pods
+        if pod.label(COMPONENT) == SERVE
+        and pod.label(TRACK) != CANARY
+        and pod.ready
+        and not pod.leaving
+    )
+    return {
+        each.accelerator_class
+        for each in facts.deployments
+        if ready[each.accelerator_class] < each.desired
+    }
+
+
+def covering_canaries(facts: Facts, applied: str) -> set[str]:
+    """Return the classes whose canary runs the revision that is applied, and serves while too few others do.
+
+    A rollback after the promotion, whose trial is the only pod that serves, so outlives an edit, an
+    obstacle and a lost status.
+    """
+    lacking = lacks_serving(facts)
+    serving = {pod.label(CLASS) for pod in _canary_pods(facts, applied) if _serves(pod)}
+    return {
+        each.accelerator_class
+        for each in facts.canaries
+        if each.revision == applied and each.accelerator_class in serving & lacking
     }
 
 

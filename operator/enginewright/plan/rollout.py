@@ -18,13 +18,19 @@ from enginewright.api.inference_model_status import (
     TargetRevision,
 )
 from enginewright.manifests.deployment import serving_deployment
-from enginewright.manifests.labels import CLASS, PROMOTE, ROLLBACK
+from enginewright.manifests.labels import CANARY, CLASS, PROMOTE, REVISION, ROLLBACK, TRACK
 from enginewright.manifests.names import deployment_name, revision_name
 from enginewright.manifests.service import disruption_budget, service
 from enginewright.manifests.snapshot import Revision, Snapshot, controller_revision
 from enginewright.observed.deployments import DeploymentView
 from enginewright.plan import autoscaling
-from enginewright.plan.canary import BringUp, bring_up, look_back, stop_canary
+from enginewright.plan.canary import (
+    BringUp,
+    bring_up,
+    covering_canaries,
+    look_back,
+    stop_canary,
+)
 from enginewright.plan.outcomes import (
     outcomes,
     promoted,
@@ -108,6 +114,9 @@ def roll_out(
     name = wanted_revision.name if wanted_revision else None
     if applied is None:
         return RolloutPlan(name, None, 0, ready, served_before(facts), None, brought)
+    covering = covering_canaries(facts, applied.name)
+    if brought:
+        brought = _beside(facts, brought, covering, applied)
     counts = _in_place(facts, _counts(facts, applied, deployments), brought, deployments)
     now = _without(counts, yielding)
     progress = progress_of(facts, applied, deployments, counts)
@@ -148,7 +157,7 @@ def roll_out(
                 facts,
                 [each for each in obsolete if progress.complete or _is_rejected(each, brought)],
             ),
-            *stop_canary(facts, brought.canaries if brought else {}),
+            *stop_canary(facts, {*(brought.canaries if brought else ()), *covering}),
             *_other_budgets(facts),
             *autoscaling.unwanted_autoscalers(facts, deployments, now),
             *_old_revisions(facts, keep={applied.name, *filter(None, (name,))}),
@@ -220,6 +229,26 @@ def _other(facts: Facts, known: Mapping[str, Revision], rejected: str) -> Revisi
     carried = (each.revision for each in facts.deployments)
     names = (each for each in (*promoted(facts.revisions), *carried) if each != rejected)
     return next((known[name] for name in names if name in known), None)
+
+
+def _beside(
+    facts: Facts, brought: BringUp, covering: Collection[str], applied: Revision
+) -> BringUp:
+    """Return what is brought up beside canaries that serve in place of the applied revision's pods."""
+    if (brought.canary or brought.revision).name == applied.name:
+        return brought
+    pods = {
+        pod.name
+        for pod in facts.pods
+        if pod.label(TRACK) == CANARY
+        and pod.label(REVISION) == applied.name
+        and pod.label(CLASS) in covering
+    }
+    return replace(
+        brought,
+        canaries={name: n for name, n in brought.canaries.items() if name not in covering},
+        labels=tuple(each for each in brought.labels if each.name not in pods),
+    )
 
 
 def _in_place(
