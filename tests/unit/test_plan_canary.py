@@ -1,6 +1,7 @@
 """A new revision beside the one that serves: when it gets requests, replaces it, or is rejected."""
 
 import copy
+from datetime import timedelta
 from typing import Any, Final
 
 import pytest
@@ -22,6 +23,7 @@ from enginewright.manifests.labels import (
 )
 from enginewright.manifests.outcome import RevisionOutcome
 
+from tests.support.fake_kube import timestamp
 from tests.support.plan_objects import (
     OTHER,
     SECOND,
@@ -31,7 +33,7 @@ from tests.support.plan_objects import (
     verdict,
 )
 from tests.support.plan_world import World, serving
-from tests.support.simulation import NO_DEVICE, unschedulable
+from tests.support.simulation import NO_DEVICE, runs, unschedulable
 
 CANARY_SPEC: Final[Json] = {"replicas": 1, "hold": "1m"}
 FIRST: Final[Json] = {"uri": "https://models.example/resnet.onnx"}
@@ -454,6 +456,25 @@ def test_a_way_out_of_an_outage_needs_nothing_to_compare_with() -> None:
     world.partly_available(stable["metadata"]["name"], 0)
     assert phase(world.later(seconds=30)) == "Analyzing", "a moment is no outage"
     assert phase(world.later(seconds=40)) == "Promoting"
+
+
+@pytest.mark.parametrize("pods", [0, 2])
+def test_serving_pods_that_merely_start_are_waited_for(pods: int) -> None:
+    world = analysing()
+    (stable,) = world.serving_deployments()
+    name = stable["metadata"]["name"]
+    for pod in world.pods_of("deployment", name):
+        world.remove("Pod", pod["metadata"]["name"])
+    initialized = {"type": "Initialized", "status": "True"}
+    initialized["lastTransitionTime"] = timestamp(world.now + timedelta(seconds=10))
+    for index in range(pods):
+        starting = world.serving_pod(name, index=index)
+        starting["status"]["conditions"].append(initialized)
+    assert phase(world.later(minutes=5)) == "Analyzing"
+    for pod in world.pods_of("deployment", name):  # it was ready meanwhile
+        pod["status"] = runs(timestamp(world.now), ready=False)
+        pod["status"]["conditions"].append(initialized)
+    assert phase(world.later(seconds=61)) == ("Promoting" if pods else "Analyzing")
 
 
 def test_without_measurements_of_a_pod_nothing_is_decided() -> None:

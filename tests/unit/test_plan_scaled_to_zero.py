@@ -4,8 +4,10 @@ import pytest
 from enginewright.contract.reasons import Reason
 from enginewright.manifests.labels import PROMOTE
 
+from tests.support.fake_kube import timestamp
 from tests.support.plan_objects import OTHER, SECOND, Json
 from tests.support.plan_world import World
+from tests.support.simulation import NO_DEVICE, crashed, runs, unschedulable
 from tests.unit.test_plan_canary import (
     CANARY_SPEC,
     analysing,
@@ -55,6 +57,9 @@ def test_pods_of_the_stable_revision_come_first_and_then_the_canary() -> None:
     assert carried(world) == {old}
     assert not world.canaries()
     world.settle()
+    assert not world.canaries(), "there is nothing to compare it with yet"
+    assert world.conditions()["Ready"] == ("False", "Progressing")
+    world.all_available()
     (canary,) = world.canaries()
     assert revision(canary) == world.status["revision"] != old
     assert phase(world) == "Verifying"
@@ -66,15 +71,16 @@ def test_pods_of_the_stable_revision_come_first_and_then_the_canary() -> None:
 def test_an_analysis_goes_on_with_its_step() -> None:
     world = stopped(analysing()).edit(replicas=2)
     assert phase(world) == "Analyzing"
-    assert len(world.canaries()) == 1
+    assert not world.canaries()
     world.all_available().canary_available()
+    assert len(world.canaries()) == 1
     assert phase(world.later(seconds=61)) == "Promoting"
 
 
 def test_in_place_it_waits_too() -> None:
     world = updated(stopped(served("InPlace")))
     assert (phase(world), waits(world)) == ("Held", True)
-    world.edit(replicas=2)
+    world.edit(replicas=2).all_available()
     assert sorted(world.replicas().values()) == [1, 1]
 
 
@@ -161,3 +167,44 @@ def test_a_class_that_comes_with_the_revision_waits_for_no_pods_of_one_without_a
     world.all_available()
     assert world.status["active"]["revision"] == world.status["revision"]
     assert world.conditions()["Ready"] == ("True", "Serving")
+
+
+@pytest.mark.parametrize("why", ["no node takes them", "they load the model"])
+@pytest.mark.parametrize("when", ["held", "verifying", "analysing"])
+def test_scaled_up_again_nothing_is_promoted_before_there_is_something_to_compare_with(
+    when: str, why: str
+) -> None:
+    if when == "held":
+        world = updated(stopped(served()))
+    else:
+        world = stopped(analysing() if when == "analysing" else updated(served()))
+    old = world.status["active"]["revision"]
+    world.later(minutes=10).edit(replicas=2)
+    assert world.last
+    assert world.last.requeue_after
+    (stable,) = world.serving_deployments()
+    loading = runs(timestamp(world.now), ready=False)
+    since = {"type": "Initialized", "status": "False", "lastTransitionTime": timestamp(world.now)}
+    loading["conditions"].append(since)
+    waiting = {"conditions": [unschedulable(NO_DEVICE)]}
+    status = waiting if why == "no node takes them" else loading
+    world.serving_pod(stable["metadata"]["name"], status=status)
+    world.settle()
+    for _ in range(3):
+        world.later(seconds=61).canary_available()
+        assert carried(world) == {old}
+        assert not world.canaries()
+        assert world.conditions()["Ready"] == ("False", "Progressing")
+    world.all_available()
+    assert len(world.canaries()) == 1
+
+
+def test_scaled_up_again_a_fix_replaces_pods_that_fail() -> None:
+    world = updated(stopped(served())).edit(replicas=2)
+    (stable,) = world.serving_deployments()
+    status = crashed("server", Reason.BACKEND_CRASHED, timestamp(world.now))
+    status["conditions"] = runs(timestamp(world.now), ready=False)["conditions"]
+    world.serving_pod(stable["metadata"]["name"], status=status)
+    assert not world.later(seconds=30).canaries(), "a moment is no outage"
+    world.later(seconds=40).canary_available().later(seconds=61)
+    assert carried(world) == {world.status["revision"]}

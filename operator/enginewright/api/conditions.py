@@ -81,7 +81,7 @@ class StatusReason(StrEnum):
     )
     ROUTE_ACCEPTED = "RouteAccepted"  # every gateway has accepted the model's HTTPRoute
     ROUTE_REJECTED = "RouteRejected"  # a gateway refuses the HTTPRoute: see the message
-    SCALED_TO_ZERO = "ScaledToZero"  # the spec requests no pods
+    SCALED_TO_ZERO = "ScaledToZero"  # the spec requests no pods, or none has started since
     UNSUPPORTED_FIELD = (
         "UnsupportedField"  # the spec has a field that this version does not support
     )

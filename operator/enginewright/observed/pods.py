@@ -45,7 +45,8 @@ class PodView(ObservedObject):
     scheduled_at: str  # RFC 3339; empty: not scheduled
     unschedulable: str  # the scheduler's message; empty: scheduled, or not yet tried
     ready: bool
-    ready_changed: str  # RFC 3339, when it became ready or unready; empty: never ready
+    ready_changed: str  # RFC 3339, when it became ready or unready; empty: no kubelet has it yet
+    was_ready: bool  # since its init containers have ended
     ip: str
     annotations: Json
     containers: tuple[Container, ...]  # init containers first, in the order in which they run
@@ -74,6 +75,7 @@ def pod_view(obj: Json) -> PodView:
     """Return the view of a Pod (core/v1)."""
     known = {each.type: each for each in conditions(obj)}
     scheduled, ready = known.get("PodScheduled"), known.get("Ready")
+    initialized = known.get("Initialized")  # later than the unreadiness of a pod that starts
     refused = scheduled is not None and scheduled.status == "False"
     return PodView(
         **identity(obj),
@@ -85,6 +87,8 @@ def pod_view(obj: Json) -> PodView:
         unschedulable=(scheduled.message or scheduled.reason) if scheduled and refused else "",
         ready=ready is not None and ready.status == "True",
         ready_changed=ready.since if ready is not None else "",
+        was_ready=ready is not None
+        and (ready.status == "True" or initialized is None or ready.since > initialized.since),
         ip=str(status(obj).get("podIP") or ""),
         annotations=obj["metadata"].get("annotations") or {},
         containers=tuple(_containers(obj)),

@@ -30,7 +30,7 @@ from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
 from enginewright.plan import shadow
 from enginewright.plan.autoscaling import live_counts
-from enginewright.plan.comparison import are_measured, compared, failure, waits_for
+from enginewright.plan.comparison import are_measured, compared, failure, have_started, waits_for
 from enginewright.plan.failures import PodFailures, pod_failures, pods_of
 from enginewright.plan.outcomes import recorded_rejection, rejection_by_user, was_proven
 from enginewright.plan.pods import serving_pods
@@ -55,7 +55,8 @@ class Wait:
 
 
 _WITHOUT_PODS: Final = Wait(
-    StatusReason.SCALED_TO_ZERO, "it is verified beside the serving revision once that has pods"
+    StatusReason.SCALED_TO_ZERO,
+    "it is verified beside the serving revision once a pod of that is ready",
 )
 
 
@@ -138,9 +139,10 @@ def bring_up(
     planned = _pods(facts, wanted, deployments, before.step if before else 0)
     known = _stage(facts, wanted.name, before, deployments)
     direct = stable is None or _skips_analysis(facts, wanted.name)
-    awaits_pods = (
-        not direct and _was_not_promoted(known) and _has_no_pods(facts, wanted, deployments)
-    )
+    may_wait = not direct and _was_not_promoted(known)
+    has_no_pods = may_wait and _has_no_pods(facts, wanted, deployments)
+    starts = may_wait and not has_no_pods and _starts(facts, wanted, stable, before, deployments)
+    awaits_pods = has_no_pods or starts
     wait = _why_held(facts, wanted, stable) or (_WITHOUT_PODS if awaits_pods else None)
     shadowed = shadow.is_compared(facts, stable, wanted.name)
     left = _left(facts, wanted.name, since)
@@ -198,7 +200,7 @@ def bring_up(
         stable_key=stable.snapshot.prepared_key if stable else None,
         labels=tuple(_labels(facts, wanted.name if _is_behind_service(facts, stage) else "")),
         shadow=tuple(shadow.orders(facts, stable, wanted.name if mirrors else "")),
-        requeue_after=None if awaits_pods else _requeue_after(stage, left),
+        requeue_after=_requeue_after(stage, left, has_no_pods=has_no_pods, starts=starts),
         promoted_for="" if direct else _promoted_for(known, stage, analysis),
     )
 
@@ -265,16 +267,36 @@ def _has_no_pods(facts: Facts, wanted: Revision, deployments: Iterable[Deploymen
     """Return whether its classes serve with no pods: none are requested, or were until now on those."""
     spec = facts.model.spec
     names = [each.name for each in wanted.snapshot.classes]
-    counts = {
-        each.accelerator_class: each.desired
-        for each in deployments
-        if each.accelerator_class in names
-    }
+    counts = _served_classes(wanted, deployments)
     if not counts or not asks_for_pods(spec, names):
         return bool(counts)
     # pods that only classes on which nothing serves yet are to have come with the revision
     asked = replicas_by_class(spec, [each.class_name for each in spec.accelerators] or names)
     return not any(counts.values()) and any(asked.get(name) for name in counts)
+
+
+def _starts(
+    facts: Facts,
+    wanted: Revision,
+    stable: Revision | None,
+    before: TargetRevision | None,
+    deployments: Iterable[DeploymentView],
+) -> bool:
+    """Return whether the serving revision has pods again, none of which has started yet."""
+    if stable is None or before is None or before.reason != StatusReason.SCALED_TO_ZERO:
+        return False
+    is_scaled_up = any(_served_classes(wanted, deployments).values())
+    return is_scaled_up and not have_started(facts, serving_pods(facts.pods, stable.name))
+
+
+def _served_classes(wanted: Revision, deployments: Iterable[DeploymentView]) -> dict[str, int]:
+    """Return how many pods serve, or are to, on each class of a revision on which anything does."""
+    names = {each.name for each in wanted.snapshot.classes}
+    return {
+        each.accelerator_class: each.desired
+        for each in deployments
+        if each.accelerator_class in names
+    }
 
 
 def _analysis(
@@ -294,9 +316,11 @@ def _compared(facts: Facts, wanted: Revision, stable: Revision | None) -> list[P
     return [*_canary_pods(facts, wanted.name), *serving]
 
 
-def _requeue_after(stage: Stage, left: float) -> float | None:
-    """Return when to look again: at the measurements, or at the end of the hold."""
-    if stage.phase not in COMPARED:
+def _requeue_after(stage: Stage, left: float, *, has_no_pods: bool, starts: bool) -> float | None:
+    """Return when to look again: at the measurements, at pods that start, or at the end of the hold."""
+    if starts:
+        return INTERVAL
+    if has_no_pods or stage.phase not in COMPARED:
         return None
     return min(INTERVAL, left) if left > 0 else INTERVAL
 

@@ -1,7 +1,7 @@
 """What the measurements of a canary and of the serving pods say about it."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -13,6 +13,7 @@ from enginewright.api.scalars import duration, share
 from enginewright.contract.measurements import Measurements
 from enginewright.manifests.labels import CLASS
 from enginewright.observed.pods import PodView
+from enginewright.plan.failures import failure_of
 from enginewright.plan.types import Facts
 
 _FIRST_RATIO: Final = 2.0  # of golden inferences without requests, which keep caches warm
@@ -40,7 +41,7 @@ def compared(
 ) -> AnalysisResult:
     """Return the comparison of ready pods of both revisions; passed if there is nothing to compare with.
 
-    That is so if no serving pod has been ready for `canary.hold`, or if the sidecars of all are of a
+    That is so if no serving pod has been ready for `canary.hold` and not all merely start, or if the sidecars of all are of a
     version that measures nothing.
     """
     present = [pod for pod in stable if not pod.leaving]
@@ -85,11 +86,31 @@ def are_measured(facts: Facts, pods: Iterable[PodView]) -> bool:
     return all(pod.name in facts.measurements for pod in pods if pod.ready and not pod.leaving)
 
 
-def _are_down(facts: Facts, unready: Iterable[PodView]) -> bool:
-    """Return whether none of the pods has been ready for as long as a canary is held."""
+def have_started(facts: Facts, pods: Iterable[PodView]) -> bool:
+    """Return whether pods that there were none of can be compared with: one is ready, or they fail."""
+    present = [pod for pod in pods if not pod.leaving]
+    if any(pod.ready for pod in present):
+        return True
+    return any(failure_of(facts, pod) for pod in present) and _are_down(facts, present)
+
+
+def _are_down(facts: Facts, unready: Collection[PodView]) -> bool:
+    """Return whether none of the pods has been ready for as long as a canary is held.
+
+    Pods that merely start are not down: they may be ready soon.
+    """
     hold = duration(facts.model.spec.rollout.canary.hold)
-    changed = (datetime.fromisoformat(pod.ready_changed) for pod in unready if pod.ready_changed)
-    return all(moment + hold <= facts.now for moment in changed)
+    changed = (datetime.fromisoformat(pod.ready_changed or pod.created) for pod in unready)
+    return any(_cannot_serve(facts, pod) for pod in unready) and all(
+        moment + hold <= facts.now for moment in changed
+    )
+
+
+def _cannot_serve(facts: Facts, unready: PodView) -> bool:
+    """Return whether a pod has been ready before, has failed, or fits no node."""
+    return (
+        unready.was_ready or bool(unready.unschedulable) or failure_of(facts, unready) is not None
+    )
 
 
 def failure(revision: str, analysis: AnalysisResult) -> RolloutFailure | None:
