@@ -99,12 +99,15 @@ class Site:
     files: dict[str, bytes]
     headers: dict[str, str]
     of_head: int = 200  # status of answers to HEAD
+    moved: dict[str, str] = field(default_factory=dict)  # locations of redirects, by path
     server: ScriptedServer = field(init=False)
 
     def __post_init__(self) -> None:
         self.server = ScriptedServer(self._answer)
 
     def _answer(self, seen: Seen) -> Answer:
+        if seen.path in self.moved:
+            return 302, {"Location": self.moved[seen.path]}, b""
         status = self.of_head if seen.method == "HEAD" else 200
         return status, dict(self.headers), self.files[seen.path]
 
@@ -215,6 +218,23 @@ def test_a_date_is_compared_with_the_server_s_clock(
     assert not downloaded(place, task)
 
 
+@pytest.mark.parametrize("headers", [STRONG, OLD_DATE])
+def test_the_version_of_a_redirect_is_that_of_the_address_it_leads_to(
+    headers: dict[str, str], site: Site, place: Workplace, relu: Prepared
+) -> None:
+    site.headers = headers
+    site.files = {"/1/m.onnx?signature=a": RELU, "/1/m.onnx?signature=b": RELU, "/2/m.onnx": OTHER}
+    site.moved = {"/m.onnx": "/1/m.onnx?signature=a"}
+    task = refresh(at(site, place), relu)
+    first_fetch(place, task)
+    site.moved = {"/m.onnx": "/1/m.onnx?signature=b"}
+    assert not downloaded(place, task)
+    site.moved = {"/m.onnx": "/2/m.onnx"}
+    assert downloaded(place, task)
+    (record,) = (place.root / "store/caches").iterdir()
+    assert b"signature" not in record.read_bytes()
+
+
 @pytest.mark.parametrize("headers", [{}, {"Last-Modified": "yesterday"}])
 def test_without_a_version_that_can_be_relied_upon_it_is_downloaded(
     headers: dict[str, str], site: Site, place: Workplace, relu: Prepared
@@ -310,43 +330,66 @@ def test_external_data_and_samples_are_looked_at_too(tmp_path: Path) -> None:
 # other servers
 
 
-@pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
-def test_an_object(scheme: str, servers: SourceServers, place: Workplace, relu: Prepared) -> None:
-    name = {"s3": "s3", "gs": "gcs", "az": "azure"}[scheme]
-    if name not in servers.addresses:
+@dataclass(frozen=True)
+class ObjectStorage:
+    """The server of one scheme."""
+
+    scheme: str
+    servers: SourceServers
+
+    @property
+    def name(self) -> str:
+        return {"s3": "s3", "gs": "gcs", "az": "azure"}[self.scheme]
+
+    def put(self, bucket: str, files: Mapping[str, bytes]) -> None:
+        servers = self.servers
+        put = {"s3": servers.put_s3, "gs": servers.put_gcs, "az": servers.put_azure}[self.scheme]
+        put(bucket, files)
+
+    def secret(self, url: str) -> dict[str, str]:
+        """Return a Secret for the server behind a proxy."""
+        return {
+            "s3": self.servers.s3(AWS_ENDPOINT_URL=url),
+            "gs": {"GOOGLE_BASE_URL": url},
+            "az": self.servers.azure(AZURE_STORAGE_ENDPOINT=url),
+        }[self.scheme]
+
+
+@pytest.fixture(params=["s3", "gs", "az"])
+def store(request: pytest.FixtureRequest, servers: SourceServers) -> ObjectStorage:
+    storage = ObjectStorage(request.param, servers)
+    if storage.name not in servers.addresses:
         pytest.skip("azurite needs node and npm: Azure is not tested on a server here")
-    put = {"s3": servers.put_s3, "gs": servers.put_gcs, "az": servers.put_azure}[scheme]
-    put("refreshed", {"team/m.onnx": RELU})
-    with Cutter(servers.addresses[name]) as proxy:
-        secrets = {
-            "s3": servers.s3(AWS_ENDPOINT_URL=proxy.url),
-            "gs": {"GOOGLE_BASE_URL": proxy.url},
-            "az": servers.azure(AZURE_STORAGE_ENDPOINT=proxy.url),
-        }
-        give(place, secrets[scheme])
-        task = refresh(place.task(f"{scheme}://refreshed/team/m.onnx"), relu)
+    return storage
+
+
+def test_an_object(store: ObjectStorage, place: Workplace, relu: Prepared) -> None:
+    store.put("refreshed", {"team/m.onnx": RELU})
+    with Cutter(store.servers.addresses[store.name]) as proxy:
+        give(place, store.secret(proxy.url))
+        task = refresh(place.task(f"{store.scheme}://refreshed/team/m.onnx"), relu)
         first_fetch(place, task)
         proxy.requests.clear()
         assert not downloaded(place, task)
         assert [each.partition(" ")[0] for each in proxy.requests] == ["HEAD"]
-        put("refreshed", {"team/m.onnx": OTHER})
+        store.put("refreshed", {"team/m.onnx": OTHER})
         assert downloaded(place, task)
     assert (place.root / "work/model/model.onnx").read_bytes() == OTHER
 
 
 def test_a_folder_of_a_bucket_is_listed(
-    servers: SourceServers, place: Workplace, relu: Prepared
+    store: ObjectStorage, place: Workplace, relu: Prepared
 ) -> None:
-    servers.put_s3("beside", {"team/m.onnx": RELU})
-    with Cutter(servers.addresses["s3"]) as proxy:
-        give(place, servers.s3(AWS_ENDPOINT_URL=proxy.url))
-        task = refresh(place.task("s3://beside/team"), relu)
+    store.put("beside", {"team/m.onnx": RELU})
+    with Cutter(store.servers.addresses[store.name]) as proxy:
+        give(place, store.secret(proxy.url))
+        task = refresh(place.task(f"{store.scheme}://beside/team"), relu)
         first_fetch(place, task)
-        servers.put_s3("beside", {"team/README.md": b"#"})
+        store.put("beside", {"team/README.md": b"#"})
         proxy.requests.clear()
         assert not downloaded(place, task)
         assert not [each for each in proxy.requests if "m.onnx" in each]
-        servers.put_s3("beside", {"team/second.onnx": OTHER})
+        store.put("beside", {"team/second.onnx": OTHER})
         outcome = place.stage("fetch", task)
     assert "has 2 .onnx files" in outcome.message
 

@@ -3,9 +3,12 @@
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from email.utils import formatdate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -233,6 +236,55 @@ def test_a_file_that_changed_between_tries_is_taken_whole(web: WebServer, tmp_pa
     web.routes["/m.onnx"] = one_after_another(answers)
     download(web, tmp_path / "m")
     assert (tmp_path / "m").read_bytes() == new
+
+
+OLD_DATE = "Mon, 06 Jul 2026 10:00:00 GMT"
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize(
+    ("first", "second", "size"),
+    [
+        ({"etag": '"1"'}, {"etag": '"2"'}, 3_000_000),
+        ({"etag": '"1"'}, {"etag": None}, 3_000_000),
+        (
+            {"etag": None, "Last_Modified": OLD_DATE},
+            {"etag": None, "Last_Modified": "Tue, 07 Jul 2026 10:00:00 GMT"},
+            3_000_000,
+        ),
+        (
+            {"etag": None, "Last_Modified": OLD_DATE},
+            {"etag": None, "Last_Modified": OLD_DATE},
+            3_000_001,
+        ),
+    ],
+)
+def test_a_range_of_another_file_is_not_appended(
+    first: dict[str, Any], second: dict[str, Any], size: int, web: WebServer, tmp_path: Path
+) -> None:
+    """Of a server that ignores If-Range."""
+    old, new = b"a" * 3_000_000, b"b" * size
+    answers: list[Answer] = [cut_off(old, 1_000_000, **first)]
+    answers += [cut_off(new, size, **second)] * 2
+    web.routes["/m.onnx"] = one_after_another(answers)
+    download(web, tmp_path / "m")
+    assert (tmp_path / "m").read_bytes() == new
+    assert ["Range" in headers for _, headers in web.seen] == [False, True, False]
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize(("age", "resumed"), [(30, False), (90, True)])
+def test_a_recent_date_is_no_strong_validator(
+    age: int, resumed: bool, web: WebServer, tmp_path: Path
+) -> None:
+    content = b"a" * 3_000_000
+    modified = formatdate(time.time() - age, usegmt=True)
+    answer = cut_off(content, 2_000_000, None, Last_Modified=modified)
+    whole = cut_off(content, len(content), None, Last_Modified=modified)
+    web.routes["/m.onnx"] = one_after_another([answer, whole])
+    download(web, tmp_path / "m")
+    assert (tmp_path / "m").read_bytes() == content
+    assert web.seen[1][1].get("If-Range") == (modified if resumed else None)
 
 
 @pytest.mark.usefixtures("hasty")

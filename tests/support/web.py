@@ -71,7 +71,7 @@ def serve(content: bytes, **headers: str) -> Answer:
     return lambda request: request.send(content, 200, **headers)
 
 
-def cut_off(content: bytes, after: int, etag: str | None = '"1"') -> Answer:
+def cut_off(content: bytes, after: int, etag: str | None = '"1"', **headers: str) -> Answer:
     """Return an answer that breaks off after some bytes, and supports range requests to resume.
 
     Every answer sends at most `after` bytes of what was asked for, then closes.
@@ -84,6 +84,8 @@ def cut_off(content: bytes, after: int, etag: str | None = '"1"') -> Answer:
         request.send_response(206 if span else 200)
         if etag:
             request.send_header("ETag", etag)
+        for name, value in headers.items():
+            request.send_header(name.replace("_", "-"), value)
         if span:
             request.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
         request.send_header("Content-Length", str(len(rest)))

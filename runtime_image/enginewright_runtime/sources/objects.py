@@ -234,5 +234,7 @@ def _version(meta: "ObjectMeta") -> str | None:
 
 
 def _head_validator(meta: "ObjectMeta") -> str | None:
-    """Return the ETag, which lists have too, unlike versions."""
-    return f"etag {etag}" if (etag := meta["e_tag"]) else None
+    """Return the ETag, which lists have too, unlike versions; some list it without its quotes."""
+    if not (etag := meta["e_tag"]):
+        return None
+    return f"etag {etag}" if etag.startswith(('"', "W/")) else f'etag "{etag}"'

@@ -134,9 +134,9 @@ class Web:
             async with self._session() as session:
                 try:
                     async with self._request(session, "GET", url, headers) as response:
-                        _check_download(response, transfer)
+                        _check_download(response, url, transfer)
                         self._check(response)
-                        await _receive(response, transfer)
+                        await _receive(response, url, transfer)
                 except (aiohttp.ClientError, TimeoutError) as error:
                     raise _failed(url, error, transfer.size) from error
 
@@ -182,7 +182,7 @@ class Web:
             ):
                 if response.status != 200:
                     return None
-                return WebHead(response.headers, _head_validator(response, 0))
+                return WebHead(response.headers, _head_validator(response, url, 0))
 
         try:
             return asyncio.run(attempt())
@@ -307,16 +307,21 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
-def _check_download(response: aiohttp.ClientResponse, transfer: Transfer) -> None:
+def _check_download(response: aiohttp.ClientResponse, url: str, transfer: Transfer) -> None:
     if response.status == 416:  # the file is now shorter than what was received
         transfer.validator = None
         raise Unavailable(f"{shown(str(response.url))} answered 416 {response.reason}")
     if response.status == 206 and _range_start(response) != transfer.size:
         transfer.validator = None
         raise Unavailable(f"{shown(str(response.url))} answered with another range than asked for")
+    if response.status == 206:
+        found = _head_validator(response, url, transfer.size)
+        if found is None or found != transfer.head_validator:  # some servers ignore If-Range
+            transfer.validator = None
+            raise Unavailable(f"{shown(str(response.url))} answered with a range of other content")
 
 
-async def _receive(response: aiohttp.ClientResponse, transfer: Transfer) -> None:
+async def _receive(response: aiohttp.ClientResponse, url: str, transfer: Transfer) -> None:
     if response.status == 200 and transfer.size:
         transfer.start_over()
     encoding = response.headers.get("Content-Encoding", "identity")
@@ -325,7 +330,7 @@ async def _receive(response: aiohttp.ClientResponse, transfer: Transfer) -> None
         raise unreachable(f"cannot fetch {where}: it insists on Content-Encoding {encoding}")
     transfer.validator = _validator(response)
     transfer.version = _version(response)
-    transfer.head_validator = _head_validator(response, transfer.size)
+    transfer.head_validator = _head_validator(response, url, transfer.size)
     transfer.expect(response.content_length)
     async for chunk in response.content.iter_chunked(CHUNK):
         transfer.receive(chunk)
@@ -358,11 +363,11 @@ def _range_start(response: aiohttp.ClientResponse) -> int | None:
 
 
 def _validator(response: aiohttp.ClientResponse) -> str | None:
-    """Return the validator for If-Range: a strong ETag, else a date (RFC 9110, 13.1.5)."""
+    """Return the validator for If-Range: a strong ETag, else a settled date (RFC 9110, 13.1.5)."""
     etag = response.headers.get("ETag")
     if etag and not etag.startswith("W/"):
         return etag
-    return response.headers.get("Last-Modified")
+    return _settled_date(response)
 
 
 def _version(response: aiohttp.ClientResponse) -> str | None:
@@ -372,22 +377,38 @@ def _version(response: aiohttp.ClientResponse) -> str | None:
     return f"of {date}" if date else None
 
 
-def _head_validator(response: aiohttp.ClientResponse, before: int) -> str | None:
-    """Return what identifies the content in a later HEAD request; `before`: bytes of a resumed file.
+def _head_validator(response: aiohttp.ClientResponse, url: str, before: int) -> str | None:
+    """Return what identifies the content in a later response; None: nothing that can be relied upon.
 
-    A date has a resolution of a second, and the server's clock may be set: it is used only with the
-    size, and if the content was older than a minute when it was sent (RFC 9110, 8.8.2.2).
+    Versions are those of one address (RFC 9110, 8.8.3), so it names the one that `url` redirects to,
+    without its query, which may be a signature. A date is used only with the size.
+
+    Args:
+        response: with the content, or to HEAD.
+        url: the address asked.
+        before: bytes of the content that precede a range.
     """
+    at = shown(str(response.url))
+    place = "" if at == shown(str(URL(url))) else f" at {at}"
     if etag := response.headers.get("ETag"):
-        return f"etag {etag}"
-    modified = _date(response, "Last-Modified")
+        return f"etag {etag}{place}"
+    modified = _settled_date(response)
     length = response.content_length
     if modified is None or length is None:
         return None
+    return f"of {modified}, {before + length} bytes{place}"
+
+
+def _settled_date(response: aiohttp.ClientResponse) -> str | None:
+    """Return Last-Modified if the content was older than a minute when it was sent.
+
+    A date has a resolution of a second, and the server's clock may be set (RFC 9110, 8.8.2.2).
+    """
+    modified = _date(response, "Last-Modified")
     sent = _date(response, "Date") or datetime.now(UTC)
-    if sent - modified < _SETTLED:
+    if modified is None or sent - modified < _SETTLED:
         return None
-    return f"of {response.headers['Last-Modified']}, {before + length} bytes"
+    return response.headers["Last-Modified"]
 
 
 def _date(response: aiohttp.ClientResponse, header: str) -> datetime | None:
