@@ -347,6 +347,16 @@ def test_what_the_serving_revision_measured_before_does_not_count() -> None:
     assert together(both, measured(2, 200)).state == "passed"
 
 
+def test_what_the_new_revision_measured_before_serving_pods_were_replaced_does_not_count() -> None:
+    """Its first measurements would all be compared with the first one of the present pods."""
+    stable = pod(measured(1, 200), since=START)
+    slow = [(at - 1000, 5.0) for at, _ in measured(3, 200).windows]
+    canary = pod(series([*slow, *measured(2, 200).windows]), since=START - 1000)
+    found = compare([stable], [canary], limits())
+    (figure,) = seconds(found)
+    assert (found.state, figure.canary_samples) == ("passed", 200)
+
+
 def test_load_that_slows_both_is_not_the_new_revisions() -> None:
     """Under the second half's load of 3 times, the new revision has most of its measurements."""
     quiet = Noise(sigma=0.1, swing=1.0)

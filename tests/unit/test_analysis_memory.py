@@ -15,14 +15,16 @@ from tests.support.rollout_simulation import limits
 MIB: Final = 2**20
 
 
-def pod(mib: Callable[[float], float], *, seconds: int = 600, seed: int = 1) -> Measurements:
-    """Return a pod that is sampled every 5 s, with noise of 2 MiB."""
+def pod(
+    mib: Callable[[float], float], *, first: int = 0, seconds: int = 600, seed: int = 1
+) -> Measurements:
+    """Return a pod that starts at `first` and is sampled every 5 s, with noise of 2 MiB."""
     random = seeded(seed)
     memory = tuple(
         MemorySample(at=START + at, bytes=int((mib(at) + random.gauss(0, 2)) * MIB))
-        for at in range(0, seconds, 5)
+        for at in range(first, seconds, 5)
     )
-    return Measurements(model="m", revision="r", since=START, memory=memory)
+    return Measurements(model="m", revision="r", since=START + first, memory=memory)
 
 
 def flat(_: float) -> float:
@@ -31,6 +33,10 @@ def flat(_: float) -> float:
 
 def leak(at: float) -> float:
     return 500 + 200 * at / 600
+
+
+def faster(at: float) -> float:
+    return 500 + 400 * (at - 600) / 600
 
 
 def fails(stable: list[Measurements], canary: list[Measurements]) -> bool:
@@ -91,6 +97,32 @@ def test_a_small_server_may_grow_by_32_mib() -> None:
 def test_growth_that_the_serving_revision_has_too_is_not_the_new_ones() -> None:
     assert not fails([pod(leak)], [pod(leak, seed=2)])
     assert fails([pod(leak)], [pod(lambda at: 500 + 500 * at / 600)])
+
+
+@pytest.mark.parametrize("replaced", [60, 300, 450, 570])
+def test_growth_of_serving_pods_that_were_replaced_is_compared_over_the_same_time(
+    replaced: int,
+) -> None:
+    assert not fails([pod(leak, first=replaced)], [pod(leak, seed=2)])
+    assert not fails([pod(leak), pod(leak, first=replaced, seed=3)], [pod(leak, seed=2)])
+
+
+def test_a_leak_is_found_after_serving_pods_were_replaced() -> None:
+    assert fails([pod(flat, first=60)], [pod(leak)])
+    assert fails([pod(flat), pod(flat, first=450)], [pod(leak)])
+
+
+def test_growth_of_a_longer_time_hides_no_leak_of_a_later_pod() -> None:
+    assert fails([pod(leak, seconds=1200)], [pod(flat), pod(faster, first=600, seconds=1200)])
+    assert not fails(
+        [pod(leak, seconds=1200)], [pod(flat), pod(leak, first=600, seconds=1200, seed=2)]
+    )
+
+
+def test_serving_pods_with_too_few_samples_say_nothing_of_usual_growth() -> None:
+    few = pod(flat, seconds=90)
+    assert not fails([pod(leak), few, few], [pod(leak, seed=2)])
+    assert not fails([few], [pod(leak)])
 
 
 def test_a_few_samples_decide_nothing() -> None:

@@ -138,6 +138,55 @@ def test_a_new_revision_that_starts_again_begins_another_time() -> None:
     assert both.figures[0].stable_samples == 900
 
 
+def through_an_incident(per_minute: int) -> Measurements:
+    """Return a pod that has answered 10% with 5xx during the first ten of 60 minutes."""
+    good, bad = 9 * per_minute // 10, per_minute // 10
+    history = [
+        counts(
+            60.0 * minute,
+            responses={
+                "200": good * minute + bad * max(0, minute - 10),
+                "500": bad * min(minute, 10),
+            },
+            golden_ok=minute,
+            golden_wrong=min(minute, 10),
+            golden_failed=min(minute, 10),
+        )
+        for minute in range(61)
+    ]
+    last = history[-1]
+    return since(
+        START,
+        *history,
+        responses=last.responses,
+        golden_ok=last.golden_ok,
+        golden_wrong=last.golden_wrong,
+        golden_failed=last.golden_failed,
+    )
+
+
+def test_an_incident_that_the_present_serving_pods_have_not_lived_through_is_not_counted() -> None:
+    canary = through_an_incident(100)
+    assert compared(through_an_incident(1000), canary).state == "passed"
+    replaced = since(START + 1800, responses={"200": 30_000}, golden_ok=30)
+    found = compared(replaced, canary)
+    assert reasons(found) == []
+    assert [each.canary_samples for each in found.figures[:3]] == [3000, 3000, 30]
+
+
+def test_what_fails_after_serving_pods_were_replaced_is_found() -> None:
+    history = counts(1800, responses={"200": 3000, "500": 10})
+    canary = since(START, history, responses={"200": 3000, "500": 60})
+    replaced = since(START + 1790, responses={"200": 3000})
+    assert reasons(compared(replaced, canary)) == [Reason.TOO_MANY_ERRORS]
+
+
+def test_a_serving_pod_that_is_added_or_replaced_beside_others_begins_no_other_time() -> None:
+    added = since(START + 1800, responses={"200": 30_000}, golden_ok=30)
+    found = compare_shares([through_an_incident(1000), added], [through_an_incident(100)], limits())
+    assert (found.figures[0].stable_samples, found.figures[0].canary_samples) == (90_000, 6000)
+
+
 def test_counts_that_go_back_are_none() -> None:
     stable = since(START - 9, counts(1, responses={"200": 90}, golden_ok=9), responses={"200": 5})
     found = compared(stable, answered(c200=1))

@@ -9,6 +9,8 @@ observation decides:
   observation's growth at this pace, and never more than the memory has grown;
 - steadily: its second part grows at least three quarters as fast as its first, which warm-up with a
   decreasing pace does not.
+
+Pods that have run for different times are compared over the new revision's, at the serving ones' pace.
 """
 
 from collections.abc import Sequence
@@ -37,7 +39,8 @@ Samples: TypeAlias = Sequence[MemorySample]
 @dataclass(frozen=True)
 class _Growth:
     start: float  # bytes
-    growth: float  # bytes over the observation; 0: not steady, or too few samples
+    growth: float  # bytes over the observation; 0: not steady
+    seconds: float  # of the observation
     samples: int
 
     @property
@@ -45,53 +48,79 @@ class _Growth:
         return self.growth / self.start if self.start else 0.0
 
 
+@dataclass(frozen=True)
+class _Compared:
+    """A pod of the new revision, and the serving ones."""
+
+    growth: _Growth
+    usual: float | None  # share that the serving revision's pods grow in as long; None: unknown
+
+    @property
+    def excess(self) -> float:
+        return self.growth.share - (self.usual or 0.0)
+
+
 def compare_memory(
     stable: Sequence[Measurements], canary: Sequence[Measurements], limits: AnalysisLimits
 ) -> AnalysisResult:
-    """Compare the growth of each pod of the new revision with the usual one of the serving pods."""
-    since = start_of(canary)
-    theirs = [_growth(pod, since) for pod in stable]
-    ours = max((_growth(pod, since) for pod in canary), key=lambda each: each.share, default=None)
-    if ours is None:
+    """Compare the growth of each pod of the new revision with the usual one of the serving pods.
+
+    Pods with too few samples are left out. If those are all serving pods, nothing fails.
+    """
+    since = start_of(stable, canary)
+    theirs, ours = (
+        [found for pod in pods if (found := _growth(pod, since))] for pods in (stable, canary)
+    )
+    worst = max(
+        (_Compared(each, _usual(theirs, each.seconds)) for each in ours),
+        key=lambda each: each.excess,
+        default=None,
+    )
+    if worst is None:
         return AnalysisResult("passed")
-    usual = median(each.share for each in theirs) if theirs else 0.0
-    leaks = ours.growth >= LEAST_GROWTH and ours.share - usual > limits.max_memory_growth
+    growth, usual = worst.growth, worst.usual
+    leaks = growth.growth >= LEAST_GROWTH and worst.excess > limits.max_memory_growth
+    fails = leaks and bool(theirs or not stable)
     figure = Figure(
         name="memory growth",
         unit="share",
-        stable=usual if theirs else None,
-        canary=ours.share,
+        stable=usual,
+        canary=growth.share,
         ratio=None,
         limit=limits.max_memory_growth,
         stable_samples=sum(each.samples for each in theirs),
-        canary_samples=ours.samples,
-        state="failed" if leaks else "passed",
+        canary_samples=growth.samples,
+        state="failed" if fails else "passed",
     )
-    if not leaks:
+    if not fails:
         return AnalysisResult("passed", figures=(figure,))
     cause = (
-        f"the server's memory grows steadily, by {ours.growth / 2**20:.0f} MiB ({ours.share:.0%})"
-        f" since the rollout began, in the serving revision by {usual:.0%}"
+        f"the server's memory grows steadily, by {growth.growth / 2**20:.0f} MiB"
+        f" ({growth.share:.0%}) since the rollout began, in the serving revision by {usual or 0:.0%}"
     )
     finding = Finding(reason=Reason.MEMORY_GROWTH, cause=cause)
     return AnalysisResult("failed", findings=(finding,), figures=(figure,))
 
 
-def _growth(pod: Measurements, since: float) -> _Growth:
+def _usual(pods: Sequence[_Growth], seconds: float) -> float | None:
+    shares = [each.share * seconds / each.seconds for each in pods]
+    return median(shares) if shares else None
+
+
+def _growth(pod: Measurements, since: float) -> _Growth | None:
+    """Return a pod's growth; None: it has too few samples."""
     samples = [each for each in pod.memory if each.at >= since][_FIRST:]
-    if len(samples) < _LEAST:
-        return _Growth(0.0, 0.0, len(samples))
+    if len(samples) < _LEAST or samples[-1].at <= samples[0].at:
+        return None
     start = median(each.bytes for each in samples[:3])
     end = median(each.bytes for each in samples[-3:])
+    seconds = samples[-1].at - samples[0].at
     middle = (samples[0].at + samples[-1].at) / 2
     half = _thinned([each for each in samples if each.at >= middle])
-    if not _grows(half):
-        return _Growth(start, 0.0, len(samples))
     cut = len(half) // 2
-    if _slope(half[cut:]) < _STEADY * _slope(half[: cut + 1]):
-        return _Growth(start, 0.0, len(samples))
-    pace = _slope(half) * (samples[-1].at - samples[0].at)
-    return _Growth(start, max(0.0, min(pace, end - start)), len(samples))
+    steady = _grows(half) and _slope(half[cut:]) >= _STEADY * _slope(half[: cut + 1])
+    growth = max(0.0, min(_slope(half) * seconds, end - start)) if steady else 0.0
+    return _Growth(start, growth, seconds, len(samples))
 
 
 def _thinned(samples: Samples) -> Samples:

@@ -1,6 +1,6 @@
 """Latency windows of the same requests, or the same golden sample, of both revisions.
 
-Only windows since the new revision's first start are compared, as load and neighbours differed before.
+Only windows since both revisions have a pod are compared, as load and neighbours differed before.
 A golden sample whose inputs have changed is another one, even under the same name.
 """
 
@@ -49,7 +49,7 @@ class Pair:
 
 def pairs(stable: Sequence[Measurements], canary: Sequence[Measurements]) -> dict[Key, Pair]:
     """Return the series that both revisions have."""
-    start = start_of(canary)
+    start = start_of(stable, canary)
     arms = [_arms(each, start) for each in (stable, canary)]
     other = {("golden", name) for name in other_inputs(stable, canary)}
     return {
@@ -59,8 +59,8 @@ def pairs(stable: Sequence[Measurements], canary: Sequence[Measurements]) -> dic
 
 
 def requests_of(stable: Sequence[Measurements], canary: Sequence[Measurements]) -> int:
-    """Return how many clients' requests both revisions have answered since the new one's start."""
-    start = start_of(canary)
+    """Return how many clients' requests both revisions have answered since both have a pod."""
+    start = start_of(stable, canary)
     return sum(
         sum(counted(pod, start).responses.values()) for pods in (stable, canary) for pod in pods
     )
@@ -72,7 +72,7 @@ def only_other_inputs(stable: Sequence[Measurements], canary: Sequence[Measureme
     Samples take turns, so it is known once the new revision has a median of one, and a sample may be
     the same while it has too few measurements, or only runs once there are no more requests.
     """
-    measured = _arms(canary, start_of(canary))
+    measured = _arms(canary, start_of(stable, canary))
     theirs, ours = map(_golden, (stable, canary))
     same = theirs & ours - set(other_inputs(stable, canary))
     return not same and any(source == "golden" for source, _ in measured)

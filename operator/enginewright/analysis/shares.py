@@ -65,8 +65,8 @@ def exceeds(stable: Share, canary: Share, excess: float) -> bool:
 def compare_shares(
     stable: Sequence[Measurements], canary: Sequence[Measurements], limits: AnalysisLimits
 ) -> AnalysisResult:
-    """Compare errors, rejected requests and golden inferences since the new revision's first start."""
-    start = start_of(canary)
+    """Compare errors, rejected requests and golden inferences since both revisions have a pod."""
+    start = start_of(stable, canary)
     arms = [[counted(pod, start) for pod in pods] for pods in (stable, canary)]
     figures: list[Figure] = []
     findings: list[Finding] = []

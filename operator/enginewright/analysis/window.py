@@ -1,18 +1,20 @@
-"""What both revisions' pods have counted in the same time: since the new revision's first start.
+"""What both revisions' pods have counted in the same time: since both have a pod.
 
-Before it, load, clients and neighbours differed, and an incident of the serving pods says nothing about
-the difference of the revisions.
+Before it, load, clients and neighbours differed: an incident that only one revision has lived through,
+such as before the new one started, or before the serving pods were replaced, says nothing about the
+difference of the revisions.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from math import inf
 
 from enginewright.contract.measurements import Counts, Measurements
 
 
-def start_of(canary: Iterable[Measurements]) -> float:
-    """Return the Unix time of the new revision's first start; infinity: it has no pod."""
-    return min((pod.since for pod in canary), default=inf)
+def start_of(stable: Sequence[Measurements], canary: Sequence[Measurements]) -> float:
+    """Return the Unix time of the later of both revisions' first starts; infinity: there is no pod."""
+    firsts = (min(pod.since for pod in pods) for pods in (stable, canary) if pods)
+    return max(firsts, default=inf)
 
 
 def counted(pod: Measurements, start: float) -> Counts:
