@@ -115,12 +115,34 @@ def test_memory_is_kept_from_the_start_and_recent_samples_are_dense() -> None:
     assert all(gap <= 0.1 * max(age, 50.0) for age, gap in gaps)
 
 
-def test_a_clock_that_is_set_back_loses_no_bound() -> None:
+def test_a_clock_that_is_set_back_keeps_the_order_and_the_bound() -> None:
     history = History[MemorySample](WINDOWS)
     generator = random.Random(1)  # noqa: S311 - a test's own choice
-    for _ in range(2 * WINDOWS):
-        history.add(MemorySample(at=generator.uniform(0, 10), bytes=1))
-    assert len(history.samples) == WINDOWS
+    for index in range(4 * WINDOWS):
+        at = index + generator.uniform(-3, 3)
+        history.add(MemorySample(at=1000.0 + at, bytes=1))
+        assert len(history.samples) <= WINDOWS
+    times = [each.at for each in history.samples]
+    assert times == sorted(times)
+    assert len(times) == WINDOWS
+
+
+def test_after_a_clock_was_set_back_by_an_hour_the_time_since_any_moment_can_be_counted() -> None:
+    history = History[Counts](COUNTS)
+    moments = [*range(1000, 10_000, 2), *range(7000, 9000, 2)]
+    for index, at in enumerate(moments):
+        history.add(Counts(at=float(at), responses={"200": index}))
+    assert [each.at for each in history.samples[-3:]] == [8994.0, 8996.0, 8998.0]
+    base = next(each for each in history.samples if each.at >= 7500)
+    answered = len(moments) - 1 - base.responses["200"]
+    assert answered == pytest.approx((8998 - 7500) / 2, rel=0.15)
+
+
+def test_a_clock_set_back_before_the_first_sample_begins_another_history() -> None:
+    history = History[MemorySample](WINDOWS)
+    for at in (100.0, 102.0, 50.0, 52.0):
+        history.add(MemorySample(at=at, bytes=1))
+    assert [each.at for each in history.samples] == [50.0, 52.0]
 
 
 # One pod.

@@ -34,8 +34,13 @@ class History(Generic[_Sample]):
         self.samples: list[_Sample] = []
 
     def add(self, sample: _Sample) -> None:
-        """Add the latest sample; of too many, remove the one whose gap would be shortest for its age."""
+        """Add the latest sample; of too many, remove the one whose gap would be shortest for its age.
+
+        Where the clock was set back, those of later moments go, so that the samples stay in order.
+        """
         samples = self.samples
+        while samples and samples[-1].at > sample.at:
+            samples.pop()
         samples.append(sample)
         if len(samples) <= self._most:
             return
