@@ -38,6 +38,7 @@ _CORRELATION_SLICES: Final = 10
 _MAX_CORRELATION: Final = 0.9
 _CLIP: Final = 3.0  # robust standard deviations
 _GROSS: Final = 10.0  # ratio that modes of one series do not have
+_RANKED: Final = 600  # slices; of more, the p-value is 0.0 and the binomial would stall all threads
 _MAD_TO_SD: Final = 1.4826  # of a normal distribution
 
 
@@ -58,7 +59,8 @@ class Shift:
     def chance_above(self, ratio: float) -> float:
         """Return the p-value of a true ratio of at most `ratio`."""
         t = (self.mean - log(ratio)) / sqrt(self.moderated)
-        by_ranks = 0.0 if self.ratio >= _GROSS * ratio else 1 / comb(2 * self.slices, self.slices)
+        slices = min(self.slices, _RANKED)
+        by_ranks = 0.0 if self.ratio >= _GROSS * ratio else 1 / comb(2 * slices, slices)
         return max(by_ranks, upper_tail(t, self.slices - 1 + _USUAL_SLICES))
 
     def chance_below(self, ratio: float) -> float:

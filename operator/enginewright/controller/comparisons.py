@@ -1,4 +1,4 @@
-"""Comparisons of measurements for the plan, made in a thread: those of tens of pods take a second.
+"""Comparisons of measurements for the plan, made in a thread: of tens of pods they take seconds.
 
 The plan is pure and knows best what it compares. So a comparison that is not known ends the plan, is
 made, and the plan is made again with it. It is known as long as nothing new was measured.
