@@ -112,6 +112,48 @@ def test_probes_are_answered_beside_connections_that_never_read(
         assert probed(sidecar, 10) < PROBE_SECONDS
 
 
+LIMIT: Final = 256  # connections, the reserve included
+HEAD: Final = "HTTP/1.1\r\nHost: h\r\n"
+
+
+def hold(stack: contextlib.ExitStack, port: int, count: int, sent: str) -> None:
+    for _ in range(count):
+        stack.enter_context(Wire(port)).send(sent.encode())
+
+
+# fault: Servers | clients hold all connections of the sidecar with heads that do not end, or bodies
+#   that do not come | a body is refused at once, and a new connection replaces one that waits | the
+#   pod stays ready
+def test_probes_are_answered_beside_clients_that_hold_all_connections(
+    tmp_path: Path, task: ServeTask
+) -> None:
+    with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
+        sidecar.until_ready()
+        for sent in (
+            "",
+            "GET /readyz HTTP/1.1\r\nX:",
+            f"GET /readyz {HEAD}Content-Length: 60000\r\n\r\n",
+            f"GET /readyz {HEAD}Transfer-Encoding: chunked\r\n\r\n",
+            f"POST / {HEAD}Content-Length: 60000\r\n\r\na",
+        ):
+            with contextlib.ExitStack() as stack:
+                hold(stack, sidecar.port, LIMIT, sent)
+                assert probed(sidecar, 5) < PROBE_SECONDS
+                assert sidecar.get("/healthz").status == 200
+
+
+def test_silent_connections_leave_the_others_their_answers(tmp_path: Path, task: ServeTask) -> None:
+    paths = ("/measurements", "/metrics")
+    with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
+        sidecar.until_ready()
+        sidecar.until(lambda: all(sidecar.get(path).status == 200 for path in paths), "answered")
+        for path in paths:
+            with contextlib.ExitStack() as stack:
+                hold(stack, sidecar.port, CLIENTS, "")
+                time.sleep(1.2)  # their requests could have been on their way
+                assert sidecar.get(path).status == 200
+
+
 def test_measurements_are_built_once_per_interval(tmp_path: Path, task: ServeTask) -> None:
     with (
         Server(tmp_path, task) as server,

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import orjson
 
-from enginewright_runtime.serve.server.connection import Connection, close_longest_idle
+from enginewright_runtime.serve.server.connection import Connection, close_waiting
 from enginewright_runtime.serve.server.message import JSON_TYPE, HttpResponse
 from enginewright_runtime.serve.server.settings import ServerSettings
 
@@ -30,9 +30,12 @@ class ApplicationBase:
         self.date = f"Date: {formatdate(usegmt=True)}\r\n".encode()
 
     def connected(self, connection: Connection) -> bool:
-        """Add a connection; False: the reserve is used up too, and no connection is idle."""
+        """Add a connection; False: the reserve is used up too, and no connection waits."""
         limit = self.settings.connections + self.settings.reserved_connections
-        has_capacity = len(self.connections) < limit or close_longest_idle(self.connections)
+        transfers = self.settings.replaces_transfers
+        has_capacity = len(self.connections) < limit or close_waiting(
+            self.connections, 1, transfers=transfers, young=True
+        )
         self.connections.add(connection)
         return has_capacity
 

@@ -22,7 +22,6 @@ from enginewright_runtime.serve.server.message import JOINED_BYTES, Body, HttpRe
 from enginewright_runtime.serve.server.settings import ServerSettings
 
 RECEIVE_BYTES: Final = 256 * 1024
-DRAINED_BODY_BYTES: Final = 64 * 1024  # a refused body up to this size is read and discarded
 
 _HEAD_END: Final = b"\r\n\r\n"
 _STATUS_LINES: Final = {
@@ -30,6 +29,9 @@ _STATUS_LINES: Final = {
 }
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NEVER: Final = float("inf")
+_YOUNG_SECONDS: Final = (
+    1.0  # a client that has just connected or been answered may be about to send
+)
 
 
 class HttpApplication(Protocol):
@@ -226,22 +228,32 @@ class Connection(asyncio.BufferedProtocol):
         idle_since = self._deadline - settings.idle_seconds
         return max(self._expires, idle_since + settings.aged_idle_seconds)
 
-    @property
-    def waiting(self) -> tuple[bool, float] | None:
-        """Sort key of idle connections, longest idle first; None: a request is in progress.
+    def waits(self, *, transfers: bool) -> tuple[int, float] | None:
+        """Return in which order to close waiting connections, and about since when this one waits.
 
-        Connections that have sent no byte of a request come first.
+        First those that have sent no byte of a request, then those that have sent part of a head,
+        then those that have read their last response, and with `transfers` those that send a body or
+        read a response. None: the application owes a response, or the connection is being closed.
         """
-        stream = self._transport
-        waits = self._state is _State.HEAD and not self._writing_paused
-        if not waits or stream is None or stream.is_closing():
+        stream, settings = self._transport, self._settings
+        if stream is None or self._state is _State.BUSY:
             return None
-        return bool(self._pending), self._deadline
+        if self._state is _State.CLOSING:
+            return 2, self._deadline - settings.linger_seconds
+        if self._state is not _State.HEAD:
+            return (3, self._started) if transfers else None
+        if self._writing_paused:
+            return (3, self._deadline - settings.transfer_grace) if transfers else None
+        if self._request is not None or stream.is_closing():
+            return None
+        limit = settings.head_seconds if self._pending else settings.idle_seconds
+        return int(bool(self._pending)), self._deadline - limit
 
     def abort(self) -> None:
         """Close the connection immediately."""
-        if self._transport is not None:
-            self._transport.abort()
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
 
     # Reading.
 
@@ -335,7 +347,7 @@ class Connection(asyncio.BufferedProtocol):
             self._write(refusal)
         elif (
             request.chunked
-            or request.length > DRAINED_BODY_BYTES
+            or request.length > self._settings.drained_body_bytes
             or (request.expects_continue and not followed)
         ):
             self._finish(refusal)
@@ -488,13 +500,23 @@ class Connection(asyncio.BufferedProtocol):
         return self._settings.transfer_grace + size / self._settings.transfer_rate
 
 
-def close_longest_idle(connections: Iterable[Connection]) -> bool:
-    """Close the connection that has been idle longest; False: none is idle.
+def close_waiting(
+    connections: Iterable[Connection], count: int, *, transfers: bool, young: bool
+) -> bool:
+    """Close the `count` connections that wait and are the first to close; False: there are fewer.
 
-    Otherwise a client that holds many idle connections would lock out the kubelet's probes.
+    Otherwise a client that holds many connections would lock out the kubelet's probes. `transfers`
+    are closed too if wanted, and `young` ones, whose requests may be on their way, last if at all.
     """
-    waiting = [(rank, each) for each in connections if (rank := each.waiting)]
-    if not waiting:
-        return False
-    min(waiting, key=lambda found: found[0])[1].abort()
-    return True
+    old = time.monotonic() - _YOUNG_SECONDS
+    waiting = [
+        ((since > old, rank, since), each)
+        for each in connections
+        if (found := each.waits(transfers=transfers))
+        for rank, since in [found]
+        if young or since <= old
+    ]
+    waiting.sort(key=lambda found: found[0])
+    for _, each in waiting[:count]:
+        each.abort()
+    return len(waiting) >= count

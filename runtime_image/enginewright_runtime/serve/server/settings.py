@@ -22,6 +22,10 @@ class ServerSettings:
     inflight_bytes: int = 256 * MIB  # bodies received and not yet answered; 503 above
     connections: int = 1024  # above: 503 for inference; the reserve is for health and metrics
     reserved_connections: int = 32
+    # Above both a new connection replaces one that waits. Where requests have no bodies and responses
+    # are small, also one whose client sends a body or reads a response.
+    replaces_transfers: bool = False
+    drained_body_bytes: int = 64 * 1024  # a refused body up to this size is read and discarded
     head_seconds: float = 10.0  # from a request's first byte to the end of its headers
     idle_seconds: float = 75.0  # keep-alive without a request
     transfer_grace: float = 10.0

@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, parse_qs, urlsplit
 from enginewright.contract.measurements import PROBE_QUERY
 
 from enginewright_runtime.serve.server.application import ApplicationBase, json_response
-from enginewright_runtime.serve.server.connection import Connection
+from enginewright_runtime.serve.server.connection import Connection, close_waiting
 from enginewright_runtime.serve.server.message import HttpRequest, HttpResponse
 from enginewright_runtime.serve.server.settings import RETRY_AFTER_SECONDS, ServerSettings
 from enginewright_runtime.serve.sidecar.exposition import CONTENT_TYPE
@@ -37,6 +37,8 @@ class SidecarApp(ApplicationBase):
         settings = ServerSettings(
             connections=_CONNECTIONS,
             reserved_connections=_RESERVED_CONNECTIONS,
+            replaces_transfers=True,
+            drained_body_bytes=0,
             connection_age=math.inf,  # pods' own addresses are asked: there is nothing to rebalance
         )
         super().__init__(settings)
@@ -61,21 +63,28 @@ class SidecarApp(ApplicationBase):
         return json_response(status, {"error": message}, headers)
 
     def admit(self, request: HttpRequest) -> HttpResponse | None:
-        """Refuse a request that is not a GET of an existing path, and costly ones of too many clients."""
+        """Refuse all but a GET of an existing path without a body, and costly ones of too many clients."""
         if request.method not in (b"GET", b"HEAD"):
             return self.refuse(405, "use GET", b"Allow: GET, HEAD\r\n")
         path = _target(request).path
         if path not in _PATHS:
             return self.refuse(404, f"not found; the paths are {', '.join(_PATHS)}")
-        if len(self.connections) > self.settings.connections and path not in _ALWAYS:
+        if request.length or request.chunked:
+            return self.refuse(413, "send no body")
+        if path not in _ALWAYS and not self._has_capacity():
             request.keep_alive = False  # so that the reserve is free again
             return self.refuse(503, "too many connections", _RETRY_AFTER)
         return None
 
+    def _has_capacity(self) -> bool:
+        """Close connections above the limit that have waited for a while; False: others remain."""
+        excess = len(self.connections) - self.settings.connections
+        return excess <= 0 or close_waiting(self.connections, excess, transfers=False, young=False)
+
     def account(self, request: HttpRequest, size: int) -> HttpResponse | None:
-        """Refuse every body, since no request here needs one."""
+        """Do nothing: `admit` has refused every body."""
         del request, size
-        return self.refuse(413, "send no body")
+        return None
 
     def release(self, request: HttpRequest) -> None:
         """Do nothing: `account` reserves nothing."""

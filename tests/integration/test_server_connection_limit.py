@@ -1,0 +1,124 @@
+"""What a new connection replaces at the limit: one that waits, but no body that is arriving."""
+
+import asyncio
+from dataclasses import replace
+from typing import Final
+
+import pytest
+from enginewright_runtime.serve.server.application import ApplicationBase, json_response
+from enginewright_runtime.serve.server.connection import RECEIVE_BYTES, Connection
+from enginewright_runtime.serve.server.head import HeadParser
+from enginewright_runtime.serve.server.message import HttpRequest, HttpResponse
+from enginewright_runtime.serve.server.settings import ServerSettings
+
+SETTINGS: Final = ServerSettings(connections=2, reserved_connections=1)
+BODY: Final = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\na"
+UNKNOWN: Final = b"POST /unknown HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n"
+LARGE: Final = b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n"
+LARGE_BYTES: Final = 32 * 1024 * 1024  # more than the kernel keeps for a client
+GET: Final = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class App(ApplicationBase):
+    """Answers every path but one with 200."""
+
+    def admit(self, request: HttpRequest) -> HttpResponse | None:
+        return self.refuse(404, "not found") if request.target == b"/unknown" else None
+
+    def account(self, request: HttpRequest, size: int) -> HttpResponse | None:
+        del request, size
+        return None
+
+    def release(self, request: HttpRequest) -> None:
+        pass
+
+    def serve(self, connection: Connection, request: HttpRequest) -> HttpResponse | None:
+        del connection
+        if request.target == b"/large":
+            return HttpResponse(200, b"", [bytes(LARGE_BYTES)], LARGE_BYTES)
+        return json_response(200, {})
+
+    def refuse(self, status: int, message: str) -> HttpResponse:
+        return json_response(status, {"error": message})
+
+
+class Clients:
+    """Clients of one application."""
+
+    def __init__(self, server: asyncio.Server) -> None:
+        self._port: int = server.sockets[0].getsockname()[1]
+
+    async def open(self, sent: bytes) -> Streams:
+        """Connect, send, and let the application read it."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        writer.write(sent)
+        await asyncio.sleep(0.05)
+        return reader, writer
+
+
+async def status(client: Streams, sent: bytes) -> int | None:
+    """Send, and return the status of the response; None: there is none."""
+    reader, writer = client
+    writer.write(sent)
+    try:
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 2)
+    except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
+        return None
+    finally:
+        writer.close()
+    return int(head.split()[1])
+
+
+async def held(settings: ServerSettings, *held_by: tuple[bytes, bytes]) -> list[int | None]:
+    """Hold connections that have sent the first parts; return the status of a further one's request.
+
+    Those of the held connections follow, after their second parts.
+    """
+    app, heads, buffer = App(settings), HeadParser(), bytearray(RECEIVE_BYTES)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Connection(app, heads, buffer), "127.0.0.1", 0)
+    clients = Clients(server)
+    waiting = [(await clients.open(first), second) for first, second in held_by]
+    found = [await status(await clients.open(GET), b"")]
+    found += [await status(client, second) for client, second in waiting]
+    server.close()
+    return found
+
+
+def test_a_body_that_is_arriving_is_not_replaced() -> None:
+    assert asyncio.run(held(SETTINGS, *[(BODY, b"b")] * 3)) == [503, 200, 200, 200]
+    found = asyncio.run(held(SETTINGS, (BODY, b"b"), (b"", GET), (BODY, b"b")))
+    assert found == [200, 200, None, 200]
+
+
+def test_where_requests_have_no_bodies_the_longest_transfer_is_replaced() -> None:
+    settings = replace(SETTINGS, replaces_transfers=True)
+    assert asyncio.run(held(settings, *[(BODY, b"b")] * 3)) == [200, None, 200, 200]
+
+
+@pytest.mark.parametrize(("replaces", "expected"), [(False, 503), (True, 200)])
+def test_a_response_that_nobody_reads_is_replaced_like_a_body(
+    replaces: bool, expected: int
+) -> None:
+    settings = replace(SETTINGS, replaces_transfers=replaces)
+    assert asyncio.run(held(settings, *[(LARGE, b"")] * 3))[0] == expected
+
+
+@pytest.mark.parametrize("first", [b"", b"GET / HT"])
+def test_what_has_sent_no_request_is_replaced_longest_first(first: bytes) -> None:
+    second = GET[len(first) :]
+    assert asyncio.run(held(SETTINGS, *[(first, second)] * 3)) == [200, None, 200, 200]
+
+
+@pytest.mark.parametrize(("drained", "refused"), [(2, None), (1, 404), (0, 404)])
+def test_a_refused_body_is_waited_for_up_to_its_limit(drained: int, refused: int | None) -> None:
+    settings = replace(SETTINGS, drained_body_bytes=drained)
+    found = asyncio.run(held(settings, (UNKNOWN, b"")))
+    assert found == [200, refused]
+
+
+def test_a_client_that_has_its_last_response_is_replaced() -> None:
+    settings = replace(SETTINGS, drained_body_bytes=0)
+    assert asyncio.run(held(settings, *[(UNKNOWN, b"")] * 3))[0] == 200
