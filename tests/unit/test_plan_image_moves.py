@@ -269,6 +269,43 @@ def test_a_user_who_goes_back_after_the_move_keeps_the_image_before() -> None:
     assert member.serving_images() == {CPU_IMAGE}
 
 
+def test_a_user_who_goes_back_to_another_spec_stays_there_with_the_image_before() -> None:
+    member = with_a_canary()
+    old = member.status["active"]["revision"]
+    member.canary_available().later(seconds=61).all_available()
+    member.edit(source=OTHER).job_succeeds(published("e" * 64))
+    member.canary_available().later(seconds=61).all_available()
+    rejected = member.status["active"]["revision"]
+    member.annotate(ROLLBACK, f"{rejected} {old}").all_available()
+    assert member.state() == ("Kept", "RolledBackByUser")
+    member.job_succeeds(published("d" * 64)).annotate(ROLLBACK, None).later(hours=30)
+    assert not member.canaries()
+    assert member.status["active"]["revision"] == old
+    assert member.conditions()["RolledBack"] == ("True", "RolledBackByUser")
+    assert member.rolled_back == ["RolledBackByUser"]
+    member.annotate(PROMOTE, member.status["lastFailure"]["revision"])
+    assert member.state() == ("Moving", "")
+    assert member.all_available().status["active"]["revision"] == rejected
+
+
+@pytest.mark.parametrize("by_user", [False, True])
+def test_what_is_kept_is_known_without_the_status(by_user: bool) -> None:
+    member = with_a_canary()
+    if by_user:
+        member.annotate(ROLLBACK, member.status["target"]["revision"]).annotate(ROLLBACK, None)
+    else:
+        member = rejected_canary()
+    state, revision = member.state(), member.record["revision"]
+    member.status = {}
+    member.settle()
+    assert (member.state(), member.record["revision"]) == (state, revision)
+    assert failures_of_images(member) == 1
+    member.job_succeeds()
+    assert not member.canaries()
+    assert member.state() == state
+    assert member.conditions()["Ready"] == ("True", "Serving")
+
+
 def rejected_canary() -> Member:
     member = with_a_canary()
     member.canary_available()

@@ -24,6 +24,8 @@ class RevisionOutcome(BaseModel):
     reason: str = ""
     message: Annotated[str, BeforeValidator(lambda text: str(text)[:_MESSAGE])] = ""
     exit_code: int = 0
+    # of the spec that requested it: when it was rejected, or last while it serves. Empty: not known
+    spec_hash: str = ""
 
     def annotations(self) -> dict[str, str]:
         """Return it as the annotation of a ControllerRevision."""

@@ -32,7 +32,12 @@ from enginewright.plan import shadow
 from enginewright.plan.autoscaling import live_counts
 from enginewright.plan.comparison import are_measured, compared, failure, have_started, waits_for
 from enginewright.plan.failures import PodFailures, pod_failures, pods_of
-from enginewright.plan.outcomes import recorded_rejection, rejection_by_user, was_proven
+from enginewright.plan.outcomes import (
+    recorded_rejection,
+    rejection_by_user,
+    rejection_of_spec_by_user,
+    was_proven,
+)
 from enginewright.plan.pods import serving_pods
 from enginewright.plan.regression import regression, trial_counts
 from enginewright.plan.replicas import asks_for_pods, replicas_by_class
@@ -133,7 +138,9 @@ def bring_up(
     analysis = _analysis(facts, wanted, stable, before)
     rejection = None
     if stable is not None:
-        rejection = _rejection(facts, wanted.name, failures, left_to_others, analysis)
+        rejection = rejection_of_spec_by_user(facts, wanted.name, stable.name) or _rejection(
+            facts, wanted.name, failures, left_to_others, analysis
+        )
     if rejection is not None:
         return _rejected(facts, wanted, stable, rejection, failures, restores=restores)
     planned = _pods(facts, wanted, deployments, before.step if before else 0)

@@ -22,11 +22,11 @@ from enginewright.contract.images import VARIANTS
 from enginewright.manifests.labels import PROMOTE
 from enginewright.manifests.snapshot import Snapshot
 from enginewright.plan.conditions import ModelState
-from enginewright.plan.outcomes import recorded_rejection, rejection_by_user
+from enginewright.plan.outcomes import recorded_rejection, rejection_by_user, rejections_of_images
 from enginewright.plan.replicas import asks_for_pods
 from enginewright.plan.resolve import Target, resolve
-from enginewright.plan.revisions import spec_hash
 from enginewright.plan.served import served_before
+from enginewright.plan.spec_hash import spec_hash
 from enginewright.plan.types import Facts, Obstacle
 
 # Obstacles about images that the model has, which a move may remove.
@@ -88,10 +88,17 @@ class ImageMove:
             return self._kept(record, why, fails_anyway=False)
         if self.state is MoveState.MOVING and target == self.target:
             return self._moving(record, state, rejected)
-        known = facts.model.status.images
-        if self.state is MoveState.KEPT and target == self.target and known:
+        still = self.state is MoveState.KEPT and target == self.target
+        return (self._still_kept(record) if still else None) or self._waiting(record, state)
+
+    def _still_kept(self, record: RuntimeImages) -> RuntimeImages | None:
+        """Return the record of a model that has kept its images until now; None: nothing says why."""
+        if known := self.configured.model.status.images:
             return known.model_copy(update={"image": record.image})
-        return self._waiting(record, state)
+        rejection = _rejection(self.configured, self.target)
+        return (
+            self._kept(record, _of_rejection(rejection), fails_anyway=False) if rejection else None
+        )
 
     def _moving(
         self, record: RuntimeImages, state: ModelState, rejected: Iterable[RejectedBackend]
@@ -195,7 +202,9 @@ def _state(facts: Facts, target: Mapping[str, str]) -> MoveState:
     known = facts.model.status.images
     if not target:
         return MoveState.MOVED
-    if known is None or _by_variant(known.target) != target:
+    if known is None:
+        return MoveState.KEPT if _rejection(facts, target) else MoveState.WAITING
+    if _by_variant(known.target) != target:
         return MoveState.WAITING
     if known.state is MoveState.KEPT and (
         known.spec_hash != spec_hash(facts.model.spec) or _is_allowed(facts, known)
@@ -208,14 +217,26 @@ def _state(facts: Facts, target: Mapping[str, str]) -> MoveState:
     return known.state
 
 
+def _rejection(facts: Facts, target: Mapping[str, str]) -> RolloutFailure | None:
+    """Return why the current spec was rejected with the target's images, if a lost status does not say so."""
+    for each in rejections_of_images(facts, target.values()):
+        if not _is_promoted(facts, each.revision):
+            return each
+    return None
+
+
+def _is_promoted(facts: Facts, revision: str) -> bool:
+    insists = facts.model.metadata.annotations.get(PROMOTE) == revision
+    return insists and rejection_by_user(facts, revision) is None
+
+
 def _is_allowed(facts: Facts, kept: RuntimeImages) -> bool:
     """Return whether a user has decided since that the revision for which it is kept is rolled out."""
     if not kept.revision:
         return False
     if kept.reason == StatusReason.SIGNATURE_CHANGED:
         return facts.model.spec.rollout.allow_signature_change
-    insists = facts.model.metadata.annotations.get(PROMOTE) == kept.revision
-    return insists and rejection_by_user(facts, kept.revision) is None
+    return _is_promoted(facts, kept.revision)
 
 
 def _paused(facts: Facts) -> _Why | None:

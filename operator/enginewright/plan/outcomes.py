@@ -1,7 +1,7 @@
 """What became of a model's revisions: kept with them, so that it outlives the operator and the spec."""
 
-from collections.abc import Iterable, Iterator
-from datetime import timedelta
+from collections.abc import Collection, Iterable, Iterator
+from datetime import datetime, timedelta
 from typing import Final
 
 from enginewright.api.conditions import StatusReason
@@ -10,6 +10,7 @@ from enginewright.api.scalars import whole_second
 from enginewright.manifests.labels import PROMOTE, ROLLBACK
 from enginewright.manifests.outcome import RevisionOutcome
 from enginewright.observed.revisions import RevisionView
+from enginewright.plan.spec_hash import spec_hash
 from enginewright.plan.types import Facts, MetadataIntent
 
 PROVEN_WINDOW: Final = timedelta(hours=24)  # after a revision has served
@@ -20,13 +21,14 @@ def recorded_rejection(facts: Facts, revision: str) -> RolloutFailure | None:
     outcome = _outcomes(facts).get(revision)
     if outcome is None or outcome.state != "Rejected":
         return None
-    return RolloutFailure(
-        revision=revision,
-        stage=outcome.stage,
-        reason=outcome.reason,
-        message=outcome.message,
-        exit_code=outcome.exit_code,
-    )
+    return _failure(revision, outcome)
+
+
+def rejections_of_images(facts: Facts, images: Collection[str]) -> Iterator[RolloutFailure]:
+    """Yield why revisions of the current spec were rejected that have any of these images."""
+    for each in facts.revisions:
+        if each.outcome and _is_of_spec(facts, each) and not _images(each).isdisjoint(images):
+            yield _failure(each.revision, each.outcome)
 
 
 def rejection_by_user(facts: Facts, revision: str) -> RolloutFailure | None:
@@ -42,6 +44,21 @@ def rejection_by_user(facts: Facts, revision: str) -> RolloutFailure | None:
         return None
     known = recorded_rejection(facts, revision)
     return known if known and known.reason == StatusReason.ROLLED_BACK_BY_USER else None
+
+
+def rejection_of_spec_by_user(facts: Facts, revision: str, active: str) -> RolloutFailure | None:
+    """Return the rejection by a user that holds for `revision` as well; None: there is none.
+
+    A user who went back to an active revision of another spec rejected the spec, whichever images its
+    revision has by now.
+    """
+    serves = _outcomes(facts).get(active)
+    of_another_spec = serves and serves.spec_hash not in ("", spec_hash(facts.model.spec))
+    if not of_another_spec or facts.model.metadata.annotations.get(PROMOTE) == revision:
+        return None
+    known = (each for each in facts.revisions if _has_other_images(facts, each))
+    found = (_failure(each.revision, each.outcome) for each in known if each.outcome)
+    return next((each for each in found if each.reason == StatusReason.ROLLED_BACK_BY_USER), None)
 
 
 def promoted(revisions: Iterable[RevisionView]) -> list[str]:
@@ -80,7 +97,7 @@ def outcomes(
         before: the same until now.
         rejection: why `wanted` is not rolled out.
     """
-    now = whole_second(facts.now)
+    now, hashed = whole_second(facts.now), spec_hash(facts.model.spec)
     for each in facts.revisions:
         known = each.outcome
         state = known.state if known else None
@@ -94,18 +111,60 @@ def outcomes(
                     reason=rejection.reason,
                     message=rejection.message,
                     exit_code=rejection.exit_code,
+                    spec_hash=hashed,
                 )
         elif each.revision == active:
-            # one that was rejected while it served is not, until it is rolled out again
-            if state != "Promoted" and (state != "Rejected" or wanted == active):
-                new = RevisionOutcome(state="Promoted", at=now)
+            new = _of_active(known, now, hashed if wanted == active else "")
         elif each.revision == before:  # it has served until now
             if state != "Rejected":  # else it is replaced because it failed
-                new = RevisionOutcome(state="Promoted", at=now)
-        elif known and state == "Rejected" and wanted is not None:
+                requested_by = known.spec_hash if known else ""
+                new = RevisionOutcome(state="Promoted", at=now, spec_hash=requested_by)
+        elif (
+            known
+            and state == "Rejected"
+            and wanted is not None
+            and not _has_other_images(facts, each)
+        ):
             new = known.model_copy(update={"state": "Superseded"})
         if new is not None and new != known:
             yield _intent(each, new)
+
+
+def _of_active(
+    known: RevisionOutcome | None, now: datetime, requested_by: str
+) -> RevisionOutcome | None:
+    """Return the outcome of the active revision; `requested_by` is the hash of the spec if that requests it."""
+    if known and known.state == "Rejected" and not requested_by:
+        return known  # while it served; it is not until it is rolled out again
+    if known is None or known.state != "Promoted":
+        known = RevisionOutcome(state="Promoted", at=now)
+    return known.model_copy(update={"spec_hash": requested_by}) if requested_by else known
+
+
+def _has_other_images(facts: Facts, revision: RevisionView) -> bool:
+    """Return whether the current spec was rejected with images that it is not planned with now."""
+    return _is_of_spec(facts, revision) and not _images(revision) <= {*facts.config.images.values()}
+
+
+def _is_of_spec(facts: Facts, revision: RevisionView) -> bool:
+    """Return whether a revision was rejected for the current spec."""
+    known = revision.outcome
+    hashed = known.spec_hash if known and known.state == "Rejected" else ""
+    return hashed == spec_hash(facts.model.spec)
+
+
+def _images(revision: RevisionView) -> set[str]:
+    return {each.image for each in revision.kept.snapshot.classes} if revision.kept else set()
+
+
+def _failure(revision: str, outcome: RevisionOutcome) -> RolloutFailure:
+    return RolloutFailure(
+        revision=revision,
+        stage=outcome.stage,
+        reason=outcome.reason,
+        message=outcome.message,
+        exit_code=outcome.exit_code,
+    )
 
 
 def _outcomes(facts: Facts) -> dict[str, RevisionOutcome]:

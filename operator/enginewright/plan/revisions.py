@@ -2,10 +2,8 @@
 
 from collections.abc import Mapping
 
-from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.api.inference_model_status import ModelSignature, Prepared, SourceState
 from enginewright.api.scalars import duration
-from enginewright.contract.keys import content, content_hash
 from enginewright.manifests.deployment import (
     GRACE_SECONDS,
     STARTUP_SECONDS,
@@ -76,18 +74,3 @@ def with_templates(facts: Facts, revision: Revision) -> Revision:
     defaults = PodDefaults(config.image_pull_policy, config.image_pull_secrets, config.openshift)
     templates = pod_templates(facts.model.metadata.name, revision.name, revision.snapshot, defaults)
     return revision.model_copy(update={"templates": templates})
-
-
-def spec_hash(spec: InferenceModelSpec) -> str:
-    """Return the hash of a spec without what sets the number of pods and the rollout settings."""
-    hashed = content(spec)
-    for name in ("replicas", "rollout"):
-        hashed.pop(name, None)
-    hashed.get("build", {}).pop("pod_template", None)
-    hashed["source"].pop("refresh_interval", None)
-    serving = hashed.get("serving", {})
-    asked = [serving.pop(name, None) for name in ("autoscaling", "route")]
-    if any(asked) and not serving:
-        del hashed["serving"]
-    hashed["accelerators"] = [each.class_name for each in spec.accelerators]
-    return content_hash(hashed)

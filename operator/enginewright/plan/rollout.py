@@ -41,9 +41,10 @@ from enginewright.plan.outcomes import (
 from enginewright.plan.progress import RolloutProgress, progress_of
 from enginewright.plan.regression import STAGE
 from enginewright.plan.replicas import asks_for_pods, covering, fixed, replicas_by_class
-from enginewright.plan.revisions import revision_of, spec_hash, with_templates
+from enginewright.plan.revisions import revision_of, with_templates
 from enginewright.plan.route import route_objects, unwanted_routes
 from enginewright.plan.served import ready_revisions, served_before, serving_now
+from enginewright.plan.spec_hash import spec_hash
 from enginewright.plan.types import Facts, MetadataIntent, ObjectRef, ReplicasHandover
 
 KEPT_REVISIONS: Final = 5
