@@ -208,3 +208,15 @@ def test_scaled_up_again_a_fix_replaces_pods_that_fail() -> None:
     assert not world.later(seconds=30).canaries(), "a moment is no outage"
     world.later(seconds=40).canary_available().later(seconds=61)
     assert carried(world) == {world.status["revision"]}
+
+
+@pytest.mark.parametrize("when", ["verifying", "analysing"])
+def test_paused_too_it_waits_for_nothing_but_the_user(when: str) -> None:
+    world = analysing() if when == "analysing" else updated(served())
+    before = phase(world)
+    stopped(world).edit(rollout={**world.spec["rollout"], "paused": True})
+    assert (phase(world), waits(world)) == (before, True)
+    assert world.conditions()["Ready"] == ("True", "ScaledToZero")
+    world.edit(replicas=2).all_available()
+    assert (phase(world), world.status["target"]["reason"]) == (before, "Suspended")
+    assert len(world.canaries()) == 1

@@ -150,7 +150,10 @@ def bring_up(
     has_no_pods = may_wait and _has_no_pods(facts, wanted, deployments)
     starts = may_wait and not has_no_pods and _starts(facts, wanted, stable, before, deployments)
     awaits_pods = has_no_pods or starts
-    wait = _why_held(facts, wanted, stable) or (_WITHOUT_PODS if awaits_pods else None)
+    no_pods = _WITHOUT_PODS if awaits_pods else None
+    held = _why_held(facts, wanted, stable)
+    had_canary = known is not None and known.phase in COMPARED  # what holds it comes after pods
+    wait = (no_pods or held) if had_canary else (held or no_pods)
     shadowed = shadow.is_compared(facts, stable, wanted.name)
     left = _left(facts, wanted.name, since)
     measured = _compared(facts, wanted, stable)
