@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from enginewright.contract.keys import sha256_text
 from enginewright.contract.reasons import Reason
-from enginewright.manifests.labels import OUTCOME, ROLLBACK
+from enginewright.manifests.labels import OUTCOME, REVISION, ROLLBACK
 from enginewright.plan.rollout import KEPT_REVISIONS
 
 from tests.support.plan_objects import published
@@ -125,3 +125,48 @@ def test_what_served_is_kept_among_many_that_failed() -> None:
     world.new_pod_fails(Reason.BACKEND_CRASHED)
     assert world.conditions()["RolledBack"] == ("True", "BackendCrashed")
     assert carried(world) == {old}
+
+
+def without_pods(world: World) -> World:
+    for pod in world.all("Pod"):
+        if REVISION in pod["metadata"]["labels"]:
+            world.remove("Pod", pod["metadata"]["name"])
+    return world
+
+
+def at_zero() -> World:
+    return analysing().later(seconds=61).edit(replicas=0).all_available()
+
+
+@pytest.mark.parametrize(
+    "promoting",
+    [lambda: updated(served("Recreate")), lambda: updated(served("InPlace", 1)), at_zero],
+    ids=["Recreate", "InPlace with one pod", "0 replicas"],
+)
+def test_what_served_is_known_though_nothing_has_it_any_more(
+    promoting: Callable[[], World],
+) -> None:
+    world = without_pods(promoting())
+    old, new = world.status["active"]["revision"], world.status["revision"]
+    assert carried(world) == {new}
+    world.observed(availableReplicas=0)
+    loses_its_status(world)
+    assert (phase(world), carried(world)) == ("Promoting", {new})
+    assert world.status["active"]["revision"] == old
+    world.edit(replicas=2).rolling(available=0).new_pod_fails(Reason.BACKEND_CRASHED)
+    assert world.conditions()["RolledBack"] == ("True", "BackendCrashed")
+    assert carried(world) == {old}
+
+
+def test_a_return_to_a_revision_that_was_promoted_before_may_fail() -> None:
+    world = analysing().later(seconds=61).all_available()
+    active = world.status["active"]["revision"]
+    world.later(hours=30).edit(source=FIRST).all_available().canary_available()
+    world.later(seconds=61)
+    returning = world.status["revision"]
+    assert (phase(world), carried(world)) == ("Promoting", {returning})
+    loses_its_status(world)
+    assert (phase(world), carried(world)) == ("Promoting", {returning})
+    assert world.status["active"]["revision"] == active
+    world.new_pod_fails(Reason.BACKEND_CRASHED)
+    assert carried(world) == {active}

@@ -341,7 +341,7 @@ def _kept(
         has_pods = any(_counts(facts, last, deployments).values())
         names.insert(0 if has_pods else len(names), last.name)
     if spec.rollout.strategy == "Recreate":  # which would stop ready pods of other revisions
-        ready = ready_revisions(facts)
+        ready = ready_revisions(facts.pods)
         names.sort(key=lambda name: name not in ready)
     failed = {each.revision for each in status.rejected_backends if each.inputs_hash}
     rejected = brought.revision.name if brought and brought.rejection else ""

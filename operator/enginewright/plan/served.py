@@ -4,12 +4,13 @@ The status says so. If it was lost, or names a revision that is unknown, the out
 the revisions do.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from enginewright.api.inference_model_status import ServingClass, ServingState
-from enginewright.manifests.labels import COMPONENT, REVISION, SERVE
+from enginewright.manifests.labels import CANARY, COMPONENT, REVISION, SERVE, TRACK
 from enginewright.manifests.snapshot import ClassSnapshot, Revision
 from enginewright.observed.deployments import DeploymentView
+from enginewright.observed.pods import PodView
 from enginewright.plan.outcomes import promoted
 from enginewright.plan.types import Facts
 
@@ -40,7 +41,7 @@ def serving_now(
     last_complete = applied.name if rolled_out or before is None else before.last_complete
     name = last_complete
     if before and not rolled_out:
-        ready = ready_revisions(facts)
+        ready = ready_revisions(facts.pods)
         others = sorted(ready & known.keys())  # of a class that moved, and is not applied any more
         candidates = (last_complete, before.revision, applied.name, *others)
         name = next((each for each in candidates if each in ready), before.revision)
@@ -57,20 +58,26 @@ def serving_now(
     )
 
 
-def ready_revisions(facts: Facts) -> set[str]:
+def ready_revisions(pods: Iterable[PodView]) -> set[str]:
     """Return the revisions of the ready pods."""
     return {
         pod.label(REVISION)
-        for pod in facts.pods
+        for pod in pods
         if pod.label(COMPONENT) == SERVE and pod.ready and not pod.leaving
     }
 
 
 def _recovered(facts: Facts) -> ServingState | None:
-    """Return the revision that was promoted last, of those that Deployments or else ready pods have."""
+    """Return the revision that was promoted last, of those whose pods serve.
+
+    Those that no Deployment has any more are being replaced, and come first. If no pods serve, it is
+    one that a Deployment has, or another if they all have one that was never promoted.
+    """
     known = {each.revision: each.kept for each in facts.revisions if each.kept}
     names = [name for name in promoted(facts.revisions) if name in known]
-    for there in ({each.revision for each in facts.deployments}, ready_revisions(facts)):
+    carried = {each.revision for each in facts.deployments}
+    ready = ready_revisions(pod for pod in facts.pods if pod.label(TRACK) != CANARY)
+    for there in (ready - carried, ready, carried, set(names)):
         for name in names:
             if name in there:
                 return _state(known[name])
