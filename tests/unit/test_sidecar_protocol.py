@@ -122,6 +122,10 @@ def answer(**tensor: Any) -> bytes:
         (answer(shape=None), "gives output 'y' no shape"),
         (answer(shape=[-1]), "gives output 'y' no shape"),
         (answer(shape=[3]), "gives output 'y' other data than 3 elements FP32"),
+        (
+            answer(data=0, parameters={"data": [7, 8]}),
+            "gives output 'y' other data than 2 elements FP32",
+        ),
         (answer(data=["a", "b"]), "other data than 2 elements FP32"),
         (answer(data=[[1], [2, 3]]), "other data than 2 elements FP32"),
         (answer(parameters={"binary_data_size": 8}), "other data than 2 elements FP32"),
@@ -282,6 +286,23 @@ def test_what_takes_too_much_memory_is_not_decoded(piece: bytes) -> None:
         assert tracemalloc.get_traced_memory()[1] < 8_000_000
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", ["tensor(string)", "tensor(double)"])
+def test_the_limit_is_named_and_not_what_is_left_of_it(name: str) -> None:
+    datatype = BY_ONNX[name]
+    data: list[Any] = ["a" * 30] * 60_000 if datatype.is_string else [1.5] * 600_000
+    parts = (b"\x1e\0\0\0" + b"a" * 30) * len(data) if datatype.is_string else b""
+    tensor: dict[str, Any] = {"datatype": datatype.name, "shape": [len(data)]}
+    if datatype.is_string:
+        tensor["parameters"] = {"binary_data_size": len(parts)}
+    else:
+        tensor["data"] = data
+    header = orjson.dumps({"outputs": [{**tensor, "name": each} for each in "ab"]})
+    types = Types({}, dict.fromkeys("ab", datatype))
+    length = len(header) if datatype.is_string else None
+    with pytest.raises(TooLargeError, match="more than 7 MiB"):
+        decode(header + parts * 2, length, None, types, 7 << 20)
 
 
 def test_short_strings_in_binary_are_not_decoded_without_a_limit() -> None:

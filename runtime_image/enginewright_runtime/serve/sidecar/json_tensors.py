@@ -5,6 +5,7 @@ not have. So they are converted in pieces, and only the rest of the text as one 
 """
 
 import re
+import secrets
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 JSON_BYTES: Final = 64 * 1024 * 1024  # that a JSON text, or what is decoded of one, may take
 _PIECE: Final = 64 * 1024  # bytes of text, or elements, that are Python's objects at a time
 _DATA: Final = re.compile(rb'"data"\s*:\s*(\[[^"{}]*\])')  # an array without strings and objects
+_PLACE: Final = secrets.token_hex(8)  # no key of a server's own
 _FLAT: Final = bytes.maketrans(b"[]", b"  ")
 _SPACE: Final = b" \t\r\n,"
 # Measured with orjson: of a value, at most an empty object and its place in a list; of a text, a copy
@@ -36,7 +38,7 @@ class TooLargeError(Exception):
 def parse(text: Buffer, most: int) -> tuple[Any, list[memoryview]]:
     """Return the document of a JSON text, and the arrays of numbers that it refers to.
 
-    Each `data` that is an array of anything but strings is its index in the second value instead.
+    Each `data` that is an array of anything but strings is an object instead, see `index_of`.
 
     Raises:
         ValueError: it is not JSON.
@@ -49,7 +51,7 @@ def parse(text: Buffer, most: int) -> tuple[Any, list[memoryview]]:
     for found in _DATA.finditer(view):
         start, end = found.span(1)
         rest += view[at:start]
-        rest += b"%d" % len(arrays)
+        rest += b'{"%b":%d}' % (_PLACE.encode(), len(arrays))
         arrays.append(view[start:end])
         at = end
     rest += view[at:]
@@ -57,6 +59,11 @@ def parse(text: Buffer, most: int) -> tuple[Any, list[memoryview]]:
     if _VALUE_BYTES * values + _TEXT_FACTOR * len(rest) > most:
         raise TooLargeError(most)
     return orjson.loads(rest), arrays
+
+
+def index_of(data: object) -> int | None:
+    """Return which of the arrays of `parse` a `data` of its document is; None: none of them."""
+    return data.get(_PLACE) if isinstance(data, dict) else None
 
 
 def read_numbers(text: memoryview, dtype: np.dtype[Any], most: int) -> NDArray[Any]:

@@ -19,6 +19,7 @@ from enginewright_runtime.serve.sidecar.client import ServerResponse
 from enginewright_runtime.serve.sidecar.json_tensors import (
     JSON_BYTES,
     TooLargeError,
+    index_of,
     parse,
     read_numbers,
     write_numbers,
@@ -95,12 +96,15 @@ def decode(
     except (ValueError, KeyError, TypeError):
         raise ResponseError("is not a JSON object with outputs") from None
     places = _places(tensors, json_length or len(body))
-    arrays = {}
+    limit, arrays = most, {}
     for name in types.outputs.keys() & tensors.keys() if wanted is None else wanted:
         if name not in tensors:
             raise ResponseError(f"has no output {name!r}")
         data = _Data(body, places.get(name), numbers, most)
-        arrays[name] = _read(name, tensors[name], types.outputs[name], data)
+        try:
+            arrays[name] = _read(name, tensors[name], types.outputs[name], data)
+        except TooLargeError:  # for what the outputs before have left
+            raise TooLargeError(limit) from None
         if name not in places:
             most -= arrays[name].nbytes
     return arrays
@@ -175,9 +179,10 @@ def _read(name: str, tensor: dict[str, Any], datatype: Datatype, data: _Data) ->
 def _from_json(found: object, datatype: Datatype, data: _Data) -> NDArray[Any]:
     if datatype is BF16:
         raise ValueError
-    if type(found) is not int:
-        return np.asarray(found, datatype.dtype).ravel()
-    return read_numbers(data.numbers[found], datatype.dtype, data.most)
+    index = index_of(found)
+    if index is not None:
+        return read_numbers(data.numbers[index], datatype.dtype, data.most)
+    return np.asarray(found, datatype.dtype).ravel()
 
 
 def _json_parts(
@@ -221,7 +226,7 @@ def _bytes(array: NDArray[Any]) -> memoryview:
 
 def _from_strings(data: memoryview, most: int) -> NDArray[Any]:
     found: list[str] = []
-    at = 0
+    limit, at = most, 0
     while at < len(data):
         end = at + 4 + int.from_bytes(data[at : at + 4], "little")
         if end > len(data):
@@ -229,7 +234,7 @@ def _from_strings(data: memoryview, most: int) -> NDArray[Any]:
         found.append(str(data[at + 4 : end], "utf-8"))
         most -= _STRING_BYTES + 4 * (end - at - 4)
         if most < 0:
-            raise TooLargeError(JSON_BYTES)
+            raise TooLargeError(limit)
         at = end
     array = np.empty(len(found), object)
     array[:] = found
