@@ -41,8 +41,8 @@ def compared(
 ) -> AnalysisResult:
     """Return the comparison of ready pods of both revisions; passed if there is nothing to compare with.
 
-    That is so if no serving pod has been ready for `canary.hold` and not all merely start, or if the sidecars of all are of a
-    version that measures nothing.
+    That is so if no serving pod has been ready for `canary.hold` and not all merely start, or if the
+    sidecars of all are of a version that measures nothing.
     """
     present = [pod for pod in stable if not pod.leaving]
     serving = [pod.name for pod in present if pod.ready]
