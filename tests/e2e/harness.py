@@ -19,6 +19,7 @@ CLUSTER_NAME = "test"
 OPERATOR_NAMESPACE = "enginewright-system"
 GPUS = 4  # of node-2
 FAIL_SWITCH = "/tmp/fail"
+SHORT_HOLD = {"hold": "5s"}  # of a canary, in tests of something else
 HELD_STAGES = (
     "validate",
     "golden",

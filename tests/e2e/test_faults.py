@@ -9,7 +9,14 @@ import pytest
 
 from tests.e2e import harness
 from tests.e2e.files import Files
-from tests.e2e.harness import FAIL_SWITCH, HELD_STAGES, Namespace, eventually, inference_model
+from tests.e2e.harness import (
+    FAIL_SWITCH,
+    HELD_STAGES,
+    SHORT_HOLD,
+    Namespace,
+    eventually,
+    inference_model,
+)
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -139,7 +146,8 @@ def together(namespace: Namespace, model_files: Path, file_server: Files) -> Nam
             "",
             source={"uri": file_server.url("own.onnx")},
             backends=["cpu"],
-            rollout={"allowSignatureChange": True},  # another model takes the file's place
+            # another model takes the file's place
+            rollout={"allowSignatureChange": True, "canary": SHORT_HOLD},
         ),
     )
     return namespace

@@ -14,7 +14,7 @@ from tritonclient.utils import InferenceServerException
 
 from hack.samples.magika import features, label
 from tests.e2e.files import Files
-from tests.e2e.harness import Namespace, eventually, http_json, inference_model
+from tests.e2e.harness import SHORT_HOLD, Namespace, eventually, http_json, inference_model
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -149,7 +149,8 @@ def test_a_refused_update_keeps_the_old_revision_serving(served: Namespace) -> N
 
 
 def test_an_update_replaces_the_model_without_a_gap(served: Namespace) -> None:
-    served.apply(inference_model("magika", "magika.onnx", serving={"maxQueue": 17}))
+    rollout = {"canary": SHORT_HOLD}
+    served.apply(inference_model("magika", "magika.onnx", serving={"maxQueue": 17}, rollout=rollout))
     served.kubectl("wait", "--for=condition=Ready=False", "im/magika", "--timeout=30s")
     assert served.condition("magika", "Available")["status"] == "True"
     served.wait_ready("magika")
@@ -183,7 +184,8 @@ def test_declared_shapes_on_the_cpu_backend_with_tritons_client(namespace: Names
             "classify.onnx",
             backends=["cpu"],
             shapes=[profile],
-            rollout={"allowSignatureChange": True},  # fewer shapes than before
+            # fewer shapes than before
+            rollout={"allowSignatureChange": True, "canary": SHORT_HOLD},
         )
     )
     eventually(
