@@ -150,7 +150,9 @@ def test_a_refused_update_keeps_the_old_revision_serving(served: Namespace) -> N
 
 def test_an_update_replaces_the_model_without_a_gap(served: Namespace) -> None:
     rollout = {"canary": SHORT_HOLD}
-    served.apply(inference_model("magika", "magika.onnx", serving={"maxQueue": 17}, rollout=rollout))
+    served.apply(
+        inference_model("magika", "magika.onnx", serving={"maxQueue": 17}, rollout=rollout)
+    )
     served.kubectl("wait", "--for=condition=Ready=False", "im/magika", "--timeout=30s")
     assert served.condition("magika", "Available")["status"] == "True"
     served.wait_ready("magika")
