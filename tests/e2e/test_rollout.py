@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import pytest
 
@@ -30,10 +30,10 @@ CANARY: Final = {"replicas": 1, "hold": f"{HOLD}s", "minSamples": 50}
 X: Final[dict[str, Any]] = {
     "inputs": [{"name": "x", "shape": [1, WIDTH], "datatype": "FP32", "data": [0.5] * WIDTH}]
 }
+ALLOW: Final = {"policy": "Allow"}
 FOUR: Final[dict[str, Any]] = {
     "inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [0.5] * 4}]
 }
-
 IMAGE: Final[dict[str, Any]] = {
     "inputs": [
         {
@@ -64,17 +64,9 @@ def with_library(name: str, folder: Path, defect: str, hold: int) -> dict[str, A
     return model(name, "cube.onnx", extensions=extensions, rollout=rollout, podTemplate=limits)
 
 
-def status(namespace: Namespace, name: str) -> dict[str, Any]:
-    return dict(namespace.get("inferencemodel", name).get("status", {}))
-
-
-def phase(namespace: Namespace, name: str) -> str:
-    return str((status(namespace, name).get("target") or {}).get("phase", ""))
-
-
 def revision(namespace: Namespace, name: str) -> str:
     """Return the revision that serves whole."""
-    return str(status(namespace, name)["active"]["revision"])
+    return str(namespace.get("inferencemodel", name)["status"]["active"]["revision"])
 
 
 def whole(namespace: Namespace, name: str, active: str, replicas: int = 2) -> bool:
@@ -97,235 +89,237 @@ def whole(namespace: Namespace, name: str, active: str, replicas: int = 2) -> bo
     return revisions == {active} and len(ready) == len(pods) == replicas
 
 
-class Scene(Namespace):
-    """The namespace of all models, with clients."""
+class Update:
+    """An update of a model that serves, under requests, until the block ends."""
 
-    def clients(self, name: str, body: dict[str, Any]) -> load.Load:
-        """Start clients of a model: they end with `done`."""
-        return load.start(self, name, body)
-
-    def done(self, name: str, clients: load.Load | None = None) -> None:
-        """Delete a model, and its clients."""
-        if clients:
-            clients.stop()
-        self.kubectl("delete", "im", name)
-
-    def rolled_back(
-        self, name: str, old: str, reason: str, seconds: float = 240, replicas: int = 2
+    def __init__(
+        self,
+        namespace: Namespace,
+        before: dict[str, Any],
+        after: dict[str, Any],
+        body: dict[str, Any] | None,
     ) -> None:
-        """Wait until the update is rejected for a reason, and the old revision is whole."""
-        self.wait_condition(name, "RolledBack", "True", reason, seconds)
-        eventually(lambda: whole(self, name, old, replicas), 90, f"revision {old} whole")
-        found = status(self, name)
+        """Apply a model, wait until it serves, start clients if there is a body, and update it."""
+        self.namespace, self.name = namespace, str(before["metadata"]["name"])
+        self.replicas: int = before["spec"]["serving"]["replicas"]
+        namespace.apply(before)
+        namespace.wait_ready(self.name)
+        self.old = revision(namespace, self.name)
+        self.clients = load.start(namespace, self.name, body) if body else None
+        self.began = time.monotonic()
+        namespace.apply(after)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the clients, and delete the model."""
+        if self.clients:
+            self.clients.stop()
+        self.namespace.kubectl("delete", "im", self.name)
+
+    def seconds(self) -> float:
+        """Return the seconds since the update was applied."""
+        return time.monotonic() - self.began
+
+    def status(self) -> dict[str, Any]:
+        return dict(self.namespace.get("inferencemodel", self.name).get("status", {}))
+
+    def phase(self) -> str:
+        return str((self.status().get("target") or {}).get("phase", ""))
+
+    def has_replaced(self) -> bool:
+        """Return whether another revision has been promoted."""
+        return revision(self.namespace, self.name) != self.old
+
+    def promoted(self, seconds: float = 300) -> None:
+        """Wait until another revision has been promoted."""
+        eventually(self.has_replaced, seconds, "the promotion")
+
+    def whole(self) -> bool:
+        """Return whether the pods of the revision before serve, and no others are left."""
+        return whole(self.namespace, self.name, self.old, self.replicas)
+
+    def only_the_new_one(self) -> None:
+        """Wait until the pods of the new revision are ready, and no others are left."""
+        new = revision(self.namespace, self.name)
+        eventually(
+            lambda: whole(self.namespace, self.name, new, self.replicas), 60, f"only revision {new}"
+        )
+
+    def rolled_back(self, reason: str, seconds: float = 240) -> str:
+        """Wait until it is rejected for a reason and the old revision is whole; return the time."""
+        self.namespace.wait_condition(self.name, "RolledBack", "True", reason, seconds)
+        eventually(self.whole, 90, f"revision {self.old} whole")
+        took = self.seconds()
+        found = self.status()
         assert found["lastFailure"]["reason"] == reason
-        assert found["active"]["revision"] == old
+        assert found["active"]["revision"] == self.old
+        return f"from apply to RolledBack and whole {took:.1f} s"
+
+    def events(self) -> str:
+        chosen = f"involvedObject.name={self.name}"
+        return self.namespace.kubectl("get", "events", "--field-selector", chosen)
+
+    def counts(self) -> load.Counts:
+        assert self.clients
+        return self.clients.counts()
+
+    def no_failures(self) -> str:
+        """Return the counts; at least 100 requests a second were sent, and none failed."""
+        took, counts = self.seconds(), self.counts()
+        assert counts.failed == 0, counts.failures
+        assert counts.sent > 100 * took
+        return f"{counts.sent} requests, 0 failed, the slowest took {counts.slowest:.2f} s"
 
 
-def no_failures(clients: load.Load, seconds: float) -> str:
-    """Return the counts; at least 100 requests a second were sent, and none failed."""
-    counts = clients.counts()
-    assert counts.failed == 0, counts.failures
-    assert counts.sent > 100 * seconds
-    return (
-        f"{counts.sent} requests, {counts.failed} failed, the slowest took {counts.slowest:.2f} s"
-    )
+def good(namespace: Namespace, strategy: str) -> str:
+    name, rollout = f"good-{strategy.lower()}", {"strategy": strategy}
+    before = model(name, "linear-1.onnx", rollout=rollout)
+    after = model(name, "linear-2.onnx", rollout=rollout)
+    with Update(namespace, before, after, X) as update:
+        seen: set[str] = set()
+
+        def promoted() -> bool:
+            seen.add(update.phase())
+            return update.has_replaced()
+
+        eventually(promoted, 300, "the promotion")
+        namespace.wait_ready(name)
+        took = update.seconds()
+        assert seen >= {"Verifying", "Analyzing", "Promoting"}
+        assert took > HOLD
+        update.only_the_new_one()
+        return f"promoted after {took:.1f} s; {update.no_failures()}"
 
 
-def good(scene: Scene, strategy: str) -> str:
-    name = f"good-{strategy.lower()}"
-    rollout = {"strategy": strategy}
-    scene.apply(model(name, "linear-1.onnx", rollout=rollout))
-    scene.wait_ready(name)
-    old = revision(scene, name)
-    running = scene.clients(name, X)
-    began = time.monotonic()
-    scene.apply(model(name, "linear-2.onnx", rollout=rollout))
-    seen: set[str] = set()
-
-    def promoted() -> bool:
-        seen.add(phase(scene, name))
-        return revision(scene, name) != old
-
-    eventually(promoted, 300, "the promotion")
-    scene.wait_ready(name)
-    took = time.monotonic() - began
-    assert seen >= {"Verifying", "Analyzing", "Promoting"}
-    assert took > HOLD
-    found = no_failures(running, took)
-    eventually(lambda: whole(scene, name, revision(scene, name)), 60, "only the new revision")
-    scene.done(name, running)
-    return f"promoted after {took:.1f} s; {found}"
+def slow(namespace: Namespace) -> str:
+    before, after = model("slow", "linear-1.onnx"), model("slow", "linear-slow.onnx")
+    with Update(namespace, before, after, X) as update:
+        took = update.rolled_back("SlowerThanStable")
+        found = update.no_failures()
+        assert "SlowerThanStable" in update.events()
+        return f"{took}; {found}"
 
 
-def slow(scene: Scene) -> str:
-    name = "slow"
-    scene.apply(model(name, "linear-1.onnx"))
-    scene.wait_ready(name)
-    old = revision(scene, name)
-    running = scene.clients(name, X)
-    began = time.monotonic()
-    scene.apply(model(name, "linear-slow.onnx"))
-    scene.rolled_back(name, old, "SlowerThanStable")
-    took = time.monotonic() - began
-    found = no_failures(running, took)
-    events = scene.kubectl("get", "events", "--field-selector", f"involvedObject.name={name}")
-    assert "SlowerThanStable" in events
-    scene.done(name, running)
-    return f"from apply to RolledBack and whole {took:.1f} s; {found}"
+def right_at_first(namespace: Namespace, folder: Path, defect: str, reason: str, hold: int) -> str:
+    before = with_library(defect, folder, "sound", hold)
+    after = with_library(defect, folder, defect, hold)
+    with Update(namespace, before, after, FOUR) as update:
+        took, counts = update.rolled_back(reason, 400), update.counts()
+        if defect != "crashes":  # requests that it was answering are lost
+            update.no_failures()
+        return f"{took}; {counts.sent} requests, {counts.failed} failed"
 
 
-def right_at_first(scene: Scene, folder: Path, defect: str, reason: str, hold: int) -> str:
-    scene.apply(with_library(defect, folder, "sound", hold))
-    scene.wait_ready(defect)
-    old = revision(scene, defect)
-    running = scene.clients(defect, FOUR)
-    began = time.monotonic()
-    scene.apply(with_library(defect, folder, defect, hold))
-    scene.rolled_back(defect, old, reason, 400)
-    took = time.monotonic() - began
-    counts = running.counts()
-    if defect != "crashes":  # requests that it was answering are lost
-        no_failures(running, took)
-    scene.done(defect, running)
-    return (
-        f"from apply to RolledBack and whole {took:.1f} s; {counts.sent} requests,"
-        f" {counts.failed} failed"
-    )
-
-
-def fails_after_promotion(scene: Scene, folder: Path) -> str:
+def fails_after_promotion(namespace: Namespace, folder: Path) -> str:
     """The revision before is better there, as one pod of it shows before it gets requests."""
-    name = "later"
-    scene.apply(with_library(name, folder, "sound", 5))
-    scene.wait_ready(name)
-    old = revision(scene, name)
-    running = scene.clients(name, FOUR)
-    scene.apply(with_library(name, folder, "drifts-later", 5))
-    eventually(lambda: revision(scene, name) != old, 300, "the promotion")
-    scene.rolled_back(name, old, "ParityFailed", 400)
-    assert status(scene, name)["lastFailure"]["stage"] == "serving"
-    before = running.counts()
-    eventually(lambda: running.counts().sent > before.sent + 300, 60, "further requests")
-    assert running.counts().failed == before.failed, "it serves again"
-    scene.done(name, running)
-    return f"{before.sent} requests, {before.failed} failed"
+    before = with_library("later", folder, "sound", 5)
+    after = with_library("later", folder, "drifts-later", 5)
+    with Update(namespace, before, after, FOUR) as update:
+        update.promoted()
+        update.rolled_back("ParityFailed", 400)
+        assert update.status()["lastFailure"]["stage"] == "serving"
+        then = update.counts()
+        eventually(lambda: update.counts().sent > then.sent + 300, 60, "further requests")
+        assert update.counts().failed == then.failed, "it serves again"
+        return f"{then.sent} requests, {then.failed} failed"
 
 
-def renamed_input(scene: Scene) -> str:
-    name = "renamed"
-    scene.apply(model(name, "linear-1.onnx"))
-    scene.wait_ready(name)
-    old = revision(scene, name)
-    running = scene.clients(name, X)
-    scene.apply(model(name, "linear-renamed.onnx"))
-    found = scene.wait_condition(name, "Stalled", "True", "SignatureChanged", 180)
-    assert "pixels" in found["message"]
-    assert whole(scene, name, old)
-    counted = no_failures(running, 0)
-    scene.done(name, running)
-    return counted
+def renamed_input(namespace: Namespace) -> str:
+    before, after = model("renamed", "linear-1.onnx"), model("renamed", "linear-renamed.onnx")
+    with Update(namespace, before, after, X) as update:
+        found = namespace.wait_condition("renamed", "Stalled", "True", "SignatureChanged", 180)
+        assert "pixels" in found["message"]
+        assert update.whole()
+        return update.no_failures()
 
 
-def source_gone(scene: Scene) -> str:
-    name = "vanished"
-    scene.apply(model(name, "linear-1.onnx"))
-    scene.wait_ready(name)
-    old = revision(scene, name)
-    running = scene.clients(name, X)
-    scene.apply(model(name, "no-such-file.onnx"))
-    scene.wait_condition(name, "Validated", "False", "SourceUnreachable", 180)
-    assert whole(scene, name, old)
-    counted = no_failures(running, 0)
-    scene.done(name, running)
-    return counted
+def source_gone(namespace: Namespace) -> str:
+    before, after = model("vanished", "linear-1.onnx"), model("vanished", "no-such-file.onnx")
+    with Update(namespace, before, after, X) as update:
+        namespace.wait_condition("vanished", "Validated", "False", "SourceUnreachable", 180)
+        assert update.whole()
+        return update.no_failures()
 
 
-def idle(scene: Scene) -> str:
+def idle(namespace: Namespace) -> str:
     """Golden inferences decide: nobody sends requests."""
-    name = "idle"
-    scene.apply(model(name, "linear-1.onnx", replicas=1))
-    scene.wait_ready(name)
-    old = revision(scene, name)
-    scene.apply(model(name, "linear-2.onnx", replicas=1))
-    eventually(lambda: revision(scene, name) != old, 300, "the promotion")
-    scene.wait_ready(name)
-    scene.done(name)
-    return "promoted"
+    before = model("idle", "linear-1.onnx", replicas=1)
+    after = model("idle", "linear-2.onnx", replicas=1)
+    with Update(namespace, before, after, None) as update:
+        update.promoted()
+        namespace.wait_ready("idle")
+        return f"promoted after {update.seconds():.1f} s"
 
 
 def falls_back(
-    scene: Scene, name: str, file: str, on: str, backend: str, body: dict[str, Any], named: str
+    namespace: Namespace,
+    name: str,
+    file: str,
+    on: str,
+    backend: str,
+    body: dict[str, Any],
+    named: str,
 ) -> str:
     """What serves falls back, as its owner allows; the update, of the same model, forbids it."""
     shapes = SHAPES if body is IMAGE else []
-    allow = {"policy": "Allow"}
     fixed: dict[str, Any] = {"on": on, "backends": [backend], "shapes": shapes, "replicas": 1}
-    scene.apply(model(name, file, fallback=allow, **fixed))
-    scene.wait_ready(name)
-    old = revision(scene, name)
-    running = scene.clients(name, body)
-    began = time.monotonic()
-    scene.apply(model(name, file, **fixed))
-    eventually(lambda: "lastFailure" in status(scene, name), 180, "the rejection")
-    reason = str(status(scene, name)["lastFailure"]["reason"])
-    assert reason in ("NodeFallback", "ProviderMissing", "DriverMissing")
-    scene.rolled_back(name, old, reason, replicas=1)
-    took = time.monotonic() - began
-    counted = no_failures(running, took)
-    message = scene.condition(name, "RolledBack")["message"]
-    assert named in message, "it names the nodes, or the missing library"
-    events = scene.kubectl("get", "events", "--field-selector", f"involvedObject.name={name}")
-    assert reason in events
-    scene.done(name, running)
-    return f"{reason}; from apply to RolledBack and whole {took:.1f} s; {counted}"
+    before, after = model(name, file, fallback=ALLOW, **fixed), model(name, file, **fixed)
+    with Update(namespace, before, after, body) as update:
+        eventually(lambda: "lastFailure" in update.status(), 180, "the rejection")
+        reason = str(update.status()["lastFailure"]["reason"])
+        assert reason in ("NodeFallback", "ProviderMissing", "DriverMissing")
+        took = update.rolled_back(reason)
+        message = namespace.condition(name, "RolledBack")["message"]
+        assert named in message, "it names the nodes, or the missing library"
+        assert reason in update.events()
+        return f"{reason}; {took}; {update.no_failures()}"
 
 
-def no_driver(scene: Scene) -> str:
-    name = "no-driver"
-    allow = {"policy": "Allow"}
+def no_driver(namespace: Namespace) -> str:
     fixed: dict[str, Any] = {"on": "l4", "replicas": 1}
     fixed["rollout"] = {"allowSignatureChange": True}
-    scene.apply(model(name, "linear-1.onnx", backends=["cuda"], fallback=allow, **fixed))
-    scene.wait_ready(name)
-    old = revision(scene, name)
-    running = scene.clients(name, X)
-    began = time.monotonic()
-    scene.apply(model(name, "linear-1.onnx", backends=["tensorrt-rtx"], **fixed))
-    scene.rolled_back(name, old, "DriverMissing", 300, replicas=1)
-    took = time.monotonic() - began
-    counted = no_failures(running, took)
-    scene.done(name, running)
-    return f"from apply to RolledBack and whole {took:.1f} s; {counted}"
+    before = model("no-driver", "linear-1.onnx", backends=["cuda"], fallback=ALLOW, **fixed)
+    after = model("no-driver", "linear-1.onnx", backends=["tensorrt-rtx"], **fixed)
+    with Update(namespace, before, after, X) as update:
+        took = update.rolled_back("DriverMissing", 300)
+        return f"{took}; {update.no_failures()}"
 
 
-# the longest first; functions of scene and folder of the models
-UPDATES: Final[dict[str, Callable[[Scene, Path], str]]] = {
-    "leaks": lambda scene, folder: right_at_first(scene, folder, "leaks", "MemoryGrowth", 60),
+# the longest first; functions of the namespace and the folder of the models
+UPDATES: Final[dict[str, Callable[[Namespace, Path], str]]] = {
+    "leaks": lambda namespace, folder: right_at_first(
+        namespace, folder, "leaks", "MemoryGrowth", 60
+    ),
     "fails after its promotion": fails_after_promotion,
-    "crashes": lambda scene, folder: right_at_first(scene, folder, "crashes", "BackendCrashed", 30),
-    "drifts": lambda scene, folder: right_at_first(scene, folder, "drifts", "ParityFailed", 30),
-    "is good, Surge": lambda scene, _: good(scene, "Surge"),
-    "is good, InPlace": lambda scene, _: good(scene, "InPlace"),
-    "is slow": lambda scene, _: slow(scene),
-    "has no driver": lambda scene, _: no_driver(scene),
-    "falls back whole": lambda scene, _: falls_back(
-        scene, "no-cuda", "linear-1.onnx", "l4", "cuda", X, "lib"
+    "crashes": lambda namespace, folder: right_at_first(
+        namespace, folder, "crashes", "BackendCrashed", 30
     ),
-    "falls back in part": lambda scene, _: falls_back(
-        scene, "partly-back", "partly-supported.onnx", "cpu", "openvino", IMAGE, "Det"
+    "drifts": lambda namespace, folder: right_at_first(
+        namespace, folder, "drifts", "ParityFailed", 30
     ),
-    "is idle": lambda scene, _: idle(scene),
-    "renames an input": lambda scene, _: renamed_input(scene),
-    "has no source": lambda scene, _: source_gone(scene),
+    "is good, Surge": lambda namespace, _: good(namespace, "Surge"),
+    "is good, InPlace": lambda namespace, _: good(namespace, "InPlace"),
+    "is slow": lambda namespace, _: slow(namespace),
+    "has no driver": lambda namespace, _: no_driver(namespace),
+    "falls back whole": lambda namespace, _: falls_back(
+        namespace, "no-cuda", "linear-1.onnx", "l4", "cuda", X, "lib"
+    ),
+    "falls back in part": lambda namespace, _: falls_back(
+        namespace, "partly-back", "partly-supported.onnx", "cpu", "openvino", IMAGE, "Det"
+    ),
+    "is idle": lambda namespace, _: idle(namespace),
+    "renames an input": lambda namespace, _: renamed_input(namespace),
+    "has no source": lambda namespace, _: source_gone(namespace),
 }
 
 
 @pytest.fixture(scope="module")
 def results(l4: Namespace, model_files: Path) -> Iterator[dict[str, Future[str]]]:
     """All updates, three at a time: each of them waits most of its time."""
-    scene = Scene(l4.name, l4.kubeconfig)
     with ThreadPoolExecutor(3) as pool:
-        yield {name: pool.submit(update, scene, model_files) for name, update in UPDATES.items()}
+        yield {name: pool.submit(update, l4, model_files) for name, update in UPDATES.items()}
 
 
 @pytest.mark.parametrize("update", UPDATES)
@@ -379,7 +373,7 @@ def test_with_one_device_every_strategy_goes_through_or_says_what_is_missing(
             replicas=1,
             on="l4",
             backends=["cuda"],
-            fallback={"policy": "Allow"},
+            fallback=ALLOW,
             rollout={"strategy": strategy},
         )
 
@@ -407,21 +401,16 @@ def test_with_one_device_every_strategy_goes_through_or_says_what_is_missing(
 def test_the_operator_is_killed_three_times_during_a_rollout(
     l4: Namespace, installed: Namespace
 ) -> None:
-    name, scene = "killed", Scene(l4.name, l4.kubeconfig)
-    scene.apply(model(name, "linear-1.onnx"))
-    scene.wait_ready(name)
-    old = revision(scene, name)
-    running = scene.clients(name, X)
-    scene.apply(model(name, "linear-2.onnx"))
-    for wanted in ("Verifying", "Analyzing", "Promoting"):
+    before, after = model("killed", "linear-1.onnx"), model("killed", "linear-2.onnx")
+    with Update(l4, before, after, X) as update:
+        for wanted in ("Verifying", "Analyzing", "Promoting"):
 
-        def reached(wanted: str = wanted) -> bool:
-            return phase(scene, name) == wanted or revision(scene, name) != old
+            def reached(wanted: str = wanted) -> bool:
+                return update.phase() == wanted or update.has_replaced()
 
-        eventually(reached, 240, wanted, interval=0.1)
-        replace_operator(installed)
-    eventually(lambda: revision(scene, name) != old, 240, "the promotion")
-    scene.wait_ready(name)
-    no_failures(running, 10)
-    eventually(lambda: whole(scene, name, revision(scene, name)), 60, "only the new revision")
-    scene.done(name, running)
+            eventually(reached, 240, wanted, interval=0.1)
+            replace_operator(installed)
+        update.promoted(240)
+        l4.wait_ready("killed")
+        update.no_failures()
+        update.only_the_new_one()
