@@ -101,7 +101,7 @@ class Update:
     ) -> None:
         """Apply a model, wait until it serves, start clients if there is a body, and update it."""
         self.namespace, self.name = namespace, str(before["metadata"]["name"])
-        self.replicas: int = before["spec"]["serving"]["replicas"]
+        self.replicas: int = before["spec"]["replicas"]
         namespace.apply(before)
         namespace.wait_ready(self.name)
         self.old = revision(namespace, self.name)
