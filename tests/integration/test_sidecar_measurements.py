@@ -1,7 +1,11 @@
 """`GET /measurements` of real sidecars beside real servers: counts, medians, resets, and a higher rate on request."""
 
+import contextlib
 import json
+import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,7 @@ from tests.support.serving import Server, linear_model, slow_model
 from tests.support.sidecar import Proxy, Sidecar, artifact, value
 
 QUICK = 0.2
+IDLE = 5.0  # seconds: longer than a busy node delays requests
 PATH = "/v2/models/m/measurements"
 
 
@@ -263,6 +268,26 @@ def check_shares(sidecar: Sidecar) -> None:
     assert sidecar.check(Check.GOLDEN).state == "ok"
 
 
+@contextlib.contextmanager
+def requested(server: Server, request: bytes) -> Iterator[None]:
+    """Send requests, one every 20 ms, whatever the caller does meanwhile."""
+    ended = threading.Event()
+
+    def sending() -> None:
+        with server.wire() as wire:
+            while not ended.wait(0.02):
+                wire.send(request)
+                assert wire.receive().status == 200
+
+    with ThreadPoolExecutor(1) as pool:
+        sender = pool.submit(sending)
+        try:
+            yield
+        finally:
+            ended.set()
+            sender.result()
+
+
 def test_large_samples_run_at_a_higher_rate_too_or_are_named(tmp_path: Path) -> None:
     task = artifact(
         tmp_path, slow_model(), [{"turns": np.array([turns], np.int64)} for turns in (1, 40)]
@@ -270,10 +295,9 @@ def test_large_samples_run_at_a_higher_rate_too_or_are_named(tmp_path: Path) -> 
     given = {"name": "turns", "datatype": "INT64", "shape": [1], "data": [1]}
     with (
         Server(tmp_path, task) as server,
-        Sidecar(tmp_path, task, server.port, measurements_age=0.1, idle_seconds=2.0) as sidecar,
+        Sidecar(tmp_path, task, server.port, measurements_age=0.1, idle_seconds=IDLE) as sidecar,
     ):
         sidecar.until_ready()
-        sent = server.infer_request({"inputs": [given]})
 
         def counts() -> list[int]:
             found = series(measured(sidecar, probe=True), "golden")
@@ -284,15 +308,17 @@ def test_large_samples_run_at_a_higher_rate_too_or_are_named(tmp_path: Path) -> 
         assert counts()[0] - small > 3
         assert measured(sidecar).golden_left_out == ()
 
-        def named() -> bool:
-            send(server, sent, 5)
-            return measured(sidecar, probe=True).golden_left_out == ("s1",)
-
-        sidecar.until(named, "clients send requests")
-        assert "golden sample 's1' takes longer than requests" in sidecar.log()
-        large = counts()[1]
-        for _ in range(20):
-            send(server, sent, 1)
+        with requested(server, server.infer_request({"inputs": [given]})):
+            sidecar.until(
+                lambda: measured(sidecar, probe=True).golden_left_out == ("s1",),
+                "clients send requests",
+            )
+            assert "golden sample 's1' takes longer than requests" in sidecar.log()
+            small, large = counts()
+            ends = time.monotonic() + 1.5 * IDLE
+            while time.monotonic() < ends:
+                assert counts()[1] == large
+            sidecar.until(lambda: counts()[0] > small, "the small one runs beside requests")
             assert counts()[1] == large
         sidecar.until(lambda: counts()[1] > large, "the pod is idle again")
         assert measured(sidecar).golden_left_out == ()

@@ -67,6 +67,24 @@ def test_a_large_sample_does_not_hold_up_the_small_ones() -> None:
     assert order.interval(right(1.2, "max"), serving()) == pytest.approx(5.0 * 1.5)
 
 
+# fault: Latency | a busy node delays the smallest golden sample, and a larger one runs beside requests
+#   instead | of a sample's last runs the fastest counts | prevented
+@pytest.mark.parametrize("delayed", range(1, 5))
+def test_delayed_runs_of_a_small_sample_do_not_exchange_it_for_a_larger_one(delayed: int) -> None:
+    order = admitted(**BATCHES)
+    for _ in range(delayed):
+        order.interval(right(3.0, "min"), serving())
+    assert set(asked(order, serving())) == {"min"}
+    assert order.left_out(serving()) == ["opt", "max"]
+
+
+def test_a_sample_that_has_become_slow_is_no_longer_small() -> None:
+    order = admitted()
+    for _ in range(5):
+        order.interval(right(3.0, "opt"), serving())
+    assert order.left_out(serving()) == ["opt"]
+
+
 def test_samples_that_cost_the_same_take_turns() -> None:
     assert set(asked(admitted(), serving())) == PROVEN
 
@@ -142,6 +160,7 @@ def test_requests_that_all_differ_in_shape_are_traffic() -> None:
     traffic.add([ComputeBucket(elements=64)], 5.0)
     for second in range(10, 100):
         traffic.add([ComputeBucket(elements=64, untimed=second)], float(second))
+    traffic.add([ComputeBucket(elements=64, untimed=99)], 99.5)
     assert traffic.idle(99.5) == 0.5
     assert traffic.served == 0.0
 
@@ -149,7 +168,19 @@ def test_requests_that_all_differ_in_shape_are_traffic() -> None:
 def test_a_sidecar_that_comes_later_does_not_take_old_requests_for_idleness() -> None:
     traffic = Traffic()
     traffic.add([bucket(1000)], 5.0)
+    traffic.add([bucket(1000)], 6.0)
     assert traffic.idle(6.0) == 1.0
+
+
+def test_time_without_a_report_is_no_time_without_requests() -> None:
+    """The server may be too busy with them to report."""
+    traffic = Traffic()
+    traffic.add([bucket(3)], 0.0)
+    traffic.add([bucket(3)], 100.0)
+    assert traffic.idle(104.0) == 100.0
+    assert traffic.idle(106.0) == 0.0
+    traffic.add([bucket(4)], 200.0)
+    assert traffic.idle(204.0) == 0.0
 
 
 # A higher rate on request.

@@ -8,6 +8,7 @@ During a rollout the operator asks for a higher rate, to compare latencies. It i
 the server's time too, of which larger samples have a part of their own.
 """
 
+from collections import defaultdict, deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -21,6 +22,8 @@ from enginewright_runtime.serve.sidecar.settings import SidecarSettings
 _ALIKE: Final = 1.5  # samples up to this many times the smallest one's cost count as small
 _UNDECIDED_EVERY: Final = 4  # interval while undecided, in multiples of the sample's cost
 _LARGE_EVERY: Final = 5  # least intervals between larger samples
+_COSTS: Final = 5  # measurements of a sample, of which the lowest is its cost
+_REPORT_SECONDS: Final = 5.0  # after which counts do not say whether there are requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,7 @@ class ProbeFacts:
     """What the choice depends on."""
 
     proven: Collection[str]  # samples whose last outputs agreed
-    idle: float  # seconds without a request; 0: unknown
+    idle: float  # seconds without a request, until the last report; 0: unknown
     undecided: bool = False  # there is no baseline yet, or the last golden inference was slow
     served: float = 0.0  # seconds that a request has spent in the model, on average; 0: unknown
     probing: bool = False  # the operator asks for a higher rate
@@ -49,9 +52,11 @@ class Traffic:
         self._requests: int | None = None  # None: the server has reported no counts yet
         self.served = 0.0  # seconds of a request in the model, on average; 0: unknown
         self._changed = 0.0
+        self._reported = 0.0
 
     def add(self, buckets: Sequence[ComputeBucket], now: float) -> None:
         """Record the server's counts at `now`."""
+        self._reported = now
         timed = sum(bucket.count for bucket in buckets)
         if timed:
             self.served = sum(bucket.seconds for bucket in buckets) / timed
@@ -64,8 +69,13 @@ class Traffic:
             self._requests = requests
 
     def idle(self, now: float) -> float:
-        """Return for how long there has been no request; 0: unknown."""
-        return 0.0 if self._requests is None else now - self._changed
+        """Return for how long there had been no request at the last report; 0: unknown.
+
+        Time without a report is not time without requests.
+        """
+        if self._requests is None or now - self._reported > _REPORT_SECONDS:
+            return 0.0
+        return self._reported - self._changed
 
 
 class ProbeSchedule:
@@ -76,7 +86,8 @@ class ProbeSchedule:
         self._settings = settings
         self._turn = 0
         self._last: dict[str, int] = {}  # turn of each
-        self._costs: dict[str, float] = {}  # seconds in the model, by sample
+        # seconds in the model of its last runs, by sample
+        self._measured: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_COSTS))
         self._large_at = float("-inf")  # when the last larger sample began
         self._large_cost = 0.0  # of it
         self._interval = 0.0  # the last one
@@ -92,7 +103,7 @@ class ProbeSchedule:
         large = self._large(known)
         if large and idle and now >= self._large_at + self._large_rest(known):
             name = self._one_of(large)
-            self._large_at, self._large_cost = now, self._costs[name]
+            self._large_at, self._large_cost = now, self._measured[name][-1]
             return ProbeTurn(name, defer)
         cheap = [name for name in self._names if name not in large]
         return ProbeTurn(self._one_of(cheap), defer)
@@ -104,6 +115,15 @@ class ProbeSchedule:
     def _large(self, known: ProbeFacts) -> list[str]:
         most = self._most(known)
         return [name for name in self._names if self._costs.get(name, 0.0) > most]
+
+    @property
+    def _costs(self) -> dict[str, float]:
+        """Seconds in the model by sample.
+
+        Of the last runs the fastest, since a run that the node delays says nothing about the sample:
+        a small one would no longer run beside requests, and so not be measured again.
+        """
+        return {name: min(seconds) for name, seconds in self._measured.items()}
 
     def _large_rest(self, known: ProbeFacts) -> float:
         """Return the least time between the starts of two larger samples."""
@@ -128,7 +148,7 @@ class ProbeSchedule:
         settings = self._settings
         self._last_found = found
         if found.not_run is None:
-            self._costs[found.sample] = found.cost
+            self._measured[found.sample].append(found.cost)
         usual = settings.intervals[Check.GOLDEN]
         if found.wrong is not None or found.not_run is not None:
             self._interval = usual  # retry soon
