@@ -14,14 +14,14 @@ from enginewright.controller.cache import ObjectCache
 from enginewright.controller.fleet import Fleet, FleetCollector
 from enginewright.controller.routing import ModelKey
 from enginewright.kube.resources import INFERENCE_MODELS
-from enginewright.manifests.labels import ROLLOUT_ORDER
+from enginewright.manifests.labels import PROMOTE, ROLLBACK, ROLLOUT_ORDER
 from enginewright.observed.moves import MoveView, move_view
 from enginewright.plan.fleet import FleetState, Halt, fleet_state
 from enginewright.plan.types import FleetConfig
 from prometheus_client import CollectorRegistry
 
-from tests.support.plan_objects import CPU_IMAGE, Json, image_facts, published
-from tests.unit.test_plan_image_moves import NEW, NEWER, Member
+from tests.support.plan_objects import CPU_IMAGE, OTHER, Json, image_facts, published
+from tests.unit.test_plan_image_moves import CANARY, MOVED, NEW, NEWER, Member, reject_canary
 
 OLD: Final = {"cpu": CPU_IMAGE}
 IMAGES: Final = {"cpu": NEW}
@@ -103,6 +103,47 @@ def test_it_ends_after_too_many_failures_that_the_image_has_caused() -> None:
     assert (halted.failures, halted.halt) == (1, Halt.TOO_MANY_FAILURES)
     another = fleet_state(moves, {"cpu": NEWER}, FleetConfig(max_failures=1))
     assert (another.failures, another.halt) == (0, None), "with another image it begins again"
+
+
+AGAIN: Final[Json] = {"retried": True}
+
+
+@pytest.mark.parametrize(
+    ("moves", "expected"),
+    [
+        # it stays a failure until it has moved, so that the others do not begin
+        ([view("a"), view("b", "Kept"), view("c", **AGAIN)], (2, "c")),
+        ([view("a"), view("b", "Kept"), view("c", "Moving", **AGAIN)], (2, "")),
+        ([view("a"), view("b", "Kept"), view("c", **REASON, **AGAIN)], (2, "")),
+        ([view("a"), view("b", "Kept"), view("c", "Moved")], (1, "a")),
+        # one of more than maxFailures moves too, subject to the limit and whatever its turn is
+        ([view("a"), view("b", "Kept"), view("c", "Kept"), view("d", **AGAIN)], (3, "d")),
+        ([view("a", "Moving"), view("b", "Moving"), view("c", **AGAIN), view("d")], (1, "")),
+        ([view("a", **FIRST), view("b", "Kept"), view("c", **AGAIN, **LAST)], (2, "c")),
+        ([view("a"), view("b"), view("c", **AGAIN)], (1, "ac")),
+        # a spec that failed with both images was no failure of the new one
+        ([view("a"), view("b", "Kept"), view("c", **AGAIN, fails_anyway=True)], (1, "ac")),
+        # of earlier images
+        ([view("a"), view("b", "Kept"), view("c", **AGAIN, **BEFORE)], (1, "a")),
+    ],
+)
+def test_a_model_that_is_tried_again_has_no_other_begin(
+    moves: list[MoveView], expected: tuple[int, str]
+) -> None:
+    state = fleet_state(moves, IMAGES, FleetConfig(max_failures=2))
+    assert (state.failures, permitted(*moves, max_failures=2)) == expected
+
+
+def test_a_model_that_is_tried_again_waits_while_the_fleet_is_paused() -> None:
+    assert permitted(view("a"), view("b", **AGAIN), paused=True) == ""
+
+
+def test_what_a_model_that_is_tried_again_waits_for_does_not_hold_it() -> None:
+    model = made("m", "Waiting")
+    model["status"]["images"] |= {"reason": "FleetLimit", "retried": True}
+    found = move_view(model)
+    assert found
+    assert (found.reason, found.retried) == ("", True)
 
 
 def test_nobody_begins_while_it_is_paused() -> None:
@@ -339,13 +380,19 @@ class Installation:
         """Have a model that moves serve with the new image, or fail."""
         model = copy.deepcopy(self.objects[name])
         images = model["status"]["images"]
-        images["state"] = state
+        images |= {"state": state, "retried": False}
         if state == "Moved":
             images |= {"current": images["target"], "target": []}
         self._change(model)
 
+    def retries(self, name: str) -> None:
+        """Have a user promote a model that was kept."""
+        model = copy.deepcopy(self.objects[name])
+        model["status"]["images"] |= {"state": "Waiting", "retried": True}
+        self._change(model)
+
     def changes(self, name: str) -> None:
-        """Have a user relabel a model, pause it, let it go on, or delete it."""
+        """Have a user relabel a model, pause it, let it go on, promote it, or delete it."""
         model = copy.deepcopy(self.objects[name])
         what = self.random.randrange(4)
         if what == 0:
@@ -355,6 +402,9 @@ class Installation:
             self._moving.discard(name)
             self.process.cache.observe(INFERENCE_MODELS, model, deleted=True)
             self.queue[name] = None
+            return
+        elif model["status"]["images"]["state"] == "Kept":
+            self.retries(name)
             return
         elif model["status"]["images"]["state"] == "Waiting":
             model["status"]["images"]["reason"] = "Suspended" if what == 2 else ""
@@ -376,6 +426,14 @@ class Installation:
 
     def moving(self) -> list[str]:
         return sorted(self._moving)
+
+    def kept(self) -> list[str]:
+        """Return the models that keep their image and that no worker has."""
+        return sorted(
+            name
+            for name, each in self.objects.items()
+            if each["status"]["images"]["state"] == "Kept" and name not in self.running
+        )
 
     def states(self) -> Counter[str]:
         return Counter(each["status"]["images"]["state"] for each in self.objects.values())
@@ -429,11 +487,23 @@ def test_all_models_move_in_their_order() -> None:
 
 def test_an_image_that_is_bad_for_all_stops_after_the_failures_and_those_that_had_begun() -> None:
     fleet = Installation(seed=5, limit=2, max_failures=3)
+    begun: set[str] = set()
+    retries = 0
     for _ in range(3000):
+        for name in fleet.moving():
+            begun.add(name)
+            if name not in fleet.running:
+                fleet.ends(name, "Kept")
+        if len(begun) > 2 and (kept := fleet.kept()) and fleet.random.random() < 0.1:
+            fleet.retries(fleet.random.choice(kept))
+            retries += 1
+        fleet.step()
+    while fleet.moving() or fleet.states()["Kept"] < len(begun):
         for name in fleet.moving():
             if name not in fleet.running:
                 fleet.ends(name, "Kept")
         fleet.step()
+    assert retries > 50
     assert 3 <= fleet.states()["Kept"] <= 4
     assert fleet.states()["Moving"] == 0
     fleet.configure(max_failures=5)
@@ -448,13 +518,13 @@ def test_an_image_that_is_bad_for_all_stops_after_the_failures_and_those_that_ha
 class Members:
     """A few models with their clusters, planned in turn."""
 
-    def __init__(self, count: int, limit: int = 1, **orders: str) -> None:
-        self.members = {f"m{number}": Member() for number in range(count)}
+    def __init__(self, count: int, limit: int = 1, first: str = "", **spec: Any) -> None:
+        self.members = {f"m{number}": Member(**spec) for number in range(count)}
         self.config = FleetConfig(limit=limit, max_failures=2)
-        for name, order in orders.items():
-            model = self.members[name].model
+        if first:
+            model = self.members[first].model
             assert model
-            model["metadata"]["labels"] = {ROLLOUT_ORDER: order}
+            model["metadata"]["labels"] = {ROLLOUT_ORDER: "first"}
 
     def state(self) -> FleetState:
         views = []
@@ -492,7 +562,7 @@ class Members:
 
 
 def test_models_are_prepared_and_rolled_out_one_after_the_other() -> None:
-    fleet = Members(4, m2="first").upgraded()
+    fleet = Members(4, first="m2").upgraded()
     begun = []
     while moving := fleet.moving():
         assert fleet.running() == moving
@@ -516,6 +586,63 @@ def test_models_that_the_image_fails_keep_theirs_and_stop_the_others_until_anoth
         assert each.serving_images() == {CPU_IMAGE}
     fleet.upgraded(NEWER)
     assert fleet.moving() == fleet.running() == ["m0", "m1"]
+
+
+def halted(limit: int) -> Members:
+    """Return a fleet of which two models' canaries, as many as it allows, were rejected with the new image."""
+    fleet = Members(4, rollout=CANARY, replicas=2).upgraded()
+    for name in ("m0", "m1"):
+        reject_canary(fleet.members[name].job_succeeds(MOVED))
+        fleet.settle()
+    assert fleet.states() == ["Kept", "Kept", "Waiting", "Waiting"]
+    fleet.config = replace(fleet.config, limit=limit)
+    return fleet
+
+
+def promote(member: Member) -> Member:
+    member.annotate(PROMOTE, member.record["revision"])
+    return member
+
+
+def test_a_promotion_moves_this_model_only_and_the_others_once_it_has_moved() -> None:
+    fleet = halted(limit=2)
+    retried = promote(fleet.members["m1"])
+    assert fleet.settle().states() == ["Kept", "Moving", "Waiting", "Waiting"]
+    assert (fleet.state().failures, fleet.state().halt) == (2, Halt.TOO_MANY_FAILURES)
+    retried.all_available()
+    assert fleet.settle().states() == ["Kept", "Moved", "Moving", "Moving"]
+    assert "retried" not in retried.record
+    assert (fleet.state().failures, fleet.state().halt) == (1, None)
+
+
+def test_a_promotion_that_fails_again_has_no_other_begin() -> None:
+    fleet = halted(limit=2)
+    retried = promote(fleet.members["m1"])
+    fleet.settle()
+    retried.annotate(ROLLBACK, retried.status["target"]["revision"])
+    assert fleet.settle().states() == ["Kept", "Kept", "Waiting", "Waiting"]
+    assert "retried" not in retried.record
+
+
+def test_a_promotion_says_what_it_waits_for() -> None:
+    fleet = halted(limit=1)
+    promote(fleet.members["m0"])
+    fleet.settle()
+    waiting = promote(fleet.members["m1"])
+    assert fleet.settle().states() == ["Moving", "Waiting", "Waiting", "Waiting"]
+    assert waiting.state() == ("Waiting", "FleetLimit")
+    assert fleet.members["m2"].state() == ("Waiting", "")
+    waiting.config = replace(waiting.config, fleet=replace(fleet.config, paused=True))
+    assert waiting.settle().state() == ("Waiting", "FleetPaused")
+
+
+def test_another_spec_of_a_model_that_failed_has_no_other_begin() -> None:
+    fleet = halted(limit=2)
+    edited = fleet.members["m0"].edit(source=OTHER)
+    assert fleet.settle().states() == ["Waiting", "Kept", "Waiting", "Waiting"]
+    edited.job_succeeds(published("d" * 64)).canary_available().later(seconds=61).all_available()
+    assert fleet.settle().states() == ["Moving", "Kept", "Waiting", "Waiting"]
+    assert fleet.state().halt is Halt.TOO_MANY_FAILURES
 
 
 def test_a_paused_model_hands_its_turn_on_and_takes_it_back() -> None:

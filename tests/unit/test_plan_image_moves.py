@@ -1,5 +1,6 @@
 """One model and new runtime images: what it is planned with, when it moves, and when it keeps its own."""
 
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -143,6 +144,11 @@ def test_a_spec_that_fails_with_both_is_no_failure_of_the_new_image() -> None:
     member.moves().job_fails(Reason.OPSET_UNSUPPORTED)
     assert member.state() == ("Kept", "OpsetUnsupported")
     assert member.record["failsAnyway"]
+    assert failures_of_images(member) == 0
+    member.turn = False
+    member.edit(source=OTHER).job_succeeds(SECOND).all_available()
+    assert member.state() == ("Waiting", "")
+    assert "retried" not in member.record, "another spec is tried for the first time"
 
 
 def test_what_the_new_image_cannot_prepare_keeps_its_own() -> None:
@@ -307,7 +313,11 @@ def test_what_is_kept_is_known_without_the_status(by_user: bool) -> None:
 
 
 def rejected_canary() -> Member:
-    member = with_a_canary()
+    return reject_canary(with_a_canary())
+
+
+def reject_canary(member: Member) -> Member:
+    """Have the canary with the new image fail its proofs."""
     member.canary_available()
     for pod in member.canary_pods():
         member.verdicts[pod["metadata"]["name"]] = verdict(
@@ -327,11 +337,50 @@ def test_a_user_promotes_what_was_rejected_with_the_new_image() -> None:
     assert member.serving_images() == {NEW}
 
 
-def test_a_promotion_waits_for_its_turn() -> None:
+@pytest.mark.parametrize(
+    ("fleet", "reason"),
+    [(FleetConfig(), "FleetLimit"), (FleetConfig(paused=True), "FleetPaused")],
+)
+def test_a_promotion_waits_for_its_turn(fleet: FleetConfig, reason: str) -> None:
+    member = rejected_canary()
+    member.turn, member.config = False, replace(member.config, fleet=fleet)
+    member.annotate(PROMOTE, member.record["revision"])
+    assert member.state() == ("Waiting", reason)
+    assert failures_of_images(member) == 1
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_is_promoted_is_a_failure_until_it_has_moved(lost: bool) -> None:
     member = rejected_canary()
     member.turn = False
     member.annotate(PROMOTE, member.record["revision"])
+    if lost:
+        member.status = {}
+        member.settle().job_succeeds()
+    assert failures_of_images(member) == 1
+    assert member.moves().state() == ("Moving", "")
+    assert failures_of_images(member) == 1
+    assert member.all_available().state() == ("Moved", "")
+    assert failures_of_images(member) == 0
+    assert "retried" not in member.record
+
+
+def test_what_is_promoted_and_fails_again_is_kept_again() -> None:
+    member = rejected_canary()
+    member.annotate(PROMOTE, member.record["revision"])
+    member.annotate(ROLLBACK, member.status["target"]["revision"])
+    assert member.state() == ("Kept", "RolledBackByUser")
+    assert "retried" not in member.record
+    assert failures_of_images(member) == 1
+
+
+def test_a_model_that_was_kept_is_no_failure_of_another_image() -> None:
+    member = rejected_canary()
+    member.turn = False
+    member.annotate(PROMOTE, member.record["revision"]).upgraded(NEWER)
     assert member.state() == ("Waiting", "")
+    assert "retried" not in member.record
+    assert failures_of_images(member) == 0
 
 
 @pytest.mark.parametrize("decision", ["of another revision", "that is rolled back as well"])

@@ -74,6 +74,8 @@ class StatusReason(StrEnum):
     PROMOTED = "Promoted"  # an Event: a new revision replaces the serving one, by what was compared
     IMAGE_KEPT = "ImageKept"  # an Event: the model does not run right with a new runtime image, and keeps its own
     FLEET_STOPPED = "FleetStopped"  # an Event: too many models do not run right with a new image
+    FLEET_LIMIT = "FleetLimit"  # as many models as fleet.limit move to new runtime images
+    FLEET_PAUSED = "FleetPaused"  # fleet.paused is true
     REFRESHED = "Refreshed"  # an Event: a refresh of the source has finished
     EDIT_UNDONE = "EditUndone"  # an Event: somebody's edit of an object was reverted
     GATEWAY_API_MISSING = (

@@ -378,7 +378,7 @@ class RuntimeImages(ApiModel):
     """With Moving, hash of the spec that is rolled out with the current images; empty: it is not. With Kept, hash of the spec that does not run right."""
 
     reason: Annotated[str, Field(max_length=1024)] = ""
-    """With Waiting and Kept, why, as one word for programs; empty: it waits for its turn. With Moving, Suspended while its user pauses it."""
+    """With Waiting and Kept, why, as one word for programs; empty: it waits for its turn; FleetLimit or FleetPaused: a model that is tried again does. With Moving, Suspended while its user pauses it."""
 
     message: Annotated[str, Field(max_length=32768)] = ""
     """The same as a sentence for people."""
@@ -387,7 +387,10 @@ class RuntimeImages(ApiModel):
     """With Kept, short hash of the revision that was rejected or is held: `enginewright promote` or rollout.allowSignatureChange allow it; empty: none was."""
 
     fails_anyway: bool = False
-    """With Kept: whether this spec had not been rolled out with the current images either, so that it is no failure of the new ones."""
+    """With Kept, and while it is tried again: whether this spec had not been rolled out with the current images either, so that it is no failure of the new ones."""
+
+    retried: bool = False
+    """With Waiting and Moving: it was Kept, and is tried again with the same images. Until it has Moved it counts as a failure."""
 
 
 class ModelSummary(ApiModel):

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from enginewright.api.conditions import StatusReason
 from enginewright.manifests.labels import ROLLOUT_ORDER
 from enginewright.observed.base import Json
 
 _RANKS: Final = {"first": 0, "last": 2}
+_TURNS: Final = frozenset({StatusReason.FLEET_LIMIT, StatusReason.FLEET_PAUSED})
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,8 @@ class MoveView:
     target: Mapping[str, str]  # images that the state below is about; empty: it has those
     state: str  # Moved, Moving, Waiting or Kept
     reason: str  # why it does not go on, whoever's turn it is; empty: nothing but its turn
-    fails_anyway: bool  # with Kept: its spec was not rolled out before either
+    fails_anyway: bool  # with Kept or `retried`: its spec was not rolled out before either
+    retried: bool = False  # it was Kept, and is tried again with the same images
 
 
 def move_view(obj: Json) -> MoveView | None:
@@ -33,6 +36,7 @@ def move_view(obj: Json) -> MoveView | None:
     if not images or metadata.get("deletionTimestamp"):
         return None
     order = (metadata.get("labels") or {}).get(ROLLOUT_ORDER, "")
+    reason = str(images.get("reason", ""))
     return MoveView(
         namespace=metadata["namespace"],
         name=metadata["name"],
@@ -40,8 +44,9 @@ def move_view(obj: Json) -> MoveView | None:
         current=_by_variant(images.get("current") or ()),
         target=_by_variant(images.get("target") or ()),
         state=str(images.get("state", "")),
-        reason=str(images.get("reason", "")),
+        reason="" if reason in _TURNS else reason,
         fails_anyway=bool(images.get("failsAnyway")),
+        retried=bool(images.get("retried")),
     )
 
 

@@ -3,6 +3,9 @@
 Those that move, and the first of those that wait for their turn, up to the limit. One that its user pauses
 hands its turn on, and takes it back when it goes on. A model whose label
 `enginewright.dev/rollout-order` is `first` moves before all others, one with `last` after them.
+
+A model that failed and is tried again stays a failure until it has moved, so that a retry of one model does
+not have others begin. It moves itself, whatever failures there are: they protect models that were not tried.
 """
 
 from collections import Counter
@@ -31,7 +34,7 @@ class FleetState:
 
     models: Mapping[MoveState, int]  # how many are in each state
     permitted: frozenset[ModelName] = frozenset()  # to begin
-    failures: int = 0  # models that keep their images because of the new ones
+    failures: int = 0  # models that the new images have failed, those that are tried again included
     halt: Halt | None = None
 
 
@@ -57,9 +60,7 @@ def fleet_state(
         if (move.state == MoveState.MOVING and not _is_held(move, images))
         or (state is MoveState.WAITING and name in granted)
     }
-    failures = sum(
-        state is MoveState.KEPT and not move.fails_anyway for move, state in states.values()
-    )
+    failures = sum(_is_failure(move, state, images) for move, state in states.values())
     halt = Halt.PAUSED if config.paused else None
     if failures >= config.max_failures:
         halt = halt or Halt.TOO_MANY_FAILURES
@@ -70,15 +71,14 @@ def fleet_state(
     ]
     # the next rank begins when no model of this one moves or may move
     rank = min((each.rank for each in (*waiting, *(states[name][0] for name in moving))), default=0)
-    ready = sorted(
-        (each.namespace, each.name)
-        for each in waiting
-        if each.rank == rank and _target(each, images) == each.target
-    )
-    free = 0 if halt else max(0, config.limit - len(moving))
+    ready = [each for each in waiting if _target(each, images) == each.target]
+    again = [] if halt is Halt.PAUSED else [each for each in ready if each.retried]
+    others = [] if halt else [each for each in ready if each.rank == rank and not each.retried]
+    turns = [*_by_name(again), *_by_name(others)]
+    free = max(0, config.limit - len(moving))
     return FleetState(
         models=Counter(state for _, state in states.values()),
-        permitted=frozenset({*granted, *ready[:free]}),
+        permitted=frozenset({*granted, *turns[:free]}),
         failures=failures,
         halt=halt,
     )
@@ -89,6 +89,16 @@ def _state(move: MoveView, images: Mapping[str, str]) -> MoveState:
     if not target:
         return MoveState.MOVED
     return MoveState(move.state) if target == move.target else MoveState.WAITING
+
+
+def _is_failure(move: MoveView, state: MoveState, images: Mapping[str, str]) -> bool:
+    """Return whether these images have failed the model, and it has not moved since."""
+    again = move.retried and state is not MoveState.MOVED and _target(move, images) == move.target
+    return (state is MoveState.KEPT or again) and not move.fails_anyway
+
+
+def _by_name(moves: Iterable[MoveView]) -> list[ModelName]:
+    return sorted((each.namespace, each.name) for each in moves)
 
 
 def _is_held(move: MoveView, images: Mapping[str, str]) -> bool:

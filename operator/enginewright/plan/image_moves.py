@@ -84,12 +84,29 @@ class ImageMove:
         )
         if not target:
             return record
+        if target == self.target:
+            record = self._again(record)
         if why := self._failed_since(state, target):
             return self._kept(record, why, fails_anyway=False)
         if self.state is MoveState.MOVING and target == self.target:
             return self._moving(record, state, rejected)
         still = self.state is MoveState.KEPT and target == self.target
         return (self._still_kept(record) if still else None) or self._waiting(record, state)
+
+    def _again(self, record: RuntimeImages) -> RuntimeImages:
+        """Return the record; of a model that was kept and is tried again, with that."""
+        facts, known = self.configured, self.configured.model.status.images
+        if known is None:
+            begins = any(rejections_of_images(facts, self.target.values()))
+            return record.model_copy(update={"retried": begins})
+        if _by_variant(known.target) != self.target:
+            return record
+        # a spec that did not serve anyway is tried for the first time once another one does
+        kept = known.state is MoveState.KEPT and self.state is not MoveState.KEPT
+        begins = kept and (not known.fails_anyway or _is_allowed(facts, known))
+        if not (known.retried or begins):
+            return record
+        return record.model_copy(update={"retried": True, "fails_anyway": known.fails_anyway})
 
     def _still_kept(self, record: RuntimeImages) -> RuntimeImages | None:
         """Return the record of a model that has kept its images until now; None: nothing says why."""
@@ -131,6 +148,7 @@ class ImageMove:
                 "message": why.message,
                 "revision": why.revision,
                 "fails_anyway": fails_anyway,
+                "retried": False,
             }
         )
 
@@ -171,7 +189,8 @@ class ImageMove:
         if why := self._why_not(record, state):
             return _waits(record, why)
         if not self.configured.may_move:
-            return _waits(record, _Why("", ""))
+            turn = _turn(self.configured) if record.retried else _Why("", "")
+            return _waits(record, turn)
         serves = spec_hash(self.configured.model.spec) if _is_rolled_out(state) else ""
         return record.model_copy(update={"state": MoveState.MOVING, "spec_hash": serves})
 
@@ -228,6 +247,15 @@ def _rejection(facts: Facts, target: Mapping[str, str]) -> RolloutFailure | None
 def _is_promoted(facts: Facts, revision: str) -> bool:
     insists = facts.model.metadata.annotations.get(PROMOTE) == revision
     return insists and rejection_by_user(facts, revision) is None
+
+
+def _turn(facts: Facts) -> _Why:
+    """Return why a model that a user has tried again does not begin."""
+    fleet = facts.config.fleet
+    if fleet.paused:
+        return _Why(StatusReason.FLEET_PAUSED, "fleet.paused of the chart's values is true")
+    message = f"no more than {fleet.limit} models move at the same time (fleet.limit)"
+    return _Why(StatusReason.FLEET_LIMIT, message)
 
 
 def _is_allowed(facts: Facts, kept: RuntimeImages) -> bool:
