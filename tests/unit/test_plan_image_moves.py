@@ -313,19 +313,48 @@ def test_what_is_kept_is_known_without_the_status(by_user: bool) -> None:
 
 
 def rejected_canary() -> Member:
-    return reject_canary(with_a_canary())
+    member = reject_canary(with_a_canary())
+    assert member.state() == ("Kept", "ParityFailed")
+    return member
 
 
 def reject_canary(member: Member) -> Member:
-    """Have the canary with the new image fail its proofs."""
+    """Have the canary fail its proofs."""
     member.canary_available()
     for pod in member.canary_pods():
         member.verdicts[pod["metadata"]["name"]] = verdict(
             failed={Check.GOLDEN: Reason.PARITY_FAILED}
         )
-    member.settle()
+    return member.settle()
+
+
+def test_that_a_spec_fails_with_both_images_is_known_without_the_status() -> None:
+    member = Member(rollout=CANARY, replicas=2).upgraded()
+    reject_canary(member.edit(source=OTHER).job_succeeds(SECOND))
+    member.moves()
+    reject_canary(member.job_succeeds(published("e" * 64)))
     assert member.state() == ("Kept", "ParityFailed")
-    return member
+    assert member.record["failsAnyway"]
+    revision = member.record["revision"]
+    member.jobs_are_cleaned_away().status = {}
+    for event in (member.operator_restarts, lambda: member.job_succeeds(SECOND)):
+        event()
+        assert (member.state(), member.record["revision"]) == (("Kept", "ParityFailed"), revision)
+        assert member.record["failsAnyway"]
+        assert failures_of_images(member) == 0
+    member.turn = False
+    member.annotate(PROMOTE, revision).status = {}
+    member.settle()
+    assert member.record["retried"]
+    assert (member.record["failsAnyway"], failures_of_images(member)) == (True, 0)
+
+
+def test_a_failure_after_the_promotion_counts_without_the_status() -> None:
+    member, _, new = fails_after_the_promotion()
+    member.status = {}
+    member.settle()
+    assert (member.state(), member.record["revision"]) == (("Kept", "ParityFailed"), new)
+    assert failures_of_images(member) == 1
 
 
 def test_a_user_promotes_what_was_rejected_with_the_new_image() -> None:

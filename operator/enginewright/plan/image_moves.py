@@ -22,7 +22,13 @@ from enginewright.contract.images import VARIANTS
 from enginewright.manifests.labels import PROMOTE
 from enginewright.manifests.snapshot import Snapshot
 from enginewright.plan.conditions import ModelState
-from enginewright.plan.outcomes import recorded_rejection, rejection_by_user, rejections_of_images
+from enginewright.plan.outcomes import (
+    recorded_rejection,
+    rejection_by_user,
+    rejections_of_images,
+    served_for_spec,
+)
+from enginewright.plan.regression import STAGE
 from enginewright.plan.replicas import asks_for_pods
 from enginewright.plan.resolve import Target, resolve
 from enginewright.plan.served import served_before
@@ -97,8 +103,10 @@ class ImageMove:
         """Return the record; of a model that was kept and is tried again, with that."""
         facts, known = self.configured, self.configured.model.status.images
         if known is None:
-            begins = any(rejections_of_images(facts, self.target.values()))
-            return record.model_copy(update={"retried": begins})
+            failed = next(rejections_of_images(facts, self.target.values()), None)
+            fails_anyway = failed is not None and not _has_served(facts, failed)
+            update = {"retried": failed is not None, "fails_anyway": fails_anyway}
+            return record.model_copy(update=update)
         if _by_variant(known.target) != self.target:
             return record
         # a spec that did not serve anyway is tried for the first time once another one does
@@ -113,9 +121,10 @@ class ImageMove:
         if known := self.configured.model.status.images:
             return known.model_copy(update={"image": record.image})
         rejection = _rejection(self.configured, self.target)
-        return (
-            self._kept(record, _of_rejection(rejection), fails_anyway=False) if rejection else None
-        )
+        if rejection is None:
+            return None
+        fails_anyway = not _has_served(self.configured, rejection)
+        return self._kept(record, _of_rejection(rejection), fails_anyway=fails_anyway)
 
     def _moving(
         self, record: RuntimeImages, state: ModelState, rejected: Iterable[RejectedBackend]
@@ -242,6 +251,13 @@ def _rejection(facts: Facts, target: Mapping[str, str]) -> RolloutFailure | None
         if not _is_promoted(facts, each.revision):
             return each
     return None
+
+
+def _has_served(facts: Facts, rejection: RolloutFailure) -> bool:
+    """Return whether the current spec has served: with the images before, or with those that were rejected."""
+    before = served_before(facts)
+    with_current = before is not None and served_for_spec(facts, before.last_complete)
+    return with_current or rejection.stage == STAGE
 
 
 def _is_promoted(facts: Facts, revision: str) -> bool:

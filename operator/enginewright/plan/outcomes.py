@@ -71,6 +71,16 @@ def promoted(revisions: Iterable[RevisionView]) -> list[str]:
     return [revision for _, _, revision in sorted(found, reverse=True)]
 
 
+def served_for_spec(facts: Facts, revision: str) -> bool:
+    """Return whether a revision has served with all its pods when the current spec was the last that requested it."""
+    outcome = _outcomes(facts).get(revision)
+    return (
+        outcome is not None
+        and outcome.state == "Promoted"
+        and outcome.spec_hash == spec_hash(facts.model.spec)
+    )
+
+
 def was_proven(facts: Facts, revision: str) -> bool:
     """Return whether a revision has served with all its pods until recently."""
     outcome = _outcomes(facts).get(revision)
