@@ -170,3 +170,62 @@ def test_a_return_to_a_revision_that_was_promoted_before_may_fail() -> None:
     assert world.status["active"]["revision"] == active
     world.new_pod_fails(Reason.BACKEND_CRASHED)
     assert carried(world) == {active}
+
+
+def returning(strategy: str = "Surge") -> World:
+    """Return a model whose spec asks for a revision again that was promoted before, too long ago to skip the analysis."""
+    world = updated(served(strategy))
+    if strategy == "Surge":
+        world.canary_available().later(seconds=61)
+    return world.all_available().later(hours=30).edit(source=FIRST)
+
+
+def test_a_return_without_ready_pods_is_verified_again() -> None:
+    world = returning().all_available().canary_available()
+    active, wanted = world.status["active"]["revision"], world.status["revision"]
+    assert (active != wanted, phase(world)) == (True, "Analyzing")
+    loses_its_status(without_pods(world))
+    assert (phase(world), carried(world)) == ("Verifying", {active})
+    assert world.status["active"]["revision"] == active
+    world.all_available().canary_available().later(seconds=61)
+    assert world.all_available().status["active"]["revision"] == wanted
+
+
+@pytest.mark.parametrize("strategy", ["Surge", "Recreate"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_promotion_of_a_return_goes_on_without_ready_pods(strategy: str, fails: bool) -> None:
+    world = promoting_a_return(strategy)
+    active, wanted = world.status["active"]["revision"], world.status["revision"]
+    loses_its_status(without_pods(world))
+    assert (phase(world), carried(world)) == ("Promoting", {wanted})
+    assert world.status["active"]["revision"] == active, "it has not served with all its pods"
+    if not fails:
+        assert world.all_available().status["active"]["revision"] == wanted
+        return
+    world.rolling(available=0).new_pod_fails(Reason.BACKEND_CRASHED)
+    assert carried(world) == {active}
+    loses_its_status(without_pods(world))
+    assert carried(world) == {active}, "it stays rejected"
+    assert not world.canaries()
+    assert world.all_available().conditions()["RolledBack"] == ("True", "BackendCrashed")
+    assert world.status["active"]["revision"] == active
+
+
+def promoting_a_return(strategy: str) -> World:
+    world = returning(strategy)
+    if strategy == "Surge":
+        world.all_available().canary_available().later(seconds=61)
+    world.observed(availableReplicas=0)
+    assert phase(world) == "Promoting"
+    return world
+
+
+def test_a_revision_that_was_returned_to_is_active_without_ready_pods() -> None:
+    world = promoting_a_return("Surge").all_available()
+    first = world.status["active"]["revision"]
+    world.later(hours=30).edit(source={"uri": "https://models.example/third.onnx"})
+    world.job_succeeds(published(sha256_text("third"), sha256_text("3")))
+    assert phase(world) == "Verifying"
+    loses_its_status(without_pods(world))
+    assert (phase(world), carried(world)) == ("Verifying", {first})
+    assert world.status["active"]["revision"] == first

@@ -14,6 +14,7 @@ from enginewright.plan.spec_hash import spec_hash
 from enginewright.plan.types import Facts, MetadataIntent
 
 PROVEN_WINDOW: Final = timedelta(hours=24)  # after a revision has served
+_BEFORE: Final = timedelta(seconds=1)  # by which a revision ends before the next one is active
 
 
 def recorded_rejection(facts: Facts, revision: str) -> RolloutFailure | None:
@@ -124,11 +125,13 @@ def outcomes(
                     spec_hash=hashed,
                 )
         elif each.revision == active:
-            new = _of_active(known, now, hashed if wanted == active else "")
+            requested_by = hashed if wanted == active else ""
+            new = _of_active(known, now, requested_by, begins=before not in ("", active))
         elif each.revision == before:  # it has served until now
             if state != "Rejected":  # else it is replaced because it failed
                 requested_by = known.spec_hash if known else ""
-                new = RevisionOutcome(state="Promoted", at=now, spec_hash=requested_by)
+                until = now - _BEFORE
+                new = RevisionOutcome(state="Promoted", at=until, spec_hash=requested_by)
         elif (
             known
             and state == "Rejected"
@@ -141,13 +144,19 @@ def outcomes(
 
 
 def _of_active(
-    known: RevisionOutcome | None, now: datetime, requested_by: str
+    known: RevisionOutcome | None, now: datetime, requested_by: str, *, begins: bool
 ) -> RevisionOutcome | None:
-    """Return the outcome of the active revision; `requested_by` is the hash of the spec if that requests it."""
+    """Return the outcome of the active revision.
+
+    `requested_by` is the hash of the spec if that requests it. `begins`: another one was active until now,
+    so that also of revisions that are active again, the latest is the active one.
+    """
     if known and known.state == "Rejected" and not requested_by:
         return known  # while it served; it is not until it is rolled out again
     if known is None or known.state != "Promoted":
         known = RevisionOutcome(state="Promoted", at=now)
+    elif begins:
+        known = known.model_copy(update={"at": now})
     return known.model_copy(update={"spec_hash": requested_by}) if requested_by else known
 
 

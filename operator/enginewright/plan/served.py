@@ -68,16 +68,16 @@ def ready_revisions(pods: Iterable[PodView]) -> set[str]:
 
 
 def _recovered(facts: Facts) -> ServingState | None:
-    """Return the revision that was promoted last, of those whose pods serve.
+    """Return the revision that was promoted last, of those whose pods serve; of all, if no pods serve.
 
-    Those that no Deployment has any more are being replaced, and come first. If no pods serve, it is
-    one that a Deployment has, or another if they all have one that was never promoted.
+    Those that no Deployment has any more are being replaced, and come first. What a Deployment has is no
+    evidence: a revision that served earlier may be returning, and has not served with all its pods yet.
     """
     known = {each.revision: each.kept for each in facts.revisions if each.kept}
     names = [name for name in promoted(facts.revisions) if name in known]
     carried = {each.revision for each in facts.deployments}
     ready = ready_revisions(pod for pod in facts.pods if pod.label(TRACK) != CANARY)
-    for there in (ready - carried, ready, carried, set(names)):
+    for there in (ready - carried, ready, set(names)):
         for name in names:
             if name in there:
                 return _state(known[name])
