@@ -5,6 +5,7 @@ from typing import Any, Final
 import pytest
 from enginewright.analysis.result import AnalysisResult
 from enginewright.analysis.shares import Share, compare_shares, exceeds
+from enginewright.analysis.window import periods_of
 from enginewright.contract.measurements import Counts, Measurements
 from enginewright.contract.reasons import Reason
 
@@ -181,10 +182,62 @@ def test_what_fails_after_serving_pods_were_replaced_is_found() -> None:
     assert reasons(compared(replaced, canary)) == [Reason.TOO_MANY_ERRORS]
 
 
+def begun(minutes: float, **codes: int) -> Measurements:
+    """Return a pod that started after the others, and has answered these."""
+    answers = {code.removeprefix("c"): count for code, count in codes.items()}
+    return since(START + 60 * minutes, responses=answers)
+
+
 def test_a_serving_pod_that_is_added_or_replaced_beside_others_begins_no_other_time() -> None:
     added = since(START + 1800, responses={"200": 30_000}, golden_ok=30)
     found = compare_shares([through_an_incident(1000), added], [through_an_incident(100)], limits())
     assert (found.figures[0].stable_samples, found.figures[0].canary_samples) == (90_000, 6000)
+
+
+@pytest.mark.parametrize("added", [1, 3, 10])
+def test_an_incident_of_both_before_serving_pods_were_replaced_fails_nothing(added: int) -> None:
+    stable = [through_an_incident(1000), *(begun(30 + n, c200=30_000) for n in range(added))]
+    sums = (
+        sum(pod.responses.get("500", 0) for pod in stable),
+        sum(sum(pod.responses.values()) for pod in stable),
+    )
+    assert exceeds([(Share(*sums), Share(1000, 60_000))], SHARE), "the sums alone would fail it"
+    assert reasons(compare_shares(stable, [through_an_incident(1000)], limits())) == []
+
+
+def test_an_incident_of_both_after_a_step_has_added_pods_fails_nothing() -> None:
+    def through_a_late_one() -> Measurements:
+        moments = [counts(60.0 * n, responses={"200": 1000 * n}) for n in range(51)]
+        return since(START, *moments, responses={"200": 59_000, "500": 1000})
+
+    step = begun(50, c200=9000, c500=1000)
+    arms = [through_a_late_one()] * 2, [through_a_late_one(), step]
+    assert exceeds([(Share(2000, 120_000), Share(2000, 70_000))], SHARE)
+    assert reasons(compare_shares(*arms, limits())) == []
+
+
+def test_errors_of_the_new_revision_are_found_although_pods_were_replaced() -> None:
+    moments = [counts(60.0 * n, responses={"200": 100 * n}) for n in range(61)]
+    stable = [since(START, *moments, responses={"200": 6000}), begun(30, c200=3000)]
+    errs = [counts(60.0 * n, responses={"200": 95 * n, "500": 5 * n}) for n in range(61)]
+    always = since(START, *errs, responses={"200": 5700, "500": 300})
+    assert reasons(compare_shares(stable, [always], limits())) == [Reason.TOO_MANY_ERRORS]
+    healthy = since(START, *moments, responses={"200": 6000})
+    bad_pod = begun(50, c200=900, c500=100)
+    assert reasons(compare_shares(stable, [healthy, bad_pod], limits())) == [Reason.TOO_MANY_ERRORS]
+
+
+@pytest.mark.parametrize(
+    ("moments", "begins"),
+    [([0, 5, 15, 25, 40], [0, 10, 20, 30]), ([0, 25, 40], [0, 10, 30]), ([35], [0])],
+)
+def test_a_period_of_which_a_pod_has_no_counts_is_part_of_the_next(
+    moments: list[float], begins: list[float]
+) -> None:
+    first = since(START, *(counts(at) for at in moments))
+    others = [since(START + at, *map(counts, range(at, 40, 2))) for at in (10, 20, 30)]
+    found = periods_of([first], [pod(), *others])
+    assert [each - START for each in found] == begins
 
 
 def test_counts_that_go_back_are_none() -> None:
@@ -227,7 +280,7 @@ def test_false_failures_over_all_looks_are_rare() -> None:
         for count in range(1, 3001):
             error = random.random() < 0.004
             errors += error
-            if error and exceeds(Share(12, 3000), Share(errors, count), SHARE):
+            if error and exceeds([(Share(12, 3000), Share(errors, count))], SHARE):
                 failed += 1
                 break
     assert failed <= 2
@@ -238,7 +291,7 @@ def test_an_excess_of_errors_is_found() -> None:
     for seed in range(200):
         random = seeded(seed)
         errors = sum(random.random() < 0.03 for _ in range(500))
-        found += exceeds(Share(5, 5000), Share(errors, 500), SHARE)
+        found += exceeds([(Share(5, 5000), Share(errors, 500))], SHARE)
     assert found >= 190
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 from enginewright.contract.keys import sha256_text
-from enginewright.contract.measurements import Measurements
+from enginewright.contract.measurements import Counts, Measurements
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Published
 from enginewright.contract.signature import PublishedSignature, TensorText
@@ -158,6 +158,30 @@ def test_a_pod_that_replaces_a_canary_is_verified_again() -> None:
     world.canary_available()
     assert components(world) == [SERVE]
     assert phase(world) == "Analyzing", "the hold counts from when its pods were ready"
+    assert phase(world.later(seconds=61)) == "Promoting"
+
+
+def test_a_serving_pod_that_is_replaced_during_the_analysis_neither_fails_nor_stops_it() -> None:
+    world = analysing()
+    (canary,) = world.canary_pods()
+    deployment = world.serving_deployments()[0]["metadata"]["name"]
+    begin = world.now.timestamp() - 4000
+    # of both revisions, before the pod was replaced
+    incident = tuple(
+        Counts(at=begin + 40 * n, responses={"200": 180 * n, "500": min(20 * n, 500)})
+        for n in range(100)
+    )
+    through_it: Json = {"counts": incident, "responses": {"200": 18_000, "500": 500}}
+    world.measures(f"{deployment}-00000", **through_it)
+    world.measures(canary["metadata"]["name"], **through_it)
+    world.remove("Pod", f"{deployment}-00001")
+    world.serving_pod(deployment, index=7, ready=True)
+    del world.measurements[f"{deployment}-00001"]
+    started = world.now.timestamp() - 1000
+    world.measures(f"{deployment}-00007", since=started, responses={"200": 30_000})
+    world.settle()
+    assert world.conditions()["RolledBack"][0] == "False"
+    assert phase(world) == "Analyzing"
     assert phase(world.later(seconds=61)) == "Promoting"
 
 

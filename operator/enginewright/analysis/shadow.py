@@ -61,7 +61,7 @@ def _refused(
         ),
     ):
         ours, theirs = Share(part, compared + part), Share(0, compared + part)
-        fails = exceeds(theirs, ours, excess)
+        fails = exceeds([(theirs, ours)], excess)
         figure = share_figure(name, theirs, ours, excess, "failed" if fails else "passed")
         cause = f"{name}: {ours.part} of {ours.whole} that the serving revision has answered"
         yield figure, Finding(reason=reason, cause=cause) if fails else None

@@ -8,6 +8,10 @@ often it is looked at (Ville's inequality; Ramdas, Gruenwald, Vovk and Shafer, S
 share is taken at the upper end of its 95% interval, so that nothing fails against a revision that has
 hardly answered itself (Wilson, Journal of the American Statistical Association 22, 1927).
 
+While pods start and end, an excess must show in the sums and also period by period, where the same pods have
+counted: sums alone weigh an incident of both revisions by how many of the present pods have lived through it,
+and periods alone can put it into different ones, as counts of the past are kept for few moments.
+
 Requests that the server did not run, for it was busy, stopping or not ready, say nothing about the model.
 """
 
@@ -17,7 +21,7 @@ from math import lgamma, log, log1p, sqrt
 from typing import Final
 
 from enginewright.analysis.result import AnalysisLimits, AnalysisResult, Figure, State
-from enginewright.analysis.window import counted, start_of
+from enginewright.analysis.window import counted, counted_in_periods, periods_of
 from enginewright.contract.measurements import Counts, Measurements
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding
@@ -51,23 +55,38 @@ class Share:
         return min(1.0, (self.part + z2 / 2 + spread) / (self.whole + z2))
 
 
-def exceeds(stable: Share, canary: Share, excess: float) -> bool:
-    """Return whether the share of `canary` exceeds that of `stable` by more than `excess`."""
-    allowed = stable.upper + excess
-    if canary.part < max(_LEAST, allowed * canary.whole) or allowed >= 1:
+def exceeds(periods: Sequence[tuple[Share, Share]], excess: float) -> bool:
+    """Return whether the new revision's share exceeds the serving one's by more than `excess`.
+
+    Each period has the shares of the serving revision and of the new one. In each of them the new
+    revision may have any share up to the one that is allowed there.
+    """
+    allowed = [(min(1.0, stable.upper + excess), canary) for stable, canary in periods]
+    known = [(most, canary) for most, canary in allowed if most < 1 and canary.whole]
+    part = sum(canary.part for _, canary in known)
+    rest = sum(canary.whole for _, canary in known) - part
+    if part < max(_LEAST, sum(most * canary.whole for most, canary in known)):
         return False
-    rest = canary.whole - canary.part
-    averaged = lgamma(canary.part + 1) + lgamma(rest + 1) - lgamma(canary.whole + 2)
-    largest = canary.part * log(allowed) + rest * log1p(-allowed)
+    averaged = lgamma(part + 1) + lgamma(rest + 1) - lgamma(part + rest + 2)
+    largest = sum(_log_likelihood(canary, most) for most, canary in known)
     return averaged - largest > -log(_FALSE_FAILURES)
+
+
+def _log_likelihood(found: Share, most: float) -> float:
+    """Return the largest logarithm of the likelihood of a share of at most `most`, below 1."""
+    share = min(most, found.part / found.whole)
+    rest = found.whole - found.part
+    return (found.part * log(share) if found.part else 0.0) + rest * log1p(-share)
 
 
 def compare_shares(
     stable: Sequence[Measurements], canary: Sequence[Measurements], limits: AnalysisLimits
 ) -> AnalysisResult:
     """Compare errors, rejected requests and golden inferences since both revisions have a pod."""
-    start = start_of(stable, canary)
+    begins = periods_of(stable, canary)
+    start = begins[0]
     arms = [[counted(pod, start) for pod in pods] for pods in (stable, canary)]
+    periods = [_by_period(pods, begins) for pods in (stable, canary)]
     figures: list[Figure] = []
     findings: list[Finding] = []
     for name, reason, excess, share in (
@@ -84,7 +103,8 @@ def compare_shares(
         theirs, ours = map(share, arms)
         # one wrong golden inference is one too many, unless the serving revision has them too
         wrong = reason is Reason.PARITY_FAILED and ours.part > 0 and theirs.part == 0
-        failed = wrong or exceeds(theirs, ours, excess)
+        by_period = [(share(one), share(other)) for one, other in zip(*periods, strict=True)]
+        failed = wrong or (exceeds([(theirs, ours)], excess) and exceeds(by_period, excess))
         figures.append(share_figure(name, theirs, ours, excess, "failed" if failed else "passed"))
         if failed:
             cause = f"{name}: {_of(ours)} of the new revision, {_of(theirs)} of the serving one"
@@ -94,6 +114,12 @@ def compare_shares(
     return AnalysisResult(
         "failed" if findings else "passed", tuple(findings), figures=tuple(figures)
     )
+
+
+def _by_period(pods: Sequence[Measurements], begins: Sequence[float]) -> list[tuple[Counts, ...]]:
+    """Return what the pods have counted in each period."""
+    found = [counted_in_periods(pod, begins) for pod in pods]
+    return list(zip(*found, strict=True)) if found else [()] * len(begins)
 
 
 def _responses(hundreds: str) -> Callable[[Iterable[Counts]], Share]:
