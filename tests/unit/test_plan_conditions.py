@@ -12,7 +12,15 @@ from enginewright.contract.signature import PublishedSignature, TensorText
 from enginewright.contract.verdict import Check, FallbackVerdict
 from enginewright.manifests.labels import ROLLBACK
 
-from tests.support.plan_objects import CPU_IMAGE, MODEL, OTHER, SECOND, published, verdict
+from tests.support.plan_objects import (
+    CPU_IMAGE,
+    MODEL,
+    OTHER,
+    SECOND,
+    image_facts,
+    published,
+    verdict,
+)
 from tests.support.plan_world import World, serving
 from tests.support.simulation import NO_DEVICE, terminated
 
@@ -128,6 +136,16 @@ def artefact_gone() -> World:
     world.now = world.now.replace(hour=13)
     missing(world, 1)
     return world.new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
+
+
+def paused_move() -> World:
+    """Have a user pause a move to another image before its Job is created."""
+    world = serving()
+    world.turn = False
+    world.new_runtime_image(like=image_facts("cpu", "1.32.0"))
+    world.turn = True
+    world.pass_once()
+    return world.edit(rollout={"paused": True})
 
 
 def paused_update() -> World:
@@ -266,6 +284,7 @@ STATES: Final[dict[str, Callable[[], World]]] = {
     "update, rolled back by a user": rolled_back_by_user,
     "update, its signature breaks clients": breaks_clients,
     "paused, an update is held back": paused_update,
+    "paused, a move to another image starts no Job": paused_move,
     "paused, a canary stays as it is": lambda: analyzing().edit(rollout={**CANARY, "paused": True}),
     "paused, nothing to hold back": lambda: serving().edit(rollout={"paused": True}),
     "paused before anything served": lambda: (

@@ -395,7 +395,7 @@ class Rollout(ApiModel):
     """How long a rollout may go without a new available pod before it counts as failed, such as 10m; absent: 10m, or serving.startupTimeout if that is longer."""
 
     paused: bool = False
-    """Pauses rollouts: changes of the spec are prepared but not rolled out."""
+    """Pauses rollouts: changes of the spec are prepared but not rolled out. A move to another runtime image starts no Job."""
 
 
 class Batching(ApiModel):

@@ -209,6 +209,9 @@ class EngineReference(ApiModel):
     device_used: bool = False
     """Whether the build has since started on one of these nodes."""
 
+    suspended: bool = False
+    """Whether no Job is created for it until rollout.paused is false: it is part of a move to other runtime images."""
+
 
 class ServingClass(ApiModel):
     """One class of accelerator that serves."""

@@ -150,8 +150,8 @@ def _not_prepared(state: ModelState, serves: str) -> ReadyState | None:
         return ReadyState("False", outcome.failure.reason, message, stalled=True)
     if outcome is None or outcome.prepared is None:
         message = f"preparing the model: {outcome.message if outcome else 'starting'}{serves}"
-        waits_for = outcome.waits_for if outcome else ""
-        return ReadyState("False", waits_for or StatusReason.PREPARING, message)
+        reason = (outcome.waits_for if outcome else "") or StatusReason.PREPARING
+        return ReadyState("False", reason, message, stalled=reason == StatusReason.SUSPENDED)
     if state.engines and not state.engines.complete:
         return _engines_missing(state.engines, serves)
     return None
@@ -162,7 +162,8 @@ def _engines_missing(engines: Engines, serves: str) -> ReadyState:
         return ReadyState(
             "False", failure.reason, failure.sentence + serves, stalled=failure.lasting
         )
-    return ReadyState("False", engines.reason, engines.message + serves)
+    is_suspended = engines.reason == StatusReason.SUSPENDED
+    return ReadyState("False", engines.reason, engines.message + serves, stalled=is_suspended)
 
 
 def _complete(state: ModelState, progress: RolloutProgress) -> ReadyState:

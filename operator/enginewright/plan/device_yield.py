@@ -22,6 +22,7 @@ from enginewright.observed.pods import PodView, of_job
 from enginewright.plan import pods
 from enginewright.plan.classes import matching
 from enginewright.plan.engine_status import ready_condition
+from enginewright.plan.served import serving_keys
 from enginewright.plan.types import Facts
 
 # for the scheduler to use the device, once the pods have terminated
@@ -69,7 +70,10 @@ def without_yield(reference: EngineReference) -> EngineReference:
     """Return the reference without a yield in progress; an ineffective one stays recorded."""
     ineffective = "" if reference.freed_at else reference.freed_for_job
     return EngineReference(
-        class_name=reference.class_name, name=reference.name, freed_for_job=ineffective
+        class_name=reference.class_name,
+        name=reference.name,
+        freed_for_job=ineffective,
+        suspended=reference.suspended,
     )
 
 
@@ -92,17 +96,8 @@ def _may_yield(facts: Facts, engine: InferenceEngine) -> bool:
         rollout.strategy == "Recreate"
         and not rollout.paused
         and _is_building(engine)
-        and engine.spec.key not in _serving_keys(facts)
+        and engine.spec.key not in serving_keys(facts)
     )
-
-
-def _serving_keys(facts: Facts) -> set[str | None]:
-    """Return the keys of engines that new pods load: pods that yield for one could not start again."""
-    status = facts.model.status
-    known = (status.serving, status.applied)
-    names = {each.revision for each in known if each}
-    kept = [each.kept for each in facts.revisions if each.kept and each.revision in names]
-    return {one.engine_key for each in kept for one in each.snapshot.classes}
 
 
 def _nodes(facts: Facts, accelerator_class: str) -> tuple[str, ...]:

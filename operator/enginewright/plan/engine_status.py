@@ -31,6 +31,7 @@ _NORMAL: Final = frozenset(
         StatusReason.LOOKING_UP,
         StatusReason.QUEUED,
         StatusReason.NOT_REQUESTED,
+        StatusReason.SUSPENDED,
     }
 )  # reasons of Normal Events
 

@@ -153,6 +153,18 @@ def _not_requested(known: InferenceEngineStatus) -> EngineState:
     return EngineState(status, StatusReason.NOT_REQUESTED, message)
 
 
+def _is_suspended(facts: BuildFacts) -> bool:
+    """Return whether only models need it whose users have paused what it is built for."""
+    by_user = REQUESTED_BY not in facts.engine.metadata.annotations
+    return not by_user and all(each.suspended for each in facts.references)
+
+
+def _suspended(known: InferenceEngineStatus) -> EngineState:
+    status = known.model_copy(update=_NOT_RUNNING)
+    message = "spec.rollout.paused is true of all InferenceModels that need it"
+    return EngineState(status, StatusReason.SUSPENDED, message)
+
+
 def _build(engine: InferenceEngine, known: InferenceEngineStatus) -> Work[_Found]:
     seconds = engine.spec.build.timeout_seconds
     return Work(
@@ -198,6 +210,8 @@ def _built(
 def _start(
     facts: BuildFacts, known: InferenceEngineStatus, state: Start, *, lookup: bool
 ) -> EngineState:
+    if _is_suspended(facts):
+        return _suspended(known)
     engine = facts.engine
     name_of, job_of = (lookup_job_name, lookup_job) if lookup else (engine_job_name, engine_job)
     name = name_of(engine.metadata.name, known.build_hash, state.attempt)

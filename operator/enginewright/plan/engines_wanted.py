@@ -5,7 +5,7 @@ coverage is compared with the model's promise, so that a model whose nodes would
 before a pod starts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC
 from typing import Any, Final
@@ -36,6 +36,7 @@ from enginewright.plan.classes import device, matching
 from enginewright.plan.device_yield import engine_reference, seconds_left, without_yield
 from enginewright.plan.engine_coverage import EngineCoverage, promise_violation
 from enginewright.plan.engine_status import ready_condition
+from enginewright.plan.paused_moves import is_build_paused
 from enginewright.plan.resolve import Target
 from enginewright.plan.types import Facts, ObjectRef
 
@@ -95,7 +96,9 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
         spec = _spec(facts, target, prepared, each)
         name = engine_name(spec)
         existing = facts.engines.get(name)
-        references.append(engine_reference(facts, each, existing, name))
+        paused = is_build_paused(facts, spec.key)
+        reference = engine_reference(facts, each, existing, name)
+        references.append(reference.model_copy(update={"suspended": paused}))
         if existing is not None and _is_lost(facts, existing):
             delete.append(
                 ObjectRef(API_VERSION, InferenceEngine.kind, facts.model.metadata.namespace, name)
@@ -108,13 +111,11 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
             found.append(existing.status.engine)
             failure = failure or _judge(existing.status.engine, target.promise, each.metadata.name)
             continue
-        if existing is None or (_has_failed(existing) and _is_untried(existing, spec.build)):
-            apply.append(_engine(facts, spec))
-        elif _has_failed(existing):
+        if existing is not None and _has_failed(existing) and not _is_untried(existing, spec.build):
             failure = failure or _failed(existing, each.metadata.name)
-        elif _requested(facts, existing) and (edited := _edited(facts, existing, spec)):
-            apply.append(_engine(facts, edited))
-        reason, message = _progress(existing, each.metadata.name)
+        elif not paused and (wanted := _changed(facts, existing, spec)):
+            apply.append(_engine(facts, wanted))
+        reason, message = _progress(existing, each.metadata.name, paused=paused)
         if (left := seconds_left(facts, references[-1])) is not None:
             yielding[each.metadata.name] = left
             message = f"{message}; the pods of {each.metadata.name} yield the device (rollout.strategy: Recreate)"
@@ -126,7 +127,7 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
         keys=keys,
         references=tuple(references),
         complete=not waiting and failure is None,
-        reason=failure.reason if failure else (waiting[0][0] if waiting else StatusReason.BUILT),
+        reason=failure.reason if failure else _reason(waiting),
         message="; ".join(text for _, text in waiting),
         failure=failure,
         apply=tuple(apply),
@@ -134,6 +135,12 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
         facts=tuple(found),
         yielding=yielding,
     )
+
+
+def _reason(waiting: Sequence[tuple[str, str]]) -> str:
+    """Return the reason of the first engine that is waited for, of those that are not suspended if there are any."""
+    reasons = sorted((each for each, _ in waiting), key=lambda each: each == StatusReason.SUSPENDED)
+    return reasons[0] if reasons else StatusReason.BUILT
 
 
 def build_hash(build: EngineBuild) -> str:
@@ -200,6 +207,15 @@ def _requested(facts: Facts, existing: InferenceEngine) -> bool:
     return requester == facts.model.metadata.name or is_orphaned
 
 
+def _changed(
+    facts: Facts, existing: InferenceEngine | None, spec: InferenceEngineSpec
+) -> InferenceEngineSpec | None:
+    """Return the spec with which an engine that is not built is requested from now on; None: unchanged."""
+    if existing is None or _has_failed(existing):
+        return spec
+    return _edited(facts, existing, spec) if _requested(facts, existing) else None
+
+
 def _edited(
     facts: Facts, existing: InferenceEngine, spec: InferenceEngineSpec
 ) -> InferenceEngineSpec | None:
@@ -255,7 +271,12 @@ def _failed(existing: InferenceEngine, accelerator_class: str) -> EngineFailure:
     )
 
 
-def _progress(existing: InferenceEngine | None, accelerator_class: str) -> tuple[str, str]:
+def _progress(
+    existing: InferenceEngine | None, accelerator_class: str, *, paused: bool
+) -> tuple[str, str]:
+    if paused and (existing is None or _has_failed(existing)):
+        message = f"the engine for {accelerator_class} is not built: spec.rollout.paused is true"
+        return StatusReason.SUSPENDED, message
     ready = ready_condition(existing.status) if existing else None
     if ready is None or ready.reason == StatusReason.NOT_REQUESTED:
         return StatusReason.BUILDING, f"creating the engine for {accelerator_class}"

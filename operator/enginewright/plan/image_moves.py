@@ -67,6 +67,8 @@ class ImageMove:
         held = replace(facts, config=replace(facts.config, images=images))
         state = _state(facts, target)
         plans_with = held if state in (MoveState.WAITING, MoveState.KEPT) else facts
+        if state is MoveState.MOVING and _paused(facts):
+            plans_with = replace(facts, paused_with=held.config)
         return cls(plans_with, facts, held, target, state)
 
     def after(self, state: ModelState, rejected: Iterable[RejectedBackend]) -> RuntimeImages | None:

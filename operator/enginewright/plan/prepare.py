@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model_status import InferenceModelStatus, Preparation, Prepared
 from enginewright.api.job_failure import JobFailure
 from enginewright.api.pods import JobTemplate
@@ -20,6 +21,7 @@ from enginewright.observed.pods import PodView
 from enginewright.plan import pods
 from enginewright.plan.architecture import image_architecture
 from enginewright.plan.attempts import Failed, InProgress, Observed, Start, Succeeded, Work, advance
+from enginewright.plan.paused_moves import is_preparation_paused
 from enginewright.plan.resolve import Target
 from enginewright.plan.signature import listed
 from enginewright.plan.types import Facts, ObjectRef
@@ -86,6 +88,14 @@ def prepare(
             )
         case InProgress():
             return _in_progress(facts, target, jobs, state)
+        case Start() if is_preparation_paused(facts, target):
+            return PrepareOutcome(
+                preparation=known,
+                message="spec.rollout.paused is true",
+                waits_for=StatusReason.SUSPENDED,
+                failure=state.failure,
+                delete=_running(facts, jobs, keep=state.replaces),
+            )
         case Start():
             return _start(facts, target, work, jobs, state)
         case Failed():

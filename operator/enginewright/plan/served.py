@@ -107,3 +107,12 @@ def _serving_class(
         replicas=counts.get(accelerator.name, existing.desired if existing else 0),
         ready_replicas=existing.ready_pods if existing else 0,
     )
+
+
+def serving_keys(facts: Facts) -> set[str | None]:
+    """Return the keys of engines that new pods load: without them they could not start."""
+    status = facts.model.status
+    known = (status.serving, status.applied)
+    names = {each.revision for each in known if each}
+    kept = [each.kept for each in facts.revisions if each.kept and each.revision in names]
+    return {one.engine_key for each in kept for one in each.snapshot.classes}

@@ -1,0 +1,175 @@
+"""A move to other images that its user pauses: what runs ends, nothing more starts, and it goes on where it stopped."""
+
+from dataclasses import replace
+from typing import Final
+
+import pytest
+from enginewright.contract.reasons import Reason
+from enginewright.plan.engines import plan_engine
+
+from tests.support.plan_objects import OTHER, RTX_IMAGE, Json, gpu_node, image_facts, published
+from tests.support.plan_world import World, conditions_of
+from tests.unit.test_plan_image_moves import MOVED, NEW, Member
+
+NEW_RTX: Final = "registry.example/rtx:2"
+
+
+def pause(world: World) -> World:
+    return world.edit(rollout={**world.spec["rollout"], "paused": True})
+
+
+def resume(world: World) -> World:
+    return world.edit(rollout={**world.spec["rollout"], "paused": False})
+
+
+def moves(world: World) -> tuple[str, str]:
+    images = world.status["images"]
+    return images["state"], images.get("reason", "")
+
+
+def with_an_engine() -> World:
+    world = World().has_gpus(aheadOfTime=False)
+    world.images[RTX_IMAGE] = world.images[RTX_IMAGE].model_copy(update={"pipeline": "5" * 64})
+    world.nodes.append(gpu_node("gpu-1"))
+    return world.settle().job_succeeds().engine_built().all_available().jobs_are_cleaned_away()
+
+
+def on_a_gpu() -> World:
+    """Return a model that serves with an engine, and whose move to another image was begun."""
+    world = with_an_engine()
+    facts: Json = {"backends": {"tensorrt-rtx": "1.8.0.1"}}
+    like = image_facts("rtx", "1.32.0").model_copy(update=facts)
+    return world.new_runtime_image(NEW_RTX, "rtx", like=like)
+
+
+def newest_engine(world: World) -> Json:
+    name = world.status["engines"][0]["name"]
+    return world.get("InferenceEngine", name)
+
+
+def test_a_move_that_is_paused_before_its_job_starts_none() -> None:
+    member = Member().upgraded()
+    member.turn = True
+    member.pass_once()
+    assert member.state() == ("Moving", "")
+    pause(member).later(hours=1)
+    assert member.state() == ("Moving", "Suspended")
+    assert not member.running_jobs()
+    assert member.conditions()["Ready"] == ("False", "Suspended")
+    assert member.conditions()["Stalled"] == ("True", "Suspended")
+    assert member.conditions()["Available"] == ("True", "Serving")
+    resume(member).job_succeeds(MOVED).all_available()
+    assert member.state() == ("Moved", "")
+
+
+def test_a_job_that_runs_ends() -> None:
+    member = Member().upgraded().moves()
+    (job,) = member.running_jobs()
+    pause(member)
+    assert member.running_jobs() == [job]
+    assert member.conditions()["Ready"] == ("False", "Preparing")
+    member.job_succeeds(MOVED)
+    assert member.status["target"]["phase"] == "Held"
+    assert member.conditions()["Ready"] == ("False", "Suspended")
+    assert resume(member).all_available().status["images"]["state"] == "Moved"
+
+
+def test_a_job_that_fails_is_repeated_once_the_move_is_resumed() -> None:
+    member = Member().upgraded().moves()
+    pause(member).job_fails(Reason.STORE_UNAVAILABLE).later(hours=2)
+    assert not member.running_jobs()
+    assert member.state() == ("Moving", "Suspended")
+    resume(member)
+    assert member.status["preparation"]["attempt"] == 2
+    assert len(member.running_jobs()) == 1
+    assert member.job_succeeds(MOVED).all_available().status["images"]["state"] == "Moved"
+
+
+def test_a_job_that_is_refused_keeps_the_image() -> None:
+    member = Member().upgraded().moves()
+    pause(member).job_fails(Reason.UNSUPPORTED_OPERATOR)
+    assert member.state() == ("Kept", "UnsupportedOperator")
+
+
+def test_engines_are_requested_once_the_move_is_resumed() -> None:
+    world = on_a_gpu()
+    before = world.all("InferenceEngine")
+    pause(world).job_succeeds(MOVED).later(hours=1)
+    assert world.all("InferenceEngine") == before
+    assert moves(world) == ("Moving", "Suspended")
+    assert world.conditions()["Ready"] == ("False", "Suspended")
+    assert world.conditions()["EnginesReady"] == ("False", "Suspended")
+    resume(world).misses().succeeds("engine", nodes_accelerated=415).all_available()
+    assert moves(world) == ("Moved", "")
+
+
+def test_a_lookup_that_runs_ends_and_no_build_follows() -> None:
+    world = on_a_gpu().job_succeeds(MOVED)
+    pause(world).misses().later(hours=1)
+    assert not world.running_jobs()
+    assert conditions_of(newest_engine(world))["Ready"] == ("False", "Suspended")
+    assert world.conditions()["Ready"] == ("False", "Suspended")
+    resume(world).succeeds("engine", nodes_accelerated=415).all_available()
+    assert moves(world) == ("Moved", "")
+
+
+def test_a_build_that_runs_ends_and_is_repeated_once_the_move_is_resumed() -> None:
+    world = on_a_gpu().job_succeeds(MOVED).misses().stage_runs("build", "engine")
+    (job,) = world.running_jobs()
+    assert pause(world).running_jobs() == [job]
+    assert world.conditions()["Ready"] == ("False", "Building")
+    world.job_fails(Reason.DRIVER_MISSING, of="engine").later(hours=2)
+    assert not world.running_jobs()
+    assert world.status["engines"][0]["suspended"]
+    resume(world).succeeds("engine", nodes_accelerated=415).all_available()
+    assert moves(world) == ("Moved", "")
+
+
+@pytest.mark.parametrize(("suspended", "expected"), [([True, True], 0), ([True, False], 1)])
+def test_an_engine_that_another_model_needs_is_built(suspended: list[bool], expected: int) -> None:
+    world = on_a_gpu().job_succeeds(MOVED)
+    pause(world).misses()
+    facts = world.build_facts(newest_engine(world))
+    (reference,) = facts.references
+    references = [reference.model_copy(update={"suspended": each}) for each in suspended]
+    plan = plan_engine(replace(facts, references=tuple(references)))
+    assert len(plan.apply) == expected
+
+
+def test_what_serves_is_repaired_meanwhile() -> None:
+    """The artefact that is lost is the same with both images."""
+    member = Member()
+    same = {"pipeline": "5" * 64}
+    own = member.record["image"]
+    member.images[own] = member.images[own].model_copy(update=same)
+    member.settle().job_succeeds().all_available().jobs_are_cleaned_away()
+    member.new_runtime_image(NEW, like=member.images[own])
+    member.turn = True
+    member.pass_once()
+    assert member.state() == ("Moving", "")
+    pause(member).later(hours=3)
+    assert not member.running_jobs()
+    member.rolling(0).new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
+    assert len(member.running_jobs()) == 1
+
+
+def test_the_engine_that_serves_is_built_again_meanwhile() -> None:
+    """It is the same with both images."""
+    world = with_an_engine()
+    world.turn = False
+    world.new_runtime_image(NEW_RTX, "rtx", like=world.images[RTX_IMAGE])
+    world.turn = True
+    world.pass_once()
+    assert moves(pause(world)) == ("Moving", "Suspended")
+    world.remove("InferenceEngine", newest_engine(world)["metadata"]["name"])
+    world.settle()
+    assert conditions_of(newest_engine(world))["Ready"] == ("False", "LookingUp")
+    assert len(world.running_jobs()) == 1
+
+
+def test_changes_of_the_spec_are_prepared_while_they_are_paused() -> None:
+    member = Member()
+    pause(member).edit(source=OTHER)
+    assert len(member.running_jobs()) == 1
+    member.job_succeeds(published("d" * 64))
+    assert member.conditions()["Ready"] == ("False", "Suspended")
