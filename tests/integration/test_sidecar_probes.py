@@ -17,6 +17,9 @@ from tests.support.sidecar import Sidecar, artifact
 
 CLIENTS: Final = 100
 PROBE_SECONDS: Final = 3.0  # the timeout of the pod's readiness probe
+DEFAULT_PROBE_SECONDS: Final = 1.0  # the kubelet's default for it
+PIPELINES: Final = 8
+BATCH: Final = 5000  # requests
 
 
 @pytest.fixture
@@ -110,6 +113,60 @@ def test_probes_are_answered_beside_connections_that_never_read(
             with contextlib.suppress(BlockingIOError):
                 silent.send(request_of("/metrics") * 200)
         assert probed(sidecar, 10) < PROBE_SECONDS
+
+
+class Pipelining:
+    """Clients that send thousands of requests for `path` without waiting, and read what is answered."""
+
+    def __init__(self, port: int, path: str) -> None:
+        self.received = 0  # bytes
+        self._requests = request_of(path) * BATCH
+        self._sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(PIPELINES)]
+        self._threads = [
+            threading.Thread(target=act, args=(each,), daemon=True)
+            for each in self._sockets
+            for act in (self._send, self._read)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def end(self) -> None:
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(30)
+        for each in self._sockets:
+            each.close()
+
+    def _send(self, client: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client.sendall(self._requests)
+
+    def _read(self, client: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while found := client.recv(1 << 20):
+                self.received += len(found)
+
+
+# fault: Servers | clients of the sidecar send thousands of requests at once without waiting for answers |
+#   each connection has one request answered in a turn, and a verdict is encoded when it changes | probes
+#   are answered within the kubelet's default timeout
+@pytest.mark.parametrize("path", ["/verdict", "/readyz", "/measurements", "/metrics", "/none"])
+def test_probes_are_answered_beside_clients_that_pipeline_thousands_of_requests(
+    path: str, tmp_path: Path, task: ServeTask
+) -> None:
+    with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
+        sidecar.until_ready()
+        clients = Pipelining(sidecar.port, path)
+        try:
+            sidecar.until(lambda: clients.received > 0, "the first is answered")
+            assert probed(sidecar, 20) < DEFAULT_PROBE_SECONDS
+            received = clients.received
+            sidecar.until(lambda: clients.received > received, "they are answered as well")
+        finally:
+            clients.end()
 
 
 LIMIT: Final = 256  # connections, the reserve included

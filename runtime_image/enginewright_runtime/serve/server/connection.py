@@ -3,7 +3,8 @@
 A body is read from the socket directly into the memory that the session will read: once a request's
 headers are complete, the buffer that the event loop reads into *is* the body, aligned so that the
 first tensor starts on a 64-byte boundary. Requests of one connection are answered one at a time and
-in order; reading from a client that pipelines pauses until then.
+in order; reading from a client that pipelines pauses until then. In each turn of the event loop it has
+one request answered, so that thousands sent at once do not delay other connections.
 """
 
 import asyncio
@@ -84,6 +85,7 @@ class Connection(asyncio.BufferedProtocol):
         "_filled",
         "_heads",
         "_pending",
+        "_pending_at",
         "_reading_paused",
         "_request",
         "_settings",
@@ -92,6 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         "_transport",
         "_view",
         "_writing_paused",
+        "_yielded",
     )
 
     def __init__(self, app: HttpApplication, heads: HeadParser, buffer: bytearray) -> None:
@@ -103,12 +106,14 @@ class Connection(asyncio.BufferedProtocol):
         self._view = memoryview(buffer)
         self._state = _State.HEAD
         self._pending = b""  # part of a head, or requests that arrived while one is in progress
+        self._pending_at = 0  # bytes of it that have been processed
         self._deadline = _NEVER
         self._filled = 0
         self._started = 0.0
         self._expires = _NEVER
         self._reading_paused = False
         self._writing_paused = False
+        self._yielded = False  # the next request is answered in the event loop's next turn
         self._request: HttpRequest | None = None
         self._body_view: memoryview | None = None
         self._chunked: ChunkedDecoder | None = None
@@ -162,13 +167,13 @@ class Connection(asyncio.BufferedProtocol):
         elif self._state is _State.CLOSING:
             pass
         elif self._held_up():
-            self._stash(self._view[:nbytes])
+            self._keep(self._pending[self._pending_at :] + self._view[:nbytes], 0)
         elif self._pending:
             data = self._pending + self._view[:nbytes]
             self._pending = b""
-            self._consume(data, memoryview(data), len(data))
+            self._consume(data, memoryview(data), 0, len(data))
         else:
-            self._consume(self._buffer, self._view, nbytes)
+            self._consume(self._buffer, self._view, 0, nbytes)
 
     @override
     def pause_writing(self) -> None:
@@ -257,11 +262,23 @@ class Connection(asyncio.BufferedProtocol):
 
     # Reading.
 
-    def _consume(self, data: bytes | bytearray, view: memoryview, end: int) -> None:
-        """Process `data[:end]`, which continues the bytes processed before."""
-        at = 0
+    def _consume(self, data: bytes | bytearray, view: memoryview, at: int, end: int) -> None:
+        """Process `data[at:end]`, which continues the bytes processed before.
+
+        Args:
+            data: the shared buffer, or bytes that were pending, of which none are copied.
+            view: of `data`.
+            at: where to begin.
+            end: where to stop; of bytes their length.
+        """
+        begun = False
         while at < end:
             if self._state is _State.HEAD and not self._writing_paused:
+                if begun:
+                    self._yielded = True
+                    asyncio.get_running_loop().call_soon(self._take_turn)
+                    break
+                begun = True
                 stop = data.find(_HEAD_END, at, end) + len(_HEAD_END)
                 if stop < len(_HEAD_END):
                     self._keep_partial_head(view[at:end])
@@ -275,8 +292,12 @@ class Connection(asyncio.BufferedProtocol):
             elif self._state is _State.CLOSING:
                 return
             else:
-                self._stash(view[at:end])
-                return
+                break
+        if at < end:
+            if isinstance(data, bytes):
+                self._keep(data, at)
+            else:
+                self._keep(bytes(view[at:end]), 0)
 
     def _keep_partial_head(self, part: memoryview) -> None:
         if len(part) > self._settings.head_bytes:
@@ -291,26 +312,32 @@ class Connection(asyncio.BufferedProtocol):
             431, f"request line and headers are longer than {self._settings.head_bytes} bytes"
         )
 
-    def _stash(self, part: memoryview) -> None:
-        """Keep bytes that arrived too early, and stop reading: the rest stays in the kernel."""
-        self._pending += part
+    def _keep(self, data: bytes, at: int) -> None:
+        """Keep `data[at:]`, which arrived too early, and stop reading: the rest stays in the kernel."""
+        self._pending, self._pending_at = data, at
         if not self._reading_paused and self._transport is not None:
             self._reading_paused = True
             self._transport.pause_reading()
+
+    def _take_turn(self) -> None:
+        self._yielded = False
+        if self._transport is not None:
+            self._continue()
 
     def _continue(self) -> None:
         """Process, after a response, what a pipelining client sent in the meantime."""
         if self._state is not _State.HEAD or self._writing_paused:
             return
-        pending, self._pending = self._pending, b""
+        pending, at = self._pending, self._pending_at
+        self._pending, self._pending_at = b"", 0
         if pending:
-            self._consume(pending, memoryview(pending), len(pending))
+            self._consume(pending, memoryview(pending), at, len(pending))
         if not self._pending or not self._held_up():
             self._resume_reading()
 
     def _held_up(self) -> bool:
-        """Whether input must wait until a response is written."""
-        return self._state is _State.BUSY or self._writing_paused
+        """Whether input must wait until a response is written, or for the connection's turn."""
+        return self._state is _State.BUSY or self._writing_paused or self._yielded
 
     def _resume_reading(self) -> None:
         if self._reading_paused and self._transport is not None:

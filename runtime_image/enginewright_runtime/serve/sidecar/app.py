@@ -1,14 +1,16 @@
 """The sidecar's HTTP endpoints; the server's connection class enforces limits and timeouts.
 
 Whatever clients do, the kubelet's probes are answered: connections beyond a limit serve only these and
-the verdict, and what is large is built once for all who ask within an interval.
+the verdict, which is encoded when it changes, and what is large is built once for all who ask within an
+interval.
 """
 
 import asyncio
 import contextlib
 import math
 import time
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from enginewright.contract.measurements import PROBE_QUERY
@@ -25,6 +27,7 @@ from enginewright_runtime.serve.sidecar.pod_state import PodState
 _CONNECTIONS: Final = 64  # above: 503 for metrics and measurements
 _RESERVED_CONNECTIONS: Final = 192  # for the paths that are always answered
 _SWEEP_SECONDS: Final = 1.0
+_EXPOSITION_AGE: Final = 0.1  # seconds; each one costs the server time, too
 _ALWAYS: Final = ("/readyz", "/healthz", "/verdict")
 _PATHS: Final = (*_ALWAYS, "/metrics", "/measurements")
 _RETRY_AFTER: Final = b"Retry-After: %d\r\n" % RETRY_AFTER_SECONDS
@@ -44,9 +47,10 @@ class SidecarApp(ApplicationBase):
         super().__init__(settings)
         self._pod_state = pod_state
         self._monitor = monitor
-        self._exposed: asyncio.Task[HttpResponse] | None = None
-        self._reported: asyncio.Task[HttpResponse] | None = None
-        self._reported_at = float("-inf")
+        self._verdict = pod_state.verdict()
+        self._encoded = json_response(200, self._verdict.to_json().encode())
+        self._exposed = _Shared(self._exposition, _EXPOSITION_AGE)
+        self._reported = _Shared(self._measurements, monitor.measurements_age)
         self._answering: set[asyncio.Task[None]] = set()
 
     async def sweep(self) -> None:
@@ -98,22 +102,24 @@ class SidecarApp(ApplicationBase):
             case "/healthz":
                 return _state("healthy", ok=self._monitor.alive)
             case "/verdict":
-                return json_response(200, self._pod_state.verdict().to_json().encode())
+                return self._encoded_verdict()
             case "/measurements":
                 if parse_qs(target.query).get(PROBE_QUERY) == ["1"]:
                     self._pod_state.probe()
-                answer = self._report(connection)
+                answer = self._reported
             case _:
-                answer = self._expose(connection)
-        task = asyncio.create_task(answer)
+                answer = self._exposed
+        task = asyncio.create_task(_respond(connection, answer))
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
         return None
 
-    async def _expose(self, connection: Connection) -> None:
-        if self._exposed is None or self._exposed.done():
-            self._exposed = asyncio.create_task(self._exposition())
-        connection.respond(await asyncio.shield(self._exposed))
+    def _encoded_verdict(self) -> HttpResponse:
+        verdict = self._pod_state.verdict()
+        if verdict is not self._verdict:
+            self._verdict = verdict
+            self._encoded = json_response(200, verdict.to_json().encode())
+        return self._encoded
 
     async def _exposition(self) -> HttpResponse:
         server = b""
@@ -122,22 +128,44 @@ class SidecarApp(ApplicationBase):
         text = expose(self._pod_state, server)
         return HttpResponse(200, CONTENT_TYPE, [text], len(text))
 
-    async def _report(self, connection: Connection) -> None:
-        now = time.monotonic()
-        aged = now - self._reported_at >= self._monitor.measurements_age
-        if self._reported is None or (aged and self._reported.done()):
-            self._reported = asyncio.create_task(self._measurements())
-            self._reported_at = now
-        connection.respond(await asyncio.shield(self._reported))
-
     async def _measurements(self) -> HttpResponse:
         with contextlib.suppress(Exception):  # what was measured before is reported in any case
             await self._monitor.measure()
         document = self._pod_state.measurements.document
         if document is None:
-            self._reported_at = float("-inf")
             return self.refuse(503, "the server has not reported measurements yet", _RETRY_AFTER)
         return json_response(200, document.to_json().encode())
+
+
+class _Shared:
+    """A response that is built once for all who ask within `age` seconds.
+
+    An error is returned to those only who ask while it is built.
+    """
+
+    def __init__(self, build: Callable[[], Coroutine[Any, Any, HttpResponse]], age: float) -> None:
+        self._build = build
+        self._age = age
+        self._task: asyncio.Task[HttpResponse] | None = None
+        self._began = float("-inf")
+
+    async def get(self) -> HttpResponse:
+        """Return the response, once it is built."""
+        task, now = self._task, time.monotonic()
+        if task is None or not self._applies(task, now):
+            self._began = now
+            task = self._task = asyncio.create_task(self._build())
+        return await asyncio.shield(task)
+
+    def _applies(self, task: asyncio.Task[HttpResponse], now: float) -> bool:
+        if not task.done():
+            return True
+        built = task.exception() is None and task.result().status == 200
+        return built and now - self._began < self._age
+
+
+async def _respond(connection: Connection, answer: _Shared) -> None:
+    connection.respond(await answer.get())
 
 
 def _target(request: HttpRequest) -> SplitResult:

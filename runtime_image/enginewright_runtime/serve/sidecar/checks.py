@@ -78,6 +78,11 @@ class CheckBoard:
             check=check, state=found.state, reason=found.reason, message=found.message
         )
 
+    def expires(self, now: float) -> float:
+        """Return the time from `now` on at which the next result expires; infinite: none does."""
+        valid = (entry.until for entry in self._entries.values() if entry.until >= now)
+        return min(valid, default=float("inf"))
+
     def verdicts(self, now: float) -> tuple[CheckVerdict, ...]:
         """Return the verdict of every check, in the contract's order."""
         return tuple(self.verdict(check, now) for check in Check)

@@ -1,6 +1,7 @@
 """Everything the sidecar knows about its pod, and the verdict on it. Pure: the clock is given."""
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -85,6 +86,8 @@ class PodState:
         self._failing = 0  # golden inferences in a row that the server could not run
         self._was_ready = False
         self._released_until = float("-inf")
+        self._verdict: Verdict | None = None  # None: what it depends on has changed
+        self._verdict_until = float("-inf")  # when it changes by itself
 
     # Results of polls and golden inferences.
 
@@ -101,14 +104,14 @@ class PodState:
             self._server_failed("the server is live but not ready")
         else:
             self._server_failed("the server reports that it is not live")
-        self._decide()
+        self._changed()
 
     def server_missed(self, why: str, *, unreachable: bool) -> None:
         """The server did not respond; `unreachable`: its process is not running."""
         if unreachable:
             self._restart(why)
         self._server_failed(why)
-        self._decide()
+        self._changed()
 
     def execution(self, reported: Execution, due: Iterable[Check]) -> None:
         """The server returned its execution report; `due`: the checks to evaluate."""
@@ -118,7 +121,7 @@ class PodState:
         self._traffic.add(reported.buckets, self._clock())
         for check in due:
             self._record(check, self._judge(check, reported))
-        self._decide()
+        self._changed()
 
     def execution_missed(self, why: str, due: Iterable[Check], *, foreign: bool) -> None:
         """The server returned no execution report; `foreign`: it has no such endpoint."""
@@ -131,7 +134,7 @@ class PodState:
                 self._record(check, CheckResult.unknown(why))
             else:
                 self.board.miss(check, why)
-        self._decide()
+        self._changed()
 
     def golden(self, found: ProbeResult, interval: float) -> None:
         """A golden inference has ended; the next one starts in `interval` seconds."""
@@ -148,7 +151,7 @@ class PodState:
             self._record(Check.GOLDEN, self._golden_outcome(), interval + found.seconds)
         outcome = self.latency.outcome(now)
         self._record(Check.PROBE_LATENCY, outcome, interval + found.seconds)
-        self._decide()
+        self._changed()
 
     def _add_latency(self, found: ProbeResult, now: float, *, idle: bool) -> None:
         """Record a latency; of a higher rate only one in the usual interval, for which trends are made.
@@ -172,15 +175,17 @@ class PodState:
         """The server reported its responses by status code."""
         self._errors.add(counts, self._clock())
         self._record(Check.ERRORS, self._errors.outcome())
+        self._changed()
 
     def responses_missed(self, why: str) -> None:
         """The server did not report its responses."""
         self.board.miss(Check.ERRORS, why)
+        self._changed()
 
     def release(self, seconds: float) -> None:
         """The operator releases the pod for a broken promise, for `seconds` from now; 0: it does not."""
         self._released_until = self._clock() + seconds if seconds else float("-inf")
-        self._decide()
+        self._changed()
 
     def probe(self) -> None:
         """The operator asks for golden inferences at a higher rate, which ends by itself."""
@@ -204,7 +209,7 @@ class PodState:
     @property
     def ready(self) -> bool:
         """What `/readyz` answers."""
-        return self._decide()
+        return self.verdict().ready
 
     @property
     def admitted(self) -> bool:
@@ -275,7 +280,22 @@ class PodState:
         return float(f"{max(errors):.1e}") if errors else None
 
     def verdict(self) -> Verdict:
-        """Return the verdict on the pod."""
+        """Return the verdict on the pod, the same object for as long as nothing has changed."""
+        now = self._clock()
+        if self._verdict is None or now >= self._verdict_until:
+            self._verdict = self._judged()
+            released_until = self._released_until if self._released_until > now else math.inf
+            self._verdict_until = min(self.board.expires(now), released_until)
+        return self._verdict
+
+    # Internal.
+
+    def _changed(self) -> None:
+        """Decide again: something that the verdict depends on has changed."""
+        self._verdict = None
+        self._decide()
+
+    def _judged(self) -> Verdict:
         ready = self._decide()
         placed = self.placed
         return Verdict(
@@ -290,8 +310,6 @@ class PodState:
             baseline=self.baseline,
             parity_max_abs_error=self.parity_max_abs_error,
         )
-
-    # Internal.
 
     def _record(self, check: Check, outcome: CheckResult, interval: float = 0.0) -> None:
         settings = self._settings
