@@ -151,3 +151,9 @@ def test_models_move_model_by_model_over_a_restart(fleet: Fleet) -> None:
         fleet.user.kubectl("annotate", "im", NAMES[0], "example.com/note=1")
         operator.wait_passes(passes + 1)
         assert operator.writes() == writes, "what has moved costs nothing"
+
+        other = '{"spec": {"source": {"uri": "https://example.com/other.onnx"}}}'
+        fleet.user.kubectl("patch", "im", REFUSING, "--type=merge", "--patch", other)
+        fleet.tend(lambda: bool(fleet.images()[REFUSING].get("retried")))
+        fleet.tend(lambda: fleet.states() == {"Moved": len(NAMES)})
+        assert "retried" not in fleet.images()[REFUSING]

@@ -604,6 +604,8 @@ def promote(member: Member) -> Member:
     return member
 
 
+# event: Operator | as many models as `fleet.maxFailures` keep their image, and one is promoted | all
+#   models; this one moves, and the others once it has | `kubectl get im -o wide`, `status.images`
 def test_a_promotion_moves_this_model_only_and_the_others_once_it_has_moved() -> None:
     fleet = halted(limit=2)
     retried = promote(fleet.members["m1"])

@@ -47,6 +47,8 @@ def newest_engine(world: World) -> Json:
     return world.get("InferenceEngine", name)
 
 
+# event: Operator | a user pauses a model that moves to another runtime image | the model with its
+#   image; running Jobs end, no other one starts, and it goes on once it is resumed | Ready `Suspended`
 def test_a_move_that_is_paused_before_its_job_starts_none() -> None:
     member = Member().upgraded()
     member.turn = True
