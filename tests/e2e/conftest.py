@@ -2,9 +2,11 @@
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+import subprocess
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import onnx
 import pytest
@@ -19,11 +21,41 @@ from tests.e2e.harness import (
     HELD_STAGES,
     OPERATOR_NAMESPACE,
     REPOSITORY,
+    CommandError,
     Namespace,
     run,
 )
 from tests.support.extensions import compile_failing, compile_library, cube
 from tests.support.rollout_models import write_revisions
+
+# What a failed test's report has of the cluster, which is removed at the end.
+STATE_LENGTH: Final = 20_000  # characters of each
+STATE: Final = (
+    "get inferencemodels,deployments,pods --all-namespaces --output wide",
+    "get events --all-namespaces --sort-by=.metadata.creationTimestamp",
+    "get inferencemodels --all-namespaces --output yaml",
+    f"logs deployment/enginewright --namespace {OPERATOR_NAMESPACE} --tail 200",
+)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the state of the cluster to the report of a failed test."""
+    report = yield
+    installed = getattr(item, "funcargs", {}).get("installed")
+    if report.failed and installed:
+        report.sections += [(f"kubectl {command}", _state(installed, command)) for command in STATE]
+    return report
+
+
+def _state(installed: Namespace, command: str) -> str:
+    """Return the end of what kubectl prints, or its error."""
+    try:
+        return installed.kubectl(*command.split(), timeout=30)[-STATE_LENGTH:]
+    except (CommandError, subprocess.TimeoutExpired) as error:
+        return str(error)
 
 
 @pytest.fixture(scope="session")
