@@ -173,10 +173,8 @@ class Update:
         return f"{counts.sent} requests, 0 failed, the slowest took {counts.slowest:.2f} s"
 
 
-def good(namespace: Namespace, strategy: str) -> str:
-    name, rollout = f"good-{strategy.lower()}", {"strategy": strategy}
-    before = model(name, "linear-1.onnx", rollout=rollout)
-    after = model(name, "linear-2.onnx", rollout=rollout)
+def good(namespace: Namespace, name: str, **spec: Any) -> str:
+    before, after = (model(name, file, **spec) for file in ("linear-1.onnx", "linear-2.onnx"))
     with Update(namespace, before, after, X) as update:
         seen: set[str] = set()
 
@@ -287,7 +285,7 @@ def no_driver(namespace: Namespace) -> str:
         return f"{took}; {update.no_failures()}"
 
 
-# the longest first; functions of the namespace and the folder of the models
+# the longest first, and those on devices one after another; functions of the namespace and the folder of the models
 UPDATES: Final[dict[str, Callable[[Namespace, Path], str]]] = {
     "leaks": lambda namespace, folder: right_at_first(
         namespace, folder, "leaks", "MemoryGrowth", 60
@@ -296,11 +294,16 @@ UPDATES: Final[dict[str, Callable[[Namespace, Path], str]]] = {
     "crashes": lambda namespace, folder: right_at_first(
         namespace, folder, "crashes", "BackendCrashed", 30
     ),
+    "is good and may fall back": lambda namespace, _: good(
+        namespace, "may-fall-back", on="l4", backends=["cuda"], fallback=ALLOW, replicas=1
+    ),
     "drifts": lambda namespace, folder: right_at_first(
         namespace, folder, "drifts", "ParityFailed", 30
     ),
-    "is good, Surge": lambda namespace, _: good(namespace, "Surge"),
-    "is good, InPlace": lambda namespace, _: good(namespace, "InPlace"),
+    "is good, Surge": lambda namespace, _: good(namespace, "surge"),
+    "is good, InPlace": lambda namespace, _: good(
+        namespace, "in-place", rollout={"strategy": "InPlace"}
+    ),
     "is slow": lambda namespace, _: slow(namespace),
     "has no driver": lambda namespace, _: no_driver(namespace),
     "falls back whole": lambda namespace, _: falls_back(

@@ -293,6 +293,34 @@ def test_what_a_sidecar_refuses_is_rejected(check: Check, reason: Reason, when: 
     assert carried(world) == {old}
 
 
+@pytest.mark.parametrize("when", ["before requests", "under requests"])
+@pytest.mark.parametrize(
+    "fallback",
+    [{"policy": "Forbid"}, {"policy": "Allow"}, {"policy": "Budget", "maxNodeShare": "100%"}],
+)
+def test_a_provider_that_is_missing_rejects_only_what_may_not_run_without_it(
+    fallback: Json, when: str
+) -> None:
+    world = serving(rollout={"canary": CANARY_SPEC}, replicas=2, fallback=fallback)
+    old = world.status["active"]["revision"]
+    updated(world)
+    (canary,) = world.canaries()
+    if when == "before requests":
+        world.serving_pod(canary["metadata"]["name"])
+    else:
+        world.canary_available()
+    for pod in world.canary_pods():
+        lacks = verdict(failed={Check.PROVIDER: Reason.PROVIDER_MISSING})
+        world.verdicts[pod["metadata"]["name"]] = lacks
+    world.settle()
+    if fallback["policy"] == "Forbid":
+        assert world.conditions()["RolledBack"] == ("True", "ProviderMissing")
+        return
+    assert world.conditions()["RolledBack"][0] == "False"
+    world.canary_available().later(seconds=61).all_available()
+    assert world.status["active"]["revision"] != old
+
+
 def test_wrong_answers_are_not_left_to_another_backend() -> None:
     spec = {"fallback": {"policy": "Allow"}, "rollout": {"canary": CANARY_SPEC}, "replicas": 2}
     world = World(accelerator_class("x", "openvino", "cpu"), **spec).settle()

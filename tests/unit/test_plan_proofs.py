@@ -138,7 +138,7 @@ def test_slowness_and_errors_alert_and_take_nothing_away(check: Check) -> None:
     found = proofs([verdict(failed={check: Reason.SLOWER_THAN_BASELINE})], FORBID)
     assert found is not None
     assert found.broken is None
-    assert refusal(verdict(failed={check: Reason.SLOWER_THAN_BASELINE})) is None
+    assert refusal(verdict(failed={check: Reason.SLOWER_THAN_BASELINE}), FORBID) is None
 
 
 def test_the_cause_is_reported_before_its_consequence() -> None:
@@ -149,7 +149,7 @@ def test_the_cause_is_reported_before_its_consequence() -> None:
             Check.PROVIDER: Reason.DRIVER_MISSING,
         }
     )
-    found = refusal(said)
+    found = refusal(said, FORBID)
     assert found is not None
     assert found.reason is Reason.DRIVER_MISSING
 
@@ -168,7 +168,7 @@ def test_a_refusal_is_the_checks_finding_with_the_reasons_remedy() -> None:
     said: Verdict = verdict().model_copy(
         update={"checks": (check,), "baseline": Baseline(p50=1, p90=1, p99=1, samples=1)}
     )
-    found = refusal(said)
+    found = refusal(said, FORBID)
     assert found is not None
     assert found.finding.cause == "no libcuda"
     assert found.finding.advice == REMEDIES[Reason.DRIVER_MISSING]
@@ -194,14 +194,14 @@ def test_a_server_that_runs_nothing_is_broken_news_and_no_wrong_answer(
     assert found.broken.message == f"CUDA failure 700; {REMEDIES[Reason.DEVICE_LOST]}"
     assert found.any_failed
     assert found.parity.status != "False"
-    failure = refusal(given)
+    failure = refusal(given, FORBID)
     assert failure is not None
     assert failure.reason is Reason.DEVICE_LOST
 
 
 def test_a_server_that_is_down_speaks_through_its_pod() -> None:
     given = lost(Check.SERVER, Reason.SERVER_DOWN)
-    assert refusal(given) is None
+    assert refusal(given, FORBID) is None
     found = proofs([given], FORBID)
     assert found is not None
     assert found.broken is None

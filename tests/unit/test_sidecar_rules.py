@@ -9,14 +9,14 @@ from enginewright.contract.manifest import Partition, TensorSpec
 from enginewright.contract.measurements import PROBING_SECONDS
 from enginewright.contract.processors import Feature, Processor
 from enginewright.contract.reasons import Reason
-from enginewright.contract.task import Promise, ServeTask
+from enginewright.contract.task import Policy, Promise, ServeTask
 from enginewright.contract.verdict import RELEASE_SECONDS, Check, CheckState, CheckVerdict
 from enginewright_runtime.serve.sidecar import execution_checks
 from enginewright_runtime.serve.sidecar.checks import CheckBoard, CheckResult
 from enginewright_runtime.serve.sidecar.errors import ErrorShare, response_counts
 from enginewright_runtime.serve.sidecar.golden import ProbeResult
 from enginewright_runtime.serve.sidecar.pod_state import OF_EXECUTION, PodState
-from enginewright_runtime.serve.sidecar.readiness import Gate, Policy, seconds_left
+from enginewright_runtime.serve.sidecar.readiness import Gate, seconds_left
 from enginewright_runtime.serve.sidecar.settings import INTERVALS, SidecarSettings
 
 from tests.support import manifests

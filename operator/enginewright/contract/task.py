@@ -166,10 +166,13 @@ class EngineTask(Message):
     recipe: EngineRecipe
 
 
+Policy = Literal["Forbid", "Budget", "Allow"]
+
+
 class Promise(Message):
     """Where the nodes of a model may run, as its owner was promised: policy, not observation."""
 
-    policy: Literal["Forbid", "Budget", "Allow"] = "Forbid"
+    policy: Policy = "Forbid"
     max_compute_share: float | None = None  # 0 to 1, with Budget
     max_node_share: float | None = None  # likewise
     asked_backend: str | None = None  # set if a less preferred one serves: BackendFallback

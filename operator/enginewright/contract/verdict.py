@@ -12,6 +12,7 @@ from enginewright.contract.base import Message
 from enginewright.contract.execution import Baseline
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding
+from enginewright.contract.task import Policy
 
 # Allows a pod to become unready because of a broken promise, until a time in seconds since 1970. The
 # operator sets it on one pod of a model at a time, and only while another one is ready and keeps its
@@ -79,6 +80,11 @@ def _of_known_checks(value: Any) -> Any:  # noqa: ANN401 - likewise
 
 
 _AnyReason = Annotated[Reason | None, BeforeValidator(_known)]
+
+
+def runs_as_allowed(policy: Policy, placement: CheckState) -> bool:
+    """Return whether a pod is admitted without its provider: on another one, which the policy allows."""
+    return policy != "Forbid" and placement == "ok"
 
 
 class CheckVerdict(Message):

@@ -19,7 +19,7 @@ def current_proofs(facts: Facts, rollout: RolloutPlan) -> Proofs | None:
     revision = serving or rollout.applied
     if revision is None:
         return None
-    promise = _promise(facts, revision)
+    promise = facts.promise_of(revision) or Promise()
     mine = [pod for pod in serving_pods(facts.pods, revision) if not pod.leaving]
     relevant = [pod for pod in mine if pod.ready or _was_admitted(facts, pod)] or mine
     found = _verdicts(facts, relevant)
@@ -77,13 +77,6 @@ def _was_admitted(facts: Facts, pod: PodView) -> bool:
 def _verdicts(facts: Facts, pods: Iterable[PodView]) -> tuple[Verdict, ...]:
     names = [pod.name for pod in pods]
     return tuple(facts.verdicts[name] for name in names if name in facts.verdicts)
-
-
-def _promise(facts: Facts, revision: str) -> Promise:
-    for each in facts.revisions:
-        if each.revision == revision and each.kept:
-            return each.kept.snapshot.promise
-    return Promise()
 
 
 def _from_status(facts: Facts) -> Proofs | None:

@@ -117,8 +117,9 @@ def pod_failures(
 
 def failure_of(facts: Facts, pod: PodView) -> pods.Failure | None:
     """Return why a pod does not serve: its own failure, else what its sidecar has found."""
-    verdict = facts.verdicts.get(pod.name)
-    return pods.failure(pod) or (refusal(verdict) if verdict else None)
+    verdict, promise = facts.verdicts.get(pod.name), facts.promise_of(pod.label(REVISION))
+    refused = refusal(verdict, promise) if verdict and promise else None
+    return pods.failure(pod) or refused
 
 
 def _lasting(

@@ -13,7 +13,7 @@ from enginewright.contract import causes
 from enginewright.contract.reasons import NOTHING_RUNS, ExitCode, Reason
 from enginewright.contract.report import Finding
 from enginewright.contract.task import SIDECAR, Promise
-from enginewright.contract.verdict import Check, CheckVerdict, Verdict
+from enginewright.contract.verdict import Check, CheckVerdict, Verdict, runs_as_allowed
 from enginewright.plan.pods import Failure
 
 # Checks that keep a pod from being admitted, the most specific one first.
@@ -59,9 +59,17 @@ class Proofs:
         )
 
 
-def refusal(verdict: Verdict) -> Failure | None:
-    """Return why a sidecar does not admit its pod; None while no check has failed."""
-    found = _most_specific([verdict], _GATES)
+def refusal(verdict: Verdict, promise: Promise) -> Failure | None:
+    """Return why a sidecar does not admit its pod; None while no check has failed.
+
+    Args:
+        verdict: of the pod.
+        promise: of its revision.
+    """
+    placements = _checks([verdict], Check.PLACEMENT)
+    allowed = any(runs_as_allowed(promise.policy, each.state) for each in placements)
+    gates = [each for each in _GATES if each is not Check.PROVIDER or not allowed]
+    found = _most_specific([verdict], gates)
     if found is None or found.finding is None:
         return None
     return Failure(

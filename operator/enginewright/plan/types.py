@@ -16,6 +16,7 @@ from enginewright.api.inference_model import InferenceModel
 from enginewright.api.pods import DEFAULT_JOB_TEMPLATE, JobTemplate
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.measurements import Measurements
+from enginewright.contract.task import Promise
 from enginewright.contract.verdict import Verdict
 from enginewright.observed.autoscalers import AutoscalerView
 from enginewright.observed.budgets import BudgetView
@@ -107,6 +108,11 @@ class Facts:
     # how they are compared, a pure function; the controller remembers results
     compare: Comparison = compare
     silent: frozenset[str] = frozenset()  # pods whose sidecars have not responded for five minutes
+
+    def promise_of(self, revision: str) -> Promise | None:
+        """Return where the nodes of a revision may run; None: its ControllerRevision is not known."""
+        found = (each.kept for each in self.revisions if each.revision == revision)
+        return next((each.snapshot.promise for each in found if each), None)
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,10 @@ within seconds. Unlike a request to an open port, this needs write access to pod
 """
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final
 
-from enginewright.contract.verdict import RELEASE_SECONDS, Check, CheckVerdict
-
-Policy = Literal["Forbid", "Budget", "Allow"]
+from enginewright.contract.task import Policy
+from enginewright.contract.verdict import RELEASE_SECONDS, Check, CheckVerdict, runs_as_allowed
 
 _OF_EXECUTION: Final = (Check.PROVIDER, Check.PLACEMENT, Check.DISTRIBUTION, Check.VERSIONS)
 _SKEW: Final = 60.0  # seconds by which the clocks of operator and node may differ
@@ -62,9 +61,9 @@ class Gate:
             state = checks[check].state
             if state == "ok" or (lenient and foreign and state == "unknown"):
                 continue
-            kept = checks[Check.PLACEMENT].state == "ok"
-            if check is Check.PROVIDER and lenient and state == "failed" and kept:
-                continue  # it runs on another provider, within what the policy allows
+            allowed = runs_as_allowed(self._policy, checks[Check.PLACEMENT].state)
+            if check is Check.PROVIDER and state == "failed" and allowed:
+                continue
             return False
         return True
 
