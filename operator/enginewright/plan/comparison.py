@@ -37,12 +37,18 @@ def limits(rollout: Rollout, *, first: bool) -> AnalysisLimits:
 
 
 def compared(
-    facts: Facts, stable: Iterable[PodView], canary: Iterable[PodView], *, first: bool
+    facts: Facts,
+    stable: Iterable[PodView],
+    canary: Iterable[PodView],
+    *,
+    first: bool,
+    measured: bool,
 ) -> AnalysisResult:
     """Return the comparison of ready pods of both revisions; passed if there is nothing to compare with.
 
     That is so if no serving pod has been ready for `canary.hold` and not all merely start, or if the
-    sidecars of all are of a version that measures nothing.
+    sidecars of all are of a version that measures nothing. `first`: before the canary gets requests;
+    `measured`: `are_measured` of both.
     """
     present = [pod for pod in stable if not pod.leaving]
     serving = [pod.name for pod in present if pod.ready]
@@ -51,7 +57,7 @@ def compared(
     if all(name in facts.measurements and facts.measurements[name] is None for name in serving):
         return AnalysisResult("passed")
     new = [pod for pod in canary if pod.ready]
-    if not are_measured(facts, (*present, *canary)):
+    if not measured:
         return AnalysisResult("inconclusive")
     ready = [pod for pod in present if pod.ready]
     allowed = limits(facts.model.spec.rollout, first=first)

@@ -24,13 +24,10 @@ from enginewright.manifests.service import disruption_budget, service
 from enginewright.manifests.snapshot import Revision, Snapshot, controller_revision
 from enginewright.observed.deployments import DeploymentView
 from enginewright.plan import autoscaling
-from enginewright.plan.canary import (
-    BringUp,
-    bring_up,
-    covering_canaries,
-    look_back,
-    stop_canary,
-)
+from enginewright.plan.bring_up import BringUp
+from enginewright.plan.canary import bring_up
+from enginewright.plan.canary_pods import stop_canary
+from enginewright.plan.canary_requests import covering_canaries
 from enginewright.plan.outcomes import (
     outcomes,
     promoted,
@@ -42,6 +39,7 @@ from enginewright.plan.progress import RolloutProgress, progress_of
 from enginewright.plan.regression import STAGE
 from enginewright.plan.replicas import asks_for_pods, covering, fixed, replicas_by_class
 from enginewright.plan.revisions import revision_of, with_templates
+from enginewright.plan.rollback import look_back
 from enginewright.plan.route import route_objects, unwanted_routes
 from enginewright.plan.served import ready_revisions, served_before, serving_now
 from enginewright.plan.spec_hash import spec_hash

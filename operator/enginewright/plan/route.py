@@ -14,7 +14,7 @@ from enginewright.api.scalars import share
 from enginewright.manifests.labels import CANARY, COMPONENT, REVISION, TRACK
 from enginewright.manifests.route import HTTP_ROUTE, ROUTE_VERSION, canary_service, http_route
 from enginewright.observed.deployments import DeploymentView
-from enginewright.plan.canary import BringUp
+from enginewright.plan.bring_up import BringUp
 from enginewright.plan.proofs import Statement
 from enginewright.plan.types import Facts, ObjectRef, Obstacle
 

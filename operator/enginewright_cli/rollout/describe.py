@@ -12,7 +12,7 @@ from enginewright.contract.measurements import Measurements
 from enginewright.manifests.labels import CANARY, CLASS, REVISION, TRACK
 from enginewright.observed.pods import PodView
 from enginewright.observed.revisions import RevisionView
-from enginewright.plan.canary import step_end
+from enginewright.plan.canary_analysis import step_end
 from enginewright.plan.comparison import compare_classes, limits
 from enginewright.plan.prepare import known_prepared
 from enginewright.plan.transitions import COMPARED
