@@ -183,6 +183,28 @@ def test_time_without_a_report_is_no_time_without_requests() -> None:
     assert traffic.idle(204.0) == 0.0
 
 
+@pytest.mark.parametrize(
+    ("reports", "served"),
+    [
+        ([], 0.0),
+        ([(10, 1.0)] * 2, 0.0),
+        ([(10, 1.0)] * 3, 0.1),
+        ([(0, 0.0), (10, 1.0), (0, 0.0), (20, 2.0), (10, 1.0)], 0.1),
+        ([(1, 0.1), (1, 90.0), (1, 0.1), (1, 0.1)], 0.1),  # the node delays one request
+        ([(1000, 100.0)] * 3 + [(10, 5.0)] * 15, 0.5),  # other requests than before
+    ],
+)
+def test_the_time_of_a_request_is_a_median_of_what_was_reported_recently(
+    reports: list[tuple[int, float]], served: float
+) -> None:
+    traffic = Traffic()
+    count, seconds = 0, 0.0
+    for number, (more, longer) in enumerate(reports):
+        count, seconds = count + more, seconds + longer
+        traffic.add([ComputeBucket(elements=64, count=count, seconds=seconds)], float(number))
+    assert traffic.served == pytest.approx(served)
+
+
 # A higher rate on request.
 
 

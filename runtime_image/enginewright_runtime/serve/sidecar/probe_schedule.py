@@ -1,7 +1,7 @@
 """Which golden sample runs next, when, and how long it may be deferred. Pure.
 
 To be admitted a pod must pass every sample. Once it serves, golden inferences compete with clients'
-requests, so only the smallest sample and samples that take no longer than an average request run,
+requests, so only the smallest sample and samples that take no longer than requests run,
 while no request is waiting. Larger samples run only while the pod is idle.
 
 During a rollout the operator asks for a higher rate, to compare latencies. It is bounded by shares of
@@ -11,6 +11,7 @@ the server's time too, of which larger samples have a part of their own.
 from collections import defaultdict, deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from statistics import median_low
 from typing import Final
 
 from enginewright.contract.execution import ComputeBucket
@@ -23,6 +24,8 @@ _ALIKE: Final = 1.5  # samples up to this many times the smallest one's cost cou
 _UNDECIDED_EVERY: Final = 4  # interval while undecided, in multiples of the sample's cost
 _LARGE_EVERY: Final = 5  # least intervals between larger samples
 _COSTS: Final = 5  # measurements of a sample, of which the lowest is its cost
+_SERVED_MOST: Final = 15  # reports with requests whose mean times in the model are known
+_SERVED_LEAST: Final = 3  # likewise, for a median
 _REPORT_SECONDS: Final = 5.0  # after which counts do not say whether there are requests
 
 
@@ -33,7 +36,7 @@ class ProbeFacts:
     proven: Collection[str]  # samples whose last outputs agreed
     idle: float  # seconds without a request, until the last report; 0: unknown
     undecided: bool = False  # there is no baseline yet, or the last golden inference was slow
-    served: float = 0.0  # seconds that a request has spent in the model, on average; 0: unknown
+    served: float = 0.0  # seconds that a request spends in the model; 0: unknown
     probing: bool = False  # the operator asks for a higher rate
 
 
@@ -50,7 +53,8 @@ class Traffic:
 
     def __init__(self) -> None:
         self._requests: int | None = None  # None: the server has reported no counts yet
-        self.served = 0.0  # seconds of a request in the model, on average; 0: unknown
+        self._timed, self._seconds = 0, 0.0
+        self._means: deque[float] = deque(maxlen=_SERVED_MOST)
         self._changed = 0.0
         self._reported = 0.0
 
@@ -58,8 +62,10 @@ class Traffic:
         """Record the server's counts at `now`."""
         self._reported = now
         timed = sum(bucket.count for bucket in buckets)
-        if timed:
-            self.served = sum(bucket.seconds for bucket in buckets) / timed
+        seconds = sum(bucket.seconds for bucket in buckets)
+        if timed > self._timed:
+            self._means.append((seconds - self._seconds) / (timed - self._timed))
+        self._timed, self._seconds = timed, seconds
         requests = timed + sum(bucket.untimed for bucket in buckets)
         if requests != self._requests:
             if self._requests is not None or requests:
@@ -67,6 +73,15 @@ class Traffic:
             elif not requests:
                 self._changed = float("-inf")  # no request so far
             self._requests = requests
+
+    @property
+    def served(self) -> float:
+        """Seconds that a request spends in the model; 0: unknown.
+
+        The median of the means between reports, so that a few requests that the node delays do not
+        make a large sample seem as small as they are.
+        """
+        return median_low(self._means) if len(self._means) >= _SERVED_LEAST else 0.0
 
     def idle(self, now: float) -> float:
         """Return for how long there had been no request at the last report; 0: unknown.
