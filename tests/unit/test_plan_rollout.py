@@ -7,6 +7,9 @@ import pytest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.verdict import Check, FallbackVerdict
 from enginewright.manifests.snapshot import Revision, Snapshot
+from enginewright.plan import pod_counts
+from enginewright.plan.plan import plan
+from enginewright.plan.types import Facts
 
 from tests.support.plan_objects import OTHER, SECOND, accelerator_class, verdict
 from tests.support.plan_world import World, serving
@@ -21,6 +24,23 @@ def two_classes(*names: str, **spec: Any) -> World:
 
 def revision(obj: dict[str, Any]) -> str:
     return str(obj["metadata"]["labels"]["enginewright.dev/revision"])
+
+
+@pytest.mark.parametrize("name", ["desired_counts", "progress_of"])
+def test_counts_and_progress_of_what_serves_are_found_once(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Revision] = []
+    find = getattr(pod_counts, name)
+
+    def found(facts: Facts, revision: Revision, *args: Any) -> Any:
+        calls.append(revision)
+        return find(facts, revision, *args)
+
+    facts = serving().facts()
+    monkeypatch.setattr(pod_counts, name, found)
+    plan(facts)
+    assert len(calls) == 1
 
 
 # the first one

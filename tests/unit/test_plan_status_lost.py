@@ -6,7 +6,7 @@ import pytest
 from enginewright.contract.keys import sha256_text
 from enginewright.contract.reasons import Reason
 from enginewright.manifests.labels import OUTCOME, REVISION, ROLLBACK
-from enginewright.plan.rollout import KEPT_REVISIONS
+from enginewright.plan.rollout_objects import KEPT_REVISIONS
 
 from tests.support.plan_objects import published
 from tests.support.plan_world import World

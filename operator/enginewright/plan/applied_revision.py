@@ -1,0 +1,87 @@
+"""Which revision the Deployments have while the requested one cannot be applied: nothing unproven, nothing rejected."""
+
+from collections.abc import Mapping
+
+from enginewright.manifests.labels import PROMOTE, ROLLBACK
+from enginewright.manifests.snapshot import Revision
+from enginewright.observed.deployments import DeploymentView
+from enginewright.plan.bring_up import BringUp
+from enginewright.plan.outcomes import promoted, recorded_rejection, rejection_by_user
+from enginewright.plan.pod_counts import desired_counts
+from enginewright.plan.regression import STAGE
+from enginewright.plan.revisions import with_templates
+from enginewright.plan.served import ready_revisions, served_before
+from enginewright.plan.spec_hash import spec_hash
+from enginewright.plan.types import Facts
+
+
+def kept_revision(
+    facts: Facts,
+    known: Mapping[str, Revision],
+    deployments: Mapping[str, DeploymentView],
+    brought: BringUp | None,
+) -> Revision | None:
+    """Return the revision to apply while no new one can be.
+
+    A rollout continues while its spec is unchanged: the obstacle is outside the spec. Otherwise, or if
+    the backend was rejected because its pods failed, it is the last complete revision.
+    """
+    status, spec = facts.model.status, facts.model.spec
+    carried = {each.revision for each in facts.deployments}
+    by_number = sorted(facts.revisions, key=lambda each: each.number, reverse=True)
+    names = [each.revision for each in by_number if each.revision in carried]
+    before = served_before(facts)
+    if before and (last := known.get(before.last_complete)):
+        # not preferred if it would have no pods
+        has_pods = any(desired_counts(facts, last, deployments).values())
+        names.insert(0 if has_pods else len(names), last.name)
+    if spec.rollout.strategy == "Recreate":  # which would stop ready pods of other revisions
+        ready = ready_revisions(facts.pods)
+        names.sort(key=lambda name: name not in ready)
+    failed = {each.revision for each in status.rejected_backends if each.inputs_hash}
+    rejected = brought.revision.name if brought and brought.rejection else ""
+    failed.add(rejected)
+    if rejected:  # also if no Deployment has them, as after a restoration from a backup
+        names += promoted(facts.revisions)
+    goes_on = (
+        status.applied
+        and status.applied.spec_hash == spec_hash(spec)
+        and status.applied.revision not in failed
+    )
+    if status.applied and goes_on and not spec.rollout.paused:
+        names.insert(0, status.applied.revision)
+    # while the requested revision is not known, or has a canary, one may go back from what serves
+    for leaves in (before.last_complete if before else "", rejected):
+        if chosen := restored_revision(facts, known, leaves):
+            names.insert(0, chosen.name)
+    names.sort(key=lambda name: name == rejected)
+    found = next((known[name] for name in names if name in known), None)
+    return with_templates(facts, found) if found else None
+
+
+def restored_revision(
+    facts: Facts, known: Mapping[str, Revision], rejected: str
+) -> Revision | None:
+    """Return the revision that replaces one that a user has rolled back or that failed while it served.
+
+    It is the one that the annotation names, else the last complete one, else the one before it.
+    None: it was not rejected so, or there is no other.
+    """
+    annotations = facts.model.metadata.annotations
+    known_failure = recorded_rejection(facts, rejected) if rejected else None
+    failed = (
+        known_failure is not None
+        and known_failure.stage == STAGE
+        and annotations.get(PROMOTE) != rejected
+    )
+    if not rejected or not (failed or rejection_by_user(facts, rejected)):
+        return None
+    annotation = annotations.get(ROLLBACK, "")
+    back_from, _, back_to = annotation.partition(" ")
+    before = served_before(facts)
+    names = (
+        back_to if back_from == rejected else "",
+        before.last_complete if before else "",
+        *promoted(facts.revisions),
+    )
+    return next((known[name] for name in names if name in known and name != rejected), None)
