@@ -16,7 +16,7 @@ class RevisionOutcome(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    # Promoted: it served with all its pods until `at`, or still does. Rejected: it failed, and is not
+    # Promoted: it served with all its pods until `at`, or does since then. Rejected: it failed, and is not
     # tried again. Superseded: it failed, but the spec has changed since.
     state: Literal["Promoted", "Rejected", "Superseded"]
     at: datetime
