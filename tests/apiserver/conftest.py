@@ -30,7 +30,8 @@ def _control_plane(name: str) -> Iterator[Path]:
 
 def _new_namespace(kubeconfig: Path) -> Namespace:
     namespace = Namespace(f"test-{next(_numbers)}", kubeconfig)
-    namespace.kubectl("create", "namespace", namespace.name)
+    metadata = {"name": namespace.name}
+    namespace.create({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
     return namespace
 
 
@@ -44,7 +45,7 @@ def helm_kubeconfig() -> Iterator[Path]:
 @pytest.fixture
 def bare_kubeconfig(helm_kubeconfig: Path) -> Path:
     """An API server without our CRDs: tests of the chart may have run before in this process."""
-    Namespace("default", helm_kubeconfig).kubectl("delete", "crd", "--all")
+    Namespace("default", helm_kubeconfig).delete_all("crd")
     return helm_kubeconfig
 
 

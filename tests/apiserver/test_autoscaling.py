@@ -37,8 +37,7 @@ class Autoscaled(World):
         return OperatorProcess(self.kubeconfig, self.system.name, self.folder)
 
     def edit(self, **spec: Any) -> None:
-        patch = json.dumps({"spec": spec})
-        self.user.kubectl("patch", "im", MODEL, "--type=merge", "--patch", patch)
+        self.user.patch("im", MODEL, {"spec": spec})
 
     def turn(self, *, on: bool) -> None:
         self.edit(serving={"autoscaling": AUTOSCALING if on else None})
@@ -48,8 +47,7 @@ class Autoscaled(World):
         self.user.kubectl("scale", "deployment", NAME, f"--replicas={count}")
 
     def deployment(self) -> dict[str, Any]:
-        shown = ("get", "deployment", NAME, "--show-managed-fields", "--output", "json")
-        return dict(json.loads(self.user.kubectl(*shown)))
+        return self.user.get("deployment", NAME)
 
     def count(self) -> int:
         return int(self.deployment()["spec"]["replicas"])
@@ -92,7 +90,7 @@ def world(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[Au
     world = Autoscaled(new_namespace(), new_namespace(), tmp_path)
     world.furnish()
     yield world
-    world.user.kubectl("delete", "inferencemodels", "--all")
+    world.user.delete_all("inferencemodels")
 
 
 def test_a_live_count_is_handed_over_and_taken_back(world: Autoscaled) -> None:
@@ -107,8 +105,7 @@ def test_a_live_count_is_handed_over_and_taken_back(world: Autoscaled) -> None:
         assert world.counts(start) == [5]
         assert world.owners() == {HANDOVER_MANAGER}
 
-        patch = json.dumps({"spec": {"maxReplicas": 3}})
-        world.user.kubectl("patch", "hpa", NAME, "--type=merge", "--patch", patch)
+        world.user.patch("hpa", NAME, {"spec": {"maxReplicas": 3}})
         eventually(lambda: world.wait_autoscaler()["spec"]["maxReplicas"] == 9, 20, interval=0.1)
 
         world.scale(7)
@@ -179,7 +176,7 @@ def test_an_operator_that_is_killed_resets_no_count(world: Autoscaled) -> None:
             world.turn(on=True)
             time.sleep(delay)
             operator.kill()
-        world.system.kubectl("delete", "lease", "enginewright")  # as if it had expired
+        world.system.delete("lease", "enginewright")  # as if it had expired
         with world.limited() as operator:
             operator.wait_ready()
             world.wait_autoscaler()
@@ -200,14 +197,14 @@ def test_a_count_is_kept_until_the_autoscaler_is_gone_also_if_nobody_is_there(
         world.scale(7)
         world.serve()
         start = world.version()
-    world.user.kubectl("delete", "hpa", NAME)
+    world.user.delete("hpa", NAME)
     with world.limited() as operator:
         operator.wait_ready()
         world.wait_autoscaler()
         operator.wait_quiet()
         assert world.count() == 7
     world.turn(on=False)
-    world.user.kubectl("delete", "hpa", NAME)
+    world.user.delete("hpa", NAME)
     with world.limited() as operator:
         operator.wait_ready()
         eventually(lambda: world.count() == 5, 20, "the spec's count", interval=0.1)

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from tests.apiserver.conftest import _control_plane, _new_namespace
-from tests.e2e.harness import REPOSITORY, CommandError, Namespace, eventually
+from tests.e2e.harness import REPOSITORY, Namespace, eventually
 from tests.support import simulated_cluster as played
+from tests.support.api_requests import NotFoundError
 from tests.support.operator_process import OperatorProcess
 
 pytestmark = pytest.mark.apiserver
@@ -55,8 +56,7 @@ class World:
     def add_node(self, name: str, labels: dict[str, str], *, tainted: bool = False) -> None:
         played.add_node(self.admin, name, **labels)
         if tainted:
-            patch = json.dumps({"spec": {"taints": [TAINT]}})
-            self.admin.kubectl("patch", "node", name, "--patch", patch)
+            self.admin.patch("node", name, {"spec": {"taints": [TAINT]}})
 
     def classes(self) -> dict[str, dict[str, Any]]:
         return {each["metadata"]["name"]: each for each in self.admin.items("aclass")}
@@ -77,7 +77,7 @@ class World:
     def remembered(self) -> dict[str, str]:
         try:
             return dict(self.admin.get("configmap", "enginewright-proposals")["data"])
-        except CommandError:
+        except NotFoundError:
             return {}
 
 
@@ -94,7 +94,7 @@ def kubeconfig_of_nodes() -> Iterator[Path]:
 def world(kubeconfig_of_nodes: Path, tmp_path: Path) -> Iterator[World]:
     world = World(_new_namespace(kubeconfig_of_nodes), tmp_path)
     yield world
-    world.admin.kubectl("delete", "node,aclass", "--all")
+    world.admin.delete_all("node,aclass")
 
 
 def test_a_labelled_node_gets_a_class_that_the_api_server_takes(world: World) -> None:
@@ -136,9 +136,8 @@ def test_what_the_administrator_makes_of_it_stays(world: World) -> None:
         operator.wait_ready()
         world.wait_classes("l4", "a100-80gb-mig-1g-10gb")
         eventually(lambda: len(world.remembered()) == 2, 20, "memory", interval=0.1)
-        edit = json.dumps({"spec": {"backends": ["cuda"], "tolerations": []}})
-        world.admin.kubectl("patch", "aclass", "l4", "--type=merge", "--patch", edit)
-        world.admin.kubectl("delete", "aclass", "a100-80gb-mig-1g-10gb")
+        world.admin.patch("aclass", "l4", {"spec": {"backends": ["cuda"], "tolerations": []}})
+        world.admin.delete("aclass", "a100-80gb-mig-1g-10gb")
         operator.wait_quiet()
         operator.kill()
     with world.operator() as operator:

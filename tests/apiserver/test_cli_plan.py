@@ -40,16 +40,16 @@ def world(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[Wo
     world = World(new_namespace(), new_namespace(), tmp_path)
     world.furnish()
     yield world
-    world.user.kubectl("delete", "inferencemodels", "--all")
-    world.system.kubectl("delete", "configmaps,deployments", "--all")
+    world.user.delete_all("inferencemodels")
+    world.system.delete_all("configmaps,deployments")
 
 
 def reader(world: World, name: str, rules: list[dict[str, Any]]) -> Path:
     """Return a kubeconfig of somebody who may get and list, and nothing else."""
     verbs = [{**each, "verbs": ["get", "list"]} for each in rules]
     who = f"{world.user.name}-{name}"
-    world.user.kubectl("create", "serviceaccount", name)
-    world.user.apply(
+    for obj in (
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}},
         {
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "ClusterRole",
@@ -67,13 +67,14 @@ def reader(world: World, name: str, rules: list[dict[str, Any]]) -> Path:
             },
             "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": world.user.name}],
         },
-    )
+    ):
+        world.user.put(obj)
     if rules:  # the API server learns of roles by a watch of its own
         account = f"system:serviceaccount:{world.user.name}:{name}"
         asked = ("auth", "can-i", "list", _a_resource(rules), "--all-namespaces", "--as", account)
         eventually(lambda: world.user.kubectl(*asked), 30, f"the rights of {name}")
     config = yaml.safe_load(world.user.kubeconfig.read_text())
-    token = world.user.kubectl("create", "token", name).strip()
+    token = world.user.token(name)
     config["users"] = [{"name": name, "user": {"token": token}}]
     config["contexts"] = [
         {

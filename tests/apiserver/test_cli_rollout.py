@@ -76,10 +76,8 @@ class Desk:
 
     def status(self, **status: Any) -> None:
         """Write the model's status, as the operator would."""
-        patch = json.dumps({"status": {"observedGeneration": 1, "target": None, **status}})
-        self.namespace.kubectl(
-            "patch", "im", NAME, "--subresource=status", "--type=merge", "--patch", patch
-        )
+        written = {"observedGeneration": 1, "target": None, **status}
+        self.namespace.patch("im", NAME, {"status": written}, "status")
 
     def stored(self, revision: str, number: int, outcome: RevisionOutcome | None) -> None:
         """Store a revision, as the operator would."""
@@ -93,7 +91,7 @@ class Desk:
         )
         made = controller_revision(model, Revision(name=revision, snapshot=snapshot), number)
         made["metadata"]["annotations"] = outcome.annotations() if outcome else {}
-        self.namespace.apply(made)
+        self.namespace.put(made)
 
     def runs(self, name: str, revision: str, component: str, **labels: str) -> None:
         """Have a ready pod of a revision, whose address is that of the server that answers for it."""
@@ -111,18 +109,17 @@ class Desk:
             },
             "spec": {"containers": [{"name": "sidecar", "image": "example.com/cpu:1"}]},
         }
-        self.namespace.kubectl("create", "--filename", "-", stdin=json.dumps(pod))
+        self.namespace.create(pod)
         ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-20T12:03:10Z"}
         status = {"phase": "Running", "podIP": ADDRESS, "podIPs": [{"ip": ADDRESS}]}
-        patch = json.dumps({"status": {**status, "conditions": [ready]}})
-        self.namespace.kubectl("patch", "pod", name, "--subresource=status", "--patch", patch)
+        written = {**status, "conditions": [ready]}
+        self.namespace.patch("pod", name, {"status": written}, "status")
 
     def rejected(self, revision: str) -> None:
         """Record that a revision failed, as the operator would."""
         ((name, value),) = outcome("Rejected", 3, "ParityFailed").annotations().items()
-        self.namespace.kubectl(
-            "annotate", "controllerrevision", f"{NAME}-{revision}", f"{name}={value}"
-        )
+        patch = {"metadata": {"annotations": {name: value}}}
+        self.namespace.patch("controllerrevision", f"{NAME}-{revision}", patch)
 
 
 def outcome(state: str, minute: int, reason: str = "") -> RevisionOutcome:
@@ -189,7 +186,7 @@ def test_refusals_write_nothing(desk: Desk) -> None:
     )
     code, shown = desk.run("promote", NAME)
     assert (code, "spec.rollout.allowSignatureChange" in shown) == (1, True), shown
-    desk.namespace.kubectl("delete", "controllerrevisions", "--all")
+    desk.namespace.delete_all("controllerrevisions")
     desk.status(revision=GOOD, active={"revision": GOOD})
     code, shown = desk.run("rollback", NAME)
     assert (code, "no earlier good revision" in shown) == (1, True), shown
@@ -203,7 +200,7 @@ def condition(kind: str, status: str, reason: str) -> dict[str, str]:
 
 
 def test_the_status_of_a_canary(desk: Desk, server: PodServer) -> None:
-    desk.namespace.kubectl("create", "serviceaccount", "default")
+    played.add_account(desk.namespace)
     desk.runs("stable", GOOD, SERVE)
     desk.runs("new", NEW, SERVE, **{TRACK: CANARY})
     desk.status(

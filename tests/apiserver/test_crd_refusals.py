@@ -1,12 +1,12 @@
 """Specifications that the API server rejects, with messages that state what to write instead."""
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.e2e.harness import CommandError, Namespace
+from tests.support.api_requests import RefusedError
 
 pytestmark = pytest.mark.apiserver
 
@@ -574,9 +574,9 @@ def inference_model(change: Spec, name: str = "resnet50") -> Spec:
 
 def refusal(namespace: Namespace, body: Spec) -> str:
     """Return the user's error message when `body` is rejected."""
-    with pytest.raises(CommandError) as reported:
-        namespace.kubectl("create", "--dry-run=server", "--filename", "-", stdin=json.dumps(body))
-    return reported.value.stderr
+    with pytest.raises(RefusedError) as reported:
+        namespace.create(body, dry_run=True)
+    return str(reported.value)
 
 
 @pytest.fixture(scope="module")
@@ -641,4 +641,6 @@ def test_a_class_with_a_dot_in_its_name_is_refused(place: Namespace) -> None:
     ],
 )  # fmt: skip
 def test_a_typo_is_refused_by_kubectl(place: Namespace, change: Spec, field: str) -> None:
-    assert f'unknown field "{field}"' in refusal(place, inference_model(change))
+    with pytest.raises(CommandError) as reported:
+        place.apply(inference_model(change))
+    assert f'unknown field "{field}"' in reported.value.stderr

@@ -170,10 +170,7 @@ def smallest(name: str = "resnet50", **spec: Any) -> dict[str, Any]:
 
 def write_status(namespace: Namespace, name: str, status: InferenceModelStatus) -> None:
     body = {"status": status.model_dump(mode="json", by_alias=True, exclude_none=True)}
-    namespace.kubectl(
-        "patch", "inferencemodel", name, "--subresource=status", "--type=merge",
-        "--patch", json.dumps(body),
-    )  # fmt: skip
+    namespace.patch("inferencemodel", name, body, "status")
 
 
 def table(text: str) -> list[dict[str, str]]:
@@ -320,10 +317,7 @@ def test_columns_of_classes(namespace: Namespace) -> None:
     }
     namespace.apply(body)
     status = {"status": {"observedGeneration": 1, "nodes": 3}}
-    namespace.kubectl(
-        "patch", "aclass", "mig-1g-10gb", "--subresource=status", "--type=merge",
-        "--patch", json.dumps(status),
-    )  # fmt: skip
+    namespace.patch("aclass", "mig-1g-10gb", status, "status")
     (row,) = table(namespace.kubectl("get", "aclass", "mig-1g-10gb"))
     assert row["NODES"] == "3"
     assert row["BACKENDS"] == '["tensorrt","cuda"]'
@@ -332,7 +326,7 @@ def test_columns_of_classes(namespace: Namespace) -> None:
         **body["spec"],  # type: ignore[dict-item]  # a literal of several types
         "aheadOfTime": False,
     }
-    namespace.kubectl("delete", "aclass", "mig-1g-10gb")
+    namespace.delete("aclass", "mig-1g-10gb")
 
 
 def test_a_status_survives_and_leaves_the_spec_alone(namespace: Namespace) -> None:

@@ -1,6 +1,5 @@
 """InferenceEngines in kubectl: columns, explain, rejected specifications."""
 
-import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -76,8 +75,7 @@ def refusal(namespace: Namespace, obj: dict[str, Any]) -> str:
 
 def write_status(namespace: Namespace) -> None:
     status = STATUS.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
-    patch = ["--subresource=status", "--type=merge", "--patch", json.dumps({"status": status})]
-    namespace.kubectl("patch", "ieng", NAME, *patch)
+    namespace.patch("ieng", NAME, {"status": status}, "status")
 
 
 def test_columns(namespace: Namespace) -> None:

@@ -3,7 +3,6 @@
 Writes are counted by the operator's own request metrics and, independently, by resource versions.
 """
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,19 +152,13 @@ class World:
 @pytest.fixture
 def world(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[World]:
     world = World(new_namespace(), new_namespace(), tmp_path)
-    for kind in ("inferencemodels", "inferenceengines"):
-        everywhere = world.user.kubectl("get", kind, "--all-namespaces", "--output", "json")
-        for each in json.loads(everywhere)["items"]:
-            metadata = each["metadata"]
-            others = Namespace(metadata["namespace"], world.user.kubeconfig)
-            others.kubectl("delete", kind, metadata["name"])
-    for kind in ("acceleratorclasses", "nodes"):
-        world.user.kubectl("delete", kind, "--all")
+    world.user.delete_all("inferencemodels,inferenceengines", everywhere=True)
+    world.user.delete_all("acceleratorclasses,nodes")
     for namespace in (world.system, world.user):
-        namespace.kubectl("create", "serviceaccount", "default")  # nobody else does here
+        played.add_account(namespace)
     played.add_node(world.user, "node-1")
     yield world
-    world.user.kubectl("delete", "inferencemodels,inferenceengines", "--all")
+    world.user.delete_all("inferencemodels,inferenceengines")
 
 
 def test_from_the_look_into_the_store_to_the_engine(world: World) -> None:
@@ -196,11 +189,15 @@ def test_from_the_look_into_the_store_to_the_engine(world: World) -> None:
         assert message.startswith("built: 3.5 MB for compute capability 8.9, 412 of 415 nodes")
         assert world.condition("Reconciling")["status"] == "False"
 
-        def events() -> bool:
-            reported = world.user.kubectl("describe", "ieng", ENGINE).split("Events:")[1]
-            return all(each in reported for each in ("LookingUp", "Queued", "Building", "Built"))
+        reasons = {"LookingUp", "Queued", "Building", "Built"}
 
-        eventually(events, 20, "Events", interval=0.2)
+        def recorded() -> bool:
+            engine = f"involvedObject.uid={world.user.get('ieng', ENGINE)['metadata']['uid']}"
+            return reasons <= {each["reason"] for each in world.user.items("events", fields=engine)}
+
+        eventually(recorded, 20, "Events", interval=0.1)
+        shown = world.user.kubectl("describe", "ieng", ENGINE).split("Events:")[1]
+        assert all(each in shown for each in reasons)
         assert operator.total("enginewright_engine_builds_total", result="succeeded") == 1
         assert operator.total("enginewright_engine_cache_total", result="miss") == 1
 
@@ -332,7 +329,7 @@ def test_the_operator_may_be_killed_at_any_point(world: World) -> None:
             operator.wait_ready()
             step()
             operator.kill()
-        world.system.kubectl("delete", "lease", "enginewright")  # as if it had expired
+        world.system.delete("lease", "enginewright")  # as if it had expired
     with world.operator() as operator:
         operator.wait_ready().wait_quiet()
         assert operator.writes() == 0
@@ -343,7 +340,7 @@ def test_a_deleted_engine_waits_for_the_jobs_of_the_earlier_one(world: World) ->
     with world.operator() as operator:
         operator.wait_ready()
         world.build()
-        world.user.kubectl("delete", "ieng", ENGINE)
+        world.user.delete("ieng", ENGINE)
         world.apply()
         world.wait("False", "LookingUp")
         operator.wait_quiet(0.5)
@@ -466,7 +463,7 @@ def test_from_a_model_to_its_engine_and_again_when_that_is_deleted(world: World)
         assert ServeTask.model_validate_json(text).engine_key == world.key
 
         before = world.user.get("ieng", world.name)["metadata"]["uid"]
-        world.user.kubectl("delete", "ieng", world.name)
+        world.user.delete("ieng", world.name)
 
         def made_again() -> bool:
             engines = world.user.items("ieng")

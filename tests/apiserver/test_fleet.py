@@ -33,8 +33,8 @@ class Fleet(World):
         self.begun: list[str] = []
 
     def start(self, image: str) -> OperatorProcess:
-        settings = {"images": {"cpu": image}, "fleet": {"limit": LIMIT, "maxFailures": 2}}
-        return self.operator(**settings)
+        limits = {"limit": LIMIT, "maxFailures": 2}
+        return self.operator(images={"cpu": image}, fleet=limits)
 
     def probe(self, count: int) -> None:
         """Answer the newest of this many probes."""
@@ -100,7 +100,7 @@ def _image(deployment: dict[str, Any]) -> str:
 def fleet(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[Fleet]:
     fleet = Fleet(new_namespace(), new_namespace(), tmp_path)
     # the limit counts the models of every namespace, those of the tests before included
-    fleet.user.kubectl("delete", "inferencemodels", "--all", "--all-namespaces")
+    fleet.user.delete_all("inferencemodels", everywhere=True)
     fleet.furnish()
     for name in NAMES:
         one = model(name)
@@ -108,7 +108,7 @@ def fleet(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[Fl
         one["metadata"]["labels"] = {ROLLOUT_ORDER: "first"} if name == FIRST else {}
         fleet.user.apply(one)
     yield fleet
-    fleet.user.kubectl("delete", "inferencemodels", "--all")
+    fleet.user.delete_all("inferencemodels")
 
 
 # event: Operator | a new version with other runtime images is installed | all pods; models move

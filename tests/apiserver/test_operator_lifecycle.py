@@ -7,7 +7,7 @@ import itertools
 import json
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,13 @@ from enginewright.plan.signature import listed
 
 from tests.e2e.harness import Namespace, eventually
 from tests.support import simulated_cluster as played
-from tests.support.operator_process import CPU_IMAGE, STORE, OperatorProcess, chart_kubeconfig
+from tests.support.operator_process import (
+    CPU_IMAGE,
+    INTERPRETED,
+    STORE,
+    OperatorProcess,
+    chart_kubeconfig,
+)
 
 pytestmark = pytest.mark.apiserver
 
@@ -97,28 +103,25 @@ class World:
 
     def furnish(self) -> None:
         """Set up one class and one node, and remove everything of earlier tests."""
-        for kind in ("acceleratorclasses", "nodes"):
-            self.user.kubectl("delete", kind, "--all")
+        self.user.delete_all("acceleratorclasses,nodes")
         # `plan` reads what any operator of the cluster has asked images
-        self._delete_everywhere(
-            "configmaps", "--field-selector", "metadata.name=enginewright-images"
-        )
+        images = "metadata.name=enginewright-images"
+        self.user.delete_all("configmaps", fields=images, everywhere=True)
         # of operators that were killed
-        self._delete_everywhere("leases", "--selector", "enginewright.dev/component=claim")
+        claims = "enginewright.dev/component=claim"
+        self.user.delete_all("leases", claims, everywhere=True)
         for namespace in (self.system, self.user):
-            namespace.kubectl("create", "serviceaccount", "default")  # nobody else does here
+            played.add_account(namespace)
         played.add_node(self.user, "node-1")
-        self.user.apply(accelerator_class())
+        self.user.create(accelerator_class())
 
-    def _delete_everywhere(self, kind: str, *which: str) -> None:
-        found = self.user.kubectl("get", kind, "--all-namespaces", *which, "--output", "json")
-        for each in json.loads(found)["items"]:
-            others = Namespace(each["metadata"]["namespace"], self.user.kubeconfig)
-            others.kubectl("delete", kind, each["metadata"]["name"])
-
-    def operator(self, **settings: object) -> OperatorProcess:
+    def operator(self, *, program: Sequence[str] = (), **settings: object) -> OperatorProcess:
         return OperatorProcess(
-            self.user.kubeconfig, self.system.name, self.folder, settings=settings
+            self.user.kubeconfig,
+            self.system.name,
+            self.folder,
+            settings=settings,
+            program=program,
         )
 
     def jobs(self, component: str) -> list[dict[str, Any]]:
@@ -173,11 +176,16 @@ class World:
     def reported(self, reason: str) -> str:
         """What `kubectl describe` shows of Events, once there is one for this reason."""
 
-        def events() -> str:
-            text = self.user.kubectl("describe", "im", MODEL).split("Events:")[1]
-            return text if reason in text else ""
+        def recorded() -> bool:
+            concerning = f"involvedObject.uid={self.user.get('im', MODEL)['metadata']['uid']}"
+            return reason in (
+                each["reason"] for each in self.user.items("events", fields=concerning)
+            )
 
-        return eventually(events, 20, f"an Event {reason}", interval=0.2)
+        eventually(recorded, 20, f"an Event {reason}", interval=0.1)
+        text = self.user.kubectl("describe", "im", MODEL).split("Events:")[1]
+        assert reason in text
+        return text
 
     def bring_up(self, operator: OperatorProcess) -> None:
         """Prepare and serve a model from the start."""
@@ -206,17 +214,14 @@ def _made(job: dict[str, Any]) -> tuple[str, int]:
 @pytest.fixture
 def world(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[World]:
     world = World(new_namespace(), new_namespace(), tmp_path)
-    everywhere = world.user.kubectl("get", "im", "--all-namespaces", "--output", "json")
-    for each in json.loads(everywhere)["items"]:
-        others = Namespace(each["metadata"]["namespace"], world.user.kubeconfig)
-        others.kubectl("delete", "im", each["metadata"]["name"])
+    world.user.delete_all("inferencemodels", everywhere=True)
     world.furnish()
     yield world
-    world.user.kubectl("delete", "inferencemodels", "--all")
+    world.user.delete_all("inferencemodels")
 
 
 def test_from_a_manifest_to_a_model_that_serves(world: World) -> None:
-    with world.operator() as operator:
+    with world.operator(program=INTERPRETED) as operator:
         operator.wait_ready()
         world.user.apply(model())
         world.user.wait_condition(MODEL, "Ready", "False", "ProbingImage", 20)
@@ -339,7 +344,7 @@ def test_the_operator_may_be_killed_at_any_point(world: World) -> None:
             operator.wait_ready()
             step()
             operator.kill()
-        world.system.kubectl("delete", "lease", "enginewright")  # as if it had expired
+        world.system.delete("lease", "enginewright")  # as if it had expired
     with world.operator() as operator:
         operator.wait_ready().wait_quiet()
         assert operator.writes() == 0
@@ -352,7 +357,7 @@ def test_what_happened_while_it_was_away_is_seen(world: World) -> None:
     with world.operator() as operator:
         world.bring_up(operator)
         operator.wait_quiet()
-    world.user.kubectl("delete", "service", MODEL)
+    world.user.delete("service", MODEL)
     world.user.kubectl("scale", "deployment", f"{MODEL}-cpu", "--replicas=5")
     with world.operator() as operator:
         operator.wait_ready()
@@ -397,7 +402,7 @@ def test_a_deleted_model_is_let_go_and_its_name_can_be_used_again(world: World) 
         world.bring_up(operator)
         operator.wait_quiet()
         writes = operator.writes()
-        world.user.kubectl("delete", "im", MODEL)
+        world.user.delete("im", MODEL)
         operator.wait_quiet()
         assert operator.writes() == writes  # garbage collection is Kubernetes', not ours
 
@@ -429,7 +434,7 @@ def test_a_namespace_that_is_being_deleted_is_left_alone(world: World) -> None:
         operator.wait_quiet()
         before = operator.writes()
         # what the namespace's controller does, which does not run here
-        world.user.kubectl("delete", "deployment,service,pdb", "--all")
+        world.user.delete_all("deployment,service,pdb")
         eventually(lambda: "skipped: " in operator.log, 20, "the operator to see it")
         operator.wait_quiet()
         assert operator.writes() - before <= 6
@@ -455,7 +460,7 @@ def test_an_object_of_somebody_else_is_not_taken(world: World) -> None:
         refused = world.user.wait_condition(MODEL, "Ready", "False", "ApplyFailed", 20)
         assert text in refused["message"]
         assert world.user.get("service", MODEL)["spec"]["selector"] == {"app": "database"}
-        world.user.kubectl("delete", "service", MODEL)
+        world.user.delete("service", MODEL)
         world.serve()
 
 
@@ -489,11 +494,11 @@ def test_classes_count_nodes_and_name_each_other(world: World) -> None:
             interval=0.1,
         )
         assert operator.writes() == writes
-    world.user.kubectl("delete", "aclass", "l4")
+    world.user.delete("aclass", "l4")
 
 
 def test_it_ends_at_once_and_in_order_also_under_an_open_scrape(world: World) -> None:
-    with world.operator() as operator:
+    with world.operator(program=INTERPRETED) as operator:
         operator.wait_ready()
         request = urllib.request.Request(f"http://127.0.0.1:{operator.port}/metrics")
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -548,7 +553,7 @@ def test_missing_definitions_are_waited_for(
 def test_bad_settings_are_one_sentence(
     kubeconfig: Path, tmp_path: Path, name: str, value: str, reported: str
 ) -> None:
-    operator = OperatorProcess(kubeconfig, "default", tmp_path)
+    operator = OperatorProcess(kubeconfig, "default", tmp_path, program=INTERPRETED)
     operator.environment[name] = value
     with operator:
         assert operator.wait_exit() == 78

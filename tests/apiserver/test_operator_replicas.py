@@ -35,7 +35,7 @@ def world(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[Wo
     world = World(new_namespace(), new_namespace(), tmp_path)
     world.furnish()
     yield world
-    world.user.kubectl("delete", "inferencemodels", "--all")
+    world.user.delete_all("inferencemodels")
 
 
 def lease(namespace: Namespace, name: str = "enginewright") -> dict[str, Any]:
@@ -213,7 +213,7 @@ def test_what_vanished_while_a_watch_was_broken_is_gone_for_the_next_leader(worl
             follower = OperatorProcess(through, world.system.name, world.folder)
             running.enter_context(follower)
             follower.wait_standby().wait_relisted()
-        world.user.kubectl("delete", "aclass", "second")
+        world.user.delete("aclass", "second")
         restart_api_server(world.user.kubeconfig)
         leader.kill()
         with Cutter(url, port=port):
@@ -312,7 +312,7 @@ def test_releases_with_namespaces_of_their_own_work_side_by_side(
     """And one that wants a namespace of another does nothing, nor does one that wants them all."""
     other = World(new_namespace(), new_namespace(), world.folder)
     for namespace in (other.system, other.user):
-        namespace.kubectl("create", "serviceaccount", "default")
+        played.add_account(namespace)
     third = World(new_namespace(), other.user, world.folder)
     everywhere = World(new_namespace(), world.user, world.folder)
     with (
@@ -355,4 +355,4 @@ def test_a_namespace_that_is_not_watched_is_left_alone(
         world.serve()
         assert elsewhere.get("im", "ignored")["status"] == {"observedGeneration": -1}
         assert operator.total("enginewright_models", condition="Ready") == 1
-    elsewhere.kubectl("delete", "im", "ignored")
+    elsewhere.delete("im", "ignored")

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from subprocess import Popen
+from subprocess import PIPE, Popen
 from typing import Any
 
 import pytest
@@ -36,6 +36,7 @@ from enginewright.kube.resources import PODS
 from prometheus_client import CollectorRegistry
 
 from tests.e2e.harness import Namespace
+from tests.support import simulated_cluster as played
 
 pytestmark = pytest.mark.apiserver
 
@@ -64,7 +65,9 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body.encode())
 
-HTTPServer((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()
+server = HTTPServer((sys.argv[1], int(sys.argv[2])), Handler)
+print("listens", flush=True)
+server.serve_forever()
 """
 
 
@@ -78,8 +81,10 @@ class PodServer:
         self.say(json.dumps(VERDICT))
         arguments = [ADDRESS, str(SIDECAR_PORT), str(self._answer), str(self._log)]
         self.process = Popen(
-            ["nsenter", cluster.enter, "--", sys.executable, "-c", SERVER, *arguments]
+            ["nsenter", cluster.enter, "--", sys.executable, "-c", SERVER, *arguments], stdout=PIPE
         )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == b"listens\n"  # whom nobody reaches is asked later
 
     def say(self, body: str, status: int = 200, **headers: str) -> None:
         self._answer.write_text(json.dumps([status, headers, body]))
@@ -94,7 +99,7 @@ def server(kubeconfig: Path, tmp_path: Path) -> Iterator[PodServer]:
     server = PodServer(Cluster(kubeconfig.parent.name), tmp_path)
     yield server
     server.process.kill()
-    server.process.wait(10)
+    server.process.communicate(timeout=10)
 
 
 @pytest.fixture
@@ -119,8 +124,8 @@ def add_pod(namespace: Namespace) -> PodAddress:
         "metadata": {"name": "p", "labels": labels},
         "spec": {"containers": [container]},
     }
-    namespace.kubectl("create", "serviceaccount", "default")  # nobody else does here
-    namespace.kubectl("create", "--filename", "-", stdin=json.dumps(pod))
+    played.add_account(namespace)
+    namespace.create(pod)
     status = {
         "phase": "Running",
         "podIP": ADDRESS,
@@ -137,8 +142,7 @@ def add_pod(namespace: Namespace) -> PodAddress:
             }
         ],
     }
-    patch = json.dumps({"status": status})
-    namespace.kubectl("patch", "pod", "p", "--subresource=status", "--patch", patch)
+    namespace.patch("pod", "p", {"status": status}, "status")
     return PodAddress(namespace.name, "p", ADDRESS, SIDECAR_PORT)
 
 

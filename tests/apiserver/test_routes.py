@@ -1,6 +1,5 @@
 """HTTPRoutes with the Gateway API's own CRD, and without it. No gateway runs: the tests write what one reports."""
 
-import json
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -36,7 +35,7 @@ class Routed(World):
     def kubeconfig(self) -> Path:
         return chart_kubeconfig(self.system, self.folder)
 
-    def limited(self, program: tuple[str, ...] = ("-m", "enginewright.main")) -> OperatorProcess:
+    def limited(self, program: tuple[str, ...] = ()) -> OperatorProcess:
         return OperatorProcess(self.kubeconfig, self.system.name, self.folder, program=program)
 
     def install(self) -> None:
@@ -47,8 +46,8 @@ class Routed(World):
         self.user.kubectl("delete", "crd", CRD, "--ignore-not-found")
 
     def turn(self, *, on: bool) -> None:
-        patch = json.dumps({"spec": {"serving": {"route": ROUTE if on else None}}})
-        self.user.kubectl("patch", "im", MODEL, "--type=merge", "--patch", patch)
+        route = {"serving": {"route": ROUTE if on else None}}
+        self.user.patch("im", MODEL, {"spec": route})
 
     def routes(self) -> list[dict[str, Any]]:
         return self.user.items(CRD)
@@ -77,9 +76,7 @@ class Routed(World):
             "controllerName": "example.com/gateway",
             "conditions": conditions,
         }
-        patch = json.dumps({"status": {"parents": [parent]}})
-        subresource = ("--subresource=status", "--type=merge", "--patch", patch)
-        self.user.kubectl("patch", CRD, MODEL, *subresource)
+        self.user.patch(CRD, MODEL, {"status": {"parents": [parent]}}, "status")
 
     def wait_accepted(self, status: str, reason: str) -> None:
         self.user.wait_condition(MODEL, "RouteAccepted", status, reason, 20)
@@ -90,7 +87,7 @@ def world(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[Ro
     world = Routed(new_namespace(), new_namespace(), tmp_path)
     world.furnish()
     yield world
-    world.user.kubectl("delete", "inferencemodels", "--all")
+    world.user.delete_all("inferencemodels")
     world.uninstall()
 
 
@@ -109,13 +106,12 @@ def test_a_route_as_the_gateway_api_has_it_from_its_creation_to_its_end(world: R
         assert sorted(world.services()) == sorted(each["name"] for each in rule["backendRefs"])
 
         operator.wait_quiet()
-        patch = json.dumps({"spec": {"hostnames": ["evil.example.com"]}})
-        world.user.kubectl("patch", CRD, MODEL, "--type=merge", "--patch", patch)
+        world.user.patch(CRD, MODEL, {"spec": {"hostnames": ["evil.example.com"]}})
         eventually(
             lambda: world.wait_route()["spec"]["hostnames"] == ROUTE["hostnames"], 20, interval=0.1
         )
         assert "spec.hostnames" in world.reported("EditUndone")
-        world.user.kubectl("delete", CRD, MODEL)
+        world.user.delete(CRD, MODEL)
         world.wait_route()
 
         world.gateway_says(
@@ -151,7 +147,7 @@ def test_a_model_serves_without_the_gateway_api_and_gets_its_route_once_it_is_in
         operator.wait_ready()
         world.wait_route()
         world.user.wait_condition(MODEL, "Ready", "True", "Serving", 20)
-        world.user.kubectl("delete", CRD, MODEL)
+        world.user.delete(CRD, MODEL)
         world.wait_route()
 
 

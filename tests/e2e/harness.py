@@ -1,6 +1,7 @@
-"""A Kubernetes user's view of the cluster: kubectl, and requests to a Service."""
+"""A Kubernetes user's view of the cluster: its objects, kubectl, and requests to a Service."""
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -8,10 +9,19 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+from tests.support.api_requests import (
+    APPLY_PATCH,
+    MERGE_PATCH,
+    ApiRequests,
+    NotFoundError,
+    RefusedError,
+    requests_to,
+)
 
 T = TypeVar("T")
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -20,6 +30,11 @@ OPERATOR_NAMESPACE = "enginewright-system"
 GPUS = 4  # of node-2
 FAIL_SWITCH = "/tmp/fail"
 SHORT_HOLD = {"hold": "5s"}  # of a canary, in tests of something else
+_IN_BACKGROUND = {
+    "kind": "DeleteOptions",
+    "apiVersion": "v1",
+    "propagationPolicy": "Background",
+}  # as kubectl deletes
 HELD_STAGES = (
     "validate",
     "golden",
@@ -73,7 +88,7 @@ def eventually(
             if result := check():
                 return result
             last = result
-        except (CommandError, OSError) as error:
+        except (CommandError, RefusedError, OSError) as error:
             last = error
         if time.monotonic() > deadline:
             raise AssertionError(
@@ -102,14 +117,81 @@ class Namespace:
         text = "\n---\n".join(json.dumps(each) for each in objects)
         return self.kubectl("apply", "--filename", "-", stdin=text)
 
+    @property
+    def _api(self) -> ApiRequests:
+        return requests_to(self.kubeconfig)
+
     def get(self, kind: str, name: str) -> dict[str, Any]:
         """Return one object."""
-        return dict(json.loads(self.kubectl("get", kind, name, "--output", "json")))
+        return self._api.send("GET", self._api.kind(kind).path(self.name, name))
 
-    def items(self, kind: str, selector: str = "") -> list[dict[str, Any]]:
-        """Return all objects of a kind."""
-        found = json.loads(self.kubectl("get", kind, "--selector", selector, "--output", "json"))
-        return list(found["items"])
+    def items(
+        self, kinds: str, selector: str = "", *, fields: str = "", everywhere: bool = False
+    ) -> list[dict[str, Any]]:
+        """Return all objects of a kind, or of several: `jobs,pods`."""
+        query = {"labelSelector": selector, "fieldSelector": fields}
+        items = []
+        for kind in map(self._api.kind, kinds.split(",")):
+            path = kind.path(None if everywhere else self.name)
+            found = self._api.send("GET", path, query=query)["items"]
+            identity = {"apiVersion": kind.api_version, "kind": kind.name}
+            items += [{**identity, **each} for each in found]
+        return items
+
+    def create(self, obj: dict[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
+        """Create an object; the API server refuses fields that it does not know."""
+        kind = self._api.kind(f"{obj['kind']}.{obj['apiVersion']}")
+        query = {"fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
+        return self._api.send("POST", kind.path(self.name), obj, query=query)
+
+    def put(self, obj: dict[str, Any]) -> dict[str, Any]:
+        """Create an object, or make it what it is to be: server-side apply."""
+        name = obj["metadata"]["name"]
+        path = self._api.kind(f"{obj['kind']}.{obj['apiVersion']}").path(self.name, name)
+        query = {"fieldManager": "tests", "force": "true"}
+        return self._api.send("PATCH", path, obj, query=query, content_type=APPLY_PATCH)
+
+    def token(self, account: str) -> str:
+        """Return a token of a service account."""
+        path = self._api.kind("serviceaccount").path(self.name, account, "token")
+        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        return str(self._api.send("POST", path, asked)["status"]["token"])
+
+    def patch(
+        self, kind: str, name: str, patch: dict[str, Any], subresource: str = ""
+    ) -> dict[str, Any]:
+        """Apply a merge patch to an object."""
+        path = self._api.kind(kind).path(self.name, name, subresource)
+        return self._api.send("PATCH", path, patch, content_type=MERGE_PATCH)
+
+    def delete(self, kind: str, name: str) -> None:
+        """Delete an object, and wait until it is gone."""
+        self._delete(kind, [self.get(kind, name)])
+
+    def delete_all(
+        self, kinds: str, selector: str = "", *, fields: str = "", everywhere: bool = False
+    ) -> None:
+        """Delete all objects of a kind or of several, and wait until they are gone."""
+        for kind in kinds.split(","):
+            found = self.items(kind, selector, fields=fields, everywhere=everywhere)
+            self._delete(kind, found)
+
+    def _delete(self, kind: str, objects: list[dict[str, Any]]) -> None:
+        paths = {}
+        for metadata in (each["metadata"] for each in objects):
+            path = self._api.kind(kind).path(metadata.get("namespace"), metadata["name"])
+            paths[path] = metadata["uid"]
+            with contextlib.suppress(NotFoundError):
+                self._api.send("DELETE", path, _IN_BACKGROUND)
+
+        def gone(path: str) -> bool:
+            try:
+                return bool(self._api.send("GET", path)["metadata"]["uid"] != paths[path])
+            except NotFoundError:
+                return True
+
+        for path in paths:
+            eventually(functools.partial(gone, path), 60, f"{path} to be gone", interval=0.05)
 
     def condition(self, name: str, kind: str) -> dict[str, Any]:
         """Return one condition of an InferenceModel; empty if it is missing."""
@@ -148,38 +230,17 @@ class Namespace:
         """Watch an object until `check` returns a true value for a state; no state is missed."""
         deadline = time.monotonic() + seconds
         last: object = None
+        path = self._api.kind(kind).path(self.name)
         while (left := deadline - time.monotonic()) > 0:
-            with contextlib.closing(self._states(kind, name, left)) as states:
+            with (
+                contextlib.suppress(OSError, RefusedError),  # also at the end of the time
+                contextlib.closing(self._api.watch(path, name=name, seconds=left)) as states,
+            ):
                 for last in states:
                     if result := check(last):
                         return result
-            time.sleep(0.2)  # it does not exist yet, or the API server has ended the watch
+            time.sleep(0.05)  # the API server has ended the watch
         raise AssertionError(f"timed out after {seconds} s waiting for {what}; last: {last}")
-
-    def _states(
-        self, kind: str, name: str, seconds: float
-    ) -> Generator[dict[str, Any], None, None]:
-        """Yield an object's current state and every change, for at most `seconds`."""
-        process = subprocess.Popen(
-            [*self._command(), "get", kind, name, "--watch", "--output", "json"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        end = threading.Timer(seconds, process.kill)
-        end.start()
-        try:
-            assert process.stdout is not None
-            lines: list[str] = []
-            for line in process.stdout:
-                lines.append(line)
-                if line.startswith("}"):
-                    yield json.loads("".join(lines))
-                    lines.clear()
-        finally:
-            end.cancel()
-            process.kill()
-            process.communicate()
 
     def story(self, name: str) -> str:
         """Return what a user would inspect to diagnose a failure."""

@@ -10,17 +10,20 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.harness import REPOSITORY, Namespace, eventually, run
+from tests.support.operator_start import ForkedOperator
 
 CPU_IMAGE = "example.com/enginewright/cpu:1"
 STORE = "enginewright-store"
+INTERPRETED = ("-m", "enginewright.main")  # the operator in a new interpreter
 WRITING = ("POST", "PUT", "PATCH", "DELETE")
 
 
@@ -40,16 +43,57 @@ def chart_kubeconfig(system: Namespace, folder: Path, *values: str) -> Path:
     needed = ("images.operator=o:1", "images.runtime.cpu=c:1")
     sets = [f"--set={value}" for value in (*needed, *values)]
     kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
-    for each in yaml.safe_load_all(run([program, *template, *sets])):
-        if each and each["kind"] in kinds:
-            place = each["metadata"].get("namespace", "default")
-            Namespace(place, system.kubeconfig).apply(each)
-    token = system.kubectl("create", "token", "enginewright").strip()
+    rendered = yaml.safe_load_all(run([program, *template, *sets]))
+    objects = [each for each in rendered if each and each["kind"] in kinds]
+    for each in objects:
+        Namespace(each["metadata"].get("namespace", "default"), system.kubeconfig).put(each)
+    _wait_granted(system, objects)
+    token = system.token("enginewright")
     document = yaml.safe_load(system.kubeconfig.read_text())
     document["users"][0]["user"] = {"token": token}
     limited = folder / "kubeconfig"
     limited.write_text(yaml.safe_dump(document))
     return limited
+
+
+def _wait_granted(system: Namespace, objects: list[dict[str, Any]]) -> None:
+    """Wait until the API server, which learns of roles by a watch of its own, knows all bindings."""
+
+    def place(obj: dict[str, Any]) -> str:
+        return str(obj["metadata"].get("namespace", ""))
+
+    rules = {
+        (each["kind"], place(each), each["metadata"]["name"]): each["rules"]
+        for each in objects
+        if each["kind"].endswith("Role")
+    }
+    for binding in objects:
+        if not binding["kind"].endswith("Binding"):
+            continue
+        role = binding["roleRef"]
+        within = place(binding) if role["kind"] == "Role" else ""
+        rule = rules[role["kind"], within, role["name"]][0]
+        resource, _, subresource = rule["resources"][0].partition("/")
+        asked = {
+            "namespace": place(binding),
+            "verb": rule["verbs"][0],
+            "group": rule["apiGroups"][0],
+            "resource": resource,
+            "subresource": subresource,
+            "name": rule.get("resourceNames", [""])[0],
+        }
+        eventually(partial(_may, system, asked), 20, f"the right to {asked}", interval=0.05)
+
+
+def _may(system: Namespace, asked: dict[str, str]) -> bool:
+    user = f"system:serviceaccount:{system.name}:enginewright"
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "metadata": {},
+        "spec": {"user": user, "resourceAttributes": asked},
+    }
+    return bool(system.create(review)["status"]["allowed"])
 
 
 class OperatorProcess:
@@ -63,8 +107,18 @@ class OperatorProcess:
         *,
         settings: Mapping[str, object] | None = None,
         images: Mapping[str, str] | None = None,
-        program: Sequence[str] = ("-m", "enginewright.main"),
+        program: Sequence[str] = (),
     ) -> None:
+        """Describe it.
+
+        Args:
+            kubeconfig: of the API server.
+            namespace: the operator's own.
+            folder: for its log.
+            settings: further than those that it cannot do without.
+            images: of the runtime, besides that for CPUs.
+            program: arguments of a new interpreter, as a container starts one; none: it is forked.
+        """
         self._program = program
         self.port = free_port()
         self._log_path = folder / f"operator-{self.port}.log"
@@ -81,10 +135,13 @@ class OperatorProcess:
             "POD_NAMESPACE": namespace,
             "ENGINEWRIGHT_CONFIG": json.dumps(config),
         }
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ForkedOperator | subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         with self._log_path.open("ab") as log:
+            if not self._program:
+                self._process = ForkedOperator(self._log_path, self.environment)
+                return self
             self._process = subprocess.Popen(
                 [sys.executable, *self._program],
                 env=self.environment,
@@ -189,17 +246,11 @@ class OperatorProcess:
 
     def total(self, metric: str, **labels: str) -> float:
         """Return the sum of a metric over all series with these labels."""
-        _, text = self.get("/metrics")
-        return sum(
-            sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-            if sample.name == metric and labels.items() <= sample.labels.items()
-        )
+        return self._metrics().total(metric, **labels)
 
     def writes(self) -> int:
         """Return how many writing requests it has sent."""
-        return int(sum(self.total("rest_client_requests_total", method=each) for each in WRITING))
+        return self._metrics().writes
 
     def reads(self) -> int:
         """Return how many reading requests it has sent, kopf's left aside."""
@@ -207,18 +258,22 @@ class OperatorProcess:
 
     def passes(self) -> int:
         """Return how many reconciles of models have ended."""
-        return int(self.total("controller_runtime_reconcile_total", controller="inferencemodel"))
+        return self._metrics().passes("inferencemodel")
 
     def engine_passes(self) -> int:
         """Return how many reconciles of InferenceEngines have ended."""
-        return int(self.total("controller_runtime_reconcile_total", controller="inferenceengine"))
+        return self._metrics().passes("inferenceengine")
+
+    def _metrics(self) -> "_Metrics":
+        return _Metrics(self.get("/metrics")[1])
 
     def wait_passes(self, count: int, seconds: float = 30) -> None:
         """Wait until so many reconciles of models have ended and nothing is under way."""
 
         def done() -> bool:
-            busy = self.total("workqueue_depth") + self.total("workqueue_unfinished_work_seconds")
-            return not busy and self.passes() >= count
+            now = self._metrics()
+            busy = now.total("workqueue_depth") + now.total("workqueue_unfinished_work_seconds")
+            return not busy and now.passes("inferencemodel") >= count
 
         eventually(done, seconds, f"{count} reconciles", interval=0.05)
 
@@ -232,9 +287,32 @@ class OperatorProcess:
 
         def quiet() -> bool:
             nonlocal seen, since
-            now = (self.writes(), self.passes(), self.engine_passes())
+            found = self._metrics()
+            now = (found.writes, found.passes("inferencemodel"), found.passes("inferenceengine"))
             if now != seen:
                 seen, since = now, time.monotonic()
             return time.monotonic() - since >= window
 
         eventually(quiet, 60, "quiet", interval=0.1)
+
+
+class _Metrics:
+    """An exposition of metrics, at one time."""
+
+    def __init__(self, text: str) -> None:
+        families = text_string_to_metric_families(text)
+        self._samples = [sample for family in families for sample in family.samples]
+
+    def total(self, metric: str, **labels: str) -> float:
+        return sum(
+            sample.value
+            for sample in self._samples
+            if sample.name == metric and labels.items() <= sample.labels.items()
+        )
+
+    @property
+    def writes(self) -> int:
+        return int(sum(self.total("rest_client_requests_total", method=each) for each in WRITING))
+
+    def passes(self, controller: str) -> int:
+        return int(self.total("controller_runtime_reconcile_total", controller=controller))

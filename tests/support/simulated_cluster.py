@@ -19,14 +19,19 @@ def _now() -> str:
 
 
 def _set_status(namespace: Namespace, kind: str, name: str, status: dict[str, Any]) -> None:
-    patch = json.dumps({"status": status})
-    namespace.kubectl("patch", kind, name, "--subresource=status", "--type=merge", "--patch", patch)
+    namespace.patch(kind, name, {"status": status}, "status")
+
+
+def add_account(namespace: Namespace) -> None:
+    """Add the account of a namespace's pods, which the service account controller makes."""
+    metadata = {"name": "default"}
+    namespace.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
 
 
 def add_node(namespace: Namespace, name: str, **labels: str) -> None:
     """Add a node that is ready."""
     metadata = {"name": name, "labels": {"kubernetes.io/os": "linux", **labels}}
-    namespace.apply({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}})
+    namespace.create({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}})
     _set_status(namespace, "node", name, {"conditions": [{"type": "Ready", "status": "True"}]})
 
 
@@ -49,7 +54,7 @@ def start_pod(namespace: Namespace, job: dict[str, Any]) -> str:
         "metadata": {"name": name, "labels": labels, "ownerReferences": [owner]},
         "spec": template["spec"],
     }
-    namespace.kubectl("create", "--filename", "-", stdin=json.dumps(pod))
+    namespace.create(pod)
     _set_status(namespace, "job", metadata["name"], {"active": 1, "startTime": _now()})
     return name
 
