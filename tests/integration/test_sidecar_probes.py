@@ -17,7 +17,6 @@ from tests.support.sidecar import Sidecar, artifact
 
 CLIENTS: Final = 100
 PROBE_SECONDS: Final = 3.0  # the timeout of the pod's readiness probe
-DEFAULT_PROBE_SECONDS: Final = 1.0  # the kubelet's default for it
 PIPELINES: Final = 8
 BATCH: Final = 5000  # requests
 
@@ -151,8 +150,8 @@ class Pipelining:
 
 
 # fault: Servers | clients of the sidecar send thousands of requests at once without waiting for answers |
-#   each connection has one request answered in a turn, and a verdict is encoded when it changes | probes
-#   are answered within the kubelet's default timeout
+#   each connection has one request answered in a turn, and a verdict is encoded when it changes | the
+#   pod stays ready
 @pytest.mark.parametrize("path", ["/verdict", "/readyz", "/measurements", "/metrics", "/none"])
 def test_probes_are_answered_beside_clients_that_pipeline_thousands_of_requests(
     path: str, tmp_path: Path, task: ServeTask
@@ -162,7 +161,7 @@ def test_probes_are_answered_beside_clients_that_pipeline_thousands_of_requests(
         clients = Pipelining(sidecar.port, path)
         try:
             sidecar.until(lambda: clients.received > 0, "the first is answered")
-            assert probed(sidecar, 20) < DEFAULT_PROBE_SECONDS
+            assert probed(sidecar, 20) < PROBE_SECONDS
             received = clients.received
             sidecar.until(lambda: clients.received > received, "they are answered as well")
         finally:
