@@ -184,6 +184,23 @@ def test_metrics_are_built_once_for_all_who_ask_meanwhile() -> None:
     assert [each.status for each in client.answers] == [200] * 100
 
 
+def test_metrics_are_never_older_than_the_verdict() -> None:
+    pod, server, client = Pod(), Server(), Client()
+
+    async def ask() -> None:
+        app = application(pod, server)
+        asked(app, "/metrics", client)
+        await turns()
+        pod.infers(wrong="output 'y' differs")
+        asked(app, "/metrics", client)
+        await turns()
+
+    asyncio.run(ask())
+    assert server.scrapes == 2
+    before, after = (bytes(each.parts[0]) for each in client.answers)
+    assert before != after
+
+
 def test_a_refusal_before_there_are_measurements_is_not_kept() -> None:
     server, client = Server(), Client()
 

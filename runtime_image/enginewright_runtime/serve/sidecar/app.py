@@ -49,7 +49,8 @@ class SidecarApp(ApplicationBase):
         self._monitor = monitor
         self._verdict = pod_state.verdict()
         self._encoded = json_response(200, self._verdict.to_json().encode())
-        self._exposed = _Shared(self._exposition, _EXPOSITION_AGE)
+        # never with an older verdict than /verdict has
+        self._exposed = _Shared(self._exposition, _EXPOSITION_AGE, pod_state.verdict)
         self._reported = _Shared(self._measurements, monitor.measurements_age)
         self._answering: set[asyncio.Task[None]] = set()
 
@@ -138,22 +139,29 @@ class SidecarApp(ApplicationBase):
 
 
 class _Shared:
-    """A response that is built once for all who ask within `age` seconds.
+    """A response that is built once for all who ask within `age` seconds, while `state` returns the same object.
 
     An error is returned to those only who ask while it is built.
     """
 
-    def __init__(self, build: Callable[[], Coroutine[Any, Any, HttpResponse]], age: float) -> None:
+    def __init__(
+        self,
+        build: Callable[[], Coroutine[Any, Any, HttpResponse]],
+        age: float,
+        state: Callable[[], object] = lambda: None,
+    ) -> None:
         self._build = build
         self._age = age
+        self._current_state = state
+        self._state: object = None
         self._task: asyncio.Task[HttpResponse] | None = None
         self._began = float("-inf")
 
     async def get(self) -> HttpResponse:
         """Return the response, once it is built."""
-        task, now = self._task, time.monotonic()
-        if task is None or not self._applies(task, now):
-            self._began = now
+        task, now, state = self._task, time.monotonic(), self._current_state()
+        if task is None or state is not self._state or not self._applies(task, now):
+            self._began, self._state = now, state
             task = self._task = asyncio.create_task(self._build())
         return await asyncio.shield(task)
 
