@@ -309,8 +309,8 @@ def test_a_provider_that_is_missing_rejects_only_what_may_not_run_without_it(
         world.serving_pod(canary["metadata"]["name"])
     else:
         world.canary_available()
+    lacks = verdict(failed={Check.PROVIDER: Reason.PROVIDER_MISSING})
     for pod in world.canary_pods():
-        lacks = verdict(failed={Check.PROVIDER: Reason.PROVIDER_MISSING})
         world.verdicts[pod["metadata"]["name"]] = lacks
     world.settle()
     if fallback["policy"] == "Forbid":
@@ -319,6 +319,9 @@ def test_a_provider_that_is_missing_rejects_only_what_may_not_run_without_it(
     assert world.conditions()["RolledBack"][0] == "False"
     world.canary_available().later(seconds=61).all_available()
     assert world.status["active"]["revision"] != old
+    for pod in world.all("Pod"):
+        world.verdicts[pod["metadata"]["name"]] = lacks
+    assert world.settle().conditions()["Ready"] == ("True", "Serving")
 
 
 def test_wrong_answers_are_not_left_to_another_backend() -> None:

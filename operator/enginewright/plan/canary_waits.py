@@ -1,4 +1,4 @@
-"""What a new revision waits for: a word for programs and a sentence, as its target in the status has them."""
+"""What a new revision waits for, as `status.target` has it: a reason and a message."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _SHOWN: Final = 5  # differences of signatures in a message
 
 @dataclass(frozen=True)
 class Wait:
-    """What a revision waits for: a word for programs and a sentence."""
+    """What a revision waits for, as `status.target` has it."""
 
     reason: str
     message: str

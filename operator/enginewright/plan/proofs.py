@@ -4,7 +4,7 @@ A missing verdict, as after a restart of the operator, changes nothing: what was
 until a newer verdict is known, or a sidecar has not responded for a long time (`current_proofs`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -66,10 +66,7 @@ def refusal(verdict: Verdict, promise: Promise) -> Failure | None:
         verdict: of the pod.
         promise: of its revision.
     """
-    placements = _checks([verdict], Check.PLACEMENT)
-    allowed = any(runs_as_allowed(promise.policy, each.state) for each in placements)
-    gates = [each for each in _GATES if each is not Check.PROVIDER or not allowed]
-    found = _most_specific([verdict], gates)
+    found = _most_specific(_failed(verdict, _required(verdict, promise)))
     if found is None or found.finding is None:
         return None
     return Failure(
@@ -99,20 +96,33 @@ def _checks(verdicts: Iterable[Verdict], check: Check) -> list[CheckVerdict]:
     return [each for verdict in verdicts for each in verdict.checks if each.check is check]
 
 
-def _most_specific(verdicts: Iterable[Verdict], gates: Iterable[Check]) -> CheckVerdict | None:
+def _required(verdict: Verdict, promise: Promise) -> set[Check]:
+    """Return the checks that must pass: not that of a provider without which the pod may run."""
+    placed = _checks([verdict], Check.PLACEMENT)
+    allowed = any(runs_as_allowed(promise.policy, each.state) for each in placed)
+    return set(_GATES) - ({Check.PROVIDER} if allowed else set())
+
+
+def _failed(verdict: Verdict, checks: Collection[Check]) -> list[CheckVerdict]:
+    return [
+        each
+        for each in verdict.checks
+        if each.check in checks
+        and each.state == "failed"
+        and (each.check is not Check.SERVER or each.reason in NOTHING_RUNS)
+    ]
+
+
+def _most_specific(failed: Iterable[CheckVerdict]) -> CheckVerdict | None:
     """Return the most specific failed check: causes before their consequences.
 
     A replaced session lacks its provider too, but its replacement is the cause.
     """
-    known = tuple(verdicts)
-    failed = [
-        each
-        for gate in gates
-        for each in _checks(known, gate)
-        if each.state == "failed" and (gate is not Check.SERVER or each.reason in NOTHING_RUNS)
-    ]
-    failed.sort(key=lambda each: each.reason is not Reason.SESSION_REPLACED)
-    return next(iter(failed), None)
+    return min(
+        failed,
+        key=lambda each: (each.reason is not Reason.SESSION_REPLACED, _GATES.index(each.check)),
+        default=None,
+    )
 
 
 def _parity(verdicts: tuple[Verdict, ...]) -> Statement:
@@ -194,8 +204,10 @@ def _cause(verdicts: Iterable[Verdict]) -> Finding | None:
 
 def _broken(verdicts: tuple[Verdict, ...], promise: Promise) -> Statement | None:
     """Return why a model is not ready although it has all its pods; None if it is ready."""
-    gates = (Check.SERVER, Check.GOLDEN) if promise.policy == "Allow" else _GATES
-    failed = _most_specific(verdicts, gates)
+    anywhere = {Check.SERVER, Check.GOLDEN} if promise.policy == "Allow" else None
+    failed = _most_specific(
+        found for each in verdicts for found in _failed(each, anywhere or _required(each, promise))
+    )
     if failed is None:
         return None
     if failed.check in _PLACEMENT and (found := _cause(verdicts)):
