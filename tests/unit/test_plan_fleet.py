@@ -21,7 +21,7 @@ from enginewright.plan.types import FleetConfig
 from prometheus_client import CollectorRegistry
 
 from tests.support.plan_objects import CPU_IMAGE, OTHER, Json, image_facts, published
-from tests.unit.test_plan_image_moves import CANARY, MOVED, NEW, NEWER, Member, reject_canary
+from tests.unit.test_plan_image_moves import BAD, CANARY, MOVED, NEW, NEWER, Member, reject_canary
 
 OLD: Final = {"cpu": CPU_IMAGE}
 IMAGES: Final = {"cpu": NEW}
@@ -645,6 +645,17 @@ def test_another_spec_of_a_model_that_failed_has_no_other_begin() -> None:
     edited.job_succeeds(published("d" * 64)).canary_available().later(seconds=61).all_available()
     assert fleet.settle().states() == ["Moving", "Kept", "Waiting", "Waiting"]
     assert fleet.state().halt is Halt.TOO_MANY_FAILURES
+
+
+def test_another_spec_that_fails_with_both_images_has_no_other_begin() -> None:
+    fleet = halted(limit=2)
+    edited = fleet.members["m0"].edit(source=BAD)
+    fleet.settle()
+    edited.job_fails(Reason.UNSUPPORTED_OPERATOR)
+    assert fleet.settle().states() == ["Moving", "Kept", "Waiting", "Waiting"]
+    edited.job_fails(Reason.UNSUPPORTED_OPERATOR)
+    assert fleet.settle().states() == ["Kept", "Kept", "Waiting", "Waiting"]
+    assert (fleet.state().failures, fleet.state().halt) == (2, Halt.TOO_MANY_FAILURES)
 
 
 def test_a_paused_model_hands_its_turn_on_and_takes_it_back() -> None:

@@ -403,6 +403,23 @@ def test_what_is_promoted_and_fails_again_is_kept_again() -> None:
     assert failures_of_images(member) == 1
 
 
+def test_a_failure_that_is_edited_while_it_is_tried_again_stays_one() -> None:
+    member = rejected_canary()
+    source = member.spec["source"]
+    member.annotate(PROMOTE, member.record["revision"]).edit(source=BAD)
+    assert member.state() == ("Moving", "")
+    member.job_fails(Reason.UNSUPPORTED_OPERATOR)
+    assert member.state() == ("Kept", "UnsupportedOperator")
+    assert failures_of_images(member) == 1
+    member.turn = False
+    member.edit(source=source)
+    assert member.state() == ("Waiting", "FleetLimit")
+    assert member.record["retried"]
+    assert failures_of_images(member) == 1
+    member.upgraded(NEWER)
+    assert failures_of_images(member) == 0
+
+
 def test_a_model_that_was_kept_is_no_failure_of_another_image() -> None:
     member = rejected_canary()
     member.turn = False

@@ -390,7 +390,7 @@ class RuntimeImages(ApiModel):
     """With Kept, short hash of the revision that was rejected or is held: `enginewright promote` or rollout.allowSignatureChange allow it; empty: none was."""
 
     fails_anyway: bool = False
-    """With Kept, and while it is tried again: whether this spec had not been rolled out with the current images either, so that it is no failure of the new ones."""
+    """With Kept, and while it is tried again: whether it is no failure of the new images, since this spec had not been rolled out with the current ones either, and the new ones have failed no earlier spec that had."""
 
     retried: bool = False
     """With Waiting and Moving: it was Kept, and is tried again with the same images. Until it has Moved it counts as a failure."""

@@ -26,7 +26,7 @@ class MoveView:
     target: Mapping[str, str]  # images that the state below is about; empty: it has those
     state: str  # Moved, Moving, Waiting or Kept
     reason: str  # why it does not go on, whoever's turn it is; empty: nothing but its turn
-    fails_anyway: bool  # with Kept or `retried`: its spec was not rolled out before either
+    fails_anyway: bool  # with Kept or `retried`: it is no failure of the target's images
     retried: bool = False  # it was Kept, and is tried again with the same images
 
 

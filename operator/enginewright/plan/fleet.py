@@ -4,8 +4,9 @@ Those that move, and the first of those that wait for their turn, up to the limi
 hands its turn on, and takes it back when it goes on. A model whose label
 `enginewright.dev/rollout-order` is `first` moves before all others, one with `last` after them.
 
-A model that failed and is tried again stays a failure until it has moved, so that a retry of one model does
-not have others begin. It moves itself, whatever failures there are: they protect models that were not tried.
+A model that failed and is tried again, with whichever spec, stays a failure until it has moved, so that a
+retry of one model does not have others begin. It moves itself, whatever failures there are: they protect
+models that were not tried.
 """
 
 from collections import Counter

@@ -150,7 +150,11 @@ class ImageMove:
         )
 
     def _kept(self, record: RuntimeImages, why: _Why, *, fails_anyway: bool) -> RuntimeImages:
-        """Return the record of a model that keeps its images."""
+        """Return the record of a model that keeps its images.
+
+        One that they have failed before stays their failure, whichever spec fails now.
+        """
+        failed_before = record.retried and not record.fails_anyway
         return record.model_copy(
             update={
                 "state": MoveState.KEPT,
@@ -158,7 +162,7 @@ class ImageMove:
                 "reason": why.reason,
                 "message": why.message,
                 "revision": why.revision,
-                "fails_anyway": fails_anyway,
+                "fails_anyway": fails_anyway and not failed_before,
                 "retried": False,
             }
         )
