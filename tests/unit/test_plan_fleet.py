@@ -268,6 +268,16 @@ def test_it_says_once_that_it_has_stopped() -> None:
     assert not process.takes_turn("b")
 
 
+def test_that_it_has_stopped_says_where_to_find_all_that_count() -> None:
+    retried = made("b", "Waiting")
+    retried["status"]["images"]["retried"] = True
+    process = Process(FleetConfig(max_failures=2)).sees(made("a", "Kept"), retried)
+    process.planned("a")
+    (message,) = process.stopped
+    for found in (f"{process.fleet.state.failures} models", "Kept", "status.images.retried"):
+        assert found in message
+
+
 def test_what_is_not_about_a_move_computes_nothing_again() -> None:
     process = Process().sees(*(made(f"m{number}", "Moved") for number in range(200)))
     before = process.fleet.state

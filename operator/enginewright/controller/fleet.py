@@ -23,7 +23,8 @@ from enginewright.plan.types import FleetConfig
 
 STOPPED: Final = (
     "{failures} models do not run right with the new runtime image, so that no further one moves:"
-    " `kubectl get im -A -o wide` shows them as Kept, `kubectl describe` why; name another image, or"
+    " `kubectl get im -A -o wide` shows them as Kept or, while they are tried again"
+    " (status.images.retried), as Waiting or Moving, `kubectl describe` why; name another image, or"
     " raise fleet.maxFailures in the chart's values"
 )
 
