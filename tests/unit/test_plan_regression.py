@@ -4,7 +4,8 @@ import pytest
 from enginewright.contract.keys import sha256_text
 from enginewright.contract.reasons import Reason
 from enginewright.contract.verdict import Check
-from enginewright.manifests.labels import CANARY, PROMOTE, SERVE
+from enginewright.manifests.labels import CANARY, PROMOTE, ROLLBACK, SERVE
+from enginewright.plan.rollout_objects import KEPT_REVISIONS
 
 from tests.support.plan_objects import published, verdict
 from tests.support.plan_world import World
@@ -15,6 +16,8 @@ from tests.unit.test_plan_canary import (
     components,
     phase,
     revision,
+    served,
+    updated,
 )
 
 
@@ -212,3 +215,34 @@ def test_with_on_failure_pause_nothing_is_rolled_back() -> None:
     world.edit(rollout={**world.spec["rollout"], "onFailure": "Pause"})
     fails(world)
     assert not world.canaries()
+
+
+def promoted_after_failures() -> tuple[World, str, str]:
+    """Return what `promoted` does, after as many rejected revisions as are kept."""
+    world = served()
+    old = world.status["active"]["revision"]
+    for number in range(KEPT_REVISIONS):
+        world.edit(source={"uri": f"https://models.example/failing-{number}.onnx"})
+        world.job_succeeds(published(sha256_text(f"model {number}"), sha256_text(f"key {number}")))
+        world.canary_available()
+        world.crash(world.canaries()[0]["metadata"]["name"], Reason.BACKEND_CRASHED, index=0)
+        world.settle()
+        assert phase(world) is None
+    updated(world).canary_available().later(seconds=61).all_available().later(seconds=5)
+    assert world.status["active"]["revision"] != old
+    return world, old, world.status["active"]["revision"]
+
+
+def test_the_revision_before_outlives_those_that_failed_since() -> None:
+    world, old, _ = promoted_after_failures()
+    fails(world)
+    world.canary_available().all_available()
+    assert world.status["active"]["revision"] == old
+    assert world.conditions()["RolledBack"] == ("True", "ParityFailed")
+
+
+def test_a_user_goes_back_to_the_revision_before_those_that_failed_since() -> None:
+    world, old, new = promoted_after_failures()
+    world.annotate(ROLLBACK, f"{new} {old}").all_available()
+    assert world.status["active"]["revision"] == old
+    assert world.conditions()["RolledBack"] == ("True", "RolledBackByUser")

@@ -25,10 +25,21 @@ def recorded_rejection(facts: Facts, revision: str) -> RolloutFailure | None:
     return _failure(revision, outcome)
 
 
+def is_rejected_for_spec(facts: Facts, revision: RevisionView) -> bool:
+    """Return whether a revision was rejected for the current spec, with whichever images."""
+    known = revision.outcome
+    hashed = known.spec_hash if known and known.state == "Rejected" else ""
+    return hashed == spec_hash(facts.model.spec)
+
+
 def rejections_of_images(facts: Facts, images: Collection[str]) -> Iterator[RolloutFailure]:
     """Yield why revisions of the current spec were rejected that have any of these images."""
     for each in facts.revisions:
-        if each.outcome and _is_of_spec(facts, each) and not _images(each).isdisjoint(images):
+        if (
+            each.outcome
+            and is_rejected_for_spec(facts, each)
+            and not _images(each).isdisjoint(images)
+        ):
             yield _failure(each.revision, each.outcome)
 
 
@@ -162,14 +173,9 @@ def _of_active(
 
 def _has_other_images(facts: Facts, revision: RevisionView) -> bool:
     """Return whether the current spec was rejected with images that it is not planned with now."""
-    return _is_of_spec(facts, revision) and not _images(revision) <= {*facts.config.images.values()}
-
-
-def _is_of_spec(facts: Facts, revision: RevisionView) -> bool:
-    """Return whether a revision was rejected for the current spec."""
-    known = revision.outcome
-    hashed = known.spec_hash if known and known.state == "Rejected" else ""
-    return hashed == spec_hash(facts.model.spec)
+    return is_rejected_for_spec(facts, revision) and not _images(revision) <= {
+        *facts.config.images.values()
+    }
 
 
 def _images(revision: RevisionView) -> set[str]:

@@ -140,6 +140,8 @@ def roll_out(
     serving = serving_now(facts, applied, rolled_out, known, deployments, counts)
     served = served_before(facts)
     canary = tuple(canary_objects(facts, brought, applied)) if brought else ()
+    last_complete = serving.last_complete if serving else ""
+    needed = {applied.name, name or "", last_complete, brought.revision.name if brought else ""}
     in_place = facts.model.spec.rollout.strategy == "InPlace"
     return RolloutPlan(
         wanted=name,
@@ -166,13 +168,13 @@ def roll_out(
             *stop_canary(facts, {*canaries, *covering}),
             *other_budgets(facts),
             *autoscaling.unwanted_autoscalers(facts, deployments, now),
-            *old_revisions(facts, keep={applied.name, *filter(None, (name,))}),
+            *old_revisions(facts, needed),
         ),
         metadata=(
             *outcomes(
                 facts,
                 name,
-                serving.last_complete if serving else "",
+                last_complete,
                 served.last_complete if served else "",
                 brought.rejection if brought else None,
             ),

@@ -9,9 +9,10 @@ from enginewright.manifests.names import deployment_name, revision_name
 from enginewright.manifests.service import disruption_budget, service
 from enginewright.manifests.snapshot import Revision, controller_revision
 from enginewright.observed.deployments import DeploymentView
+from enginewright.observed.revisions import RevisionView
 from enginewright.plan import autoscaling
 from enginewright.plan.bring_up import BringUp
-from enginewright.plan.outcomes import promoted
+from enginewright.plan.outcomes import is_rejected_for_spec, promoted
 from enginewright.plan.served import served_before
 from enginewright.plan.types import Facts, ObjectRef
 
@@ -79,15 +80,28 @@ def other_budgets(facts: Facts) -> Iterable[ObjectRef]:
 
 
 def old_revisions(facts: Facts, keep: Collection[str]) -> Iterable[ObjectRef]:
-    """Yield the revisions that are not needed any more: those in `keep`, what served and what was rejected are."""
+    """Yield the revisions that are not needed any more, of which those that failed for another spec go first.
+
+    Needed are those in `keep`, what served and what runs, what was rejected for the current spec, and two
+    that were promoted: the active one, and the one to which it can go back.
+    """
     model = facts.model
     serving = served_before(facts)
-    rejected = model.status.rejected_backends
-    served = {serving.revision, serving.last_complete} if serving else set()
-    served.update(promoted(facts.revisions)[:1])
-    pinned = {*keep, *served, *(each.revision for each in rejected)}
+    readable = [each for each in facts.revisions if each.kept]
+    pinned = {
+        *keep,
+        *((serving.revision, serving.last_complete) if serving else ()),
+        *(each.revision for each in (*facts.deployments, *facts.canaries)),
+        *(each.revision for each in model.status.rejected_backends),
+        *(each.revision for each in facts.revisions if is_rejected_for_spec(facts, each)),
+        *promoted(readable)[:2],
+    }
     unpinned = [each for each in facts.revisions if each.revision not in pinned]
-    unpinned.sort(key=lambda each: each.number, reverse=True)
+    unpinned.sort(key=lambda each: (not _is_superseded(each), each.number), reverse=True)
     for each in unpinned[KEPT_REVISIONS - 1 :]:
         name = revision_name(model.metadata.name, each.revision)
         yield ObjectRef("apps/v1", "ControllerRevision", model.metadata.namespace, name)
+
+
+def _is_superseded(revision: RevisionView) -> bool:
+    return revision.outcome is not None and revision.outcome.state == "Superseded"
