@@ -141,7 +141,8 @@ class SidecarApp(ApplicationBase):
 class _Shared:
     """A response that is built once for all who ask within `age` seconds, while `state` returns the same object.
 
-    An error is returned to those only who ask while it is built.
+    Its content is of the moment at which it is complete, so that those who ask meanwhile share it. An error
+    is returned to these only.
     """
 
     def __init__(
@@ -159,17 +160,23 @@ class _Shared:
 
     async def get(self) -> HttpResponse:
         """Return the response, once it is built."""
-        task, now, state = self._task, time.monotonic(), self._current_state()
-        if task is None or state is not self._state or not self._applies(task, now):
-            self._began, self._state = now, state
-            task = self._task = asyncio.create_task(self._build())
+        task, now = self._task, time.monotonic()
+        if task is None or not self._applies(task, now):
+            self._began = now
+            task = self._task = asyncio.create_task(self._built())
         return await asyncio.shield(task)
+
+    async def _built(self) -> HttpResponse:
+        response = await self._build()
+        self._state = self._current_state()
+        return response
 
     def _applies(self, task: asyncio.Task[HttpResponse], now: float) -> bool:
         if not task.done():
             return True
         built = task.exception() is None and task.result().status == 200
-        return built and now - self._began < self._age
+        is_current = now - self._began < self._age and self._current_state() is self._state
+        return built and is_current
 
 
 async def _respond(connection: Connection, answer: _Shared) -> None:
