@@ -47,6 +47,11 @@ def outcome(world: World, revision: str) -> tuple[str, str]:
     return read.state, read.reason
 
 
+def condition(world: World, kind: str) -> dict[str, Any]:
+    (found,) = [each for each in world.status["conditions"] if each["type"] == kind]
+    return dict(found)
+
+
 def assert_went_back(world: World, bad: str, good: str) -> None:
     assert carried(world) == {good}
     world.all_available()
@@ -149,6 +154,18 @@ def test_without_an_earlier_revision_it_serves_on(to: str) -> None:
     assert carried(world) == {only}
     assert world.conditions()["Ready"] == ("True", "Serving")
     assert outcome(world, only) == ("Promoted", "")
+    assert world.conditions()["RolledBack"] == ("False", "RolledBackByUser")
+    assert ("unknown" in condition(world, "RolledBack")["message"]) == (to == "unknown")
+    world.later(hours=2).annotate(ROLLBACK, None)
+    assert world.conditions()["RolledBack"] == ("False", "Serving")
+    assert [each.type for each in world.events if each.reason == "RolledBackByUser"] == ["Warning"]
+
+
+def test_a_named_revision_that_is_not_kept_is_said_and_the_one_before_serves() -> None:
+    world, first, second = two_served()
+    world.annotate(ROLLBACK, f"{second} unknown")
+    assert_went_back(world, second, first)
+    assert "revision unknown" in condition(world, "RolledBack")["message"]
 
 
 def test_it_holds_without_the_annotation_and_in_a_new_operator() -> None:

@@ -184,6 +184,11 @@ def rolled_back_by_user() -> World:
     return world.annotate(ROLLBACK, world.status["revision"])
 
 
+def not_rolled_back() -> World:
+    world = serving()
+    return world.annotate(ROLLBACK, world.status["revision"])
+
+
 def describing(result: Published, tensor: str) -> Published:
     signature = PublishedSignature.of([TensorText.read(tensor)], [TensorText.read("y:FP32[-1,10]")])
     return result.model_copy(update={"signature": signature})
@@ -282,6 +287,7 @@ STATES: Final[dict[str, Callable[[], World]]] = {
     "update, its canary crashes": canary_crashes,
     "update, rolled back while it is promoted": promoted_in_vain,
     "update, rolled back by a user": rolled_back_by_user,
+    "a user's rollback finds no earlier revision": not_rolled_back,
     "update, its signature breaks clients": breaks_clients,
     "paused, an update is held back": paused_update,
     "paused, a move to another image starts no Job": paused_move,

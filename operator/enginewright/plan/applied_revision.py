@@ -85,3 +85,25 @@ def restored_revision(
         *promoted(facts.revisions),
     )
     return next((known[name] for name in names if name in known and name != rejected), None)
+
+
+def ignored_rollback(
+    facts: Facts, known: Mapping[str, Revision], applied: str, rejected: str
+) -> str:
+    """Return what a user's rollback asks for and does not get; empty: nothing, or there is none.
+
+    Args:
+        facts: the model and its cluster.
+        known: the revisions whose content is kept.
+        applied: the revision that the Deployments have from now on.
+        rejected: the one that is not rolled out; empty: none.
+    """
+    back_from, _, back_to = facts.model.metadata.annotations.get(ROLLBACK, "").partition(" ")
+    if not back_from or back_from not in (applied, rejected):
+        return ""
+    ignored = []
+    if back_to and back_to not in known:
+        ignored.append(f"revision {back_to} of the annotation {ROLLBACK} is not kept")
+    if back_from == applied:
+        ignored.append(f"revision {back_from} is not rolled back: no earlier good revision is kept")
+    return "; ".join(ignored)

@@ -129,14 +129,16 @@ def _brought_up(target: TargetRevision, serves: str) -> ReadyState:
 
 def _rolled_back(rollout: RolloutPlan) -> Statement:
     """Return whether the last good revision serves because the wanted one failed."""
-    rejection, serving = rollout.rejection, rollout.serving
+    rejection, serving, ignored = rollout.rejection, rollout.serving, rollout.ignored_rollback
     if rejection is None or rollout.applied == rollout.wanted:
+        if ignored:
+            return Statement("False", StatusReason.ROLLED_BACK_BY_USER, ignored)
         return Statement(
             "False", StatusReason.SERVING if serving else StatusReason.NOT_YET_VERIFIED, ""
         )
     back = f"; revision {rollout.applied} is restored" if rollout.applied else ""
     message = f"revision {rejection.revision}: {rejection.message}{back}"
-    return Statement("True", rejection.reason, message)
+    return Statement("True", rejection.reason, message + (f"; {ignored}" if ignored else ""))
 
 
 def _not_prepared(state: ModelState, serves: str) -> ReadyState | None:

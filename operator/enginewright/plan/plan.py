@@ -284,7 +284,7 @@ def _summary(before: ModelSummary, rollout: RolloutPlan, proven: Proofs | None) 
 
 
 def _events(facts: Facts, status: InferenceModelStatus) -> tuple[EventIntent, ...]:
-    """Return Events when the reason of Ready or FallbackActive changes, a gateway refuses the route, or a refresh ends."""
+    """Return Events when the reason of Ready or FallbackActive changes, a refresh ends, or a route or rollback is refused."""
     events: list[EventIntent] = []
     ready = _condition(status, ConditionType.READY)
     if ready and _changed(facts.model.status, ready):
@@ -301,6 +301,10 @@ def _events(facts: Facts, status: InferenceModelStatus) -> tuple[EventIntent, ..
     is_refused = route and route.reason == StatusReason.ROUTE_REJECTED
     if route and is_refused and _changed(facts.model.status, route):
         events.append(EventIntent("Warning", route.reason, route.message))
+    back = _condition(status, ConditionType.ROLLED_BACK)
+    is_ignored = back and back.status == "False" and back.reason == StatusReason.ROLLED_BACK_BY_USER
+    if back and is_ignored and _changed(facts.model.status, back):
+        events.append(EventIntent("Warning", back.reason, back.message))
     return tuple(events)
 
 

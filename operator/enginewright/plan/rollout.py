@@ -21,7 +21,7 @@ from enginewright.manifests.labels import CANARY, CLASS, REVISION, TRACK
 from enginewright.manifests.snapshot import Revision, Snapshot
 from enginewright.observed.deployments import DeploymentView
 from enginewright.plan import autoscaling
-from enginewright.plan.applied_revision import kept_revision
+from enginewright.plan.applied_revision import ignored_rollback, kept_revision
 from enginewright.plan.bring_up import BringUp
 from enginewright.plan.canary_pods import stop_canary
 from enginewright.plan.canary_requests import covering_canaries
@@ -56,6 +56,7 @@ class RolloutPlan:
     serving: ServingState | None
     progress: RolloutProgress | None
     bring_up: BringUp | None = None  # of the wanted revision; None: not known
+    ignored_rollback: str = ""  # what a user's rollback asks for and does not get
     apply: tuple[dict[str, Any], ...] = ()
     delete: tuple[ObjectRef, ...] = ()
     metadata: tuple[MetadataIntent, ...] = ()
@@ -142,6 +143,7 @@ def roll_out(
     canary = tuple(canary_objects(facts, brought, applied)) if brought else ()
     last_complete = serving.last_complete if serving else ""
     needed = {applied.name, name or "", last_complete, brought.revision.name if brought else ""}
+    rejected = brought.revision.name if brought and brought.rejection else ""
     in_place = facts.model.spec.rollout.strategy == "InPlace"
     return RolloutPlan(
         wanted=name,
@@ -151,6 +153,7 @@ def roll_out(
         serving=serving,
         progress=progress,
         bring_up=brought,
+        ignored_rollback=ignored_rollback(facts, known, applied.name, rejected),
         apply=(
             # before serving pods end for it
             *(canary if in_place else ()),
