@@ -1,5 +1,6 @@
 """A status that was lost, as after a restoration from a backup without it: what has served is known nevertheless."""
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -125,6 +126,18 @@ def test_what_served_is_kept_among_many_that_failed() -> None:
     world.new_pod_fails(Reason.BACKEND_CRASHED)
     assert world.conditions()["RolledBack"] == ("True", "BackendCrashed")
     assert carried(world) == {old}
+
+
+@pytest.mark.parametrize("at", ["2026-01-01T00:00:00", "yesterday", "NaN"])
+def test_an_outcome_without_a_moment_is_none(at: str) -> None:
+    world = updated(served()).canary_available().later(seconds=61).all_available()
+    new = world.status["active"]["revision"]
+    for stored in world.all("ControllerRevision"):
+        kept = stored["metadata"]["annotations"]
+        kept[OUTCOME] = json.dumps({**json.loads(kept[OUTCOME]), "at": at})
+    loses_its_status(world)
+    assert carried(world) == {new}
+    assert world.conditions()["Ready"] == ("True", "Serving")
 
 
 def without_pods(world: World) -> World:

@@ -1,10 +1,9 @@
 """What became of a revision, kept in an annotation of its ControllerRevision, whose data is immutable."""
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from enginewright.manifests.labels import OUTCOME
 
@@ -19,7 +18,7 @@ class RevisionOutcome(BaseModel):
     # Promoted: it served with all its pods until `at`, or does since then. Rejected: it failed, and is not
     # tried again. Superseded: it failed, but the spec has changed since.
     state: Literal["Promoted", "Rejected", "Superseded"]
-    at: datetime
+    at: AwareDatetime
     stage: str = ""
     reason: str = ""
     message: Annotated[str, BeforeValidator(lambda text: str(text)[:_MESSAGE])] = ""
