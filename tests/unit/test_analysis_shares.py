@@ -1,10 +1,11 @@
 """Errors, rejected requests and golden inferences, compared at any number of looks."""
 
+from itertools import pairwise
 from typing import Any, Final
 
 import pytest
 from enginewright.analysis.result import AnalysisResult
-from enginewright.analysis.shares import Share, compare_shares, exceeds
+from enginewright.analysis.shares import Share, compare_shares, exceeds, joined
 from enginewright.analysis.window import periods_of
 from enginewright.contract.measurements import Counts, Measurements
 from enginewright.contract.reasons import Reason
@@ -225,6 +226,63 @@ def test_errors_of_the_new_revision_are_found_although_pods_were_replaced() -> N
     healthy = since(START, *moments, responses={"200": 6000})
     bad_pod = begun(50, c200=900, c500=100)
     assert reasons(compare_shares(stable, [healthy, bad_pod], limits())) == [Reason.TOO_MANY_ERRORS]
+
+
+@pytest.mark.parametrize("starts", [1, 3, 10, 20])
+@pytest.mark.parametrize(
+    ("error", "usual", "needed"), [(0.01, 0, 1800), (0.02, 0, 800), (0.05, 0, 300), (0.02, 1, 1000)]
+)
+def test_errors_are_found_although_pods_start_again_and_again(
+    starts: int, error: float, usual: int, needed: int
+) -> None:
+    """With `usual` errors in 1000 responses of the serving revision, up to 1.5 times as many are needed."""
+
+    def begun_periods(whole: int) -> list[tuple[Share, Share]]:
+        ends = [whole * n // starts for n in range(starts + 1)]
+        return [
+            (
+                Share(usual * end // 1000 - usual * begin // 1000, end - begin),
+                Share(int(error * end) - int(error * begin), end - begin),
+            )
+            for begin, end in pairwise(ends)
+        ]
+
+    assert exceeds(
+        [(Share(usual * needed // 1000, needed), Share(int(error * needed), needed))], SHARE
+    )
+    assert exceeds(joined(begun_periods(needed * 3 // 2)), SHARE)
+
+
+def test_an_incident_of_both_in_a_short_period_fails_nothing() -> None:
+    """The pods of the new revision that have lived through it are all left, half of the others."""
+    incident, later = (Share(10, 100), Share(40, 400)), (Share(0, 900), Share(0, 400))
+    assert exceeds([(Share(10, 1000), Share(40, 800))], SHARE), "the sums alone would fail it"
+    for periods in ((incident, later), (later, incident)):
+        assert joined(periods) == list(periods)
+        assert not exceeds(joined(periods), SHARE)
+
+
+def test_incidents_of_both_while_pods_are_added_rarely_fail() -> None:
+    by_sums = failed = 0
+    for seed in range(300):
+        random = seeded(seed)
+        whole = random.choice((30, 60, 100))
+        incident, share = random.randrange(5), random.choice((0.05, 0.1, 0.5))
+        periods = []
+        for period in range(5):
+            error = share if period == incident else 0.001
+            sizes = whole * (1 + 2 * period), whole
+            counted = ([random.random() < error for _ in range(size)] for size in sizes)
+            stable, canary = (Share(sum(each), len(each)) for each in counted)
+            periods.append((stable, canary))
+        stable, canary = (
+            Share(sum(x.part for x in arm), sum(x.whole for x in arm))
+            for arm in zip(*periods, strict=True)
+        )
+        by_sums += exceeds([(stable, canary)], SHARE)
+        failed += exceeds([(stable, canary)], SHARE) and exceeds(joined(periods), SHARE)
+    assert by_sums >= 10
+    assert failed <= 1
 
 
 @pytest.mark.parametrize(

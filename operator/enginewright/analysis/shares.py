@@ -10,7 +10,9 @@ hardly answered itself (Wilson, Journal of the American Statistical Association 
 
 While pods start and end, an excess must show in the sums and also period by period, where the same pods have
 counted: sums alone weigh an incident of both revisions by how many of the present pods have lived through it,
-and periods alone can put it into different ones, as counts of the past are kept for few moments.
+and periods alone can put it into different ones, as counts of the past are kept for few moments. The upper
+end of the serving revision's share is far above it after few responses, so neighbouring periods are joined
+until they have enough of them, unless its shares differ: then there was an incident in one of them.
 
 Requests that the server did not run, for it was busy, stopping or not ready, say nothing about the model.
 """
@@ -29,6 +31,9 @@ from enginewright.contract.report import Finding
 MAX_REJECTED: Final = 0.2  # by which the share of 4xx may exceed that of the serving revision
 _FALSE_FAILURES: Final = 0.003  # probability over all looks, of each of the shares
 _LEAST: Final = 5  # of the new revision
+_LONG: Final = (
+    2000  # responses of the serving revision, with which a period is joined with no later one
+)
 _QUANTILE: Final = 1.645  # 95%, one-sided
 _NOT_RUN: Final = frozenset({"503", "504"})  # refused, or timed out while it waited
 
@@ -53,6 +58,30 @@ class Share:
         z2, p = _QUANTILE**2, self.part / self.whole
         spread = _QUANTILE * sqrt(p * (1 - p) * self.whole + z2 / 4)
         return min(1.0, (self.part + z2 / 2 + spread) / (self.whole + z2))
+
+
+def joined(periods: Sequence[tuple[Share, Share]]) -> list[tuple[Share, Share]]:
+    """Join neighbouring periods in which the serving revision has few responses and similar shares.
+
+    Each period has the shares of the serving revision and of the new one.
+    """
+    found: list[tuple[Share, Share]] = []
+    for stable, canary in periods:
+        if found and found[-1][0].whole < _LONG and _is_similar(found[-1][0], stable):
+            theirs, ours = found.pop()
+            found.append((_sum(theirs, stable), _sum(ours, canary)))
+        else:
+            found.append((stable, canary))
+    return found
+
+
+def _sum(one: Share, other: Share) -> Share:
+    return Share(one.part + other.part, one.whole + other.whole)
+
+
+def _is_similar(one: Share, other: Share) -> bool:
+    """Return whether none of the shares is above the other one's interval."""
+    return (one.value or 0.0) <= other.upper and (other.value or 0.0) <= one.upper
 
 
 def exceeds(periods: Sequence[tuple[Share, Share]], excess: float) -> bool:
@@ -104,7 +133,7 @@ def compare_shares(
         # one wrong golden inference is one too many, unless the serving revision has them too
         wrong = reason is Reason.PARITY_FAILED and ours.part > 0 and theirs.part == 0
         by_period = [(share(one), share(other)) for one, other in zip(*periods, strict=True)]
-        failed = wrong or (exceeds([(theirs, ours)], excess) and exceeds(by_period, excess))
+        failed = wrong or (exceeds([(theirs, ours)], excess) and exceeds(joined(by_period), excess))
         figures.append(share_figure(name, theirs, ours, excess, "failed" if failed else "passed"))
         if failed:
             cause = f"{name}: {_of(ours)} of the new revision, {_of(theirs)} of the serving one"
