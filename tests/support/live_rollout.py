@@ -128,7 +128,7 @@ class LiveRollout(PlayedNamespace):
             idle = idle + 1 if still else 0
             if idle > 1:
                 return
-        raise AssertionError(f"no end after {LIMIT} ticks: {self._conditions}")
+        raise AssertionError(f"no end after {LIMIT} ticks, but {self._stopping.log}")
 
     async def _end(self) -> Ended:
         found = {}

@@ -120,7 +120,10 @@ def outcomes(
         rejection: why `wanted` is not rolled out.
     """
     now, hashed = whole_second(facts.now), spec_hash(facts.model.spec)
-    for each in facts.revisions:
+    replaces = before not in ("", active)
+    begun = (_recorded_begin(facts, active, before) or now) if replaces else now
+    # the active one first, so that its time remains the same if the other is not written
+    for each in sorted(facts.revisions, key=lambda each: each.revision != active):
         known = each.outcome
         state = known.state if known else None
         new = None
@@ -137,11 +140,11 @@ def outcomes(
                 )
         elif each.revision == active:
             requested_by = hashed if wanted == active else ""
-            new = _of_active(known, now, requested_by, begins=before not in ("", active))
+            new = _of_active(known, begun, requested_by, begins=replaces)
         elif each.revision == before:  # it has served until now
             if state != "Rejected":  # else it is replaced because it failed
                 requested_by = known.spec_hash if known else ""
-                until = now - _BEFORE
+                until = begun - _BEFORE
                 new = RevisionOutcome(state="Promoted", at=until, spec_hash=requested_by)
         elif (
             known
@@ -154,8 +157,19 @@ def outcomes(
             yield _intent(each, new)
 
 
+def _recorded_begin(facts: Facts, active: str, before: str) -> datetime | None:
+    """Return since when `active` is recorded to serve instead of `before`; None: it is not recorded yet.
+
+    The status, which is written later, may not have it: the operator was stopped in between.
+    """
+    begins, ended = (_outcomes(facts).get(each) for each in (active, before))
+    if begins is None or ended is None or begins.state != "Promoted":
+        return None
+    return begins.at if begins.at > ended.at else None
+
+
 def _of_active(
-    known: RevisionOutcome | None, now: datetime, requested_by: str, *, begins: bool
+    known: RevisionOutcome | None, begun: datetime, requested_by: str, *, begins: bool
 ) -> RevisionOutcome | None:
     """Return the outcome of the active revision.
 
@@ -165,9 +179,9 @@ def _of_active(
     if known and known.state == "Rejected" and not requested_by:
         return known  # while it served; it is not until it is rolled out again
     if known is None or known.state != "Promoted":
-        known = RevisionOutcome(state="Promoted", at=now)
+        known = RevisionOutcome(state="Promoted", at=begun)
     elif begins:
-        known = known.model_copy(update={"at": now})
+        known = known.model_copy(update={"at": begun})
     return known.model_copy(update={"spec_hash": requested_by}) if requested_by else known
 
 
