@@ -127,12 +127,15 @@ class Sidecars:
         ready: bool = True,
         accelerator_class: str = "l4",
         revision: str = "r1",
+        component: str = "serve",
+        track: str = "stable",
         sidecar: Mapping[str, Any] = RUNNING,
         **status: Any,
     ) -> Json:
         labels = {
             "enginewright.dev/model": model,
-            "enginewright.dev/component": "serve",
+            "enginewright.dev/component": component,
+            "enginewright.dev/track": track,
             "enginewright.dev/class": accelerator_class,
             "enginewright.dev/revision": revision,
         }
@@ -591,18 +594,25 @@ async def test_builds_are_asked_often_to_their_end(world: Sidecars) -> None:
 
 
 def served(
-    name: str, state: str, *, ready: bool = True, accelerator_class: str = "l4"
+    name: str,
+    state: str,
+    *,
+    ready: bool = True,
+    accelerator_class: str = "l4",
+    revision: str = "r1",
+    stays: bool = True,
 ) -> ServingPod:
     verdicts = {
         "good": verdict(),
         "good, not let in": verdict(ready=False, admitted=False),
         "broken": verdict(fallback=BREAKS),
+        "broken under Budget": verdict(fallback={**BREAKS, "policy": "Budget"}),
         "broken, never let in": verdict(fallback=BREAKS, ready=False, admitted=False),
         "fallback unknown": verdict(fallback=None),
         "fallback allowed": verdict(fallback={"active": True, "kind": "NodeFallback"}),
     }
     reported = Verdict.model_validate(verdicts[state]) if state in verdicts else None
-    return ServingPod(f"uid-{name}", name, accelerator_class, ready, reported)
+    return ServingPod(f"uid-{name}", name, accelerator_class, revision, stays, ready, reported)
 
 
 @pytest.mark.parametrize(
@@ -619,6 +629,10 @@ def served(
         ((served("a", "broken"), served("b", "fallback unknown")), None, None),
         ((served("a", "broken"), served("b", "good", accelerator_class="t4")), None, None),
         ((served("a", "broken, never let in"), served("b", "good")), None, None),
+        ((served("a", "broken under Budget"), served("b", "good")), None, None),
+        # it may get no requests, or be rejected
+        ((served("a", "broken"), served("b", "good", stays=False)), None, None),
+        ((served("a", "broken"), served("b", "good", revision="r2")), None, None),
         # Two that break at once: none of two, one of three, and it stays the same one.
         ((served("a", "broken"), served("b", "broken")), None, None),
         ((served("a", "broken"), served("b", "broken"), served("c", "good")), None, "uid-a"),
@@ -640,6 +654,19 @@ def test_which_pod_may_become_unready(
 ) -> None:
     assert releasable(pods, before) == expected
     assert releasable(reversed(pods), before) == expected
+
+
+@pytest.mark.parametrize("component", ["canary", "serve"])
+async def test_no_canary_has_a_serving_pod_become_unready(world: Sidecars, component: str) -> None:
+    """It gets no requests at first, and may be rejected later."""
+    world.serve(a=BREAKS)
+    world.add_pod("canary", component=component, track="canary")
+    world.say("canary", verdict())
+    await asyncio.sleep(120)
+    assert (world.may_go(), world.kube.writes) == (set(), 0)
+    world.serve(b=KEEPS)
+    await asyncio.sleep(60)
+    assert world.may_go() == {"a"}
 
 
 async def test_one_pod_at_a_time_is_released_and_only_while_another_is_good(

@@ -114,6 +114,8 @@ class FallbackVerdict(Message):
     """The cause as text."""
     broken: bool = False
     """Whether the promise is broken."""
+    policy: Policy = "Forbid"
+    """That of `spec.fallback`; only under Forbid does a broken promise make the pod unready."""
     nodes_total: int = 0
     """Compute nodes of the model, shape arithmetic excluded."""
     nodes_elsewhere: int = 0

@@ -2,18 +2,20 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 from enginewright.contract.task import ENGINE_STAGES, SIDECAR, SIDECAR_PORT
 from enginewright.contract.verdict import Verdict
 from enginewright.kube.pod_http import PodAddress
 from enginewright.manifests.labels import (
     CANARY,
+    CLASS,
     COMPONENT,
     ENGINE,
     MODEL,
     REVISION,
     SERVE,
+    TRACK,
     model_value,
 )
 from enginewright.observed.pods import PodView
@@ -56,21 +58,49 @@ class ServingPod:
     uid: str
     name: str
     accelerator_class: str
+    revision: str
+    stays: bool  # it gets requests, and is no canary
     ready: bool
     verdict: Verdict | None  # None: not known
+
+    @classmethod
+    def of(cls, pod: PodView, verdict: Verdict | None) -> Self:
+        """Return the facts about `pod`."""
+        return cls(
+            uid=pod.uid,
+            name=pod.name,
+            accelerator_class=pod.label(CLASS),
+            revision=pod.label(REVISION),
+            stays=pod.label(COMPONENT) == SERVE and pod.label(TRACK) != CANARY,
+            ready=pod.ready,
+            verdict=verdict,
+        )
+
+    @property
+    def group(self) -> tuple[str, str]:
+        """Return what pods have in common that can replace each other."""
+        return self.accelerator_class, self.revision
+
+
+def may_be_released(verdict: Verdict) -> bool:
+    """Return whether the pod would become unready if it were released."""
+    found = verdict.fallback
+    return found is not None and found.broken and found.policy == "Forbid"
 
 
 def releasable(pods: Iterable[ServingPod], before: str | None) -> str | None:
     """Return the pod of a model that may become unready for its broken promise; None: none may.
 
-    At most one at a time, and only while another ready pod of its class keeps its promise. The one
-    released `before` stays released: otherwise it would become ready again.
+    At most one at a time, and only while another ready pod of its class and revision gets requests and
+    keeps its promise: a canary may get none, or be rejected. The one released `before` stays released:
+    otherwise it would become ready again.
     """
     every = tuple(pods)
     compliant = {
-        pod.accelerator_class
+        pod.group
         for pod in every
         if pod.ready
+        and pod.stays
         and pod.verdict is not None
         and pod.verdict.ready
         and pod.verdict.fallback is not None
@@ -79,11 +109,10 @@ def releasable(pods: Iterable[ServingPod], before: str | None) -> str | None:
     broken = [
         pod
         for pod in every
-        if pod.accelerator_class in compliant
+        if pod.group in compliant
         and pod.verdict is not None
         and pod.verdict.admitted  # else it gets no requests anyway
-        and pod.verdict.fallback is not None
-        and pod.verdict.fallback.broken
+        and may_be_released(pod.verdict)
     ]
     # After a restart `before` is not known: then an unready pod is preferred.
     broken.sort(key=lambda pod: (pod.uid != before, pod.ready, pod.name))

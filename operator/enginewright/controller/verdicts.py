@@ -26,6 +26,7 @@ from enginewright.controller.poll_targets import (
     PollTarget,
     ServingPod,
     is_verdict_of,
+    may_be_released,
     poll_target,
     releasable,
 )
@@ -33,7 +34,7 @@ from enginewright.controller.routing import ModelKey
 from enginewright.kube.errors import KubeError
 from enginewright.kube.pod_http import BadAnswer, NoAnswer, PodHttp
 from enginewright.kube.resources import DEPLOYMENTS, PODS
-from enginewright.manifests.labels import CLASS, ENGINE, MODEL
+from enginewright.manifests.labels import ENGINE, MODEL
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
 
@@ -385,14 +386,14 @@ class VerdictPoller:
 
     def _may_become_unready(self, uid: str, pod: _Pod) -> bool:
         verdict = pod.verdict
-        if not verdict or not verdict.fallback or not verdict.fallback.broken:
+        if not verdict or not may_be_released(verdict):
             self._withdraw_release(uid, pod)
             return False
         key = _model(pod.view)
         siblings = self._cache.views(POD, self._cache.of_model(PODS, *key))
         chosen = releasable(
             (
-                ServingPod(each.uid, each.name, each.label(CLASS), each.ready, known.verdict)
+                ServingPod.of(each, known.verdict)
                 for each in siblings
                 if (known := self._pods.get(each.uid))
             ),
