@@ -7,9 +7,17 @@ import pytest
 from enginewright.contract.reasons import Reason
 from enginewright.plan.engines import plan_engine
 
-from tests.support.plan_objects import OTHER, RTX_IMAGE, Json, gpu_node, image_facts, published
+from tests.support.plan_objects import (
+    CPU_IMAGE,
+    OTHER,
+    RTX_IMAGE,
+    Json,
+    gpu_node,
+    image_facts,
+    published,
+)
 from tests.support.plan_world import World, conditions_of
-from tests.unit.test_plan_image_moves import MOVED, NEW, Member
+from tests.unit.test_plan_image_moves import CANARY, MOVED, NEW, Member
 
 NEW_RTX: Final = "registry.example/rtx:2"
 
@@ -153,6 +161,95 @@ def test_what_serves_is_repaired_meanwhile() -> None:
     assert not member.running_jobs()
     member.rolling(0).new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
     assert len(member.running_jobs()) == 1
+
+
+def loses_its_artefact(world: World) -> World:
+    return world.later(hours=3).rolling(0).new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
+
+
+def image_of_job(world: World) -> str:
+    (job,) = world.running_jobs()
+    image: str = job["spec"]["template"]["spec"]["containers"][0]["image"]
+    return image
+
+
+def test_an_artefact_that_only_its_own_image_prepares_is_repaired_meanwhile() -> None:
+    member = Member().upgraded()
+    member.turn = True
+    member.pass_once()
+    loses_its_artefact(pause(member))
+    assert image_of_job(member) == CPU_IMAGE
+    assert member.conditions()["Ready"] == ("False", "Preparing")
+    assert member.conditions()["Stalled"] == ("False", "Preparing")
+    assert member.status["preparation"]["job"] == member.running_jobs()[0]["metadata"]["name"]
+    member.job_succeeds().all_available()
+    assert not member.later(hours=1).running_jobs()
+    assert member.state() == ("Moving", "Suspended")
+    assert member.conditions()["Ready"] == ("False", "Suspended")
+    assert member.conditions()["Available"] == ("True", "Serving")
+    resume(member).job_succeeds(MOVED).all_available()
+    assert member.state() == ("Moved", "")
+
+
+def test_a_repair_that_fails_is_repeated_and_does_not_refuse_the_image() -> None:
+    member = Member().upgraded()
+    member.turn = True
+    member.pass_once()
+    loses_its_artefact(pause(member)).job_fails(Reason.STORE_UNAVAILABLE)
+    assert member.conditions()["Ready"] == ("False", "StoreUnavailable")
+    assert image_of_job(member.later(hours=1)) == CPU_IMAGE
+    member.job_fails(Reason.SOURCE_CHANGED)
+    assert member.conditions()["Stalled"] == ("True", "SourceChanged")
+    assert member.state() == ("Moving", "Suspended")
+
+
+def test_a_job_of_the_move_ends_before_what_serves_is_repaired() -> None:
+    member = Member().upgraded().moves()
+    (job,) = member.running_jobs()
+    assert loses_its_artefact(pause(member)).running_jobs() == [job]
+    loses_its_artefact(member.job_succeeds(MOVED))
+    assert image_of_job(member) == CPU_IMAGE
+    assert member.status["target"]["phase"] == "Held"
+
+
+def test_what_serves_is_repaired_beside_a_canary() -> None:
+    member = Member(rollout=CANARY, replicas=2).upgraded().moves().job_succeeds(MOVED)
+    pause(member.canary_available()).jobs_are_cleaned_away()
+    target, canary = member.status["target"], member.canary_pods()
+    assert image_of_job(loses_its_artefact(member)) == CPU_IMAGE
+    assert (member.status["target"], member.canary_pods()) == (target, canary)
+    member.job_succeeds()
+    member.all_available()
+    assert not member.later(hours=1).running_jobs()
+    assert (member.status["target"], member.canary_pods()) == (target, canary)
+    assert member.conditions()["Available"] == ("True", "Serving")
+
+
+def test_why_pods_of_what_serves_fail_is_not_hidden() -> None:
+    member = Member().upgraded()
+    member.turn = True
+    member.pass_once()
+    pause(member).rolling(0).new_pod_fails(Reason.STORE_UNAVAILABLE, "fetch-artifact")
+    assert member.conditions()["Ready"] == ("False", "Suspended")
+    assert f"pods of revision {member.status['applied']['revision']} fail" in member.message()
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_an_engine_that_only_its_own_image_loads_is_built_again_meanwhile(prepared: bool) -> None:
+    world = on_a_gpu()
+    (serves,) = [each["metadata"]["name"] for each in world.all("InferenceEngine")]
+    if prepared:
+        pause(world).job_succeeds(MOVED)
+    else:
+        pause(world).job_fails(Reason.STORE_UNAVAILABLE).later(hours=2)
+    world.remove("InferenceEngine", serves)
+    world.settle()
+    assert newest_engine(world)["metadata"]["name"] == serves
+    assert conditions_of(newest_engine(world))["Ready"] == ("False", "LookingUp")
+    assert world.conditions()["Ready"] == ("False", "LookingUp")
+    world.misses().succeeds("engine").later(hours=1)
+    assert not world.running_jobs()
+    assert moves(world) == ("Moving", "Suspended")
 
 
 def test_the_engine_that_serves_is_built_again_meanwhile() -> None:

@@ -1,6 +1,6 @@
 """The truth table from a model's state to its conditions, documented in docs/conditions.md."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from enginewright.api.conditions import ConditionType, StatusReason, WantedCondition
@@ -11,6 +11,7 @@ from enginewright.plan.engines_wanted import Engines
 from enginewright.plan.prepare import PrepareOutcome
 from enginewright.plan.progress import RolloutProgress
 from enginewright.plan.proofs import Proofs, Statement
+from enginewright.plan.repair import Repair
 from enginewright.plan.rollout import RolloutPlan
 from enginewright.plan.types import Obstacle
 
@@ -54,6 +55,7 @@ class ModelState:
     engines: Engines | None
     rollout: RolloutPlan
     proofs: Proofs | None  # None: no serving pod was polled yet
+    repair: Repair | None = None  # of what serves, beside a move that is paused
     route: Statement | None = None  # whether gateways take it; None: the model asks for none
 
 
@@ -142,20 +144,32 @@ def _rolled_back(rollout: RolloutPlan) -> Statement:
 
 
 def _not_prepared(state: ModelState, serves: str) -> ReadyState | None:
-    outcome = state.outcome
     if obstacle := state.obstacle:
         return ReadyState("False", obstacle.reason, obstacle.message + serves, obstacle.stalled)
+    if repair := state.repair:
+        is_for = f"; it is rebuilt for what serves, although spec.rollout.paused is true{serves}"
+        return _waits_for_jobs(repair.outcome, repair.engines, is_for)
+    ready = _waits_for_jobs(state.outcome, state.engines, serves)
+    if ready and ready.reason == StatusReason.SUSPENDED:  # for as long as a user likes
+        return replace(ready, message=ready.message + _failing(state.rollout))
+    return ready
+
+
+def _waits_for_jobs(
+    outcome: PrepareOutcome | None, engines: Engines | None, more: str
+) -> ReadyState | None:
+    """Return what is not prepared or built yet, with `more` about what serves; None: nothing."""
     if outcome and outcome.failure:
-        message = outcome.failure.sentence + serves
+        message = outcome.failure.sentence + more
         if not outcome.failure.lasting:
             return ReadyState("False", outcome.failure.reason, message + _again(outcome))
         return ReadyState("False", outcome.failure.reason, message, stalled=True)
     if outcome is None or outcome.prepared is None:
-        message = f"preparing the model: {outcome.message if outcome else 'starting'}{serves}"
+        message = f"preparing the model: {outcome.message if outcome else 'starting'}{more}"
         reason = (outcome.waits_for if outcome else "") or StatusReason.PREPARING
         return ReadyState("False", reason, message, stalled=reason == StatusReason.SUSPENDED)
-    if state.engines and not state.engines.complete:
-        return _engines_missing(state.engines, serves)
+    if engines and not engines.complete:
+        return _engines_missing(engines, more)
     return None
 
 
@@ -223,6 +237,14 @@ def _serves(rollout: RolloutPlan) -> str:
     if serving is None or rollout.ready_replicas == 0 or serving.revision == rollout.wanted:
         return ""
     return f"; revision {serving.revision} keeps serving"
+
+
+def _failing(rollout: RolloutPlan) -> str:
+    """Return text to append: why pods of the applied revision fail."""
+    failure = rollout.progress.failure if rollout.progress else None
+    if failure is None:
+        return ""
+    return f"; pods of revision {rollout.applied} fail: {failure.finding.message}"
 
 
 def _available(rollout: RolloutPlan) -> Statement:

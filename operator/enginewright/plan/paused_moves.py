@@ -1,8 +1,8 @@
 """Which Jobs wait while a user pauses a model's move to other runtime images.
 
 The operator began the move, so that pausing it starts nothing more: Jobs that run end, and no other one is
-created. What the model would need with its own images too, such as an artefact that was lost, is no part of
-the move. Changes of the spec are prepared while they are paused: their users have asked for that.
+created. What the model needs with its own images is no part of the move: if it is the same with both, it is
+prepared and built as ever, else what the store has lost of what serves is rebuilt (repair.py). Changes of the spec are prepared while they are paused: their users have asked for that.
 """
 
 from dataclasses import replace

@@ -17,6 +17,7 @@ from enginewright.api.inference_model_status import (
     InferenceModelStatus,
     ModelSummary,
     MoveState,
+    Preparation,
     Prepared,
     RejectedBackend,
     RolloutFailure,
@@ -35,6 +36,7 @@ from enginewright.plan.prepare import PrepareOutcome, known_prepared
 from enginewright.plan.proofs import Proofs
 from enginewright.plan.refresh import Preparing, prepare_and_refresh
 from enginewright.plan.rejections import reasons_for_others, rejected_backends
+from enginewright.plan.repair import Repair, references, repair, spared
 from enginewright.plan.replicas import fixed, scale_selector
 from enginewright.plan.resolve import Target, resolve
 from enginewright.plan.revisions import wanted_snapshot
@@ -70,6 +72,7 @@ def plan(facts: Facts) -> Plan:
     preparing = prepare_and_refresh(facts, resolved)
     target, outcome = preparing.target, preparing.outcome
     engines = wanted_engines(facts, target, outcome.prepared) if outcome.prepared else None
+    repairing = repair(facts, preparing, engines)
     wanted = (
         wanted_snapshot(facts, target, outcome.prepared, engines.keys)
         if outcome.prepared and engines and engines.complete
@@ -79,7 +82,7 @@ def plan(facts: Facts) -> Plan:
     others = reasons_for_others(target)
     signature = outcome.prepared.signature if outcome.prepared else None
     rollout = roll_out(facts, wanted, preparing.source, yielding, others, signature)
-    return _assemble(move, preparing, None, engines, rollout)
+    return _assemble(move, preparing, None, engines, rollout, repairing)
 
 
 def _assemble(
@@ -88,11 +91,14 @@ def _assemble(
     obstacle: Obstacle | None,
     engines: Engines | None,
     rollout: RolloutPlan,
+    repairing: Repair | None = None,
 ) -> Plan:
     facts = move.facts
     target = preparing.target if preparing else None
-    outcome = preparing.outcome if preparing else None
-    jobs = [each for each in (outcome, preparing.refresh if preparing else None) if each]
+    outcome = spared(preparing.outcome, repairing) if preparing else None
+    refresh = preparing.refresh if preparing else None
+    jobs = [each for each in (outcome, refresh, repairing.outcome if repairing else None) if each]
+    built = [each for each in (engines, repairing.engines if repairing else None) if each]
     state = ModelState(
         obstacle=obstacle,
         outcome=outcome,
@@ -100,6 +106,7 @@ def _assemble(
         rollout=rollout,
         proofs=current_proofs(facts, rollout),
         route=route_accepted(facts),
+        repair=repairing,
     )
     rejected = rejected_backends(facts, target, outcome, engines, rollout)
     tried = trials(facts, target, rollout, rejected)
@@ -110,13 +117,13 @@ def _assemble(
         apply=(
             *_store(facts, outcome),
             *(each for one in jobs for each in one.apply),
-            *(engines.apply if engines else ()),
+            *(each for one in built for each in one.apply),
             *rollout.apply,
             *tried.apply,
         ),
         delete=(
             *(each for one in jobs for each in one.delete),
-            *(engines.delete if engines else ()),
+            *(each for one in built for each in one.delete),
             *rollout.delete,
             *tried.delete,
         ),
@@ -188,10 +195,10 @@ def _status(
             generation=model.metadata.generation,
             now=facts.now.astimezone(UTC),
         ),
-        preparation=outcome.preparation if outcome else model.status.preparation,
+        preparation=_preparation(model, state),
         prepared=prepared,
         source=source,
-        engines=state.engines.references if state.engines else _named(model, state.obstacle),
+        engines=references(state.engines, state.repair) or _named(model, state.obstacle),
         rejected_backends=rejected,
         serving=_serving(facts, target, rollout.serving, prepared),
         applied=applied_state(facts, rollout),
@@ -201,6 +208,13 @@ def _status(
         last_failure=_last_failure(model, state),
         summary=_summary(model.status.summary, rollout, state.proofs),
     )
+
+
+def _preparation(model: InferenceModel, state: ModelState) -> Preparation | None:
+    """Return the record of the attempts: of one that rebuilds what serves, else of what the spec needs."""
+    if state.repair and state.repair.outcome.preparation:
+        return state.repair.outcome.preparation
+    return state.outcome.preparation if state.outcome else model.status.preparation
 
 
 def _active(facts: Facts, rollout: RolloutPlan) -> ActiveRevision | None:

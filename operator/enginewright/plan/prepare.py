@@ -51,10 +51,16 @@ def known_prepared(status: InferenceModelStatus) -> Iterator[Prepared]:
     yield from filter(None, (status.prepared, serving, *rejected))
 
 
+def known_artefact(facts: Facts, target: Target) -> tuple[Prepared | None, bool]:
+    """Return the prepared model of `target`, and whether the store has lost it; None: it never had it."""
+    current = _current(facts, target)
+    return current, current is not None and _lost(facts, current.key, _jobs(facts))
+
+
 def is_prepared(facts: Facts, target: Target) -> bool:
     """Return whether the prepared model of `target` is in the store."""
-    current = _current(facts, target)
-    return current is not None and not _lost(facts, current.key, _jobs(facts))
+    current, lost = known_artefact(facts, target)
+    return current is not None and not lost
 
 
 def prepare(
