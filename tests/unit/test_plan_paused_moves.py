@@ -272,3 +272,21 @@ def test_changes_of_the_spec_are_prepared_while_they_are_paused() -> None:
     assert len(member.running_jobs()) == 1
     member.job_succeeds(published("d" * 64))
     assert member.conditions()["Ready"] == ("False", "Suspended")
+
+
+@pytest.mark.parametrize("has_canary", [False, True])
+def test_a_spec_that_is_edited_while_its_move_is_paused_is_prepared(has_canary: bool) -> None:
+    member = Member(rollout=CANARY, replicas=2).upgraded()
+    member.turn = True
+    member.pass_once()
+    if has_canary:
+        member.settle().job_succeeds(MOVED).canary_available()
+    pause(member).edit(source=OTHER)
+    assert len(member.running_jobs()) == 1
+    member.job_succeeds(published("d" * 64)).later(hours=1)
+    assert member.status["target"]["phase"] == "Held"
+    assert member.status["target"]["revision"] == member.status["revision"]
+    assert member.conditions()["Ready"] == ("False", "Suspended")
+    assert member.state() == ("Moving", "Suspended")
+    resume(member).canary_available().later(seconds=61).all_available()
+    assert member.state() == ("Moved", "")

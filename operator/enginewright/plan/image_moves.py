@@ -67,7 +67,7 @@ class ImageMove:
         held = replace(facts, config=replace(facts.config, images=images))
         state = _state(facts, target)
         plans_with = held if state in (MoveState.WAITING, MoveState.KEPT) else facts
-        if state is MoveState.MOVING and _paused(facts):
+        if state is MoveState.MOVING and _paused(facts) and _is_unchanged(facts):
             plans_with = replace(facts, paused_with=held.config)
         return cls(plans_with, facts, held, target, state)
 
@@ -287,6 +287,12 @@ def _is_allowed(facts: Facts, kept: RuntimeImages) -> bool:
     if kept.reason == StatusReason.SIGNATURE_CHANGED:
         return facts.model.spec.rollout.allow_signature_change
     return _is_promoted(facts, kept.revision)
+
+
+def _is_unchanged(facts: Facts) -> bool:
+    """Return whether the spec is the one that serves with the images that the model has."""
+    known = facts.model.status.images
+    return known is not None and known.spec_hash == spec_hash(facts.model.spec)
 
 
 def _paused(facts: Facts) -> _Why | None:

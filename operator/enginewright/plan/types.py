@@ -78,7 +78,8 @@ class Facts:
     # by reference: why the probe failed
     image_failures: Mapping[str, str] = field(default_factory=dict)
     may_move: bool = True  # it is the model's turn to move to new runtime images
-    # with the images that the model has, while its user pauses its move to others; None: it is not
+    # with the images that the model has, while its user pauses the move of an unchanged spec to others;
+    # None: it is not paused
     paused_with: Config | None = None
     store: ClaimView | None = None  # the namespace's claim
     jobs: tuple[JobView, ...] = ()  # this model's
