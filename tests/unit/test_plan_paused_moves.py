@@ -95,6 +95,18 @@ def test_a_job_that_fails_is_repeated_once_the_move_is_resumed() -> None:
     assert member.job_succeeds(MOVED).all_available().status["images"]["state"] == "Moved"
 
 
+@pytest.mark.parametrize("waited", [0, 2])
+def test_a_move_whose_last_attempt_failed_is_suspended_too(waited: int) -> None:
+    member = Member().upgraded().moves().job_fails(Reason.STORE_UNAVAILABLE)
+    assert member.conditions()["Ready"] == ("False", "StoreUnavailable")
+    pause(member).later(hours=waited)
+    assert member.conditions()["Ready"] == ("False", "Suspended")
+    assert member.conditions()["Stalled"] == ("True", "Suspended")
+    assert member.conditions()["Validated"] == ("False", "StoreUnavailable")
+    assert "the last attempt failed" in member.message()
+    assert member.status["preparation"]["failure"]["reason"] == "StoreUnavailable"
+
+
 def test_a_job_that_is_refused_keeps_the_image() -> None:
     member = Member().upgraded().moves()
     pause(member).job_fails(Reason.UNSUPPORTED_OPERATOR)

@@ -159,15 +159,18 @@ def _waits_for_jobs(
     outcome: PrepareOutcome | None, engines: Engines | None, more: str
 ) -> ReadyState | None:
     """Return what is not prepared or built yet, with `more` about what serves; None: nothing."""
-    if outcome and outcome.failure:
+    is_suspended = outcome is not None and outcome.waits_for == StatusReason.SUSPENDED
+    if outcome and outcome.failure and not is_suspended:
         message = outcome.failure.sentence + more
         if not outcome.failure.lasting:
             return ReadyState("False", outcome.failure.reason, message + _again(outcome))
         return ReadyState("False", outcome.failure.reason, message, stalled=True)
     if outcome is None or outcome.prepared is None:
         message = f"preparing the model: {outcome.message if outcome else 'starting'}{more}"
+        if outcome and outcome.failure:
+            message += f"; the last attempt failed: {outcome.failure.sentence}"
         reason = (outcome.waits_for if outcome else "") or StatusReason.PREPARING
-        return ReadyState("False", reason, message, stalled=reason == StatusReason.SUSPENDED)
+        return ReadyState("False", reason, message, stalled=is_suspended)
     if engines and not engines.complete:
         return _engines_missing(engines, more)
     return None

@@ -1,7 +1,7 @@
 """Preparing a model: which Job is needed, and its outcome."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from enginewright.plan.resolve import Target
 from enginewright.plan.signature import listed
 from enginewright.plan.types import Facts, ObjectRef
 
+_PAUSED: Final = "spec.rollout.paused is true"
 _LOST: Final = frozenset({Reason.ARTIFACT_MISSING, Reason.ARTIFACT_CORRUPT})
 
 
@@ -97,7 +98,7 @@ def prepare(
         case Start() if is_preparation_paused(facts, target):
             return PrepareOutcome(
                 preparation=known,
-                message="spec.rollout.paused is true",
+                message=_PAUSED,
                 waits_for=StatusReason.SUSPENDED,
                 failure=state.failure,
                 delete=_running(facts, jobs, keep=state.replaces),
@@ -105,7 +106,10 @@ def prepare(
         case Start():
             return _start(facts, target, work, jobs, state)
         case Failed():
-            return _failed(facts, target, work, jobs, state)
+            failed = _failed(facts, target, work, jobs, state)
+            is_paused = not state.failure.lasting and is_preparation_paused(facts, target)
+            suspended = replace(failed, message=_PAUSED, waits_for=StatusReason.SUSPENDED)
+            return suspended if is_paused else failed
 
 
 def _current(facts: Facts, target: Target) -> Prepared | None:
