@@ -147,6 +147,17 @@ def test_a_build_that_runs_ends_and_is_repeated_once_the_move_is_resumed() -> No
     assert moves(world) == ("Moved", "")
 
 
+def test_an_engine_is_not_suspended_for_a_model_that_is_resumed_during_an_obstacle() -> None:
+    world = on_a_gpu().job_succeeds(MOVED)
+    pause(world).misses().later(hours=1)
+    world.classes = []
+    assert world.settle().status["engines"][0]["suspended"]
+    resume(world)
+    assert world.conditions()["Ready"] == ("False", "NoAcceleratorClass")
+    assert not world.status["engines"][0].get("suspended")
+    assert conditions_of(newest_engine(world))["Ready"][1] != "Suspended"
+
+
 @pytest.mark.parametrize(("suspended", "expected"), [([True, True], 0), ([True, False], 1)])
 def test_an_engine_that_another_model_needs_is_built(suspended: list[bool], expected: int) -> None:
     world = on_a_gpu().job_succeeds(MOVED)

@@ -278,7 +278,9 @@ def _named(model: InferenceModel, obstacle: Obstacle | None) -> tuple[EngineRefe
     waits = model.spec.rollout.strategy == "Recreate"
     if obstacle is None or (obstacle.stalled and waits):
         return ()
-    return tuple(map(without_yield, model.status.engines))
+    paused = model.spec.rollout.paused
+    known = map(without_yield, model.status.engines)
+    return tuple(each.model_copy(update={"suspended": each.suspended and paused}) for each in known)
 
 
 def _summary(before: ModelSummary, rollout: RolloutPlan, proven: Proofs | None) -> ModelSummary:
