@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from enginewright.contract.reasons import Reason
+from enginewright.contract.verdict import Check
 from enginewright.manifests import deployment
 from enginewright.manifests.labels import REVISION
 
@@ -16,6 +17,7 @@ from tests.support.plan_objects import (
     gpu_node,
     image_facts,
     published,
+    verdict,
 )
 from tests.support.plan_world import World, serving
 
@@ -315,6 +317,53 @@ def test_repeated_failures_of_a_revision_that_never_served_reject_its_backend(
         crash(world, *each)
     (rejected,) = world.status["rejectedBackends"]
     assert (rejected["backend"], rejected["reason"]) == ("tensorrt-rtx", "DriverMissing")
+
+
+def refused(reason: Reason, *, ready: int = 0, nodes: int = 2) -> World:
+    """Return a first rollout of openvino, of which `ready` pods serve and a sidecar refuses another."""
+    world = World(
+        accelerator_class("cpus", "openvino", "cpu"),
+        fallback={"policy": "Allow"},
+        replicas=ready + 1,
+    )
+    world.nodes = world.nodes[:nodes]
+    world.settle().job_succeeds().rolling(0)
+    (found,) = world.serving_deployments()
+    for index in range(ready):
+        world.serving_pod(found["metadata"]["name"], index=index, ready=True)
+    (pod,) = (each for each in world.all("Pod") if each["metadata"]["name"].endswith("-00090"))
+    world.verdicts[pod["metadata"]["name"]] = verdict("openvino", failed={Check.GOLDEN: reason})
+    return world.settle()
+
+
+# event: Rollouts | a sidecar refuses a pod of a revision that never served for what other pods
+#   would find as well, with `Allow` | the next backend | `status.rejectedBackends`,
+#   `FallbackActive`
+@pytest.mark.parametrize(
+    ("reason", "nodes"), [(Reason.PARITY_FAILED, 2), (Reason.DRIVER_TOO_OLD, 1)]
+)
+def test_one_refusal_that_would_repeat_rejects_a_backend(reason: Reason, nodes: int) -> None:
+    world = refused(reason, nodes=nodes)
+    (rejected,) = world.status["rejectedBackends"]
+    assert (rejected["backend"], rejected["reason"]) == ("openvino", reason)
+    world.job_succeeds(SECOND).all_available()
+    assert world.status["serving"]["backend"] == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("reason", "ready", "nodes"),
+    [
+        pytest.param(Reason.DRIVER_TOO_OLD, 0, 2, id="of a node"),
+        pytest.param(Reason.DRIVER_MISSING, 0, 1, id="transient"),
+        pytest.param(Reason.PARITY_FAILED, 1, 2, id="of a revision that serves"),
+    ],
+)
+def test_one_refusal_that_may_not_repeat_rejects_no_backend(
+    reason: Reason, ready: int, nodes: int
+) -> None:
+    world = refused(reason, ready=ready, nodes=nodes)
+    assert "rejectedBackends" not in world.status
+    assert world.conditions()["Ready"] == ("False", reason)
 
 
 # event: Rollouts | a backend fails on several nodes, with `Allow`

@@ -49,7 +49,7 @@ class Unready:
     """What is wrong with those pods of a revision that are not ready."""
 
     first: pods.Failure | None  # of a pod
-    repeated: bool  # on several nodes, or of one pod several times
+    lasting: pods.Failure | None  # that would repeat: refused for good, or repeated
     waits_for: str  # what prevents a pod from starting
     missing: str  # a reason, if a pod waits for a volume
 
@@ -58,9 +58,12 @@ def unready(facts: Facts, mine: Iterable[PodView]) -> Unready:
     """Return what is wrong with those of `mine` that are not ready, nor leaving."""
     waiting = [pod for pod in mine if not pod.ready and not pod.leaving]
     failed = [(pod, each) for pod in waiting if (each := failure_of(facts, pod))]
+    first = failed[0][1] if failed else None
+    refused = (each for pod, each in failed if _is_refused_for_good(facts, pod, each))
+    repeated = first if pods.is_repeated([pod for pod, _ in failed]) else None
     return Unready(
-        first=failed[0][1] if failed else None,
-        repeated=pods.is_repeated([pod for pod, _ in failed]),
+        first=first,
+        lasting=next(refused, repeated),
         waits_for=next((each for each in map(pods.waiting_for, waiting) if each), ""),
         missing=next(filter(None, map(pods.missing_claim, waiting)), ""),
     )
@@ -134,13 +137,20 @@ def _lasting(
     if pods.is_repeated(crashed) and not _crashes_too(facts, stable, since):
         return _of(next(each for pod, each in found if pod in crashed))
     for pod, each in found:
-        permanent = exit_code(each.reason) is ExitCode.PERMANENT
-        if pods.failure(pod):
-            if each.reason in SAME_IN_EVERY_POD:
-                return _of(each)
-        elif permanent and (each.reason not in _OF_NODES or _only_node(facts, pod)):
+        ended = pods.failure(pod) is not None
+        if (ended and each.reason in SAME_IN_EVERY_POD) or _is_refused_for_good(facts, pod, each):
             return _of(each)
     return None
+
+
+def _is_refused_for_good(facts: Facts, pod: PodView, failure: pods.Failure) -> bool:
+    """Return whether the pod's sidecar found what another pod's would find as well.
+
+    A refusal restarts no container and moves no pod, so it does not repeat by itself.
+    """
+    if pods.failure(pod) or exit_code(failure.reason) is not ExitCode.PERMANENT:
+        return False
+    return failure.reason not in _OF_NODES or _only_node(facts, pod)
 
 
 def _only_node(facts: Facts, pod: PodView) -> bool:

@@ -23,7 +23,7 @@ class RolloutProgress:
     complete: bool
     message: str  # pods of each class, and what they wait for
     failure: pods.Failure | None = None  # of a pod of the applied revision
-    repeated: bool = False  # it failed on several nodes or several times, and never served
+    lasting: pods.Failure | None = None  # that would repeat, of a revision that never served
     tries_others: bool = False  # another backend is tried if this one fails
     stuck: bool = False  # the progress deadline has passed
     missing: str = ""  # reason, if pods wait for a volume
@@ -55,7 +55,7 @@ def progress_of(
         complete=False,
         message=f"{message}; {seen.waits_for}" if seen.waits_for else message,
         failure=seen.first,
-        repeated=seen.repeated and not _served(facts, revision, mine),
+        lasting=None if _served(facts, revision, mine) else seen.lasting,
         tries_others=revision.snapshot.promise.policy == "Allow",
         stuck=stuck,
         missing=seen.missing,

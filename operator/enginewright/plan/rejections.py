@@ -125,11 +125,8 @@ def _lasting(
     elif (
         rollout.applied == rollout.wanted
         and (progress := rollout.progress)
-        and progress.failure
-        and progress.repeated
+        and (failed := progress.lasting)
     ):
-        found = _Lasting(
-            progress.failure.reason, progress.failure.finding.message, rollout.applied or ""
-        )
+        found = _Lasting(failed.reason, failed.finding.message, rollout.applied or "")
     reasons = _OF_A_BACKEND | _OF_THE_SOURCE if again else _OF_A_BACKEND
     return found if found and found.reason in reasons else None
