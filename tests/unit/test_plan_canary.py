@@ -489,6 +489,76 @@ def test_sidecars_that_do_not_respond_are_named() -> None:
     assert "port 8081" in world.message()
 
 
+def canary_falls_silent(world: World) -> str:
+    """Have the canary's verdict expire: the operator does not reach its sidecar, the kubelet does."""
+    (pod,) = world.canary_pods()
+    name = str(pod["metadata"]["name"])
+    del world.verdicts[name]
+    world.silent = {name}
+    world.settle()
+    return name
+
+
+def test_a_canary_whose_verdict_is_unknown_gets_no_requests() -> None:
+    world = updated(served())
+    world.complete(world.canaries()[0]["metadata"]["name"])
+    name = canary_falls_silent(world)
+    world.later(hours=1)
+    assert (phase(world), components(world)) == ("Verifying", [CANARY])
+    assert world.conditions()["Ready"] == ("False", "SidecarUnreachable")
+    world.verdicts[name] = verdict()
+    world.silent.clear()
+    assert phase(world.settle()) == "Analyzing"
+
+
+def test_a_canary_whose_verdict_is_unknown_is_not_promoted() -> None:
+    world = analysing()
+    name = canary_falls_silent(world)
+    world.later(hours=1)
+    assert phase(world) == "Analyzing"
+    assert world.conditions()["Ready"] == ("False", "SidecarUnreachable")
+    world.silent.clear()
+    assert phase(world.later(seconds=5)) == "Analyzing", "it has responded, but not validly"
+    world.verdicts[name] = verdict()
+    assert phase(world.settle()) == "Promoting"
+
+
+def test_a_canary_that_does_not_respond_is_named_before_what_it_does_not_measure() -> None:
+    world = analysing()
+    (pod,) = world.canary_pods()
+    world.measures(pod["metadata"]["name"], latencies=())
+    world.settle()
+    assert world.status["target"]["message"].startswith("latency: ")
+    canary_falls_silent(world)
+    assert world.status["target"]["reason"] == "SidecarUnreachable"
+
+
+def test_a_user_promotes_a_canary_whose_verdict_is_unknown() -> None:
+    world = analysing()
+    canary_falls_silent(world)
+    world.annotate(PROMOTE, world.status["revision"])
+    assert phase(world) == "Promoting"
+
+
+def test_serving_pods_that_do_not_respond_do_not_stop_a_canary() -> None:
+    world = analysing()
+    stable = world.serving_deployments()[0]["metadata"]["name"]
+    world.silent = {f"{stable}-00000"}
+    del world.verdicts[f"{stable}-00000"]
+    assert phase(world.later(seconds=61)) == "Promoting"
+
+
+def test_a_canary_waits_for_its_verdict_after_a_restart_of_the_operator() -> None:
+    world = analysing()
+    measured, verdicts = dict(world.measurements), dict(world.verdicts)
+    world.operator_restarts()
+    world.measurements = measured
+    world.later(seconds=61)
+    assert phase(world) == "Analyzing"
+    world.verdicts = verdicts
+    assert phase(world.settle()) == "Promoting"
+
+
 def test_a_rollback_whose_pass_is_interrupted_is_counted_once() -> None:
     world = analysing()
     world.crash(world.canaries()[0]["metadata"]["name"], Reason.BACKEND_CRASHED, index=0)

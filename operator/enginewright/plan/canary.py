@@ -15,7 +15,12 @@ from enginewright.observed.deployments import DeploymentView
 from enginewright.plan import shadow
 from enginewright.plan.bring_up import BringUp
 from enginewright.plan.canary_analysis import analyse, promotion_basis, seconds_left
-from enginewright.plan.canary_pods import canary_pods, is_available, planned_counts
+from enginewright.plan.canary_pods import (
+    are_known,
+    canary_pods,
+    is_available,
+    planned_counts,
+)
 from enginewright.plan.canary_requests import (
     is_behind_service,
     service_labels,
@@ -102,7 +107,7 @@ def bring_up(
         Seen(
             held=wait is not None,
             direct=direct,
-            available=is_available(facts, wanted.name, pods, planned),
+            available=is_available(facts, wanted.name, pods, planned) and are_known(facts, pods),
             analysis=analysis.result.state,
             shadowed=shadowed,
             held_long_enough=left <= 0 and analysis.measured,

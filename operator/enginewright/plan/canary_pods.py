@@ -1,4 +1,4 @@
-"""Which pods a canary has: how many at each step, whether all of them are ready, and which Deployments go."""
+"""Which pods a canary has: how many at each step, whether all of them pass, and which Deployments go."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -68,6 +68,16 @@ def is_available(
     }
     ready = Counter(pod.label(CLASS) for pod in pods if pod.ready)
     return all(name in settled and ready[name] >= count for name, count in planned.items())
+
+
+def are_known(facts: Facts, pods: Iterable[PodView]) -> bool:
+    """Return whether the sidecars of those of the canary's `pods` that are ready have current verdicts.
+
+    The kubelet may reach a sidecar while the operator cannot, and finds a pod ready then.
+    """
+    return all(
+        pod.name in facts.verdicts and pod.name not in facts.silent for pod in pods if pod.ready
+    )
 
 
 def stop_canary(facts: Facts, keep: Collection[str]) -> Iterator[ObjectRef]:

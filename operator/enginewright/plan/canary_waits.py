@@ -121,14 +121,14 @@ def why_not_yet(
         return Wait(failures.first.reason, failures.first.finding.message)
     if failures.waits_for:
         return Wait(failures.reason, failures.waits_for)
-    if stage.phase in COMPARED and (text := waits_for(analysis.result)):
-        return Wait("", text)
     if stage.phase in COMPARED and analysis.silent:
         text = (
             f"the sidecars of {analysis.silent} pods have not responded to the operator for five"
             " minutes: check that they run and that no NetworkPolicy blocks its access to port 8081"
         )
         return Wait(StatusReason.SIDECAR_UNREACHABLE, text)
+    if stage.phase in COMPARED and (text := waits_for(analysis.result)):
+        return Wait("", text)
     if stage.phase is TargetPhase.VERIFYING and not shadowed:
         return Wait("", shadow.WAITS)
     return None

@@ -22,7 +22,7 @@ class Seen:
     rejected: bool = False  # it failed, now or before, and the spec has not changed since
     held: bool = False  # nothing of it may start: paused, or its signature breaks clients
     direct: bool = False  # its pods replace the serving ones without a canary
-    available: bool = False  # every pod of the canary is available
+    available: bool = False  # every pod of the canary, by the verdict of its sidecar too
     analysis: Analyzed = "inconclusive"  # of canary and serving pods
     shadowed: bool = True  # enough answers to clients' requests were compared, or none are to be
     held_long_enough: bool = False  # for `canary.hold`, since the step began
