@@ -107,7 +107,7 @@ def server_limits() -> str:
         ("request line and headers", f"{limits.head_bytes // 1024} KiB"),
         (
             "connections",
-            f"{limits.connections}; beyond them inference gets 503, {limits.reserved_connections} more are kept for health and metrics, then the longest idle one is closed",
+            f"{limits.connections}; beyond them inference gets 503, {limits.reserved_connections} more are kept for health and metrics, then one that pipelines without end, or the longest idle one, is closed",
         ),
         (
             "time for a head; idle connection",

@@ -1,6 +1,7 @@
 """The kubelet's probes of the sidecar are answered whatever other clients ask it."""
 
 import contextlib
+import selectors
 import socket
 import threading
 import time
@@ -196,6 +197,81 @@ def test_probes_are_answered_beside_clients_that_hold_all_connections(
                 hold(stack, sidecar.port, LIMIT, sent)
                 assert probed(sidecar, 5) < PROBE_SECONDS
                 assert sidecar.get("/healthz").status == 200
+
+
+class Flood:
+    """More clients than connections, which pipeline and reconnect, and new ones every few milliseconds."""
+
+    def __init__(self, port: int) -> None:
+        self.connected = 0
+        self.received = 0  # bytes
+        self._port = port
+        self._requests = request_of("/readyz") * BATCH
+        self._sockets = selectors.DefaultSelector()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        self._ended.set()
+        self._thread.join(30)
+
+    def _run(self) -> None:
+        due = 0.0
+        while not self._ended.is_set():
+            for _ in range(LIMIT + 4 - len(self._sockets.get_map())):
+                self._connect()
+            if time.monotonic() > due:
+                due = time.monotonic() + 0.01
+                self._connect()
+                self._connect()
+            for key, events in self._sockets.select(0.005):
+                if isinstance(key.fileobj, socket.socket):
+                    self._exchange(key.fileobj, events)
+        for key in list(self._sockets.get_map().values()):
+            if isinstance(key.fileobj, socket.socket):
+                key.fileobj.close()
+        self._sockets.close()
+
+    def _connect(self) -> None:
+        client = socket.socket()
+        client.setblocking(False)
+        client.connect_ex(("127.0.0.1", self._port))
+        self._sockets.register(client, selectors.EVENT_READ | selectors.EVENT_WRITE)
+        self.connected += 1
+
+    def _exchange(self, client: socket.socket, events: int) -> None:
+        try:
+            if events & selectors.EVENT_READ:
+                found = client.recv(1 << 18)
+                if not found:
+                    raise ConnectionResetError
+                self.received += len(found)
+            if events & selectors.EVENT_WRITE:
+                client.send(self._requests)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._sockets.unregister(client)
+            client.close()
+
+
+# fault: Servers | clients of the sidecar pipeline on all of its connections, while new ones connect | a
+#   new connection replaces one that pipelines before one that has just connected | the pod stays ready
+def test_probes_are_answered_beside_clients_that_pipeline_on_all_connections(
+    tmp_path: Path, task: ServeTask
+) -> None:
+    with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
+        sidecar.until_ready()
+        clients = Flood(sidecar.port)
+        try:
+            sidecar.until(lambda: clients.connected > 2 * LIMIT, "connections are replaced")
+            connected, received = clients.connected, clients.received
+            assert probed(sidecar, 20) < PROBE_SECONDS
+            assert clients.connected > connected
+            assert clients.received > received
+        finally:
+            clients.end()
 
 
 def test_silent_connections_leave_the_others_their_answers(tmp_path: Path, task: ServeTask) -> None:

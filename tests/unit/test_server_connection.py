@@ -11,13 +11,16 @@ from enginewright_runtime.serve.server.settings import ServerSettings
 from typing_extensions import override
 
 MANY = 1000
+DEFAULTS = ServerSettings()
+TWO = ServerSettings(connections=1, reserved_connections=1)
+FLOOD_SECONDS = 0.15  # longer than a client that pipelines a few requests waits for its turns
 
 
 class Echo(ApplicationBase):
     """Answers with the request's target; those below /later when the test says so."""
 
-    def __init__(self) -> None:
-        super().__init__(ServerSettings())
+    def __init__(self, settings: ServerSettings = DEFAULTS) -> None:
+        super().__init__(settings)
         self.waiting: list[tuple[Connection, HttpResponse]] = []
 
     def admit(self, request: HttpRequest) -> HttpResponse | None:
@@ -48,6 +51,7 @@ class Pipe(asyncio.Transport):
         super().__init__()
         self.written = b""
         self.reading = True
+        self.aborted = False
 
     @property
     def answers(self) -> int:
@@ -68,6 +72,10 @@ class Pipe(asyncio.Transport):
     @override
     def is_closing(self) -> bool:
         return False
+
+    @override
+    def abort(self) -> None:
+        self.aborted = True
 
     @override
     def pause_reading(self) -> None:
@@ -160,3 +168,67 @@ def test_a_connection_that_is_lost_loses_its_turn() -> None:
         assert peer.pipe.answers == 1
 
     asyncio.run(lost())
+
+
+def replaced(app: Echo, buffer: bytearray, *held: Peer) -> list[bool]:
+    """Whether each of the connections that are held is closed for a new one."""
+    assert not Peer(app, buffer).pipe.answers  # it is not refused
+    return [each.pipe.aborted for each in held]
+
+
+def test_a_client_that_pipelines_is_replaced_before_one_that_has_just_connected() -> None:
+    async def connected() -> None:
+        app, buffer = Echo(TWO), bytearray(RECEIVE_BYTES)
+        greedy = Peer(app, buffer)
+        greedy.send(get("/0") * MANY)
+        await asyncio.sleep(0)
+        probe = Peer(app, buffer)
+        await asyncio.sleep(0)
+        assert replaced(app, buffer, greedy, probe) == [True, False]
+        probe.send(get("/probe"))
+        await asyncio.sleep(0)
+        assert targets(probe.pipe.written) == ["/probe"]
+        assert greedy.pipe.answers == 3  # those before it was closed
+
+    asyncio.run(connected())
+
+
+def test_one_that_pipelines_without_end_is_replaced_before_one_that_is_idle_for_longer() -> None:
+    async def flooded() -> None:
+        app, buffer = Echo(TWO), bytearray(RECEIVE_BYTES)
+        idle, greedy = Peer(app, buffer), Peer(app, buffer)
+        greedy.send(get("/0") * 2 + b"GET /1")
+        await asyncio.sleep(FLOOD_SECONDS)
+        greedy.send(b" HTTP/1.1\r\nHost: h\r\n\r\n" + get("/2") * MANY)
+        assert replaced(app, buffer, idle, greedy) == [False, True]
+
+    asyncio.run(flooded())
+
+
+def test_one_that_pipelines_a_few_requests_is_replaced_after_one_that_is_idle_for_longer() -> None:
+    async def few() -> None:
+        app, buffer = Echo(TWO), bytearray(RECEIVE_BYTES)
+        idle, modest = Peer(app, buffer), Peer(app, buffer)
+        for batch in range(3):
+            modest.send(get(f"/{batch}") * 2)
+            if batch < 2:
+                await asyncio.sleep(FLOOD_SECONDS)
+        assert replaced(app, buffer, idle, modest) == [True, False]
+        await asyncio.sleep(0)
+        assert targets(modest.pipe.written) == ["/0", "/0", "/1", "/1", "/2", "/2"]
+
+    asyncio.run(few())
+
+
+def test_the_time_that_the_application_takes_is_not_counted_as_pipelining() -> None:
+    async def later() -> None:
+        app, buffer = Echo(TWO), bytearray(RECEIVE_BYTES)
+        idle, modest = Peer(app, buffer), Peer(app, buffer)
+        modest.send(b"".join(map(get, ("/0", "/later", "/2", "/3"))))
+        await asyncio.sleep(FLOOD_SECONDS)
+        ((connection, response),) = app.waiting
+        connection.respond(response)
+        assert modest.pipe.answers == 3
+        assert replaced(app, buffer, idle, modest) == [True, False]
+
+    asyncio.run(later())

@@ -33,6 +33,7 @@ _NEVER: Final = float("inf")
 _YOUNG_SECONDS: Final = (
     1.0  # a client that has just connected or been answered may be about to send
 )
+_TURNS_SECONDS: Final = 0.1  # more than the turns of a client that pipelines a few requests take
 
 
 class HttpApplication(Protocol):
@@ -92,6 +93,7 @@ class Connection(asyncio.BufferedProtocol):
         "_started",
         "_state",
         "_transport",
+        "_turns_since",
         "_view",
         "_writing_paused",
         "_yielded",
@@ -114,6 +116,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reading_paused = False
         self._writing_paused = False
         self._yielded = False  # the next request is answered in the event loop's next turn
+        self._turns_since = _NEVER  # when it first yielded with requests that arrived without pause
         self._request: HttpRequest | None = None
         self._body_view: memoryview | None = None
         self._chunked: ChunkedDecoder | None = None
@@ -173,6 +176,7 @@ class Connection(asyncio.BufferedProtocol):
             self._pending = b""
             self._consume(data, memoryview(data), 0, len(data))
         else:
+            self._turns_since = _NEVER
             self._consume(self._buffer, self._view, 0, nbytes)
 
     @override
@@ -191,6 +195,7 @@ class Connection(asyncio.BufferedProtocol):
     def respond(self, response: HttpResponse) -> None:
         """Answer the request that `HttpApplication.serve` accepted; no-op if the client is gone."""
         if self._state is _State.BUSY:
+            self._turns_since = _NEVER
             self._write(response)
             self._continue()
 
@@ -238,7 +243,9 @@ class Connection(asyncio.BufferedProtocol):
 
         First those that have sent no byte of a request, then those that have sent part of a head,
         then those that have read their last response, and with `transfers` those that send a body or
-        read a response. None: the application owes a response, or the connection is being closed.
+        read a response. One whose next request waits for its turn counts as idle since its first turn,
+        and goes before all others if its turns do not end; that request has not begun. None: the
+        application owes a response, or the connection is being closed.
         """
         stream, settings = self._transport, self._settings
         if stream is None or self._state is _State.BUSY:
@@ -251,6 +258,13 @@ class Connection(asyncio.BufferedProtocol):
             return (3, self._deadline - settings.transfer_grace) if transfers else None
         if self._request is not None or stream.is_closing():
             return None
+        return self._waits_between_requests()
+
+    def _waits_between_requests(self) -> tuple[int, float]:
+        if self._yielded:
+            is_flood = time.monotonic() - self._turns_since > _TURNS_SECONDS
+            return 0, -_NEVER if is_flood else self._turns_since
+        settings = self._settings
         limit = settings.head_seconds if self._pending else settings.idle_seconds
         return int(bool(self._pending)), self._deadline - limit
 
@@ -276,6 +290,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._state is _State.HEAD and not self._writing_paused:
                 if begun:
                     self._yielded = True
+                    self._turns_since = min(self._turns_since, time.monotonic())
                     asyncio.get_running_loop().call_soon(self._take_turn)
                     break
                 begun = True
