@@ -9,7 +9,7 @@ from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, PREPARE_STAG
 from enginewright.observed.pods import pod_view
 from enginewright.plan import pods
 
-from tests.support.plan_objects import made
+from tests.support.plan_objects import accelerator_class, made
 from tests.support.plan_world import World
 from tests.support.simulation import terminated
 
@@ -141,10 +141,26 @@ def test_what_another_node_may_not_find_stalls_after_the_deadline(reason: Reason
     assert world.conditions()["Stalled"][0] == "False"
 
 
-def test_where_another_backend_may_be_tried_nothing_stalls_yet() -> None:
-    world = World(fallback={"policy": "Allow"}).settle().job_succeeds().rolling(0)
-    world.new_pod_fails(Reason.UNSUPPORTED_OPERATOR)
-    assert world.conditions()["Stalled"][0] == "False"
+@pytest.mark.parametrize(
+    ("backends", "reason", "stalls"),
+    [
+        (["openvino", "cpu"], Reason.UNSUPPORTED_OPERATOR, False),
+        (["openvino", "cpu"], Reason.EXTENSION_FAILED, True),  # no backend's fault
+        (["cpu"], Reason.UNSUPPORTED_OPERATOR, True),
+        (["cpu"], Reason.EXTENSION_FAILED, True),
+    ],
+)
+def test_nothing_stalls_only_while_another_backend_is_left_that_may_run_it(
+    backends: list[str], reason: Reason, *, stalls: bool
+) -> None:
+    world = World(accelerator_class("cpus", *backends), fallback={"policy": "Allow"})
+    world.settle().job_succeeds().rolling(0)
+    (found,) = world.serving_deployments()
+    world.crash(found["metadata"]["name"], reason, restarts=0)
+    world.settle()
+    assert world.conditions()["Ready"] == ("False", reason)
+    assert world.conditions()["Stalled"][0] == str(stalls)
+    assert "rejectedBackends" not in world.status, "it has not failed repeatedly"
 
 
 # claims

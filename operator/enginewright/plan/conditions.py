@@ -202,15 +202,16 @@ def _rolling_out(state: ModelState, progress: RolloutProgress, serves: str) -> R
     rollout = state.rollout
     if progress.failure:
         reason, message = progress.failure.reason, progress.failure.finding.message + serves
-        return ReadyState("False", reason, message, stalled=_is_permanent(progress, reason))
+        return ReadyState(
+            "False", reason, message, stalled=_is_permanent(rollout, progress, reason)
+        )
     serving = rollout.serving
     steady = serving is not None and serving.last_complete == rollout.applied
     # proofs refer to the serving revision, or else to the applied one
     proofs = state.proofs if serving is None or serving.revision == rollout.applied else None
     if not steady and proofs and (broken := proofs.broken):
-        return ReadyState(
-            "False", broken.reason, broken.message, stalled=_is_permanent(progress, broken.reason)
-        )
+        stalled = _is_permanent(rollout, progress, broken.reason)
+        return ReadyState("False", broken.reason, broken.message, stalled=stalled)
     message = f"revision {rollout.applied}, {progress.message}{serves}"
     if progress.refused:
         message = f"{progress.refused}{serves}"
@@ -224,9 +225,9 @@ def _rolling_out(state: ModelState, progress: RolloutProgress, serves: str) -> R
     )
 
 
-def _is_permanent(progress: RolloutProgress, reason: str) -> bool:
+def _is_permanent(rollout: RolloutPlan, progress: RolloutProgress, reason: str) -> bool:
     """Return whether the progress deadline has passed, or every other pod would fail alike."""
-    return progress.stuck or (reason in SAME_IN_EVERY_POD and not progress.tries_others)
+    return progress.stuck or (reason in SAME_IN_EVERY_POD and reason not in rollout.left_to_others)
 
 
 def _again(outcome: PrepareOutcome) -> str:

@@ -24,7 +24,6 @@ class RolloutProgress:
     message: str  # pods of each class, and what they wait for
     failure: pods.Failure | None = None  # of a pod of the applied revision
     lasting: pods.Failure | None = None  # that would repeat, of a revision that never served
-    tries_others: bool = False  # another backend is tried if this one fails
     stuck: bool = False  # the progress deadline has passed
     missing: str = ""  # reason, if pods wait for a volume
     refused: str = ""  # why the API server rejects pods of a class
@@ -56,7 +55,6 @@ def progress_of(
         message=f"{message}; {seen.waits_for}" if seen.waits_for else message,
         failure=seen.first,
         lasting=None if _served(facts, revision, mine) else seen.lasting,
-        tries_others=revision.snapshot.promise.policy == "Allow",
         stuck=stuck,
         missing=seen.missing,
         refused=_refused(deployments, counts),

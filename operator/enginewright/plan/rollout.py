@@ -56,6 +56,7 @@ class RolloutPlan:
     serving: ServingState | None
     progress: RolloutProgress | None
     bring_up: BringUp | None = None  # of the wanted revision; None: not known
+    left_to_others: Collection[str] = ()  # reasons for which another backend is tried
     ignored_rollback: str = ""  # what a user's rollback asks for and does not get
     apply: tuple[dict[str, Any], ...] = ()
     delete: tuple[ObjectRef, ...] = ()
@@ -153,6 +154,7 @@ def roll_out(
         serving=serving,
         progress=progress,
         bring_up=brought,
+        left_to_others=left_to_others,
         ignored_rollback=ignored_rollback(facts, known, applied.name, rejected),
         apply=(
             # before serving pods end for it
