@@ -83,6 +83,32 @@ def test_a_share_is_never_rounded_to_all_or_nothing(
 
 
 @pytest.mark.parametrize(
+    ("asked", "summary", "start"),
+    [
+        ("openvino", "0% openvino", "105 nodes run on openvino; "),
+        (None, "", "105 nodes run on the requested backend; "),
+    ],
+    ids=["known", "lost"],
+)
+def test_a_lower_backend_has_no_share_of_the_requested_one(
+    asked: str | None, summary: str, start: str
+) -> None:
+    lower = FallbackVerdict(
+        active=True,
+        kind="BackendFallback",
+        reason=Reason.BACKEND_FALLBACK,
+        message="backend openvino was requested",
+        nodes_total=105,
+        nodes_elsewhere=105,
+        compute_share=1.0,
+    )
+    found = proofs([verdict("cpu", lower)], Promise(policy="Allow", asked_backend=asked))
+    assert found is not None
+    assert found.placement_summary == summary
+    assert found.placement.message.startswith(f"0 of {start}")
+
+
+@pytest.mark.parametrize(
     ("seconds", "shown"),
     [
         (2.34, "2.3s"),

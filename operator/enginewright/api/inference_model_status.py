@@ -403,7 +403,8 @@ class ModelSummary(ApiModel):
     """Backends that serve, such as openvino."""
 
     placement: Text = ""
-    """Share of the compute time that runs on the chosen backend, such as "97% TensorRT"."""
+    """Share of the compute time that runs on the chosen backend, such as "97% tensorrt"; while a lower-ranked one serves,
+    0% of the requested one."""
 
     classes: Text = ""
     """Ready and desired pods of each class, such as "a100-80gb 2/2, l4 3/4"."""

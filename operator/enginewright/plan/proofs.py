@@ -84,10 +84,10 @@ def proofs(verdicts: Iterable[Verdict], promise: Promise) -> Proofs | None:
         return None
     return Proofs(
         parity=_parity(known),
-        placement=_placement(known),
+        placement=_placement(known, promise),
         fallback=_fallback(known),
         broken=_broken(known, promise),
-        placement_summary=_placement_summary(known),
+        placement_summary=_placement_summary(known, promise),
         p99=_p99(known),
     )
 
@@ -143,7 +143,7 @@ def _parity(verdicts: tuple[Verdict, ...]) -> Statement:
     return Statement("Unknown", StatusReason.VERIFYING, "not all golden inferences have run yet")
 
 
-def _placement(verdicts: tuple[Verdict, ...]) -> Statement:
+def _placement(verdicts: tuple[Verdict, ...], promise: Promise) -> Statement:
     checks = _checks(verdicts, Check.PROVIDER) + _checks(verdicts, Check.PLACEMENT)
     if any(each.state == "failed" for each in checks) and (found := _cause(verdicts)):
         return Statement("False", found.reason, found.message)
@@ -159,7 +159,10 @@ def _placement(verdicts: tuple[Verdict, ...]) -> Statement:
             "the placement of nodes is not known yet for every pod",
         )
     on = worst.nodes_total - worst.nodes_elsewhere
-    message = f"{on} of {worst.nodes_total} nodes run on the chosen backend"
+    backend = "the chosen backend"
+    if worst.kind == "BackendFallback":
+        backend = promise.asked_backend or "the requested backend"
+    message = f"{on} of {worst.nodes_total} nodes run on {backend}"
     if worst.nodes_elsewhere:
         message += f"; {worst.message}"
     return Statement("True", StatusReason.PROMISE_KEPT, message)
@@ -215,16 +218,20 @@ def _broken(verdicts: tuple[Verdict, ...], promise: Promise) -> Statement | None
     return Statement("False", failed.reason or StatusReason.PROMISE_BROKEN, _text_of(failed))
 
 
-def _placement_summary(verdicts: tuple[Verdict, ...]) -> str:
+def _placement_summary(verdicts: tuple[Verdict, ...], promise: Promise) -> str:
     parts = []
     for verdict in verdicts:
         found = verdict.fallback
         if found is None:
             continue
+        # a lower-ranked one serves: none of its nodes count as running where they were promised
+        backend = promise.asked_backend if found.kind == "BackendFallback" else verdict.backend
+        if backend is None:  # the record of what was promised is lost
+            continue
         share = found.compute_share
         if share is None:
             share = found.nodes_elsewhere / found.nodes_total if found.nodes_total else 0.0
-        parts.append((1 - share, verdict.backend))
+        parts.append((1 - share, backend))
     if not parts:
         return ""
     on, backend = min(parts)
