@@ -11,7 +11,7 @@ from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Published
 from enginewright.contract.signature import PublishedSignature, TensorText
 from enginewright.contract.task import ServeTask
-from enginewright.contract.verdict import Check
+from enginewright.contract.verdict import Check, Verdict
 from enginewright.manifests.labels import (
     CANARY,
     CLASS,
@@ -521,6 +521,44 @@ def test_a_canary_whose_verdict_is_unknown_is_not_promoted() -> None:
     assert phase(world.later(seconds=5)) == "Analyzing", "it has responded, but not validly"
     world.verdicts[name] = verdict()
     assert phase(world.settle()) == "Promoting"
+
+
+LOST_DRIVER: Final = {
+    Check.PROVIDER: Reason.DRIVER_MISSING,
+    Check.PLACEMENT: Reason.DRIVER_MISSING,
+}
+
+
+def canary_says(world: World, said: Verdict) -> World:
+    """Have the sidecars of a canary that stays admitted find this."""
+    for pod in world.canary_pods():
+        world.verdicts[pod["metadata"]["name"]] = said.model_copy(
+            update={"ready": True, "admitted": True}
+        )
+    return world.settle()
+
+
+@pytest.mark.parametrize("before", ["Verifying", "Analyzing"])
+def test_a_canary_that_lost_its_driver_goes_no_further_while_it_lacks_it(before: str) -> None:
+    world = updated(served())
+    world.complete(world.canaries()[0]["metadata"]["name"])
+    if before == "Analyzing":
+        world.settle()
+    canary_says(world, verdict(failed=LOST_DRIVER))
+    assert phase(world.later(hours=1)) == before
+    assert world.status["target"]["reason"] == "DriverMissing"
+    assert world.conditions()["Ready"] == ("False", "DriverMissing")
+    assert world.conditions()["RolledBack"][0] == "False", "another node may have it"
+    canary_says(world, verdict())
+    assert phase(world.later(seconds=61)) == "Promoting"
+
+
+def test_a_canary_that_crashed_once_and_runs_again_goes_on() -> None:
+    world = analysing()
+    (pod,) = world.canary_pods()
+    last = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": timestamp(world.now)}
+    pod["status"]["containerStatuses"][0]["lastState"] = {"terminated": last}
+    assert phase(world.later(seconds=61)) == "Promoting"
 
 
 def test_a_canary_that_does_not_respond_is_named_before_what_it_does_not_measure() -> None:

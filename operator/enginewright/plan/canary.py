@@ -18,6 +18,7 @@ from enginewright.plan.canary_analysis import analyse, promotion_basis, seconds_
 from enginewright.plan.canary_pods import (
     are_known,
     canary_pods,
+    first_refusal,
     is_available,
     planned_counts,
 )
@@ -102,12 +103,14 @@ def bring_up(
     shadowed = shadow.is_compared(facts, stable, wanted.name)
     left = seconds_left(facts, pods, since)
     direct = direct or not planned
+    refused = first_refusal(facts, pods)
+    passes = refused is None and are_known(facts, pods)
     stage = advance(
         known,
         Seen(
             held=wait is not None,
             direct=direct,
-            available=is_available(facts, wanted.name, pods, planned) and are_known(facts, pods),
+            available=passes and is_available(facts, wanted.name, pods, planned),
             analysis=analysis.result.state,
             shadowed=shadowed,
             held_long_enough=left <= 0 and analysis.measured,
@@ -123,7 +126,7 @@ def bring_up(
         canaries = serving_canaries(facts, wanted.name, pods)
     mirrors = stage.phase is TargetPhase.VERIFYING and wait is None
     is_new = before is None or (before.phase, before.step) != (stage.phase, stage.step)
-    wait = wait or why_not_yet(stage, failures, analysis, shadowed=shadowed)
+    wait = wait or why_not_yet(stage, failures, refused, analysis, shadowed=shadowed)
     target = TargetRevision(
         revision=wanted.name,
         phase=stage.phase,

@@ -10,7 +10,8 @@ from enginewright.manifests.snapshot import Revision
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
 from enginewright.plan.autoscaling import live_counts
-from enginewright.plan.failures import pods_of
+from enginewright.plan.failures import pods_of, refusal_of
+from enginewright.plan.pods import Failure
 from enginewright.plan.replicas import replicas_by_class
 from enginewright.plan.types import Facts, ObjectRef
 
@@ -78,6 +79,15 @@ def are_known(facts: Facts, pods: Iterable[PodView]) -> bool:
     return all(
         pod.name in facts.verdicts and pod.name not in facts.silent for pod in pods if pod.ready
     )
+
+
+def first_refusal(facts: Facts, pods: Iterable[PodView]) -> Failure | None:
+    """Return why a sidecar would not admit one of the canary's `pods` that is ready; None: all pass.
+
+    An admitted pod stays ready when its promise breaks, and not every cause rejects the revision.
+    """
+    found = (refusal_of(facts, pod) for pod in pods if pod.ready)
+    return next(filter(None, found), None)
 
 
 def stop_canary(facts: Facts, keep: Collection[str]) -> Iterator[ObjectRef]:

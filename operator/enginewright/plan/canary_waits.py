@@ -13,7 +13,7 @@ from enginewright.plan import shadow
 from enginewright.plan.canary_analysis import CanaryAnalysis
 from enginewright.plan.comparison import have_started, waits_for
 from enginewright.plan.failures import PodFailures
-from enginewright.plan.pods import serving_pods
+from enginewright.plan.pods import Failure, serving_pods
 from enginewright.plan.replicas import asks_for_pods, replicas_by_class
 from enginewright.plan.signature import SignatureChange, compare
 from enginewright.plan.transitions import COMPARED, Stage
@@ -113,12 +113,25 @@ def _differences(wanted: Revision, stable: Revision | None) -> SignatureChange:
 
 
 def why_not_yet(
-    stage: Stage, failures: PodFailures, analysis: CanaryAnalysis, *, shadowed: bool
+    stage: Stage,
+    failures: PodFailures,
+    refused: Failure | None,
+    analysis: CanaryAnalysis,
+    *,
+    shadowed: bool,
 ) -> Wait | None:
-    """Return what a revision that is brought up waits for; None: for nothing but time."""
+    """Return what a revision that is brought up waits for; None: for nothing but time.
+
+    Args:
+        stage: that it is in.
+        failures: of its pods.
+        refused: why the sidecar of a ready pod of the canary would not admit it.
+        analysis: of the canary.
+        shadowed: whether enough answers to clients' requests were compared.
+    """
     # while it is promoted, Ready reports failures
-    if failures.first is not None and stage.phase in COMPARED:
-        return Wait(failures.first.reason, failures.first.finding.message)
+    if (found := failures.first or refused) and stage.phase in COMPARED:
+        return Wait(found.reason, found.finding.message)
     if failures.waits_for:
         return Wait(failures.reason, failures.waits_for)
     if stage.phase in COMPARED and analysis.silent:

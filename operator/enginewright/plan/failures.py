@@ -120,9 +120,13 @@ def pod_failures(
 
 def failure_of(facts: Facts, pod: PodView) -> pods.Failure | None:
     """Return why a pod does not serve: its own failure, else what its sidecar has found."""
+    return pods.failure(pod) or refusal_of(facts, pod)
+
+
+def refusal_of(facts: Facts, pod: PodView) -> pods.Failure | None:
+    """Return the failed check for which a pod's sidecar does not admit it, or would not by now."""
     verdict, promise = facts.verdicts.get(pod.name), facts.promise_of(pod.label(REVISION))
-    refused = refusal(verdict, promise) if verdict and promise else None
-    return pods.failure(pod) or refused
+    return refusal(verdict, promise) if verdict and promise else None
 
 
 def _lasting(
