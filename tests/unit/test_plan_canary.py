@@ -553,6 +553,18 @@ def test_a_canary_that_lost_its_driver_goes_no_further_while_it_lacks_it(before:
     assert phase(world.later(seconds=61)) == "Promoting"
 
 
+@pytest.mark.parametrize(
+    "fallback", [{"policy": "Allow"}, {"policy": "Budget", "maxNodeShare": "100%"}]
+)
+def test_a_canary_that_lost_its_provider_under_requests_is_rejected(fallback: Json) -> None:
+    world = updated(serving(rollout={"canary": CANARY_SPEC}, replicas=2, fallback=fallback))
+    world.canary_available()
+    assert phase(world) == "Analyzing"
+    canary_says(world, verdict(failed={Check.PROVIDER: Reason.SESSION_REPLACED}))
+    assert world.conditions()["RolledBack"] == ("True", "SessionReplaced")
+    assert not world.canaries()
+
+
 def test_a_canary_that_crashed_once_and_runs_again_goes_on() -> None:
     world = analysing()
     (pod,) = world.canary_pods()

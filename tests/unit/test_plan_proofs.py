@@ -11,6 +11,7 @@ from tests.support.plan_objects import verdict
 
 FORBID = Promise()
 ALLOW = Promise(policy="Allow")
+BUDGET = Promise(policy="Budget")
 
 
 def elsewhere(
@@ -223,6 +224,23 @@ def test_a_server_that_runs_nothing_is_broken_news_and_no_wrong_answer(
     failure = refusal(given, FORBID)
     assert failure is not None
     assert failure.reason is Reason.DEVICE_LOST
+
+
+@pytest.mark.parametrize("promise", [ALLOW, BUDGET])
+def test_a_new_revision_that_lost_its_provider_after_its_admission_is_refused(
+    promise: Promise,
+) -> None:
+    without, replaced = (
+        verdict(failed={Check.PROVIDER: reason})
+        for reason in (Reason.PROVIDER_MISSING, Reason.SESSION_REPLACED)
+    )
+    assert refusal(without, promise) is None
+    failure = refusal(replaced, promise)
+    assert failure is not None
+    assert failure.reason is Reason.SESSION_REPLACED
+    found = proofs([replaced], promise)
+    assert found is not None
+    assert found.broken is None, "what serves keeps the policy"
 
 
 def test_a_server_that_is_down_speaks_through_its_pod() -> None:

@@ -163,6 +163,18 @@ def test_a_provider_that_failed_is_what_the_policy_allows_as_long_as_it_is_kept(
         assert not ready(policy, checks(provider="failed", placement=state), foreign=True)
 
 
+@pytest.mark.parametrize("policy", ["Budget", "Allow"])
+def test_a_session_that_was_replaced_is_not_admitted_but_keeps_its_admission(
+    policy: Policy,
+) -> None:
+    replaced = CheckVerdict(
+        check=Check.PROVIDER, state="failed", reason=Reason.SESSION_REPLACED, message="moved"
+    )
+    seen = {**checks(), Check.PROVIDER: replaced}
+    assert not ready(policy, seen)
+    assert admitted(policy).decide(seen, foreign=False, released=True)
+
+
 def admitted(policy: Policy = "Forbid") -> Gate:
     gate = Gate(policy)
     assert gate.decide(checks(), foreign=False, released=False)

@@ -82,9 +82,16 @@ def _of_known_checks(value: Any) -> Any:  # noqa: ANN401 - likewise
 _AnyReason = Annotated[Reason | None, BeforeValidator(_known)]
 
 
-def runs_as_allowed(policy: Policy, placement: CheckState) -> bool:
-    """Return whether a pod is admitted without its provider: on another one, which the policy allows."""
-    return policy != "Forbid" and placement == "ok"
+def runs_as_allowed(policy: Policy, placement: CheckState, provider: Reason | None) -> bool:
+    """Return whether a pod is admitted without its provider: on another one, which the policy allows.
+
+    Args:
+        policy: of the revision.
+        placement: state of that check.
+        provider: reason of that check; with `SESSION_REPLACED` the pod was admitted on its provider
+            and lost it under requests, which is no fallback that was there from the start.
+    """
+    return policy != "Forbid" and placement == "ok" and provider is not Reason.SESSION_REPLACED
 
 
 class CheckVerdict(Message):

@@ -66,7 +66,7 @@ def refusal(verdict: Verdict, promise: Promise) -> Failure | None:
         verdict: of the pod.
         promise: of its revision.
     """
-    found = _most_specific(_failed(verdict, _required(verdict, promise)))
+    found = _most_specific(_failed(verdict, _required(verdict, promise, serves=False)))
     if found is None or found.finding is None:
         return None
     return Failure(
@@ -96,11 +96,19 @@ def _checks(verdicts: Iterable[Verdict], check: Check) -> list[CheckVerdict]:
     return [each for verdict in verdicts for each in verdict.checks if each.check is check]
 
 
-def _required(verdict: Verdict, promise: Promise) -> set[Check]:
-    """Return the checks that must pass: not that of a provider without which the pod may run."""
+def _required(verdict: Verdict, promise: Promise, *, serves: bool) -> set[Check]:
+    """Return the checks that must pass: not that of a provider without which the pod may run.
+
+    If its revision `serves`, the pod may also have lost that provider since it was admitted.
+    """
     placed = _checks([verdict], Check.PLACEMENT)
-    allowed = any(runs_as_allowed(promise.policy, each.state) for each in placed)
+    lost = None if serves else _reason_of(verdict, Check.PROVIDER)
+    allowed = any(runs_as_allowed(promise.policy, each.state, lost) for each in placed)
     return set(_GATES) - ({Check.PROVIDER} if allowed else set())
+
+
+def _reason_of(verdict: Verdict, check: Check) -> Reason | None:
+    return next((each.reason for each in _checks([verdict], check)), None)
 
 
 def _failed(verdict: Verdict, checks: Collection[Check]) -> list[CheckVerdict]:
@@ -209,7 +217,9 @@ def _broken(verdicts: tuple[Verdict, ...], promise: Promise) -> Statement | None
     """Return why a model is not ready although it has all its pods; None if it is ready."""
     anywhere = {Check.SERVER, Check.GOLDEN} if promise.policy == "Allow" else None
     failed = _most_specific(
-        found for each in verdicts for found in _failed(each, anywhere or _required(each, promise))
+        found
+        for each in verdicts
+        for found in _failed(each, anywhere or _required(each, promise, serves=True))
     )
     if failed is None:
         return None

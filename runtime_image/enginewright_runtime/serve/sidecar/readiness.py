@@ -61,7 +61,9 @@ class Gate:
             state = checks[check].state
             if state == "ok" or (lenient and foreign and state == "unknown"):
                 continue
-            allowed = runs_as_allowed(self._policy, checks[Check.PLACEMENT].state)
+            allowed = runs_as_allowed(
+                self._policy, checks[Check.PLACEMENT].state, checks[Check.PROVIDER].reason
+            )
             if check is Check.PROVIDER and state == "failed" and allowed:
                 continue
             return False
