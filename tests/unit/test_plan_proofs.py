@@ -243,6 +243,16 @@ def test_a_new_revision_that_lost_its_provider_after_its_admission_is_refused(
     assert found.broken is None, "what serves keeps the policy"
 
 
+def test_a_reason_of_a_later_version_hides_no_known_one() -> None:
+    of_later = CheckVerdict(check=Check.DISTRIBUTION, state="failed", message="of a later version")
+    wrong = verdict(failed={Check.GOLDEN: Reason.PARITY_FAILED})
+    others = tuple(each for each in wrong.checks if each.check is not Check.DISTRIBUTION)
+    failure = refusal(wrong.model_copy(update={"checks": (of_later, *others)}), FORBID)
+    assert failure is not None
+    assert failure.reason is Reason.PARITY_FAILED
+    assert refusal(wrong.model_copy(update={"checks": (of_later,)}), FORBID) is None
+
+
 def test_a_server_that_is_down_speaks_through_its_pod() -> None:
     given = lost(Check.SERVER, Reason.SERVER_DOWN)
     assert refusal(given, FORBID) is None

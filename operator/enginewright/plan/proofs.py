@@ -60,13 +60,15 @@ class Proofs:
 
 
 def refusal(verdict: Verdict, promise: Promise) -> Failure | None:
-    """Return why a sidecar does not admit its pod; None while no check has failed.
+    """Return why a sidecar does not admit its pod; None: no check has failed for a known reason.
 
     Args:
         verdict: of the pod.
         promise: of its revision.
     """
-    found = _most_specific(_failed(verdict, _required(verdict, promise, serves=False)))
+    failed = _failed(verdict, _required(verdict, promise, serves=False))
+    # one that failed for a reason that only later versions know has none
+    found = _most_specific(each for each in failed if each.finding)
     if found is None or found.finding is None:
         return None
     return Failure(
