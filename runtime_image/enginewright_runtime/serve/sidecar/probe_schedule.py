@@ -129,16 +129,15 @@ class ProbeSchedule:
 
     def _large(self, known: ProbeFacts) -> list[str]:
         most = self._most(known)
-        return [name for name in self._names if self._costs.get(name, 0.0) > most]
+        return [name for name in self._names if self._cost(name) > most]
 
-    @property
-    def _costs(self) -> dict[str, float]:
-        """Seconds in the model by sample.
+    def _cost(self, name: str) -> float:
+        """Return a sample's seconds in the model; 0: not run yet.
 
         Of the last runs the fastest, since a run that the node delays says nothing about the sample:
         a small one would no longer run beside requests, and so not be measured again.
         """
-        return {name: min(seconds) for name, seconds in self._measured.items()}
+        return min(self._measured.get(name, ()), default=0.0)
 
     def _large_rest(self, known: ProbeFacts) -> float:
         """Return the least time between the starts of two larger samples."""
@@ -148,7 +147,7 @@ class ProbeSchedule:
 
     def _most(self, known: ProbeFacts) -> float:
         """Return the most seconds in the model for a golden inference while requests are served."""
-        return max(min(self._costs.values(), default=0.0) * _ALIKE, known.served)
+        return max(min(map(self._cost, self._measured), default=0.0) * _ALIKE, known.served)
 
     def _one_of(self, names: Sequence[str]) -> str:
         name = min(names, key=lambda each: self._last.get(each, -1))
