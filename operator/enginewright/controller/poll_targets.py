@@ -15,7 +15,6 @@ from enginewright.manifests.labels import (
     MODEL,
     REVISION,
     SERVE,
-    TRACK,
     model_value,
 )
 from enginewright.observed.pods import PodView
@@ -71,7 +70,7 @@ class ServingPod:
             name=pod.name,
             accelerator_class=pod.label(CLASS),
             revision=pod.label(REVISION),
-            stays=pod.label(COMPONENT) == SERVE and pod.label(TRACK) != CANARY,
+            stays=pod.label(COMPONENT) == SERVE and not pod.is_canary,
             ready=pod.ready,
             verdict=verdict,
         )

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from enginewright.manifests.labels import CANARY, TRACK
+
 Json = Mapping[str, Any]  # part of an object as the API server sends it
 
 
@@ -23,6 +25,11 @@ class ObservedObject:
     def deleting(self) -> bool:
         """Whether its deletion was requested."""
         return self.deleted_at != ""
+
+    @property
+    def is_canary(self) -> bool:
+        """Whether it runs a new revision beside the serving one."""
+        return self.label(TRACK) == CANARY
 
     def label(self, name: str) -> str:
         """Return a label's value; empty if the object does not have it."""

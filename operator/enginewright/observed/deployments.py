@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from enginewright.manifests.field_managers import FIELD_MANAGER
-from enginewright.manifests.labels import CANARY, CLASS, COMPONENT, REVISION, TRACK, TRIAL
+from enginewright.manifests.labels import CLASS, COMPONENT, REVISION, TRIAL
 from enginewright.observed.base import (
     Json,
     ObservedCondition,
@@ -35,11 +35,6 @@ class DeploymentView(ObservedObject):
     def is_serving(self) -> bool:
         """Whether it is neither a canary nor a trial."""
         return not self.is_canary and not self.is_trial
-
-    @property
-    def is_canary(self) -> bool:
-        """Whether its pods run a new revision beside the serving one."""
-        return self.label(TRACK) == CANARY
 
     @property
     def is_trial(self) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import ceil
 
 from enginewright.api.scalars import share
-from enginewright.manifests.labels import CANARY, CLASS, TRACK
+from enginewright.manifests.labels import CLASS
 from enginewright.manifests.snapshot import Revision
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
@@ -18,7 +18,7 @@ from enginewright.plan.types import Facts, ObjectRef
 
 def canary_pods(facts: Facts, revision: str) -> list[PodView]:
     """Return the pods of a revision's canary, ready or not."""
-    return [pod for pod in pods_of(facts, revision) if pod.label(TRACK) == CANARY]
+    return [pod for pod in pods_of(facts, revision) if pod.is_canary]
 
 
 def planned_counts(

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from enginewright.api.inference_model_status import TargetPhase
-from enginewright.manifests.labels import CANARY, CLASS, COMPONENT, REVISION, SERVE, TRACK
+from enginewright.manifests.labels import CANARY, CLASS, COMPONENT, REVISION, SERVE
 from enginewright.observed.pods import PodView
 from enginewright.plan.canary_pods import canary_pods
 from enginewright.plan.failures import pods_of
@@ -22,7 +22,7 @@ def is_behind_service(facts: Facts, stage: Stage) -> bool:
 def service_labels(facts: Facts, revision: str) -> Iterator[MetadataIntent]:
     """Yield what has the model's Service select the ready canary pods of `revision`, and no others."""
     for pod in facts.pods:
-        if pod.label(TRACK) != CANARY or pod.leaving:
+        if not pod.is_canary or pod.leaving:
             continue
         gets_requests = pod.label(REVISION) == revision and (pod.ready or _serves(pod))
         component = SERVE if gets_requests else CANARY
@@ -66,10 +66,7 @@ def _lacks_serving(facts: Facts) -> set[str]:
     ready = Counter(
         pod.label(CLASS)
         for pod in facts.pods
-        if pod.label(COMPONENT) == SERVE
-        and pod.label(TRACK) != CANARY
-        and pod.ready
-        and not pod.leaving
+        if pod.label(COMPONENT) == SERVE and not pod.is_canary and pod.ready and not pod.leaving
     )
     return {
         each.accelerator_class
@@ -89,7 +86,7 @@ def makes_way(facts: Facts, revision: str) -> set[str]:
     unschedulable = {
         pod.label(CLASS)
         for pod in pods_of(facts, revision)
-        if pod.label(TRACK) != CANARY and pod.unschedulable
+        if not pod.is_canary and pod.unschedulable
     }
     lacking = {
         each.accelerator_class

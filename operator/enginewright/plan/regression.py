@@ -12,7 +12,6 @@ from typing import Final
 
 from enginewright.api.inference_model_status import RolloutFailure
 from enginewright.contract.reasons import Reason
-from enginewright.manifests.labels import CANARY, TRACK
 from enginewright.observed.deployments import DeploymentView
 from enginewright.plan.failures import failure_of, pods_of
 from enginewright.plan.pods import Failure, failure, is_repeated
@@ -43,7 +42,7 @@ class Regression:
 
 def regression(facts: Facts, active: str) -> Regression | None:
     """Return why all pods of the active revision fail; None: one of them does not."""
-    serving = [pod for pod in pods_of(facts, active) if pod.label(TRACK) != CANARY]
+    serving = [pod for pod in pods_of(facts, active) if not pod.is_canary]
     refused = [None if pod.ready else failure_of(facts, pod) for pod in serving]
     if all(each and each.reason in _OF_A_REVISION for each in refused):
         return _regression(active, refused, under_requests=False)

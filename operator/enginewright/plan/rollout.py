@@ -17,7 +17,7 @@ from enginewright.api.inference_model_status import (
     SourceState,
     TargetRevision,
 )
-from enginewright.manifests.labels import CANARY, CLASS, REVISION, TRACK
+from enginewright.manifests.labels import CLASS, REVISION
 from enginewright.manifests.snapshot import Revision, Snapshot
 from enginewright.observed.deployments import DeploymentView
 from enginewright.plan import autoscaling
@@ -209,9 +209,7 @@ def _beside(
     pods = {
         pod.name
         for pod in facts.pods
-        if pod.label(TRACK) == CANARY
-        and pod.label(REVISION) == applied.name
-        and pod.label(CLASS) in covering
+        if pod.is_canary and pod.label(REVISION) == applied.name and pod.label(CLASS) in covering
     }
     return replace(
         brought,

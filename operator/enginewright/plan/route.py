@@ -11,7 +11,7 @@ from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import TargetPhase
 from enginewright.api.scalars import share
-from enginewright.manifests.labels import CANARY, COMPONENT, REVISION, TRACK
+from enginewright.manifests.labels import CANARY, COMPONENT, REVISION
 from enginewright.manifests.route import HTTP_ROUTE, ROUTE_VERSION, canary_service, http_route
 from enginewright.observed.deployments import DeploymentView
 from enginewright.plan.bring_up import BringUp
@@ -103,7 +103,7 @@ def _has_ready_pod(facts: Facts, revision: str) -> bool:
     return any(
         pod.ready and not pod.leaving
         for pod in facts.pods
-        if pod.label(TRACK) == CANARY and pod.label(REVISION) == revision
+        if pod.is_canary and pod.label(REVISION) == revision
     )
 
 

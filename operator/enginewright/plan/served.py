@@ -7,7 +7,7 @@ the revisions do.
 from collections.abc import Iterable, Mapping
 
 from enginewright.api.inference_model_status import ServingClass, ServingState
-from enginewright.manifests.labels import CANARY, COMPONENT, REVISION, SERVE, TRACK
+from enginewright.manifests.labels import COMPONENT, REVISION, SERVE
 from enginewright.manifests.snapshot import ClassSnapshot, Revision
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
@@ -76,7 +76,7 @@ def _recovered(facts: Facts) -> ServingState | None:
     known = {each.revision: each.kept for each in facts.revisions if each.kept}
     names = [name for name in promoted(facts.revisions) if name in known]
     carried = {each.revision for each in facts.deployments}
-    ready = ready_revisions(pod for pod in facts.pods if pod.label(TRACK) != CANARY)
+    ready = ready_revisions(pod for pod in facts.pods if not pod.is_canary)
     for there in (ready - carried, ready, set(names)):
         for name in names:
             if name in there:

@@ -11,7 +11,7 @@ from enginewright.api.scalars import share
 from enginewright.contract.shadow import SHADOW_ANNOTATION, read_order, shadow_order
 from enginewright.contract.task import SHADOW_FILE
 from enginewright.manifests.deployment import POD_INFO
-from enginewright.manifests.labels import CANARY, CLASS, COMPONENT, REVISION, SERVE, TRACK
+from enginewright.manifests.labels import CLASS, COMPONENT, REVISION, SERVE
 from enginewright.manifests.snapshot import Revision
 from enginewright.observed.pods import PodView
 from enginewright.plan.failures import pods_of
@@ -48,7 +48,7 @@ def orders(facts: Facts, stable: Revision | None, revision: str) -> Iterator[Met
     """
     wanted, now = _share(facts), facts.now.timestamp()
     for pod in facts.pods:
-        if pod.label(COMPONENT) != SERVE or pod.label(TRACK) == CANARY or pod.leaving:
+        if pod.label(COMPONENT) != SERVE or pod.is_canary or pod.leaving:
             continue
         known = str(pod.annotations.get(SHADOW_ANNOTATION) or "")
         addresses = _addresses(facts, revision, pod.label(CLASS)) if revision and wanted else []
@@ -75,7 +75,7 @@ def _addresses(facts: Facts, revision: str, accelerator: str) -> list[str]:
     return [
         pod.ip
         for pod in pods_of(facts, revision)
-        if pod.label(TRACK) == CANARY
+        if pod.is_canary
         and pod.label(CLASS) == accelerator
         and pod.ready
         and pod.ip
