@@ -42,6 +42,8 @@ def permitted(*moves: MoveView, granted: Iterable[str] = (), **config: Any) -> s
 FIRST: Final[Json] = {"rank": 0}
 LAST: Final[Json] = {"rank": 2}
 REASON: Final[Json] = {"reason": "Suspended"}
+PROBING: Final[Json] = {"reason": "ProbingImage"}
+NOT_PROBED: Final[Json] = {"reason": "ImageProbeFailed"}
 BEFORE: Final[Json] = {"target": {"cpu": NEWER}}  # of images that are no longer configured
 
 
@@ -65,6 +67,10 @@ BEFORE: Final[Json] = {"target": {"cpu": NEWER}}  # of images that are no longer
         ([view("a"), view("b"), view("c", "Moved", **FIRST)], "ab"),
         ([view("a"), view("b"), view("c", "Kept", **FIRST)], "ab"),
         ([view("a"), view("b"), view("c", **FIRST, **REASON)], "ab"),
+        # the statuses show one after the other that the image was probed
+        ([view("a"), view("b"), view("c", **FIRST, **PROBING)], ""),
+        ([view("a", **PROBING), view("b"), view("c")], "bc"),
+        ([view("a"), view("b"), view("c", **FIRST, **NOT_PROBED)], "ab"),
         ([view("a"), view("b", **LAST), view("c", **LAST)], "a"),
         ([view("b", **LAST), view("c", **LAST), view("d", **LAST)], "bc"),
         # states of earlier images

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
+from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model_status import MoveState
 from enginewright.observed.moves import MoveView
 from enginewright.plan.types import FleetConfig
@@ -70,8 +71,14 @@ def fleet_state(
         for name, (move, state) in states.items()
         if state is MoveState.WAITING and name not in moving and not _is_held(move, images)
     ]
-    # the next rank begins when no model of this one moves or may move
-    rank = min((each.rank for each in (*waiting, *(states[name][0] for name in moving))), default=0)
+    # the next rank begins when no model of this one moves or may move, now or once its image is probed
+    probing = [
+        move
+        for move, state in states.values()
+        if state is MoveState.WAITING and move.reason == StatusReason.PROBING_IMAGE
+    ]
+    begun = [states[name][0] for name in moving]
+    rank = min((each.rank for each in (*waiting, *probing, *begun)), default=0)
     ready = [each for each in waiting if _target(each, images) == each.target]
     again = [] if halt is Halt.PAUSED else [each for each in ready if each.retried]
     others = [] if halt else [each for each in ready if each.rank == rank and not each.retried]
