@@ -74,7 +74,7 @@ site: venv ## Build the documentation's site into build/site
 dashboards: venv ## Generate the chart's Grafana dashboards
 	$(RUN)/python -m hack.monitoring.dashboards
 
-venv: $(VENV)/.locked .venv-openvino/.locked .venv-gpu/.locked ## Create the Python environments from their lock files
+venv: $(VENV)/.locked .venv-openvino/.locked .venv-gpu/.locked .venv-clients/.locked ## Create the Python environments from their lock files
 
 $(VENV)/.locked: requirements/dev.txt
 	hack/venv $(VENV) dev
@@ -85,6 +85,9 @@ $(VENV)/.locked: requirements/dev.txt
 .venv-gpu/.locked: requirements/runtime-gpu.txt
 	hack/venv .venv-gpu runtime-gpu
 
+.venv-clients/.locked: requirements/clients.txt
+	hack/venv .venv-clients clients
+
 clean: ## Remove the local cluster and the environments, but no caches
 	$(CLUSTER) down
-	rm -rf $(VENV) .venv-openvino .venv-gpu
+	rm -rf $(VENV) .venv-openvino .venv-gpu .venv-clients
