@@ -1,13 +1,9 @@
-"""The routes: the Open Inference Protocol's resources, metrics and the execution report.
+"""The HTTP routes: the Open Inference Protocol's resources, metrics and the execution report.
 
 Runs in the event loop only. Everything that is the same for every request is encoded once.
 """
 
-import asyncio
 import enum
-import hmac
-import logging
-import secrets
 import time
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,11 +11,9 @@ from urllib.parse import parse_qs, unquote_to_bytes, urlsplit
 
 import orjson
 from enginewright.contract.measurements import ServerMeasurements
-from enginewright.contract.reasons import Reason
 from enginewright.contract.task import LIVE_PATH, READY_PATH, ServeTask
 
 import enginewright_runtime.serve.server.metrics as figures
-from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.serve.exchanges import RESOURCE, SHARE_QUERY
 from enginewright_runtime.serve.server import memory
 from enginewright_runtime.serve.server.application import ApplicationBase, json_response
@@ -28,25 +22,17 @@ from enginewright_runtime.serve.server.copies import Copies
 from enginewright_runtime.serve.server.decode import Decoder
 from enginewright_runtime.serve.server.encode import Encoder
 from enginewright_runtime.serve.server.health import HealthProblem
-from enginewright_runtime.serve.server.message import HttpRequest, HttpResponse
-from enginewright_runtime.serve.server.run_errors import Fault
-from enginewright_runtime.serve.server.settings import (
-    PROBE_SLOTS,
-    RETRY_AFTER_SECONDS,
-    ServerSettings,
-)
+from enginewright_runtime.serve.server.inference import InferenceService, busy, unexpected
+from enginewright_runtime.serve.server.inference_request import InferenceRequest
+from enginewright_runtime.serve.server.message import Body, HttpRequest, HttpResponse
+from enginewright_runtime.serve.server.settings import RETRY_AFTER_SECONDS, ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel
-from enginewright_runtime.serve.server.watchdog import Watchdog
-from enginewright_runtime.serve.server.worker import InferenceWorker, Job
-from enginewright_runtime.session.request_errors import OutOfProfileError, RequestError
+from enginewright_runtime.serve.server.worker import Job
+from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Tensor
 
-_log: Final = logging.getLogger(__name__)
 _RETRY: Final = b"Retry-After: %d\r\n" % RETRY_AFTER_SECONDS
 _JSON_BESIDE_TENSORS: Final = 64 * 1024  # bytes allowed for it in the largest binary request
-_LONG_RUNS: Final = 15  # warm-up runs that a run may take before it is stopped
-_WAITING_COPIES: Final = 1  # of requests, above which copies are refused: clients come first
-_STUCK_RUNS: Final = 20  # warm-up runs that a run may take before it counts as stuck
 
 
 class _Resource(enum.Enum):
@@ -63,21 +49,16 @@ class _Resource(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Serving:
-    """A ready model and the objects that serve it."""
+class _Codec:
+    """How requests of the ready model are read, and answered."""
 
-    model: ServedModel
-    worker: InferenceWorker
     decoder: Decoder
     encoder: Encoder
     metadata: bytes
-    stop_after: float
-    stuck_after: float
-    watchdog: Watchdog
 
 
 class ServerApp(ApplicationBase):
-    """The application behind all connections of one server."""
+    """The application behind all HTTP connections of one server."""
 
     def __init__(
         self, task: ServeTask, settings: ServerSettings, version: str, probe_token: str = ""
@@ -85,79 +66,41 @@ class ServerApp(ApplicationBase):
         """Create it; requests with `probe_token` are the sidecar's, "" disables probes."""
         super().__init__(settings)
         self.metrics = figures.Metrics(task.model, task.revision)
+        self.inference = InferenceService(task, settings, self.metrics, probe_token)
         self._started = time.time()
         self._task = task
-        self._probe_token = probe_token.encode()
-        self._state = "starting"  # shown to users while not ready
-        self._serving: _Serving | None = None
+        self._codec: _Codec | None = None
         self._body_limit = settings.body_bytes
         self._inflight_limit = settings.inflight_bytes
         self._inflight = 0
-        self._probes = 0
         self._copies = Copies()
         self._resources = _resources(task)
         self._server_metadata = orjson.dumps(
             {"name": "enginewright", "version": version, "extensions": ["binary_tensor_data"]}
         )
 
-    def progress(self, state: str) -> None:
-        """Set the startup state that is shown until the model is ready."""
-        self._state = state
-
     def serve_model(self, model: ServedModel) -> None:
         """Become ready with `model`."""
-        worker = InferenceWorker(
-            model.runner.run, model.diagnosis.judge, self._task.max_queue, self._finish
-        )
-        self.metrics.depth = lambda: worker.depth
         self._body_limit = max(
             self._body_limit, model.signature.largest_request + _JSON_BESIDE_TENSORS
         )
         self._inflight_limit = max(self._inflight_limit, 4 * self._body_limit)
-        watchdog = Watchdog(model.diagnosis.run_known_valid, self.settings)
-        if model.needs_driver:
-            watchdog.listen()
-        self._serving = _Serving(
-            model,
-            worker,
+        self._codec = _Codec(
             Decoder(model.signature),
             Encoder(self._task.model, self._task.revision, model.signature),
             _model_metadata(self._task, model),
-            max(self.settings.run_seconds, _LONG_RUNS * model.slowest_run),
-            max(self.settings.stuck_seconds, _STUCK_RUNS * model.slowest_run),
-            watchdog,
         )
-
-    def stop_long_run(self) -> None:
-        """Terminate the current run if it takes too long; its request fails, the next one runs."""
-        if self._serving is not None:
-            self._serving.model.stop_run(self._serving.stop_after)
+        self.inference.serve_model(model)
 
     def drain(self) -> None:
         """Stop being ready; every response from now on closes its connection."""
         self.draining = True
-        self._state = "draining"
-        if self._serving is not None:
-            self._serving.worker.stop_deferring()
-
-    @property
-    def has_model(self) -> bool:
-        """Whether the model has become ready."""
-        return self._serving is not None
-
-    @property
-    def outstanding(self) -> int:
-        """Requests submitted to the model and not yet answered."""
-        return self._serving.worker.outstanding if self._serving else 0
+        self.inference.drain()
 
     # `HttpApplication`, called by `Connection`.
 
-    def refuse(
-        self, status: int, message: str, headers: bytes = b"", *, infer: HttpRequest | None = None
-    ) -> HttpResponse:
-        """Build an error response, and count it if it answers the inference request `infer`."""
-        if infer is not None:
-            self._count(infer, status)
+    def refuse(self, status: int, message: str, headers: bytes = b"") -> HttpResponse:
+        """Build an error response."""
         return json_response(status, {"error": message}, headers)
 
     def admit(self, request: HttpRequest) -> HttpResponse | None:
@@ -176,7 +119,7 @@ class ServerApp(ApplicationBase):
             )
         request.route = resource
         own = resource in (_Resource.MEASUREMENTS, _Resource.SHADOW)
-        if own and not self._is_probe(request):
+        if own and not self.inference.is_probe(request):
             return self.refuse(403, "only the pod's sidecar may read this; see its /measurements")
         return self._admit_inference(request) if infer else None
 
@@ -194,7 +137,7 @@ class ServerApp(ApplicationBase):
                 " send tensors in binary (see the binary tensor data extension)",
             )
         if self._inflight + size > self._inflight_limit and not request.reserved:
-            return self._refuse_busy(request, "too many bytes of requests are in flight")
+            return self.refuse_inference(request, busy("too many bytes of requests are in flight"))
         self._inflight += size
         request.accounted = total
         return None
@@ -203,176 +146,84 @@ class ServerApp(ApplicationBase):
         """Release the request's in-flight bytes and its probe slot."""
         self._inflight -= request.accounted
         request.accounted = 0
-        if request.reserved:
-            request.reserved = False
-            self._probes -= 1
+        self.inference.release_probe(request)
 
     def serve(self, connection: Connection, request: HttpRequest) -> HttpResponse | None:
         """Answer a request whose body is complete; None: the model's thread will answer it."""
         try:
             if request.route is _Resource.INFER:
-                return self._infer(connection, request)
+                self._infer(connection, request)
+                return None
             if request.route is _Resource.SHADOW:
                 return self._take_copy(request)
             return self._get(request.route)
+        except RequestError as error:
+            refusal = error
         except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
-            infer = request if request.route is _Resource.INFER else None
-            return self._unexpected("serving a request", infer=infer)
+            refusal = unexpected("serving a request")
+        if request.route is _Resource.INFER:
+            return self.refuse_inference(request, refusal)
+        return self.error(refusal)
 
     # Inference.
 
+    def refuse_inference(
+        self, request: HttpRequest, error: RequestError, headers: bytes = b""
+    ) -> HttpResponse:
+        """Build the response to an inference request that is not submitted, and count it."""
+        self.inference.count_refusal(request, error)
+        return self.error(error, headers)
+
     def _admit_inference(self, request: HttpRequest) -> HttpResponse | None:
-        if (
-            self._is_probe(request) and self._probes < PROBE_SLOTS
-        ):  # beyond the limit a probe is treated as an ordinary request
-            request.reserved = True
-            self._probes += 1
-        if self._serving is None:
-            return self._refuse_busy(request, f"the model is not ready: {self._state}")
+        try:
+            self.inference.admit(request)
+        except RequestError as error:
+            return self.refuse_inference(request, error)
         if len(self.connections) > self.settings.connections and not request.reserved:
             request.keep_alive = False
-            return self._refuse_busy(request, "too many connections")
+            return self.refuse_inference(request, busy("too many connections"))
         if request.content_encoding not in {b"", b"identity"}:
-            return self.refuse(
-                415,
-                "compressed requests are not supported; send the body uncompressed",
-                b"Accept-Encoding: identity\r\n",
-                infer=request,
+            message = "compressed requests are not supported; send the body uncompressed"
+            return self.refuse_inference(
+                request, RequestError(415, message), b"Accept-Encoding: identity\r\n"
             )
         return None
 
-    def _is_probe(self, request: HttpRequest) -> bool:
-        token = self._probe_token
-        return bool(request.probe and token) and hmac.compare_digest(request.probe, token)
-
-    def _infer(self, connection: Connection, request: HttpRequest) -> HttpResponse | None:
-        serving = self._serving
-        if serving is None or (serving.worker.full and not request.reserved):
-            return self._refuse_busy(
-                request, f"the queue is full with {self._task.max_queue} requests"
-            )
-        if request.copy and serving.worker.depth > _WAITING_COPIES:
-            return self._refuse_busy(request, "too many requests wait for one more copy")
-        body = request.body
+    def _infer(self, connection: Connection, request: HttpRequest) -> None:
+        self.inference.check_queue(request)
+        codec, body = self._codec, request.body
+        assert codec is not None  # noqa: S101 - the queue is the model's
         if body is None:
-            return self.refuse(
-                400, "the body is empty; send a JSON object with 'inputs'", infer=request
-            )
+            raise RequestError(400, "the body is empty; send a JSON object with 'inputs'")
         if request.json_length is not None and request.json_length > body.length:
-            return self.refuse(
+            raise RequestError(
                 400,
                 f"Inference-Header-Content-Length is {request.json_length},"
                 f" but the body has {body.length} bytes",
-                infer=request,
             )
-        try:
-            plan, feeds = serving.decoder.decode(body, request.json_length)
-        except RequestError as error:
-            if isinstance(error, OutOfProfileError) and request.of_client:
-                self.metrics.out_of_profile += 1
-            return self.refuse(error.status, error.message, infer=request)
+        plan, feeds = codec.decoder.decode(body, request.json_length)
         request.body = None  # the tensors keep references to the memory they need
-        job = Job(connection, request, plan, feeds, time.monotonic())
-        if request.of_client and self._copies.chooses():
-            job.copied = body
-        if plan.timeout:
-            job.timer = asyncio.get_running_loop().call_later(plan.timeout, self._expire, job)
-        serving.worker.submit(job)
-        return None
+        copied = body if request.of_client and self._copies.chooses() else None
+        answer = _HttpAnswer(self, connection, request, plan, copied)
+        self.inference.submit(request, plan, feeds, answer)
 
-    def _expire(self, job: Job) -> None:
-        """Answer a job whose timeout has expired, unless it is running."""
-        job.timer = None
-        if job.started or job.answered:
-            return
-        job.answered = True
-        job.feeds = {}
-        if job.request.of_client:
-            self.metrics.queue.observe(time.monotonic() - job.queued)
-        if job.request.abandoned:
-            self._count(job.request, figures.CLIENT_CLOSED)
-            return
-        job.connection.respond(
-            self.refuse(
-                504,
-                f"the request waited longer than its timeout of {job.plan.timeout:g} s",
-                infer=job.request,
-            )
-        )
+    def encode(self, plan: InferenceRequest, job: Job) -> HttpResponse:
+        """Return the response with the outputs of `job`.
 
-    def _finish(self, job: Job) -> None:
-        """Answer a job that the worker has returned."""
-        if job.timer is not None:
-            job.timer.cancel()
-        if not job.started:
-            self._expire_late(job)
-            return
-        if self._serving is not None:
-            # a fault of the client was verified: known-valid inputs still ran
-            self._serving.watchdog.record(succeeded=job.error is None or job.fault is Fault.CLIENT)
-        if job.request.of_client:
-            self._observe(job)
-        if job.request.abandoned:
-            self._give_up(job)
-        elif not job.answered:
-            response = self._result(job)
-            job.connection.respond(response)
-            if job.copied is not None and response.status == 200:
-                self._copies.add(job.copied, job.request.json_length, response)
-
-    def _observe(self, job: Job) -> None:
-        seconds = job.finished - job.started
-        self.metrics.queue.observe(job.started - job.queued)
-        self.metrics.compute.observe(seconds)
-        if self._serving is None:
-            return
-        buckets = self._serving.model.buckets
-        if job.error is None:
-            buckets.add(job.feeds, seconds)
-        else:
-            buckets.add_untimed(job.feeds)
-
-    def _expire_late(self, job: Job) -> None:
-        """Handle a job that was not run: it expired, or its client disconnected."""
-        if job.request.abandoned and not job.answered:
-            self._give_up(job)
-        else:
-            self._expire(job)
-            self.release(job.request)
-
-    def _give_up(self, job: Job) -> None:
-        self._count(job.request, figures.CLIENT_CLOSED)
-        self.release(job.request)
-
-    def _result(self, job: Job) -> HttpResponse:
-        serving = self._serving
-        if job.error is not None:
-            return self._failed(job.request, job.error, job.fault)
-        if serving is None or job.arrays is None:
-            return self._unexpected("finishing a request", infer=job.request)
-        try:
-            response = serving.encoder.encode(job.plan, job.arrays)
-        except RequestError as error:
-            return self.refuse(error.status, error.message, infer=job.request)
-        except Exception:  # noqa: BLE001 - likewise
-            return self._unexpected("encoding a response", infer=job.request)
-        if job.request.reserved:
+        Raises:
+            RequestError: they cannot be sent.
+        """
+        codec, arrays = self._codec, job.arrays
+        assert codec is not None  # noqa: S101 - the job was the model's
+        assert arrays is not None  # noqa: S101 - it succeeded
+        response = codec.encoder.encode(plan, arrays)
+        if job.call.reserved:
             response.headers += _timing(job)
-        self._count(job.request, 200)
         return response
 
-    def _failed(self, request: HttpRequest, error: Exception, fault: Fault | None) -> HttpResponse:
-        if fault is Fault.CLIENT:
-            return self.refuse(
-                400, f"the model rejects these inputs: {plain(str(error))}", infer=request
-            )
-        reference = secrets.token_hex(4)
-        _log.error("the model failed on a request (reference %s): %s", reference, error)
-        return self.refuse(
-            500,
-            f"the model failed on these inputs (reference {reference}): {plain(str(error))}",
-            infer=request,
-        )
+    def keep_copy(self, body: Body, json_length: int | None, response: HttpResponse) -> None:
+        """Keep a chosen request for the sidecar."""
+        self._copies.add(body, json_length, response)
 
     # Everything else.
 
@@ -389,56 +240,43 @@ class ServerApp(ApplicationBase):
         return self._copies.take()
 
     def _get(self, resource: object) -> HttpResponse:
-        serving = self._serving
+        inference = self.inference
         if resource is _Resource.LIVE:
-            response = _health("live", self.why_not_live())
+            response = _health("live", inference.why_not_live())
         elif resource is _Resource.READY:
-            response = _health("ready", self._why_not_ready())
+            response = _health("ready", inference.why_not_ready())
         elif resource is _Resource.MODEL_READY:
-            response = _health("ready", self._why_not_ready(), name=self._task.model)
+            response = _health("ready", inference.why_not_ready(), name=self._task.model)
         elif resource is _Resource.METRICS:
             text = self.metrics.expose()
             response = HttpResponse(200, figures.CONTENT_TYPE, [text], len(text))
         elif resource is _Resource.SERVER:
             response = json_response(200, self._server_metadata)
-        elif serving is None:
-            response = self.refuse(503, f"the model is not ready: {self._state}", _RETRY)
-        elif resource is _Resource.EXECUTION:
-            response = json_response(200, serving.model.execution.document())
-        elif resource is _Resource.MEASUREMENTS:
-            response = json_response(200, self._measurements(serving))
         else:
-            response = json_response(200, serving.metadata)
+            response = json_response(200, self._of_model(resource, inference.require_model()))
         return response
 
-    def _measurements(self, serving: _Serving) -> bytes:
+    def _of_model(self, resource: object, model: ServedModel) -> bytes:
+        if resource is _Resource.EXECUTION:
+            return model.execution.document()
+        if resource is _Resource.MEASUREMENTS:
+            return self._measurements(model)
+        codec = self._codec
+        assert codec is not None  # noqa: S101 - it is made with the model
+        return codec.metadata
+
+    def _measurements(self, model: ServedModel) -> bytes:
         requests = self.metrics.requests.items()
         return (
             ServerMeasurements(
                 started=self._started,
                 memory_bytes=memory.resident_bytes(),
                 responses={str(code): count for code, count in requests if count},
-                latencies=serving.model.buckets.latencies(),
+                latencies=model.buckets.latencies(),
             )
             .to_json()
             .encode()
         )
-
-    def why_not_live(self) -> HealthProblem | None:
-        """Return why the process should be restarted, None when it works or is still loading."""
-        serving = self._serving
-        if serving is None:
-            return None
-        if not serving.worker.alive():
-            return HealthProblem("the inference thread has ended", Reason.RUNS_FAIL)
-        if serving.worker.busy_seconds(time.monotonic()) > serving.stuck_after:
-            return serving.watchdog.stuck(serving.stuck_after)
-        return serving.watchdog.why_not_live()
-
-    def _why_not_ready(self) -> HealthProblem | None:
-        if self.draining or self._serving is None:
-            return HealthProblem(self._state)
-        return self.why_not_live() or self._serving.watchdog.why_not_ready()
 
     def _find(self, target: bytes) -> _Resource | None:
         """Look up a target that has a query, is percent-encoded or is in absolute form."""
@@ -455,24 +293,54 @@ class ServerApp(ApplicationBase):
                 return f"model {model!r} has no such version here; it has {revision!r}"
         return f"{path[:200]} does not exist; see /v2/models/{model}"
 
-    def _count(self, request: HttpRequest, status: int) -> None:
-        if request.of_client:
-            self.metrics.requests[status] += 1
-        elif not request.reserved:
-            self.metrics.copies[status] += 1
-
     def _refuse_large(self, request: HttpRequest, message: str) -> HttpResponse:
-        return self.refuse(413, message, infer=request)
+        return self.refuse_inference(request, RequestError(413, message))
 
-    def _refuse_busy(self, request: HttpRequest, message: str) -> HttpResponse:
-        return self.refuse(503, f"{message}; try again later", _RETRY, infer=request)
-
-    def _unexpected(self, doing: str, *, infer: HttpRequest | None) -> HttpResponse:
-        reference = secrets.token_hex(4)
-        _log.exception("unexpected error while %s (reference %s)", doing, reference)
+    def error(self, error: RequestError, headers: bytes = b"") -> HttpResponse:
+        """Build the response to a request that fails with `error`."""
         return self.refuse(
-            500, f"unexpected error; see reference {reference} in the server's log", infer=infer
+            error.status, error.message, headers + (_RETRY if error.status == 503 else b"")
         )
+
+
+class _HttpAnswer:
+    """Answers one inference request over HTTP."""
+
+    __slots__ = ("_app", "_connection", "_copied", "_plan", "_request")
+
+    def __init__(
+        self,
+        app: ServerApp,
+        connection: Connection,
+        request: HttpRequest,
+        plan: InferenceRequest,
+        copied: Body | None,
+    ) -> None:
+        """Create it; `copied` is the body if the request is kept once it is answered."""
+        self._app = app
+        self._connection = connection
+        self._request = request
+        self._plan = plan
+        self._copied = copied
+
+    def succeed(self, job: Job) -> None:
+        """Send the outputs."""
+        response = self._app.encode(self._plan, job)
+        self._connection.respond(response)
+        if self._copied is not None:
+            self._app.keep_copy(self._copied, self._request.json_length, response)
+
+    def fail(self, error: RequestError) -> None:
+        """Send an error."""
+        self._connection.respond(self._app.error(error))
+
+    def release(self) -> None:
+        """Release what is accounted for the request."""
+        self._app.release(self._request)
+
+    def abort(self) -> None:
+        """Close the connection."""
+        self._connection.abort()
 
 
 def _resources(task: ServeTask) -> dict[bytes, _Resource]:

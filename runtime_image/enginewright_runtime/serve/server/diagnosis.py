@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.serve.server.decode import Feeds
-from enginewright_runtime.serve.server.inference_request import InferenceRequest
 from enginewright_runtime.serve.server.run_errors import (
     Fault,
     Rerun,
@@ -25,6 +24,7 @@ from enginewright_runtime.serve.server.run_errors import (
     only_shapes_matter,
 )
 from enginewright_runtime.serve.server.stopping import StoppedError
+from enginewright_runtime.serve.server.worker import Plan
 from enginewright_runtime.session.samples import GoldenSample
 
 _CACHED_FAULTS: Final = 256  # requests that were found to be at fault
@@ -62,11 +62,10 @@ class Diagnosis:
         self._memory = memory
         self._found: set[tuple[int, str]] = set()
 
-    def judge(self, plan: InferenceRequest, feeds: Feeds, error: Exception) -> Fault:
+    def judge(self, plan: Plan, feeds: Feeds, error: Exception) -> Fault:
         """Return who caused `error`, which running `feeds` of a request with `plan` raised."""
         seen = fingerprint(feeds)
-        ran = bool(plan.answers)  # a request with the same header, so with these shapes
-        ran_before = seen in self._known or (ran and only_shapes_matter(feeds))
+        ran_before = seen in self._known or (plan.has_run and only_shapes_matter(feeds))
         control = self.run_known_valid()
         if isinstance(error, StoppedError):  # not rerun: it would take as long again
             return Fault.CLIENT if control is None and not ran_before else Fault.SERVER

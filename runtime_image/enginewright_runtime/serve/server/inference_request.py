@@ -42,6 +42,11 @@ class InferenceRequest:
     timeout: float  # seconds; 0: none
     answers: dict[tuple[tuple[int, ...], ...], bytes] = field(default_factory=dict)  # by `encode`
 
+    @property
+    def has_run(self) -> bool:
+        """Whether a request with the same JSON, and so the same shapes, has been answered."""
+        return bool(self.answers)
+
 
 def read_request(signature: Signature, text: memoryview | bytes) -> InferenceRequest:
     """Parse and check the JSON part of a request.

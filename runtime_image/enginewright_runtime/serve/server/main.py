@@ -136,7 +136,7 @@ class _Server:
 
     def _load(self, loop: asyncio.AbstractEventLoop) -> None:
         def report_progress(state: str) -> None:
-            loop.call_soon_threadsafe(self._app.progress, state)
+            loop.call_soon_threadsafe(self._app.inference.progress, state)
 
         _log.info(
             "model %s, revision %s: loading on backend %s, port %d open",
@@ -201,7 +201,7 @@ class _Server:
 
     def _log_why_not_live(self) -> None:
         """Report why the process is not live, if that is why the kubelet terminates it."""
-        problem = self._app.why_not_live()
+        problem = self._app.inference.why_not_live()
         if problem is None or problem.reason is None:
             return
         report = failed("serve", StageFailure(problem.reason, problem.message))
@@ -213,19 +213,19 @@ class _Server:
         """Serve new requests while endpoints are removed, then finish the remaining ones."""
         began = time.monotonic()
         settings = self._settings
-        if not self._app.has_model:
+        if self._app.inference.model is None:
             write_termination_message(self._paths, "")
             return
         await asyncio.sleep(settings.drain_linger)
         server.close()
         for connection in tuple(self._app.connections):
             connection.close_idle()
-        while self._app.connections or self._app.outstanding:
+        while self._app.connections or self._app.inference.outstanding:
             if time.monotonic() - began > settings.drain_seconds:
                 _log.error(
                     "%d connections and %d requests were aborted after %.0f s",
                     len(self._app.connections),
-                    self._app.outstanding,
+                    self._app.inference.outstanding,
                     settings.drain_seconds,
                 )
                 for connection in tuple(self._app.connections):
@@ -239,7 +239,7 @@ class _Server:
         while True:
             await asyncio.sleep(self._settings.sweep_seconds)
             self._app.renew_date()
-            self._app.stop_long_run()
+            self._app.inference.stop_long_run()
             self._app.check_connections(time.monotonic())
 
 

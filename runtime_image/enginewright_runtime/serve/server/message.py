@@ -4,6 +4,8 @@ from typing import Final
 
 import numpy as np
 
+from enginewright_runtime.serve.server.call import Call
+
 ALIGNMENT: Final = 64  # bytes: a cache line, and the widest vector register
 JOINED_BYTES: Final = 16 * 1024  # below it, one copy is cheaper than a vectored write
 JSON_TYPE: Final = b"Content-Type: application/json\r\n"
@@ -28,32 +30,28 @@ class Body:
         return self.memory.data[self.start : self.start + self.length]
 
 
-class HttpRequest:
+class HttpRequest(Call):
     """One request: its head, then its body."""
 
     __slots__ = (
-        "abandoned",
         "accounted",
         "body",
         "chunked",
         "content_encoding",
-        "copy",
-        "defer",
         "expects_continue",
         "has_host",
         "json_length",
         "keep_alive",
         "length",
         "method",
-        "probe",
         "refusal",
-        "reserved",
         "route",
         "target",
         "version",
     )
 
     def __init__(self, target: bytes) -> None:
+        super().__init__()
         self.target = target
         self.method = b""
         self.version = "1.1"
@@ -64,22 +62,10 @@ class HttpRequest:
         self.content_encoding = b""
         self.expects_continue = False
         self.has_host = False
-        self.probe = b""  # the sidecar's token
-        self.copy = (
-            False  # of a request that another revision has answered; not counted as a client's
-        )
-        self.defer = 0.0  # seconds that a probe may wait for an idle moment
         self.refusal: HttpResponse | None = None  # sent once the body has been discarded
         self.route: object = None  # set by the application
-        self.reserved = False  # a probe of the sidecar: bypasses the limits and is not counted
         self.accounted = 0  # bytes of its body that the application counts as in flight
-        self.abandoned = False  # the client is gone
         self.body: Body | None = None
-
-    @property
-    def of_client(self) -> bool:
-        """Whether a client of the model sent it for its answer."""
-        return not (self.reserved or self.copy)
 
 
 class HttpResponse:

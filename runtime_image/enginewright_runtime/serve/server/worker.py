@@ -13,29 +13,43 @@ import time
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from numpy.typing import NDArray
 
-from enginewright_runtime.serve.server.connection import Connection
+from enginewright_runtime.serve.server.call import Answer, Call
 from enginewright_runtime.serve.server.decode import Feeds
 from enginewright_runtime.serve.server.idle import Pauses
-from enginewright_runtime.serve.server.inference_request import InferenceRequest
-from enginewright_runtime.serve.server.message import Body, HttpRequest
 from enginewright_runtime.serve.server.run_errors import Fault
 
 _log: Final = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 1.0  # interval at which abandoned deferred jobs are looked for
 
 
+class Plan(Protocol):
+    """What a request asks for besides its inputs."""
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the outputs, in the order of the answer."""
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that it may wait; 0: without limit."""
+
+    @property
+    def has_run(self) -> bool:
+        """Whether a request with the same shapes has run."""
+
+
 class Job:
     """One request in the worker. Times are of `time.monotonic()`, 0: not yet."""
 
     __slots__ = (
+        "answer",
         "answered",
         "arrays",
-        "connection",
-        "copied",
+        "call",
         "deadline",
         "error",
         "fault",
@@ -44,30 +58,28 @@ class Job:
         "latest",
         "plan",
         "queued",
-        "request",
         "started",
         "timer",
     )
 
     def __init__(
         self,
-        connection: Connection,
-        request: HttpRequest,
-        plan: InferenceRequest,
+        call: Call,
+        plan: Plan,
         feeds: Feeds,
+        answer: Answer,
         now: float,
     ) -> None:
-        self.connection = connection
-        self.request = request
+        self.call = call
         self.plan = plan
         self.feeds = feeds
+        self.answer = answer
         self.queued = now
         self.started = 0.0
         self.finished = 0.0
         self.deadline = now + plan.timeout if plan.timeout else 0.0
         # of a deferred job: the time until which it may wait for an idle moment; 0: not deferred
-        self.latest = now + request.defer if request.reserved and request.defer else 0.0
-        self.copied: Body | None = None  # the request's, if it is kept once it is answered
+        self.latest = now + call.defer if call.reserved and call.defer else 0.0
         self.timer: asyncio.TimerHandle | None = None
         self.answered = False  # with 504; the worker's result is discarded
         self.arrays: list[NDArray[Any]] | None = None
@@ -81,7 +93,7 @@ class InferenceWorker:
     def __init__(
         self,
         run: Callable[[list[str], Feeds], list[NDArray[Any]]],
-        judge: Callable[[InferenceRequest, Feeds, Exception], Fault],
+        judge: Callable[[Plan, Feeds, Exception], Fault],
         capacity: int,
         done: Callable[[Job], None],
     ) -> None:
@@ -156,7 +168,7 @@ class InferenceWorker:
             job = self._take()
             self._taken += 1
             now = time.monotonic()
-            if not (job.answered or job.request.abandoned or (job.deadline and now > job.deadline)):
+            if not (job.answered or job.call.abandoned or (job.deadline and now > job.deadline)):
                 job.started = self._busy_since = now
                 self._compute(job)
                 self._busy_since = 0.0
@@ -195,7 +207,7 @@ class InferenceWorker:
         return max(0.0, min(free_at, now + _LOOK_SECONDS, self._deferred[0].latest) - now)
 
     def _overdue(self, job: Job, now: float) -> bool:
-        return not self._deferring or job.request.abandoned or job.latest <= now
+        return not self._deferring or job.call.abandoned or job.latest <= now
 
     def _compute(self, job: Job) -> None:
         try:
@@ -223,4 +235,4 @@ class InferenceWorker:
                 self._done(job)
             except Exception:  # noqa: BLE001 - an internal error ends one connection, not the others
                 _log.exception("unexpected error while answering a request")
-                job.connection.abort()
+                job.answer.abort()

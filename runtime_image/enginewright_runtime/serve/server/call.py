@@ -1,0 +1,48 @@
+"""An inference request as all protocols share it: who sent it, and how it is answered."""
+
+from typing import TYPE_CHECKING, Protocol
+
+from enginewright_runtime.session.request_errors import RequestError
+
+if TYPE_CHECKING:
+    from enginewright_runtime.serve.server.worker import Job
+
+
+class Call:
+    """One request, until it is answered."""
+
+    __slots__ = ("abandoned", "copy", "defer", "probe", "reserved")
+
+    def __init__(self) -> None:
+        self.probe = b""  # the sidecar's token
+        self.copy = (
+            False  # of a request that another revision has answered; not counted as a client's
+        )
+        self.defer = 0.0  # seconds that a probe may wait for an idle moment
+        self.reserved = False  # a probe of the sidecar: bypasses the limits and is not counted
+        self.abandoned = False  # the client is gone
+
+    @property
+    def of_client(self) -> bool:
+        """Whether a client of the model sent it for its answer."""
+        return not (self.reserved or self.copy)
+
+
+class Answer(Protocol):
+    """Sends the answer of one request in its protocol; called in the event loop."""
+
+    def succeed(self, job: "Job") -> None:
+        """Encode and send the outputs of `job`.
+
+        Raises:
+            RequestError: they cannot be sent; nothing was.
+        """
+
+    def fail(self, error: RequestError) -> None:
+        """Send `error`."""
+
+    def release(self) -> None:
+        """Release the memory that is accounted for the request, which needs no answer; idempotent."""
+
+    def abort(self) -> None:
+        """Close the client's connection: answering has failed."""

@@ -1,0 +1,299 @@
+"""Inference requests of all protocols: admission, queue, timeouts, results and their counts.
+
+Runs in the event loop only. A protocol decodes its requests before, and encodes the outputs after.
+"""
+
+import asyncio
+import hmac
+import logging
+import secrets
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from enginewright.contract.reasons import Reason
+from enginewright.contract.task import ServeTask
+
+import enginewright_runtime.serve.server.metrics as figures
+from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.serve.server.call import Answer, Call
+from enginewright_runtime.serve.server.decode import Feeds
+from enginewright_runtime.serve.server.health import HealthProblem
+from enginewright_runtime.serve.server.run_errors import Fault
+from enginewright_runtime.serve.server.settings import PROBE_SLOTS, ServerSettings
+from enginewright_runtime.serve.server.startup import ServedModel
+from enginewright_runtime.serve.server.watchdog import Watchdog
+from enginewright_runtime.serve.server.worker import InferenceWorker, Job, Plan
+from enginewright_runtime.session.request_errors import OutOfProfileError, RequestError
+
+_log: Final = logging.getLogger(__name__)
+_LONG_RUNS: Final = 15  # warm-up runs that a run may take before it is stopped
+_WAITING_COPIES: Final = 1  # of requests, above which copies are refused: clients come first
+_STUCK_RUNS: Final = 20  # warm-up runs that a run may take before it counts as stuck
+
+
+@dataclass(frozen=True, slots=True)
+class _Serving:
+    """A ready model and the objects that run it."""
+
+    model: ServedModel
+    worker: InferenceWorker
+    stop_after: float
+    stuck_after: float
+    watchdog: Watchdog
+
+
+class InferenceService:
+    """The model behind the protocols of one server."""
+
+    def __init__(
+        self,
+        task: ServeTask,
+        settings: ServerSettings,
+        metrics: figures.Metrics,
+        probe_token: str = "",
+    ) -> None:
+        """Create it without a model; requests with `probe_token` are the sidecar's, "" disables probes."""
+        self._task = task
+        self._settings = settings
+        self._metrics = metrics
+        self._probe_token = probe_token.encode()
+        self._state = "starting"  # shown to users while not ready
+        self._draining = False
+        self._serving: _Serving | None = None
+        self._probes = 0
+
+    def progress(self, state: str) -> None:
+        """Set the startup state that is shown until the model is ready."""
+        self._state = state
+
+    def serve_model(self, model: ServedModel) -> None:
+        """Become ready with `model`."""
+        worker = InferenceWorker(
+            model.runner.run, model.diagnosis.judge, self._task.max_queue, self._finish
+        )
+        self._metrics.depth = lambda: worker.depth
+        settings = self._settings
+        watchdog = Watchdog(model.diagnosis.run_known_valid, settings)
+        if model.needs_driver:
+            watchdog.listen()
+        self._serving = _Serving(
+            model,
+            worker,
+            max(settings.run_seconds, _LONG_RUNS * model.slowest_run),
+            max(settings.stuck_seconds, _STUCK_RUNS * model.slowest_run),
+            watchdog,
+        )
+
+    def stop_long_run(self) -> None:
+        """Terminate the current run if it takes too long; its request fails, the next one runs."""
+        if self._serving is not None:
+            self._serving.model.stop_run(self._serving.stop_after)
+
+    def drain(self) -> None:
+        """Stop being ready, and run deferred requests now."""
+        self._draining = True
+        self._state = "draining"
+        if self._serving is not None:
+            self._serving.worker.stop_deferring()
+
+    @property
+    def model(self) -> ServedModel | None:
+        """The model; None: it is not ready."""
+        return self._serving.model if self._serving else None
+
+    @property
+    def outstanding(self) -> int:
+        """Requests submitted to the model and not yet answered."""
+        return self._serving.worker.outstanding if self._serving else 0
+
+    # Health.
+
+    def why_not_live(self) -> HealthProblem | None:
+        """Return why the process should be restarted, None when it works or is still loading."""
+        serving = self._serving
+        if serving is None:
+            return None
+        if not serving.worker.alive():
+            return HealthProblem("the inference thread has ended", Reason.RUNS_FAIL)
+        if serving.worker.busy_seconds(time.monotonic()) > serving.stuck_after:
+            return serving.watchdog.stuck(serving.stuck_after)
+        return serving.watchdog.why_not_live()
+
+    def why_not_ready(self) -> HealthProblem | None:
+        """Return why the pod should receive no requests; None: it should."""
+        if self._draining or self._serving is None:
+            return HealthProblem(self._state)
+        return self.why_not_live() or self._serving.watchdog.why_not_ready()
+
+    # Requests.
+
+    def is_probe(self, call: Call) -> bool:
+        """Return whether the pod's sidecar sent a request."""
+        token = self._probe_token
+        return bool(call.probe and token) and hmac.compare_digest(call.probe, token)
+
+    def admit(self, call: Call) -> None:
+        """Admit a request whose body has not arrived; a probe of the sidecar gets a slot.
+
+        Raises:
+            RequestError: 503, the model is not ready.
+        """
+        # beyond the limit a probe is treated as an ordinary request
+        if self.is_probe(call) and self._probes < PROBE_SLOTS:
+            call.reserved = True
+            self._probes += 1
+        self.require_model()
+
+    def require_model(self) -> ServedModel:
+        """Return the model.
+
+        Raises:
+            RequestError: 503, it is not ready.
+        """
+        if self._serving is None:
+            raise busy(f"the model is not ready: {self._state}")
+        return self._serving.model
+
+    def release_probe(self, call: Call) -> None:
+        """Release the slot of a probe; idempotent."""
+        if call.reserved:
+            call.reserved = False
+            self._probes -= 1
+
+    def check_queue(self, call: Call) -> None:
+        """Refuse a request that the queue has no capacity for, before it is decoded.
+
+        Raises:
+            RequestError: 503.
+        """
+        serving = self._serving
+        if serving is None or (serving.worker.full and not call.reserved):
+            raise busy(f"the queue is full with {self._task.max_queue} requests")
+        if call.copy and serving.worker.depth > _WAITING_COPIES:
+            raise busy("too many requests wait for one more copy")
+
+    def submit(self, call: Call, plan: Plan, feeds: Feeds, answer: Answer) -> None:
+        """Queue a decoded request that was admitted; `answer` sends what becomes of it."""
+        serving = self._serving
+        assert serving is not None  # noqa: S101 - it was admitted
+        job = Job(call, plan, feeds, answer, time.monotonic())
+        if plan.timeout:
+            job.timer = asyncio.get_running_loop().call_later(plan.timeout, self._expire, job)
+        serving.worker.submit(job)
+
+    def count_refusal(self, call: Call, error: RequestError) -> None:
+        """Count a request that is refused with `error` instead of being submitted."""
+        if isinstance(error, OutOfProfileError) and call.of_client:
+            self._metrics.out_of_profile += 1
+        self._count(call, error.status)
+
+    # Results.
+
+    def _finish(self, job: Job) -> None:
+        """Answer a job that the worker has returned."""
+        if job.timer is not None:
+            job.timer.cancel()
+        call = job.call
+        if not job.started:
+            self._expire_late(job)
+            return
+        if self._serving is not None:
+            # a fault of the client was verified: known-valid inputs still ran
+            self._serving.watchdog.record(succeeded=job.error is None or job.fault is Fault.CLIENT)
+        if call.of_client:
+            self._observe(job)
+        if call.abandoned:
+            self._give_up(job)
+        elif not job.answered:
+            self._answer(job)
+
+    def _answer(self, job: Job) -> None:
+        if job.error is not None:
+            self._fail(job, _failed(job.error, job.fault))
+            return
+        counter = self._counter(job.call)  # the answer releases the call
+        try:
+            job.answer.succeed(job)
+        except RequestError as error:
+            self._fail(job, error)
+        except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
+            self._fail(job, unexpected("answering a request"))
+        else:
+            counter[200] += 1
+
+    def _fail(self, job: Job, error: RequestError) -> None:
+        self._count(job.call, error.status)
+        job.answer.fail(error)
+
+    def _expire(self, job: Job) -> None:
+        """Answer a job whose timeout has expired, unless it is running."""
+        job.timer = None
+        if job.started or job.answered:
+            return
+        job.answered = True
+        job.feeds = {}
+        call = job.call
+        if call.of_client:
+            self._metrics.queue.observe(time.monotonic() - job.queued)
+        if call.abandoned:
+            self._count(call, figures.CLIENT_CLOSED)
+            return
+        seconds = job.plan.timeout
+        message = f"the request waited longer than its timeout of {seconds:g} s"
+        self._fail(job, RequestError(504, message))
+
+    def _expire_late(self, job: Job) -> None:
+        """Handle a job that was not run: it expired, or its client disconnected."""
+        if job.call.abandoned and not job.answered:
+            self._give_up(job)
+        else:
+            self._expire(job)
+            job.answer.release()
+
+    def _give_up(self, job: Job) -> None:
+        self._count(job.call, figures.CLIENT_CLOSED)
+        job.answer.release()
+
+    def _observe(self, job: Job) -> None:
+        seconds = job.finished - job.started
+        self._metrics.queue.observe(job.started - job.queued)
+        self._metrics.compute.observe(seconds)
+        if self._serving is None:
+            return
+        buckets = self._serving.model.buckets
+        if job.error is None:
+            buckets.add(job.feeds, seconds)
+        else:
+            buckets.add_untimed(job.feeds)
+
+    def _count(self, call: Call, status: int) -> None:
+        self._counter(call)[status] += 1
+
+    def _counter(self, call: Call) -> Counter[int]:
+        if call.of_client:
+            return self._metrics.requests
+        return Counter() if call.reserved else self._metrics.copies
+
+
+def busy(message: str) -> RequestError:
+    """Return the refusal of a request that may succeed later."""
+    return RequestError(503, f"{message}; try again later")
+
+
+def unexpected(doing: str) -> RequestError:
+    """Log the exception that is being handled, and return what its client is shown."""
+    reference = secrets.token_hex(4)
+    _log.exception("unexpected error while %s (reference %s)", doing, reference)
+    return RequestError(500, f"unexpected error; see reference {reference} in the server's log")
+
+
+def _failed(error: Exception, fault: Fault | None) -> RequestError:
+    if fault is Fault.CLIENT:
+        return RequestError(400, f"the model rejects these inputs: {plain(str(error))}")
+    reference = secrets.token_hex(4)
+    _log.error("the model failed on a request (reference %s): %s", reference, error)
+    return RequestError(
+        500, f"the model failed on these inputs (reference {reference}): {plain(str(error))}"
+    )
