@@ -204,8 +204,8 @@ class ServerApp(ApplicationBase):
         plan, feeds = codec.decoder.decode(body, request.json_length)
         request.body = None  # the tensors keep references to the memory they need
         copied = body if request.of_client and self._copies.chooses() else None
-        answer = _HttpAnswer(self, connection, request, plan, copied)
-        self.inference.submit(request, plan, feeds, answer)
+        responder = _HttpResponder(self, connection, request, plan, copied)
+        self.inference.submit(request, plan, feeds, responder)
 
     def encode(self, plan: InferenceRequest, job: Job) -> HttpResponse:
         """Return the response with the outputs of `job`.
@@ -303,7 +303,7 @@ class ServerApp(ApplicationBase):
         )
 
 
-class _HttpAnswer:
+class _HttpResponder:
     """Answers one inference request over HTTP."""
 
     __slots__ = ("_app", "_connection", "_copied", "_plan", "_request")

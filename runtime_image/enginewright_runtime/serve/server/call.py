@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from enginewright_runtime.serve.server.worker import Job
 
 
-class Call:
+class InferenceCall:
     """One request, until it is answered."""
 
     __slots__ = ("abandoned", "copy", "defer", "probe", "reserved")
@@ -28,8 +28,8 @@ class Call:
         return not (self.reserved or self.copy)
 
 
-class Answer(Protocol):
-    """Sends the answer of one request in its protocol; called in the event loop."""
+class Responder(Protocol):
+    """Sends the response to one request in its protocol; called in the event loop."""
 
     def succeed(self, job: "Job") -> None:
         """Encode and send the outputs of `job`.

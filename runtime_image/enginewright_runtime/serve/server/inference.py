@@ -17,14 +17,14 @@ from enginewright.contract.task import ServeTask
 
 import enginewright_runtime.serve.server.metrics as figures
 from enginewright_runtime.core.ort_messages import plain
-from enginewright_runtime.serve.server.call import Answer, Call
+from enginewright_runtime.serve.server.call import InferenceCall, Responder
 from enginewright_runtime.serve.server.decode import Feeds
 from enginewright_runtime.serve.server.health import HealthProblem
 from enginewright_runtime.serve.server.run_errors import Fault
 from enginewright_runtime.serve.server.settings import PROBE_SLOTS, ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel
 from enginewright_runtime.serve.server.watchdog import Watchdog
-from enginewright_runtime.serve.server.worker import InferenceWorker, Job, Plan
+from enginewright_runtime.serve.server.worker import InferencePlan, InferenceWorker, Job
 from enginewright_runtime.session.request_errors import OutOfProfileError, RequestError
 
 _log: Final = logging.getLogger(__name__)
@@ -129,12 +129,12 @@ class InferenceService:
 
     # Requests.
 
-    def is_probe(self, call: Call) -> bool:
+    def is_probe(self, call: InferenceCall) -> bool:
         """Return whether the pod's sidecar sent a request."""
         token = self._probe_token
         return bool(call.probe and token) and hmac.compare_digest(call.probe, token)
 
-    def admit(self, call: Call) -> None:
+    def admit(self, call: InferenceCall) -> None:
         """Admit a request whose body has not arrived; a probe of the sidecar gets a slot.
 
         Raises:
@@ -156,13 +156,13 @@ class InferenceService:
             raise busy(f"the model is not ready: {self._state}")
         return self._serving.model
 
-    def release_probe(self, call: Call) -> None:
+    def release_probe(self, call: InferenceCall) -> None:
         """Release the slot of a probe; idempotent."""
         if call.reserved:
             call.reserved = False
             self._probes -= 1
 
-    def check_queue(self, call: Call) -> None:
+    def check_queue(self, call: InferenceCall) -> None:
         """Refuse a request that the queue has no capacity for, before it is decoded.
 
         Raises:
@@ -174,16 +174,18 @@ class InferenceService:
         if call.copy and serving.worker.depth > _WAITING_COPIES:
             raise busy("too many requests wait for one more copy")
 
-    def submit(self, call: Call, plan: Plan, feeds: Feeds, answer: Answer) -> None:
-        """Queue a decoded request that was admitted; `answer` sends what becomes of it."""
+    def submit(
+        self, call: InferenceCall, plan: InferencePlan, feeds: Feeds, responder: Responder
+    ) -> None:
+        """Queue a decoded request that was admitted; `responder` sends what becomes of it."""
         serving = self._serving
         assert serving is not None  # noqa: S101 - it was admitted
-        job = Job(call, plan, feeds, answer, time.monotonic())
+        job = Job(call, plan, feeds, responder, time.monotonic())
         if plan.timeout:
             job.timer = asyncio.get_running_loop().call_later(plan.timeout, self._expire, job)
         serving.worker.submit(job)
 
-    def count_refusal(self, call: Call, error: RequestError) -> None:
+    def count_refusal(self, call: InferenceCall, error: RequestError) -> None:
         """Count a request that is refused with `error` instead of being submitted."""
         if isinstance(error, OutOfProfileError) and call.of_client:
             self._metrics.out_of_profile += 1
@@ -215,7 +217,7 @@ class InferenceService:
             return
         counter = self._counter(job.call)  # the answer releases the call
         try:
-            job.answer.succeed(job)
+            job.responder.succeed(job)
         except RequestError as error:
             self._fail(job, error)
         except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
@@ -225,7 +227,7 @@ class InferenceService:
 
     def _fail(self, job: Job, error: RequestError) -> None:
         self._count(job.call, error.status)
-        job.answer.fail(error)
+        job.responder.fail(error)
 
     def _expire(self, job: Job) -> None:
         """Answer a job whose timeout has expired, unless it is running."""
@@ -250,11 +252,11 @@ class InferenceService:
             self._give_up(job)
         else:
             self._expire(job)
-            job.answer.release()
+            job.responder.release()
 
     def _give_up(self, job: Job) -> None:
         self._count(job.call, figures.CLIENT_CLOSED)
-        job.answer.release()
+        job.responder.release()
 
     def _observe(self, job: Job) -> None:
         seconds = job.finished - job.started
@@ -268,10 +270,10 @@ class InferenceService:
         else:
             buckets.add_untimed(job.feeds)
 
-    def _count(self, call: Call, status: int) -> None:
+    def _count(self, call: InferenceCall, status: int) -> None:
         self._counter(call)[status] += 1
 
-    def _counter(self, call: Call) -> Counter[int]:
+    def _counter(self, call: InferenceCall) -> Counter[int]:
         if call.of_client:
             return self._metrics.requests
         return Counter() if call.reserved else self._metrics.copies

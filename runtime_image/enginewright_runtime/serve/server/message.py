@@ -4,7 +4,7 @@ from typing import Final
 
 import numpy as np
 
-from enginewright_runtime.serve.server.call import Call
+from enginewright_runtime.serve.server.call import InferenceCall
 
 ALIGNMENT: Final = 64  # bytes: a cache line, and the widest vector register
 JOINED_BYTES: Final = 16 * 1024  # below it, one copy is cheaper than a vectored write
@@ -30,7 +30,7 @@ class Body:
         return self.memory.data[self.start : self.start + self.length]
 
 
-class HttpRequest(Call):
+class HttpRequest(InferenceCall):
     """One request: its head, then its body."""
 
     __slots__ = (

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 from numpy.typing import NDArray
 
-from enginewright_runtime.serve.server.call import Answer, Call
+from enginewright_runtime.serve.server.call import InferenceCall, Responder
 from enginewright_runtime.serve.server.decode import Feeds
 from enginewright_runtime.serve.server.idle import Pauses
 from enginewright_runtime.serve.server.run_errors import Fault
@@ -26,7 +26,7 @@ _log: Final = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 1.0  # interval at which abandoned deferred jobs are looked for
 
 
-class Plan(Protocol):
+class InferencePlan(Protocol):
     """What a request asks for besides its inputs."""
 
     @property
@@ -46,7 +46,6 @@ class Job:
     """One request in the worker. Times are of `time.monotonic()`, 0: not yet."""
 
     __slots__ = (
-        "answer",
         "answered",
         "arrays",
         "call",
@@ -58,22 +57,23 @@ class Job:
         "latest",
         "plan",
         "queued",
+        "responder",
         "started",
         "timer",
     )
 
     def __init__(
         self,
-        call: Call,
-        plan: Plan,
+        call: InferenceCall,
+        plan: InferencePlan,
         feeds: Feeds,
-        answer: Answer,
+        responder: Responder,
         now: float,
     ) -> None:
         self.call = call
         self.plan = plan
         self.feeds = feeds
-        self.answer = answer
+        self.responder = responder
         self.queued = now
         self.started = 0.0
         self.finished = 0.0
@@ -93,7 +93,7 @@ class InferenceWorker:
     def __init__(
         self,
         run: Callable[[list[str], Feeds], list[NDArray[Any]]],
-        judge: Callable[[Plan, Feeds, Exception], Fault],
+        judge: Callable[[InferencePlan, Feeds, Exception], Fault],
         capacity: int,
         done: Callable[[Job], None],
     ) -> None:
@@ -235,4 +235,4 @@ class InferenceWorker:
                 self._done(job)
             except Exception:  # noqa: BLE001 - an internal error ends one connection, not the others
                 _log.exception("unexpected error while answering a request")
-                job.answer.abort()
+                job.responder.abort()
