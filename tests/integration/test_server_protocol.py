@@ -240,7 +240,11 @@ REFUSED = [
         x(data=None, parameters={"binary_data_size": 32}),
         "the inputs have 32 bytes of tensor data, but 0 bytes follow",
     ),
-    (x(parameters={"shared_memory_region": "r"}), "shared memory is not supported"),
+    (
+        x(parameters={"shared_memory_region": "r"}),
+        "parameter 'shared_memory_region' of input 'x': shared memory is not supported",
+    ),
+    (x(parameters={"content_type": "np"}), "'content_type' of input 'x': it is unknown"),
     (
         x() | {"outputs": [{"name": "q"}]},
         "output 'q' is unknown; the model's outputs are 'y', 'total'",
@@ -254,6 +258,9 @@ REFUSED = [
         "parameter 'binary_data' of output 'y' must be true or false",
     ),
     (x() | {"parameters": {"binary_data_output": "yes"}}, "must be true or false"),
+    (x() | {"parameters": {"binary_data": True}}, "takes 'binary_data_output', 'timeout'"),
+    (x() | {"parameters": {"priority": 1}}, "requests run in the order of their arrival"),
+    (x() | {"parameters": {"sequence_id": 1}}, "sequences are not supported"),
     (x() | {"parameters": {"timeout": -1}}, "'timeout' must be a number of microseconds"),
     (x() | {"parameters": {"timeout": True}}, "'timeout' must be a number of microseconds"),
     (x() | {"id": 7}, "'id' must be a string"),

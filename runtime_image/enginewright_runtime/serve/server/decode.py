@@ -6,16 +6,11 @@ of the body. Clients send the same header repeatedly, so parsed headers are cach
 
 from typing import Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
-from enginewright_runtime.serve.server.inference_request import (
-    BinaryInput,
-    InferenceRequest,
-    read_request,
-)
+from enginewright_runtime.serve.server.binary_tensors import read_tensor
+from enginewright_runtime.serve.server.inference_request import InferenceRequest, read_request
 from enginewright_runtime.serve.server.message import Body
-from enginewright_runtime.session.datatypes import BOOL
 from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Signature
 
@@ -59,7 +54,9 @@ class Decoder:
         feeds = dict(plan.arrays)
         start = body.start + json_length
         for item in plan.binary_inputs:
-            feeds[item.tensor.name] = _read(item, body.memory, start + item.offset)
+            feeds[item.tensor.name] = read_tensor(
+                item.tensor, item.shape, body.memory, start + item.offset, item.size
+            )
         for tensor in self._valued:
             tensor.check_values(feeds[tensor.name])
         return plan, feeds
@@ -73,43 +70,3 @@ class Decoder:
                     self._plans.clear()
                 self._plans[header] = plan
         return plan
-
-
-def _read(item: BinaryInput, memory: NDArray[np.uint8], at: int) -> NDArray[Any]:
-    """Return the input whose bytes lie in `memory` from `at` on."""
-    datatype = item.tensor.datatype
-    if datatype.is_string:
-        return _read_strings(item, memory.data[at : at + item.size])
-    array: NDArray[Any] = np.ndarray(item.shape, datatype.dtype, memory, at)
-    if not array.flags.aligned:
-        array = array.copy()  # an input that follows one of odd size
-    if datatype is BOOL and item.size and array.view(np.uint8).max() > 1:
-        raise RequestError(
-            400, f"input {item.tensor.name!r}: BOOL elements must be the bytes 0 or 1"
-        )
-    return array
-
-
-def _read_strings(item: BinaryInput, view: memoryview) -> NDArray[Any]:
-    """Read strings, each a 4-byte little-endian length and UTF-8 bytes."""
-    array = np.empty(min(item.count, len(view) // 4), object)
-    at = 0
-    for index in range(len(array)):
-        start = at + 4
-        at = start + int.from_bytes(view[at:start], "little")
-        if start > len(view) or at > len(view):
-            break
-        try:
-            array[index] = str(view[start:at], "utf-8")
-        except UnicodeDecodeError:
-            raise RequestError(
-                400,
-                f"input {item.tensor.name!r}: element {index} is not UTF-8, as ONNX strings are",
-            ) from None
-    if len(array) != item.count or at != len(view):
-        raise RequestError(
-            400,
-            f"input {item.tensor.name!r}: its bytes are not {item.count} strings,"
-            " each preceded by its length in 4 bytes",
-        )
-    return array.reshape(item.shape)

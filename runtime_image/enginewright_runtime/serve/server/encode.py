@@ -1,22 +1,16 @@
 """Encodes tensors into response bodies; large ones are written to the socket without a copy."""
 
-import struct
 from typing import Any, Final
 
 import orjson
 from numpy.typing import NDArray
 
+from enginewright_runtime.serve.server.binary_tensors import tensor_bytes
 from enginewright_runtime.serve.server.inference_request import InferenceRequest
-from enginewright_runtime.serve.server.message import (
-    BINARY_TYPE,
-    JOINED_BYTES,
-    JSON_TYPE,
-    HttpResponse,
-)
+from enginewright_runtime.serve.server.message import BINARY_TYPE, JSON_TYPE, HttpResponse
 from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Signature
 
-_LENGTH: Final = struct.Struct("<I")
 _CACHED_HEADERS: Final = 16  # of responses to requests with the same JSON, by output shapes
 JSON_ELEMENTS: Final = 4_000_000  # of one output: encoding blocks the event loop for about 0.3 s
 
@@ -39,10 +33,7 @@ class Encoder:
         """
         if False in plan.binary:
             return self._encode_json(plan, arrays)
-        tensors = [
-            encode_strings(array) if name in self._strings else _bytes(array)
-            for name, array in zip(plan.outputs, arrays, strict=True)
-        ]
+        tensors = [tensor_bytes(array) for array in arrays]
         header = self._binary_header(plan, arrays, tensors)
         return _binary_response(header, tensors)
 
@@ -71,7 +62,7 @@ class Encoder:
         for name, as_bytes, array in zip(plan.outputs, plan.binary, arrays, strict=True):
             output = self._describe(name, array)
             if as_bytes:
-                tensor = encode_strings(array) if name in self._strings else _bytes(array)
+                tensor = tensor_bytes(array)
                 output["parameters"] = {"binary_data_size": len(tensor)}
                 tensors.append(tensor)
             elif array.size > JSON_ELEMENTS:
@@ -104,19 +95,3 @@ def _binary_response(header: bytes, tensors: list[bytes | memoryview]) -> HttpRe
     headers = b"%bInference-Header-Content-Length: %d\r\n" % (BINARY_TYPE, len(header))
     length = len(header) + sum(map(len, tensors))
     return HttpResponse(200, headers, [header, *tensors], length)
-
-
-def _bytes(array: NDArray[Any]) -> bytes | memoryview:
-    if array.nbytes <= JOINED_BYTES:
-        return array.tobytes()
-    return array.reshape(-1).view("u1").data
-
-
-def encode_strings(array: NDArray[Any]) -> bytes:
-    """Write each string as a 4-byte little-endian length and its UTF-8 bytes."""
-    parts: list[bytes] = []
-    for text in array.flat:
-        encoded = str(text).encode()
-        parts.append(_LENGTH.pack(len(encoded)))
-        parts.append(encoded)
-    return b"".join(parts)

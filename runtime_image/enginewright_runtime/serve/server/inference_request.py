@@ -1,21 +1,17 @@
 """The JSON part of an inference request: its inputs, the requested outputs and their encoding."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import orjson
 from numpy.typing import NDArray
 
 from enginewright_runtime.serve.server import jsondata
+from enginewright_runtime.serve.server import request_checks as checks
 from enginewright_runtime.session.datatypes import BF16
 from enginewright_runtime.session.request_errors import RequestError
-from enginewright_runtime.session.signature import Signature, Tensor, quoted_names
-
-_REFUSED_PARAMETERS: Final = {
-    "shared_memory_region": "shared memory is not supported",
-    "classification": "the classification extension is not supported",
-}
-_LONGEST_SHOWN: Final = 100
+from enginewright_runtime.session.signature import Signature, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +20,6 @@ class BinaryInput:
 
     tensor: Tensor
     shape: tuple[int, ...]
-    count: int
     offset: int
     size: int
 
@@ -55,17 +50,15 @@ def read_request(signature: Signature, text: memoryview | bytes) -> InferenceReq
         RequestError: 400, with the cause, for the client.
     """
     document = _parse(text)
-    parameters = _parameters(document, "the request")
+    parameters = _parameters(document, checks.OF_REQUEST, "the request")
     arrays, binary_inputs, binary_size = _read_inputs(signature, document.get("inputs"))
     outputs, binary = _read_outputs(signature, document, parameters)
     identifier = document.get("id")
     if identifier is not None and not isinstance(identifier, str):
         raise RequestError(400, "'id' must be a string")
-    timeout = parameters.get("timeout", 0)
-    if type(timeout) is not int or timeout < 0:
-        raise RequestError(400, "parameter 'timeout' must be a number of microseconds")
+    timeout = checks.timeout_seconds(parameters)
     return InferenceRequest(
-        identifier, arrays, binary_inputs, binary_size, outputs, binary, timeout / 1e6
+        identifier, arrays, binary_inputs, binary_size, outputs, binary, timeout
     )
 
 
@@ -79,15 +72,13 @@ def _parse(header: memoryview | bytes) -> dict[str, Any]:
     return document
 
 
-def _parameters(item: dict[str, Any], where: str) -> dict[str, Any]:
+def _parameters(item: dict[str, Any], supported: Collection[str], where: str) -> dict[str, Any]:
     parameters = item.get("parameters")
     if parameters is None:
         return {}
     if not isinstance(parameters, dict):
         raise RequestError(400, f"'parameters' of {where} must be an object")
-    for name, why in _REFUSED_PARAMETERS.items():
-        if name in parameters:
-            raise RequestError(400, f"parameter {name!r} of {where}: {why}")
+    checks.check_parameters(parameters, supported, where)
     return parameters
 
 
@@ -101,12 +92,11 @@ def _read_inputs(
     binary_inputs: list[BinaryInput] = []
     offset = 0
     for item in items:
-        tensor = _input(signature, item)
-        if tensor.name in shapes:
-            raise RequestError(400, f"input {tensor.name!r} is given twice")
+        tensor = _input(signature, item, shapes)
         count = tensor.count(item.get("shape"))
         shape = shapes[tensor.name] = tuple(item["shape"])
-        size = _parameters(item, f"input {tensor.name!r}").get("binary_data_size")
+        where = f"input {tensor.name!r}"
+        size = _parameters(item, checks.OF_INPUT, where).get(checks.BINARY_SIZE)
         data = item.get("data")
         if (size is None) == (data is None):
             raise RequestError(
@@ -118,46 +108,24 @@ def _read_inputs(
             arrays[tensor.name] = jsondata.read(tensor, data, shape, count)
         else:
             size = _binary_size(tensor, count, size)
-            binary_inputs.append(BinaryInput(tensor, shape, count, offset, size))
+            binary_inputs.append(BinaryInput(tensor, shape, offset, size))
             offset += size
-    if len(shapes) != len(signature.inputs):
-        missing = [name for name in signature.inputs if name not in shapes]
-        raise RequestError(400, f"missing input: {quoted_names(missing)}")
-    signature.check_together(shapes)
+    checks.check_inputs(signature, shapes)
     return arrays, tuple(binary_inputs), offset
 
 
-def _input(signature: Signature, item: object) -> Tensor:
+def _input(signature: Signature, item: object, given: Collection[str]) -> Tensor:
     """Return the input that `item` is for."""
     name = item.get("name") if isinstance(item, dict) else None
     if not isinstance(item, dict) or not isinstance(name, str):
         raise RequestError(400, "every input must be an object with a 'name'")
-    tensor = signature.inputs.get(name)
-    if tensor is None:
-        raise RequestError(
-            400,
-            f"input {_short(name)} is unknown; the model's inputs are"
-            f" {quoted_names(signature.inputs)}",
-        )
-    if item.get("datatype") != tensor.datatype.name:
-        raise RequestError(
-            400,
-            f"input {name!r}: datatype {_short(item.get('datatype'))},"
-            f" expected {tensor.datatype.name!r}",
-        )
-    return tensor
+    return checks.find_input(signature, name, item.get("datatype"), given)
 
 
 def _binary_size(tensor: Tensor, count: int, size: object) -> int:
     if type(size) is not int or size < 0:
         raise RequestError(400, f"input {tensor.name!r}: 'binary_data_size' must be a number")
-    datatype = tensor.datatype
-    if not datatype.is_string and size != count * datatype.dtype.itemsize:
-        raise RequestError(
-            400,
-            f"input {tensor.name!r}: binary_data_size is {size}, but {count} elements of"
-            f" {datatype.name} have {count * datatype.dtype.itemsize} bytes",
-        )
+    checks.check_size(tensor, count, size, "binary_data_size is")
     return size
 
 
@@ -165,7 +133,7 @@ def _read_outputs(
     signature: Signature, document: dict[str, Any], parameters: dict[str, Any]
 ) -> tuple[list[str], tuple[bool, ...]]:
     """Return the names of the requested outputs and whether each is sent as bytes."""
-    default = _flag(parameters, "binary_data_output", "the request", absent=False)
+    default = checks.flag(parameters, checks.BINARY_OUTPUT, "the request", absent=False)
     items = document.get("outputs") or [{"name": name} for name in signature.outputs]
     if not isinstance(items, list):
         raise RequestError(400, "'outputs' must be a list of tensors")
@@ -175,32 +143,14 @@ def _read_outputs(
         name = item.get("name") if isinstance(item, dict) else None
         if not isinstance(name, str):
             raise RequestError(400, "every output must be an object with a 'name'")
-        if name not in signature.outputs:
-            raise RequestError(
-                400,
-                f"output {_short(name)} is unknown; the model's outputs are"
-                f" {quoted_names(signature.outputs)}",
-            )
-        if name in names:
-            raise RequestError(400, f"output {name!r} is requested twice")
+        tensor = checks.find_output(signature, name, names)
         where = f"output {name!r}"
-        as_bytes = _flag(_parameters(item, where), "binary_data", where, absent=default)
-        if signature.outputs[name].datatype is BF16 and not as_bytes:
+        given = _parameters(item, checks.OF_OUTPUT, where)
+        as_bytes = checks.flag(given, checks.BINARY, where, absent=default)
+        if tensor.datatype is BF16 and not as_bytes:
             raise RequestError(
                 400, f"{where}: BF16 has no JSON form; set the parameter 'binary_data' to true"
             )
         names.append(name)
         binary.append(as_bytes)
     return names, tuple(binary)
-
-
-def _flag(parameters: dict[str, Any], name: str, where: str, *, absent: bool) -> bool:
-    value = parameters.get(name, absent)
-    if not isinstance(value, bool):
-        raise RequestError(400, f"parameter {name!r} of {where} must be true or false")
-    return value
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"

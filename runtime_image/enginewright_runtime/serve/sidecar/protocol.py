@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from enginewright_runtime.serve.server.encode import encode_strings
+from enginewright_runtime.serve.server.binary_tensors import encode_strings
 from enginewright_runtime.serve.sidecar.client import ServerResponse
 from enginewright_runtime.serve.sidecar.json_tensors import (
     JSON_BYTES,

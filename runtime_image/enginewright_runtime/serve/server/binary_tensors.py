@@ -1,0 +1,83 @@
+"""Tensors as bytes, as the binary data extension and gRPC's raw contents have them: row-major, little-endian.
+
+A string is preceded by its length in 4 bytes.
+"""
+
+import math
+import struct
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enginewright_runtime.serve.server.message import JOINED_BYTES
+from enginewright_runtime.session.datatypes import BOOL
+from enginewright_runtime.session.request_errors import RequestError
+from enginewright_runtime.session.signature import Tensor
+
+_LENGTH: Final = struct.Struct("<I")
+
+
+def read_tensor(
+    tensor: Tensor, shape: tuple[int, ...], memory: NDArray[np.uint8], at: int, size: int
+) -> NDArray[Any]:
+    """Return input `tensor`, whose `size` bytes lie in `memory` from `at` on.
+
+    A view of `memory`, except strings and what is not aligned for its type. `size` must be that of
+    `shape`, unless the elements are strings.
+
+    Raises:
+        RequestError: 400, with the cause, for the client.
+    """
+    datatype = tensor.datatype
+    if datatype.is_string:
+        return _read_strings(tensor, shape, memory.data[at : at + size])
+    array: NDArray[Any] = np.ndarray(shape, datatype.dtype, memory, at)
+    if not array.flags.aligned:
+        array = array.copy()  # an input that follows one of odd size
+    if datatype is BOOL and size and array.view(np.uint8).max() > 1:
+        raise RequestError(400, f"input {tensor.name!r}: BOOL elements must be the bytes 0 or 1")
+    return array
+
+
+def _read_strings(tensor: Tensor, shape: tuple[int, ...], view: memoryview) -> NDArray[Any]:
+    count = math.prod(shape)
+    array = np.empty(min(count, len(view) // 4), object)
+    at = 0
+    for index in range(len(array)):
+        start = at + 4
+        at = start + int.from_bytes(view[at:start], "little")
+        if start > len(view) or at > len(view):
+            break
+        try:
+            array[index] = str(view[start:at], "utf-8")
+        except UnicodeDecodeError:
+            raise RequestError(
+                400, f"input {tensor.name!r}: element {index} is not UTF-8, as ONNX strings are"
+            ) from None
+    if len(array) != count or at != len(view):
+        raise RequestError(
+            400,
+            f"input {tensor.name!r}: its bytes are not {count} strings,"
+            " each preceded by its length in 4 bytes",
+        )
+    return array.reshape(shape)
+
+
+def tensor_bytes(array: NDArray[Any]) -> bytes | memoryview:
+    """Return the elements of `array`; large ones without a copy."""
+    if array.dtype == object:
+        return encode_strings(array)
+    if array.nbytes <= JOINED_BYTES:
+        return array.tobytes()
+    return array.reshape(-1).view("u1").data
+
+
+def encode_strings(array: NDArray[Any]) -> bytes:
+    """Write each string as a 4-byte little-endian length and its UTF-8 bytes."""
+    parts: list[bytes] = []
+    for text in array.flat:
+        encoded = str(text).encode()
+        parts.append(_LENGTH.pack(len(encoded)))
+        parts.append(encoded)
+    return b"".join(parts)
