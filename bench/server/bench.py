@@ -27,7 +27,8 @@ from onnx import ModelProto, TensorProto, helper
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY))
 
-from tests.support.serving import Server, free_port, model, tensor, write_artifact
+from tests.support.ports import free_port
+from tests.support.serving import Server, model, tensor, write_artifact
 
 HERE: Final = Path(__file__).parent
 CONNECTIONS: Final = (1, 8, 32)

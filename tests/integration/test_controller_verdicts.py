@@ -15,7 +15,8 @@ from enginewright.controller.verdicts import VerdictPoller
 from enginewright.kube.pod_http import DirectPodHttp
 from prometheus_client import CollectorRegistry
 
-from tests.support.serving import free_port, linear_model
+from tests.support.ports import free_port
+from tests.support.serving import linear_model
 from tests.support.sidecar import Sidecar, artifact
 from tests.unit.test_controller_verdicts import Sidecars
 

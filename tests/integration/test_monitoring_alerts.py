@@ -16,7 +16,7 @@ from hack.monitoring import config
 from tests.e2e.harness import eventually, http_json
 from tests.e2e.monitoring import first_seen
 from tests.support.monitoring import REPOSITORY, RULES, Pods, process, promtool, running
-from tests.support.serving import free_port
+from tests.support.ports import free_port
 from tests.unit.test_monitoring_alerts import ALERTS
 
 

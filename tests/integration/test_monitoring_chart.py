@@ -19,7 +19,7 @@ from hack.monitoring.stack import stack, to_yaml
 from tests.e2e.harness import eventually, http_json
 from tests.integration.test_chart_render import IMAGES, of_kind, render
 from tests.support.monitoring import REPOSITORY, RULES, process, promtool
-from tests.support.serving import free_port
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.timeout(1500)  # helm is built when it is first used
 

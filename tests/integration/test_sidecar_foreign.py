@@ -18,7 +18,8 @@ from enginewright.contract.verdict import Check
 from enginewright_runtime.serve.sidecar.client import Client, UnreachableError
 from typing_extensions import override
 
-from tests.support.serving import Feeds, free_port, linear_model
+from tests.support.ports import free_port
+from tests.support.serving import Feeds, linear_model
 from tests.support.sidecar import Sidecar, artifact, promising
 
 SAMPLE: Feeds = {"x": np.linspace(-1, 1, 16, dtype=np.float32).reshape(2, 8)}

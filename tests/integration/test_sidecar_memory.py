@@ -11,7 +11,8 @@ from enginewright.manifests.deployment import sidecar_memory
 from enginewright_runtime.session.arrays import map_arrays, read_arrays, write_arrays
 from onnx import TensorProto, helper
 
-from tests.support.serving import Server, free_port, model, tensor
+from tests.support.ports import free_port
+from tests.support.serving import Server, model, tensor
 from tests.support.sidecar import Sidecar, artifact
 
 MB = 1_000_000

@@ -18,11 +18,11 @@ from enginewright.contract.task import ServeTask
 from enginewright.manifests.deployment import sidecar_memory
 from onnx import TensorProto, helper
 
+from tests.support.ports import free_port
 from tests.support.serving import (
     Answer,
     Server,
     Wire,
-    free_port,
     linear_model,
     model,
     scaled,

@@ -23,7 +23,7 @@ from hack.monitoring.discovery import targets
 from hack.monitoring.tools import program
 from tests.e2e.harness import eventually, http_json
 from tests.support.expositions import OperatorPod, ServingPod
-from tests.support.serving import free_port
+from tests.support.ports import free_port
 from tests.support.web import Request, WebServer
 
 REPOSITORY = Path(__file__).resolve().parents[2]

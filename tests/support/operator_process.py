@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,19 +19,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.harness import REPOSITORY, Namespace, eventually, run
 from tests.support.operator_start import ForkedOperator
+from tests.support.ports import free_port
 
 CPU_IMAGE = "example.com/enginewright/cpu:1"
 STORE = "enginewright-store"
 INTERPRETED = ("-m", "enginewright.main")  # the operator in a new interpreter
 WRITING = ("POST", "PUT", "PATCH", "DELETE")
-
-
-def free_port() -> int:
-    """Return a free port of the loopback interface."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def chart_kubeconfig(system: Namespace, folder: Path, *values: str) -> Path:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.support.forked import end, pod_process
+from tests.support.ports import free_port
 
 OPSET = 17
 IR_VERSION = 9
@@ -242,14 +243,6 @@ def real_model(name: str) -> Path:
         [str(repository / "hack/models")], capture_output=True, text=True, check=True, timeout=250
     )
     return next(Path(shown.stdout.strip().splitlines()[-1]).rglob(name))
-
-
-def free_port() -> int:
-    """Return a TCP port that is currently free."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @dataclasses.dataclass

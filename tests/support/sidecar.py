@@ -22,8 +22,9 @@ from prometheus_client.samples import Sample
 from typing_extensions import override
 
 from tests.support.forked import end, pod_process
+from tests.support.ports import free_port
 from tests.support.preparing import Workplace
-from tests.support.serving import Answer, Feeds, Wire, free_port, write_artifact
+from tests.support.serving import Answer, Feeds, Wire, write_artifact
 
 READY_SECONDS = 30.0
 
