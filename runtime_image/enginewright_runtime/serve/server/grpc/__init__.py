@@ -1,0 +1,1 @@
+"""The gRPC form of the Open Inference Protocol v2."""

@@ -1,0 +1,88 @@
+"""Encodes outputs into ModelInferResponse messages; large ones are written to the socket without a copy."""
+
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+from enginewright_runtime.serve.server.binary_tensors import tensor_bytes
+from enginewright_runtime.serve.server.grpc import typed_contents
+from enginewright_runtime.serve.server.grpc.decode import InferencePlan
+from enginewright_runtime.serve.server.grpc.messages import (
+    RAW_OUTPUT_CONTENTS,
+    RESPONSE_ID,
+    InferResponse,
+)
+from enginewright_runtime.serve.server.grpc.wire import length_delimited
+from enginewright_runtime.session.request_errors import RequestError
+from enginewright_runtime.session.signature import Signature
+
+_RAW: Final = RAW_OUTPUT_CONTENTS << 3 | 2
+_ID: Final = RESPONSE_ID << 3 | 2
+_CACHED_HEADS: Final = 16  # of responses to requests that differ in identifier and tensors only
+TYPED_ELEMENTS: Final = 4_000_000  # of one output: encoding blocks the event loop
+
+Parts = list[bytes | memoryview]
+
+
+class Encoder:
+    """Encodes the responses of one model."""
+
+    def __init__(self, model: str, version: str, signature: Signature) -> None:
+        self._model = model
+        self._version = version
+        self._datatypes = {name: tensor.datatype for name, tensor in signature.outputs.items()}
+        self._strings = {name for name, kind in self._datatypes.items() if kind.is_string}
+
+    def encode(self, plan: InferencePlan, identifier: bytes, arrays: list[NDArray[Any]]) -> Parts:
+        """Return the serialized response in parts, with `arrays` in the order of `plan.outputs`.
+
+        Raises:
+            RequestError: an output has too many elements for typed contents.
+        """
+        start = length_delimited(_ID, len(identifier)) + identifier if identifier else b""
+        if not plan.raw:
+            return [start + self._typed(plan, arrays)]
+        tensors = [tensor_bytes(array) for array in arrays]
+        before = self._before(plan, arrays, tensors)
+        parts: Parts = [start + before[0]]
+        for head, tensor in zip(before[1:], tensors, strict=True):
+            parts.append(head)
+            parts.append(tensor)
+        return parts
+
+    def _before(
+        self, plan: InferencePlan, arrays: list[NDArray[Any]], tensors: list[bytes | memoryview]
+    ) -> tuple[bytes, ...]:
+        """Return the description of the outputs, and what comes before each one's raw bytes."""
+        shapes = tuple([array.shape for array in arrays])
+        before = plan.answers.get(shapes)
+        if before is None:
+            outputs = [self._describe(*each) for each in zip(plan.outputs, arrays, strict=True)]
+            sizes = [length_delimited(_RAW, len(tensor)) for tensor in tensors]
+            before = (self._dump(outputs), *sizes)
+            if len(plan.answers) < _CACHED_HEADS and self._strings.isdisjoint(plan.outputs):
+                plan.answers[shapes] = before
+        return before
+
+    def _typed(self, plan: InferencePlan, arrays: list[NDArray[Any]]) -> bytes:
+        outputs: list[dict[str, Any]] = []
+        for name, array in zip(plan.outputs, arrays, strict=True):
+            if array.size > TYPED_ELEMENTS:
+                raise RequestError(
+                    400,
+                    f"output {name!r} has {array.size} elements, too many for typed contents;"
+                    " set the parameter 'binary_data_output' to true",
+                )
+            contents = typed_contents.write(self._datatypes[name], array)
+            outputs.append(self._describe(name, array) | {"contents": contents})
+        return self._dump(outputs)
+
+    def _describe(self, name: str, array: NDArray[Any]) -> dict[str, Any]:
+        return {"name": name, "datatype": self._datatypes[name].name, "shape": array.shape}
+
+    def _dump(self, outputs: list[dict[str, Any]]) -> bytes:
+        response = InferResponse(
+            model_name=self._model, model_version=self._version, outputs=outputs
+        )
+        serialized: bytes = response.SerializeToString()
+        return serialized
