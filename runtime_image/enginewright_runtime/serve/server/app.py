@@ -24,6 +24,7 @@ from enginewright_runtime.serve.server.encode import Encoder
 from enginewright_runtime.serve.server.health import HealthProblem
 from enginewright_runtime.serve.server.inference import InferenceService, busy, unexpected
 from enginewright_runtime.serve.server.inference_request import InferenceRequest
+from enginewright_runtime.serve.server.inflight import InFlight
 from enginewright_runtime.serve.server.message import Body, HttpRequest, HttpResponse
 from enginewright_runtime.serve.server.settings import RETRY_AFTER_SECONDS, ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel
@@ -32,7 +33,6 @@ from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Tensor
 
 _RETRY: Final = b"Retry-After: %d\r\n" % RETRY_AFTER_SECONDS
-_JSON_BESIDE_TENSORS: Final = 64 * 1024  # bytes allowed for it in the largest binary request
 
 
 class _Resource(enum.Enum):
@@ -67,12 +67,10 @@ class ServerApp(ApplicationBase):
         super().__init__(settings)
         self.metrics = figures.Metrics(task.model, task.revision)
         self.inference = InferenceService(task, settings, self.metrics, probe_token)
+        self.inflight = InFlight(settings)
         self._started = time.time()
         self._task = task
         self._codec: _Codec | None = None
-        self._body_limit = settings.body_bytes
-        self._inflight_limit = settings.inflight_bytes
-        self._inflight = 0
         self._copies = Copies()
         self._resources = _resources(task)
         self._server_metadata = orjson.dumps(
@@ -81,10 +79,7 @@ class ServerApp(ApplicationBase):
 
     def serve_model(self, model: ServedModel) -> None:
         """Become ready with `model`."""
-        self._body_limit = max(
-            self._body_limit, model.signature.largest_request + _JSON_BESIDE_TENSORS
-        )
-        self._inflight_limit = max(self._inflight_limit, 4 * self._body_limit)
+        self.inflight.admit_largest(model.signature.largest_request)
         self._codec = _Codec(
             Decoder(model.signature),
             Encoder(self._task.model, self._task.revision, model.signature),
@@ -125,27 +120,21 @@ class ServerApp(ApplicationBase):
 
     def account(self, request: HttpRequest, size: int) -> HttpResponse | None:
         """Count `size` bytes of body as in flight, or refuse them."""
-        total = request.accounted + size
-        if total > self._body_limit:
-            return self._refuse_large(
-                request, f"the body exceeds the limit of {self._body_limit} bytes"
-            )
-        if request.json_length is None and total > self.settings.json_bytes:
-            return self._refuse_large(
-                request,
+        try:
+            self.inflight.add(request, size)
+        except RequestError as error:
+            return self.refuse_inference(request, error)
+        if request.json_length is None and request.accounted > self.settings.json_bytes:
+            message = (
                 f"the JSON exceeds {self.settings.json_bytes} bytes;"
-                " send tensors in binary (see the binary tensor data extension)",
+                " send tensors in binary (see the binary tensor data extension)"
             )
-        if self._inflight + size > self._inflight_limit and not request.reserved:
-            return self.refuse_inference(request, busy("too many bytes of requests are in flight"))
-        self._inflight += size
-        request.accounted = total
+            return self.refuse_inference(request, RequestError(413, message))
         return None
 
     def release(self, request: HttpRequest) -> None:
         """Release the request's in-flight bytes and its probe slot."""
-        self._inflight -= request.accounted
-        request.accounted = 0
+        self.inflight.release(request)
         self.inference.release_probe(request)
 
     def serve(self, connection: Connection, request: HttpRequest) -> HttpResponse | None:
@@ -292,9 +281,6 @@ class ServerApp(ApplicationBase):
             if parts[4:5] == ["versions"] and parts[5:6] not in ([revision], ["1"]):
                 return f"model {model!r} has no such version here; it has {revision!r}"
         return f"{path[:200]} does not exist; see /v2/models/{model}"
-
-    def _refuse_large(self, request: HttpRequest, message: str) -> HttpResponse:
-        return self.refuse_inference(request, RequestError(413, message))
 
     def error(self, error: RequestError, headers: bytes = b"") -> HttpResponse:
         """Build the response to a request that fails with `error`."""

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 class InferenceCall:
     """One request, until it is answered."""
 
-    __slots__ = ("abandoned", "copy", "defer", "probe", "reserved")
+    __slots__ = ("abandoned", "accounted", "copy", "defer", "probe", "reserved")
 
     def __init__(self) -> None:
+        self.accounted = 0  # bytes of its body that count as in flight
         self.probe = b""  # the sidecar's token
         self.copy = (
             False  # of a request that another revision has answered; not counted as a client's

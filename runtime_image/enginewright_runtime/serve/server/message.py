@@ -34,7 +34,6 @@ class HttpRequest(InferenceCall):
     """One request: its head, then its body."""
 
     __slots__ = (
-        "accounted",
         "body",
         "chunked",
         "content_encoding",
@@ -64,7 +63,6 @@ class HttpRequest(InferenceCall):
         self.has_host = False
         self.refusal: HttpResponse | None = None  # sent once the body has been discarded
         self.route: object = None  # set by the application
-        self.accounted = 0  # bytes of its body that the application counts as in flight
         self.body: Body | None = None
 
 
