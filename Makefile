@@ -5,6 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin
 CLUSTER := hack/cluster/cluster
 CONTEXT ?=
+OPTIONS ?=
 # one process per test file: some files start their own cluster
 IN_TWO := --numprocesses 2 --dist loadfile
 # one more than the smallest machine's processors: many integration tests wait for other processes
@@ -13,10 +14,10 @@ PYTHON_SOURCES := operator runtime_image tests hack
 # bytecode is cached: thousands of processes import the same modules
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test images unit integration apiserver e2e lint bench format crds docs site dashboards venv clean
+.PHONY: help demo test images unit integration apiserver e2e lint bench bench-serving format crds docs site dashboards venv clean
 
 help: ## Show this list
-	@sed -n 's/^\([a-z0-9]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s $$'\t'
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s $$'\t'
 
 demo: venv ## Show the main job end to end, on the local cluster or on CONTEXT=<kube context>
 	CONTEXT='$(CONTEXT)' hack/demo
@@ -51,12 +52,14 @@ e2e: venv ## Run the tests on a complete cluster with the chart installed, and t
 lint: venv ## Check style, types, imports, shell scripts, the chart and generated files
 	nice hack/lint
 
-bench: venv ## Measure the cost of serving, verification, preparation and preflight, as ratios within one run
-	$(RUN)/python bench/server/bench.py
+bench: bench-serving ## Measure the cost of serving, verification, preparation and preflight, as ratios within one run
 	$(RUN)/python bench/sidecar/bench.py
 	$(RUN)/python bench/sidecar/latency.py
 	$(RUN)/python bench/pipeline/bench.py
 	$(RUN)/python bench/preflight/bench.py
+
+bench-serving: venv ## Measure the cost of serving beside other model servers: 25 min; OPTIONS=--quick, '--soak 10'
+	$(RUN)/python -m bench.serving $(OPTIONS)
 
 format: venv ## Format the Python code
 	$(RUN)/ruff format $(PYTHON_SOURCES)

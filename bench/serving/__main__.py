@@ -1,0 +1,134 @@
+"""What serving costs: our server, bare `session.run` and other model servers, in one run.
+
+Only ratios within one run matter; absolute values depend on the machine. The server has one core,
+the load generator (h2load) another, ONNX Runtime one thread. Every answer is checked. Servers take
+turns, so that other load on the machine affects all of them, and the quickest of several rounds counts.
+"""
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from bench.serving import cases, cores, environments, isolation, load, report, soak
+from bench.serving.plot import svg
+from bench.serving.results import Results
+from bench.serving.run import Plan, measure, program
+from bench.serving.servers import OURS, QUICK, REPOSITORY, SERVERS, Server
+
+_RESULTS: Final = REPOSITORY / "bench/results/serving.json"
+_PLOT: Final = REPOSITORY / "docs/serving.svg"
+_QUICK_RESULTS: Final = REPOSITORY / "build/bench/serving.json"
+_ALL_SERVERS: Final = ("tiny", "image")  # elsewhere transports hardly matter: fewer peers
+_MODELS: Final = (*_ALL_SERVERS, "real", "batching")
+_LIMIT_SECONDS: Final = 22 * 60
+
+
+def main() -> int:
+    """Install, enter the namespaces, measure, report."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="tiny model, few peers: 3 minutes")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of each measurement")
+    parser.add_argument("--servers", nargs="+", metavar="NAME", help="only these")
+    parser.add_argument("--models", nargs="+", choices=_MODELS, help="only these")
+    parser.add_argument("--soak", type=float, metavar="MINUTES", help="only our server, saturated")
+    options = parser.parse_args()
+    load.require_h2load()
+    absent = {} if options.soak else _install(_wanted(options))
+    inside = isolation.run_inside(sys.argv[1:])
+    if inside is not None:
+        return inside
+    with tempfile.TemporaryDirectory() as work:
+        folder = Path(work)
+        if options.soak:
+            program(cases.__name__, str(folder / "tiny"), "tiny")
+            (ours,) = (server for server in SERVERS if server.name == OURS)
+            return soak.soak(ours, folder, options.soak)
+        return _compare(options, absent, folder)
+
+
+def _compare(options: argparse.Namespace, absent: dict[str, str], folder: Path) -> int:
+    wanted = [server for server in _wanted(options) if server.name not in absent]
+    models = options.models or (("tiny",) if options.quick else _MODELS)
+    for name in models:
+        program(cases.__name__, str(folder / name), name)
+    results = Results(_about(options), absent=dict(absent))
+    plan = Plan(
+        servers={
+            name: [each for each in wanted if name in _ALL_SERVERS or each.name in QUICK]
+            for name in models
+        },
+        rounds=1 if options.quick else options.rounds,
+        seconds=options.seconds,
+        limit_seconds=_LIMIT_SECONDS,
+    )
+    measure(plan, results, folder)
+    print(report.text(results))
+    whole = not (options.quick or options.models or options.servers)
+    target = _RESULTS if whole else _QUICK_RESULTS
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(asdict(results), indent=1, ensure_ascii=False) + "\n")
+    print(f"\nwritten: {target.relative_to(REPOSITORY)}", file=sys.stderr)
+    if whole:
+        _PLOT.write_text(svg(results))
+    return 0
+
+
+def _wanted(options: argparse.Namespace) -> list[Server]:
+    names = options.servers or (QUICK if options.quick else [each.name for each in SERVERS])
+    if unknown := set(names) - {each.name for each in SERVERS}:
+        raise SystemExit(f"no such servers: {sorted(unknown)}")
+    return [each for each in SERVERS if each.name in names]
+
+
+def _install(servers: list[Server]) -> dict[str, str]:
+    """Create the environments of peers; return why some are absent."""
+    absent = {}
+    for server in servers:
+        if server.environment is None:
+            continue
+        try:
+            environments.install(server.environment)
+        except environments.AbsentError as error:
+            absent[server.name] = str(error)
+            print(f"ABSENT {server.name}: {error}", file=sys.stderr)
+    return absent
+
+
+def _about(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what the figures depend on, without names of machines or paths."""
+    versions = {"Python": platform.python_version(), "h2load": _h2load_version()}
+    for peer, package in environments.PACKAGES.items():
+        versions[package] = environments.locked_version(peer, package)
+    versions["onnxruntime"] = environments.locked_version("kserve", "onnxruntime")
+    return {
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "cpu": _cpu_model(),
+        "cores": len(cores.used()),
+        "network": isolation.network(),
+        "window_seconds": options.seconds,
+        "versions": versions,
+    }
+
+
+def _cpu_model() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in reversed(lines) if ":" in line)
+    names = {key.strip(): value.strip() for key, value in fields.items()}
+    return f"{names.get('model name', '?')}, family {names.get('cpu family', '?')}, model {names.get('model', '?')}"
+
+
+def _h2load_version() -> str:
+    shown = subprocess.run(["h2load", "--version"], capture_output=True, text=True, check=True)
+    return shown.stdout.strip().rpartition("/")[2]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""Each peer has an environment of its own, from a lock file with hashes, made when first needed.
+
+They are no part of `make venv` or the tests: only the benchmark compares with other servers.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+PEERS: Final = Path(__file__).with_name("peers")
+_HOME: Final = Path(__file__).resolve().parents[2] / "build/bench/peers"
+_LIMIT_SECONDS: Final = 900
+PACKAGES: Final = {  # by environment
+    "triton": "nvidia-pytriton",
+    "kserve": "kserve",
+    "mlserver": "mlserver",
+    "bentoml": "bentoml",
+    "litserve": "litserve",
+}
+
+
+class AbsentError(Exception):
+    """A peer cannot be installed on this machine."""
+
+
+def python_of(peer: str) -> Path:
+    """Return the interpreter of a peer's environment."""
+    return _HOME / peer / "bin/python"
+
+
+def site_packages_of(peer: str) -> Path:
+    """Return the folder of a peer's packages."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return _HOME / peer / "lib" / version / "site-packages"
+
+
+def locked_version(peer: str, package: str) -> str:
+    """Return the version of a package in a peer's lock file."""
+    lines = (PEERS / f"{peer}.txt").read_text().splitlines()
+    return next(
+        line.partition("==")[2].split()[0] for line in lines if line.startswith(f"{package}==")
+    )
+
+
+def install(peer: str) -> None:
+    """Create a peer's environment unless it is up to date.
+
+    Raises:
+        AbsentError: It cannot be created; with the end of pip's output.
+    """
+    folder, lock = _HOME / peer, PEERS / f"{peer}.txt"
+    installed = folder / ".locked"
+    if installed.exists() and installed.read_bytes() == lock.read_bytes():
+        return
+    print(f"… installing {peer}", file=sys.stderr)
+    shutil.rmtree(folder, ignore_errors=True)
+    _run(sys.executable, "-m", "venv", str(folder))
+    pip = (str(python_of(peer)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    _run(*pip, "--require-hashes", "--no-deps", "--only-binary=:all:", "-r", str(lock))
+    if peer == "triton":
+        _install_stub(site_packages_of(peer) / "pytriton/tritonserver")
+    shutil.copyfile(lock, installed)
+
+
+def _install_stub(server: Path) -> None:
+    """Install the Python backend's interpreter for this Python, as pytriton does when it starts."""
+    name = "triton_python_backend_stub"
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    source = server / "python_backend_stubs" / version / name
+    if not source.exists():
+        raise AbsentError(f"the wheel has no {name} for Python {version}")
+    shutil.copy(source, server / "backends/python" / name)
+
+
+def _run(*command: str) -> None:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=_LIMIT_SECONDS
+        )
+    except subprocess.TimeoutExpired as error:
+        raise AbsentError(f"installing took more than {_LIMIT_SECONDS} s") from error
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise AbsentError(lines[-1])

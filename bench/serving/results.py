@@ -1,0 +1,80 @@
+"""What one run found: the document bench/results/serving.json."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.serving.load import Figures
+
+
+@dataclass
+class Row:
+    """One server with one model over one transport."""
+
+    model: str
+    server: str
+    transport: str
+    figures: dict[int, Figures] = field(default_factory=dict)  # by connections: the quickest round
+    memory_mb: float = 0.0  # the largest, after load
+    failures: list[str] = field(default_factory=list)
+
+    def add(self, connections: int, found: Figures) -> None:
+        """Keep the quicker of two rounds: other load on the machine only ever slows them down."""
+        known = self.figures.get(connections)
+        if known is None or found.per_second > known.per_second:
+            self.figures[connections] = found
+
+
+@dataclass
+class Bare:
+    """`session.run` without a server: CPU time in µs, the smallest of all rounds."""
+
+    title: str
+    model_mb: float
+    one_us: float
+    batch_us: float  # of a whole batch
+    batch: int
+
+
+@dataclass
+class Results:
+    """All figures of a run."""
+
+    about: dict[str, Any]  # date, machine, versions, settings
+    bare: dict[str, Bare] = field(default_factory=dict)  # by model
+    rows: list[Row] = field(default_factory=list)
+    absent: dict[str, str] = field(default_factory=dict)  # server, or server and transport: why
+
+    def row(self, model: str, server: str, transport: str) -> Row:
+        """Return a row, new if there is none."""
+        for each in self.rows:
+            if (each.model, each.server, each.transport) == (model, server, transport):
+                return each
+        self.rows.append(Row(model, server, transport))
+        return self.rows[-1]
+
+    def find(self, model: str, server: str, transport: str, connections: int) -> Figures | None:
+        """Return one measurement, None if there is none."""
+        for each in self.rows:
+            if (each.model, each.server, each.transport) == (model, server, transport):
+                return each.figures.get(connections)
+        return None
+
+    def of_model(self, model: str) -> Iterable[Row]:
+        """Return the rows of a model."""
+        return (row for row in self.rows if row.model == model)
+
+
+def read(document: Mapping[str, Any]) -> Results:
+    """Read the document that `dataclasses.asdict` made."""
+
+    def row(data: Mapping[str, Any]) -> Row:
+        figures = {int(key): Figures(**value) for key, value in data["figures"].items()}
+        return Row(**{**data, "figures": figures})
+
+    return Results(
+        about=document["about"],
+        bare={name: Bare(**data) for name, data in document["bare"].items()},
+        rows=[row(data) for data in document["rows"]],
+        absent=document["absent"],
+    )

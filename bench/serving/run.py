@@ -1,0 +1,138 @@
+"""One run: every server with every model, several rounds, in which the servers alternate."""
+
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.serving import bare, cases, load, processes
+from bench.serving.cases import Case
+from bench.serving.cores import SERVER, pinned
+from bench.serving.exchange import WrongAnswerError, check, request
+from bench.serving.load import LoadError
+from bench.serving.results import Bare, Results
+from bench.serving.servers import NotStartedError, Server, running
+
+CONNECTIONS: Final = (1, 8, 32)
+_TURNS: Final = 2.5  # that every connection has within a window
+_LONGEST_SECONDS: Final = 10.0
+_LISTEN_SECONDS: Final = 3.0  # that a server's second port may open after it is ready
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run measures."""
+
+    servers: dict[str, Sequence[Server]]  # by model
+    rounds: int
+    seconds: float  # each measurement
+    limit_seconds: float  # no round begins that would probably end later
+
+
+def program(module: str, *arguments: str) -> str:
+    """Run one of our modules as a process; return what it prints."""
+    command = [sys.executable, "-m", module, *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def measure(plan: Plan, results: Results, folder: Path) -> None:
+    """Fill `results`; `folder`: where the models are."""
+    began = time.monotonic()
+    for turn in range(plan.rounds):
+        started = time.monotonic()
+        for name, servers in plan.servers.items():
+            case = cases.read(folder / name)
+            _measure_bare(case, results)
+            for server in servers:
+                _say(f"round {turn + 1} of {plan.rounds}, {name}: {server.name}")
+                _measure_server(server, case, plan.seconds, results)
+        results.about["rounds"] = turn + 1
+        now = time.monotonic()
+        if now - began + (now - started) > plan.limit_seconds:
+            break
+    results.about["seconds"] = round(time.monotonic() - began)
+
+
+def _say(text: str) -> None:
+    print(f"… {text}", file=sys.stderr, flush=True)
+
+
+def _measure_bare(case: Case, results: Results) -> None:
+    with pinned(SERVER):
+        found: dict[str, float] = json.loads(program(bare.__name__, str(case.folder)))
+    known = results.bare.get(case.name)
+    size = case.model.stat().st_size / 1e6
+    if known is None:
+        results.bare[case.name] = Bare(case.title, size, **found, batch=cases.BATCH)
+    else:
+        known.one_us = min(known.one_us, found["one_us"])
+        known.batch_us = min(known.batch_us, found["batch_us"])
+
+
+def _measure_server(server: Server, case: Case, seconds: float, results: Results) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            with running(server, case, Path(folder)) as process:
+                for transport in _listening(server, results):
+                    _measure_transport(server, transport, case, process, seconds, results)
+        except NotStartedError as error:
+            results.absent[f"{server.name}, {case.name}"] = str(error)
+
+
+def _listening(server: Server, results: Results) -> Iterable[str]:
+    """Return the transports whose port answers."""
+    for transport in server.transports:
+        if listens(server.port(transport)):
+            yield transport
+        else:
+            results.absent[f"{server.name}, {transport}"] = (
+                f"port {server.port(transport)} does not answer"
+            )
+
+
+def listens(port: int) -> bool:
+    """Return whether a port answers, at the latest after a moment."""
+    deadline = time.monotonic() + _LISTEN_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return True
+    return False
+
+
+def _measure_transport(
+    server: Server,
+    transport: str,
+    case: Case,
+    process: int,
+    seconds: float,
+    results: Results,
+) -> None:
+    row = results.row(case.name, server.name, transport)
+    port = server.port(transport)
+    asked = request(transport, case, server.path)
+    try:
+        check(asked, case, port)  # the first is slower
+        began = time.monotonic()
+        size = check(asked, case, port)
+        slow = (time.monotonic() - began) * _TURNS
+        for connections in CONNECTIONS:
+            window = min(max(seconds, slow * connections), _LONGEST_SECONDS)
+            found = load.measure(
+                asked, port, process, size, connections=connections, seconds=window
+            )
+            row.add(connections, found)
+        check(asked, case, port)  # an overloaded server that now answers wrongly proves nothing
+    except (WrongAnswerError, LoadError, OSError) as error:
+        row.failures.append(str(error))
+        _say(f"{case.name}, {server.name}, {transport} FAILED: {error}")
+    row.memory_mb = max(row.memory_mb, processes.memory_mb(process))

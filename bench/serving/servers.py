@@ -1,0 +1,201 @@
+"""The servers that are compared: how each is started and asked."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.serving.cases import Case
+from bench.serving.cores import SERVER, pinned
+from bench.serving.environments import PEERS, python_of, site_packages_of
+from bench.serving.exchange import BINARY, GRPC, JSON, MODEL, OWN_JSON
+from bench.serving.processes import tree
+
+REPOSITORY: Final = Path(__file__).resolve().parents[2]
+OURS: Final = "Enginewright"
+TRITON: Final = "Triton"
+TRITON_BATCHING: Final = "Triton, dynamic batching"
+HTTP_PORT: Final = 18080
+OUR_GRPC_PORT: Final = 8001
+PEER_GRPC_PORT: Final = 18001
+_START_SECONDS: Final = 90.0
+_MAX_BATCH: Final = 64
+_TRITON_TYPES: Final = {"FP32": "TYPE_FP32", "INT32": "TYPE_INT32"}
+
+
+class NotStartedError(Exception):
+    """A server ended or never became ready."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server and its transports; `environment`: of its packages, None for this repository's."""
+
+    name: str
+    transports: tuple[str, ...]
+    environment: str | None = None
+    path: str = f"/v2/models/{MODEL}/infer"
+    ready: str = "/v2/health/ready"
+
+    @property
+    def is_python_peer(self) -> bool:
+        """Whether its own process is Python, unlike ours that competes with it."""
+        return self.environment not in {None, "triton"}
+
+    def port(self, transport: str) -> int:
+        """Return the port of a transport."""
+        if transport != GRPC:
+            return HTTP_PORT
+        return OUR_GRPC_PORT if self.environment is None else PEER_GRPC_PORT
+
+
+SERVERS: Final = (
+    Server(OURS, (BINARY, GRPC)),
+    Server(TRITON, (BINARY, GRPC), "triton"),
+    Server(TRITON_BATCHING, (BINARY, GRPC), "triton"),
+    Server("KServe", (BINARY, GRPC), "kserve"),
+    Server("MLServer", (JSON, GRPC), "mlserver"),
+    Server("BentoML", (OWN_JSON,), "bentoml", "/infer", "/readyz"),
+    Server("LitServe", (OWN_JSON,), "litserve", "/predict", "/health"),
+)
+QUICK: Final = (OURS, TRITON, TRITON_BATCHING, "KServe")
+
+
+@contextmanager
+def running(server: Server, case: Case, folder: Path) -> Iterator[int]:
+    """Run a server with a model; yield its process id.
+
+    Args:
+        server: one of `SERVERS`.
+        case: the model.
+        folder: empty, for its files.
+
+    Raises:
+        NotStartedError: It does not become ready; with the end of its log.
+    """
+    log = folder / "server.log"
+    with pinned(SERVER), log.open("wb") as output:
+        process = subprocess.Popen(
+            _command(server, case, folder),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env=os.environ | _environment(server, case),
+            cwd=REPOSITORY if server.environment is None else PEERS,
+            start_new_session=True,
+        )
+    try:
+        _wait_until_ready(server, process, log)
+        yield process.pid
+    finally:
+        _end(process)
+
+
+def _wait_until_ready(server: Server, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{HTTP_PORT}{server.ready}", timeout=2).close()
+        except OSError:
+            ended = process.poll() is not None
+            if ended or time.monotonic() > deadline:
+                tail = " ".join(log.read_text(errors="replace").split()[-60:])
+                why = f"ended with {process.poll()}" if ended else "is not ready"
+                raise NotStartedError(f"{server.name} {why}: {tail}") from None
+            time.sleep(0.1)
+        else:
+            return
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a server with everything that it has started."""
+    for each in reversed(tree(process.pid)):
+        try:
+            os.kill(each, 9)
+        except ProcessLookupError:
+            continue
+    process.wait()
+
+
+def _environment(server: Server, case: Case) -> Mapping[str, str]:
+    values = {
+        "BENCH_MODEL": str(case.model),
+        "BENCH_HTTP_PORT": str(HTTP_PORT),
+        "BENCH_GRPC_PORT": str(PEER_GRPC_PORT),
+        "ORT_DISABLE_TELEMETRY": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    if server.environment == "bentoml":
+        values["BENTOML_DO_NOT_TRACK"] = "True"
+    if server.environment == "triton":
+        packages = site_packages_of("triton")
+        values["BENCH_SITE_PACKAGES"] = str(packages)
+        values["BENCH_PEERS"] = str(PEERS)
+        values["LD_LIBRARY_PATH"] = str(sysconfig.get_config_var("LIBDIR"))  # of libpython
+    return values
+
+
+def _command(server: Server, case: Case, folder: Path) -> list[str]:
+    if server.environment is None:
+        arguments = {
+            "task": case.task,
+            "root": str(case.root),
+            "port": HTTP_PORT,
+            "settings": {},
+            "before": "",
+        }
+        return [sys.executable, "-m", "tests.support.pod_process", "serve", json.dumps(arguments)]
+    if server.environment == "triton":
+        return _triton(case, folder, batching=server.name == TRITON_BATCHING)
+    python = python_of(server.environment)
+    if server.environment == "bentoml":
+        port = ["--host", "127.0.0.1", "--port", str(HTTP_PORT)]
+        return [str(python.parent / "bentoml"), "serve", "bentoml_server:Onnx", *port]
+    return [str(python), str(PEERS / f"{server.environment}_server.py")]
+
+
+def _triton(case: Case, folder: Path, *, batching: bool) -> list[str]:
+    """Write a model repository; return the server's command."""
+    repository = folder / "repository"
+    version = repository / MODEL / "1"
+    version.mkdir(parents=True)
+    (version / "model.py").write_text((PEERS / "triton_model.py").read_text())
+    (repository / MODEL / "config.pbtxt").write_text(_triton_config(case, batching=batching))
+    home = site_packages_of("triton") / "pytriton/tritonserver"
+    return [
+        str(home / "bin/tritonserver"),
+        f"--model-repository={repository}",
+        f"--backend-directory={home / 'backends'}",
+        *("--http-address=127.0.0.1", f"--http-port={HTTP_PORT}"),
+        *("--grpc-address=127.0.0.1", f"--grpc-port={PEER_GRPC_PORT}"),
+        *("--allow-metrics=false", "--log-info=false"),
+    ]
+
+
+def _triton_config(case: Case, *, batching: bool) -> str:
+    """Return the model's configuration; its sizes are without the batch where it may batch."""
+
+    def sizes(shape: tuple[int, ...]) -> str:
+        each = shape[1:] if batching else (-1, *shape[1:])
+        return ", ".join(map(str, each))
+
+    kind = _TRITON_TYPES[case.datatype]
+    lines = [
+        f'name: "{MODEL}"',
+        'backend: "python"',
+        f"max_batch_size: {_MAX_BATCH if batching else 0}",
+        f'input [{{ name: "{case.input}" data_type: {kind} dims: [{sizes(case.x.shape)}] }}]',
+        f'output [{{ name: "{case.output}" data_type: TYPE_FP32 dims: [{sizes(case.y.shape)}] }}]',
+        "instance_group [{ kind: KIND_CPU count: 1 }]",
+    ]
+    if batching:
+        lines.append("dynamic_batching { }")
+    return "\n".join(lines)

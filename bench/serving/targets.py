@@ -1,0 +1,150 @@
+"""What serving may cost, as ratios within one run, and whether it does."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from bench.serving.exchange import BINARY, GRPC, JSON, OWN_JSON
+from bench.serving.load import Figures
+from bench.serving.results import Results
+from bench.serving.servers import OURS, SERVERS, TRITON, TRITON_BATCHING
+
+MANY: Final = 32  # connections
+Outcome = Literal["pass", "miss", "not measured"]
+_OVER_HTTP: Final = (BINARY, JSON, OWN_JSON)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A bound on a ratio or an amount; `value` returns None where something was not measured."""
+
+    model: str
+    what: str
+    bound: float
+    at_least: bool
+    value: Callable[[Results], float | None]
+    unit: str = "x"
+    why: str = ""  # what a miss means
+
+    @property
+    def wanted(self) -> str:
+        """The bound as text."""
+        return f"{'≥' if self.at_least else '≤'} {self.bound:g} {self.unit}"
+
+    def outcome(self, results: Results) -> tuple[float | None, Outcome]:
+        """Return the value and whether it keeps the bound."""
+        value = self.value(results)
+        if value is None:
+            return None, "not measured"
+        kept = value >= self.bound if self.at_least else value <= self.bound
+        return value, "pass" if kept else "miss"
+
+
+def _ratio(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else part / whole
+
+
+def _rate(found: Figures | None) -> float | None:
+    return None if found is None else found.per_second
+
+
+def _most(rates: Iterable[float | None]) -> float | None:
+    return max((rate for rate in rates if rate is not None), default=None)
+
+
+def _rate_over(model: str, transport: str, *others: str) -> Callable[[Results], float | None]:
+    """Compare our rate at 32 connections with the quickest of others over the same transport."""
+
+    def value(results: Results) -> float | None:
+        known = (_rate(results.find(model, other, transport, MANY)) for other in others)
+        return _ratio(_rate(results.find(model, OURS, transport, MANY)), _most(known))
+
+    return value
+
+
+def _rate_over_python(results: Results) -> float | None:
+    known = (
+        _rate(results.find("tiny", server.name, transport, MANY))
+        for server in SERVERS
+        if server.is_python_peer
+        for transport in _OVER_HTTP
+    )
+    return _ratio(_rate(results.find("tiny", OURS, BINARY, MANY)), _most(known))
+
+
+def _cpu_over_bare(model: str) -> Callable[[Results], float | None]:
+    def value(results: Results) -> float | None:
+        found, bare = results.find(model, OURS, BINARY, MANY), results.bare.get(model)
+        return None if found is None or bare is None else found.cpu_us / bare.one_us
+
+    return value
+
+
+def _median_over_triton(results: Results) -> float | None:
+    ours, other = (results.find("tiny", name, BINARY, 1) for name in (OURS, TRITON))
+    return None if ours is None or other is None else ours.p50_us / other.p50_us
+
+
+def _tail(results: Results) -> float | None:
+    found = results.find("real", OURS, BINARY, MANY)
+    return None if found is None else found.p99_us / found.p50_us
+
+
+def _batching(results: Results) -> float | None:
+    """Compare with the rate at which one core can run single requests, without any server."""
+    found, bare = results.find("batching", OURS, BINARY, MANY), results.bare.get("batching")
+    return None if found is None or bare is None else found.per_second * bare.one_us / 1e6
+
+
+def _memory(results: Results) -> float | None:
+    bare = results.bare.get("tiny")
+    for row in results.of_model("tiny"):
+        if row.server == OURS and row.memory_mb and bare is not None:
+            return row.memory_mb - bare.model_mb
+    return None
+
+
+TARGETS: Final = (
+    Target("tiny", "requests/s at 32, over Triton", 3, True, _rate_over("tiny", BINARY, TRITON)),
+    Target(
+        "tiny",
+        "requests/s at 32, over Triton with dynamic batching",
+        2,
+        True,
+        _rate_over("tiny", BINARY, TRITON_BATCHING),
+    ),
+    Target("tiny", "requests/s at 32, over the quickest Python server", 8, True, _rate_over_python),
+    Target("tiny", "CPU per request at 32, over `session.run`", 9, False, _cpu_over_bare("tiny")),
+    Target("tiny", "p50 at 1, over Triton", 0.7, False, _median_over_triton),
+    Target(
+        "tiny", "gRPC requests/s at 32, over Triton", 1.3, True, _rate_over("tiny", GRPC, TRITON)
+    ),
+    Target(
+        "tiny",
+        "gRPC requests/s at 32, over Triton with dynamic batching",
+        1,
+        True,
+        _rate_over("tiny", GRPC, TRITON_BATCHING),
+    ),
+    Target(
+        "image",
+        "requests/s at 32, over Triton, batching or not",
+        2,
+        True,
+        _rate_over("image", BINARY, TRITON, TRITON_BATCHING),
+    ),
+    Target("image", "CPU per request at 32, over `session.run`", 9, False, _cpu_over_bare("image")),
+    Target(
+        "real", "CPU per request at 32, over `session.run`", 1.05, False, _cpu_over_bare("real")
+    ),
+    Target("real", "p99 at 32, over its p50", 1.5, False, _tail),
+    Target(
+        "batching",
+        "requests/s at 32, over single `session.run`s",
+        2,
+        True,
+        _batching,
+        why="below 1, requests run one by one",
+    ),
+    Target("tiny", "memory, model excluded", 110, False, _memory, "MB"),
+)

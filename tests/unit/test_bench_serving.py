@@ -1,0 +1,150 @@
+"""The benchmark of serving counts only right answers, and judges targets by what was measured."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from bench.serving import results
+from bench.serving.exchange import BINARY, GRPC
+from bench.serving.load import Figures, LoadError, Moment, figures, inspect
+from bench.serving.plot import svg
+from bench.serving.report import outcomes, problems
+from bench.serving.results import Bare, Results
+from bench.serving.servers import OURS, TRITON
+from bench.serving.soak import growth
+from bench.serving.targets import TARGETS
+
+SUMMARY = """
+requests: {total} total, {total} started, {done} done, {done} succeeded, {failed} failed, 0 errored, 0 timeout
+status codes: {done} 2xx, 0 3xx, 0 4xx, 0 5xx
+traffic: 1.0MB (1000000) total, 4KB (4096) headers (space savings 0.00%), 1KB ({data}) data
+"""
+
+
+def log(*rows: tuple[int, int, int]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    return np.array(rows, np.int64).reshape(-1, 3)
+
+
+def test_complete_answers_count() -> None:
+    inspect(SUMMARY.format(total=2, done=2, failed=0, data=200), log((0, 200, 5), (5, 200, 5)), 100)
+
+
+@pytest.mark.parametrize(
+    ("output", "lines", "why"),
+    [
+        (SUMMARY.format(total=1, done=1, failed=0, data=100), log((0, 503, 5)), "503"),
+        (SUMMARY.format(total=1, done=1, failed=0, data=0), log((0, 200, 5)), "0 bytes"),
+        (SUMMARY.format(total=2, done=1, failed=1, data=100), log((0, 200, 5)), "1 of 2"),
+        (SUMMARY.format(total=1, done=0, failed=0, data=0), log(), "no answers"),
+        ("could not connect", log(), "could not connect"),
+    ],
+    ids=["status", "short", "failed", "none", "unreachable"],
+)
+def test_other_answers_fail_the_measurement(
+    output: str, lines: np.ndarray[tuple[int, ...], np.dtype[np.int64]], why: str
+) -> None:
+    with pytest.raises(LoadError, match=why):
+        inspect(output, lines, 100)
+
+
+def moment(time: float, server: float) -> Moment:
+    return Moment(time=time, server=server, generator=0.0, busy=server)
+
+
+def test_only_requests_that_end_within_the_window_count() -> None:
+    warm = (9_000_000, 200, 999_999)
+    inside = [(9_999_990, 200, 10), (10_000_000, 200, 30), (10_000_000, 200, 20)]
+    late = (11_999_999, 200, 1)
+    found = figures(log(warm, *inside, late), moment(10, 1.0), moment(12, 1.6))
+    assert (found.requests, found.per_second, found.p50_us) == (3, 1.5, 20)
+    assert found.cpu_us == pytest.approx(0.2e6)
+    assert found.others == 0
+
+
+def test_other_programs_on_the_cores_are_seen() -> None:
+    after = dataclasses.replace(moment(12, 1.0), busy=3.0)
+    found = figures(log((11_000_000, 200, 1)), moment(10, 0.0), after)
+    assert found.others > 0
+    run = measured()
+    run.row("tiny", OURS, BINARY).figures[8] = found
+    assert problems(run)[0].startswith("DISTURBED")
+
+
+def at(rate: float, *, cpu: float = 10.0) -> Figures:
+    return Figures(requests=1, per_second=rate, p50_us=100.0, p99_us=200.0, cpu_us=cpu, others=0.0)
+
+
+def measured() -> Results:
+    run = Results(about={})
+    run.bare["tiny"] = Bare(title="t", model_mb=1.0, one_us=5.0, batch_us=8.0, batch=8)
+    for server, rate in ((OURS, 400.0), (TRITON, 100.0)):
+        row = run.row("tiny", server, BINARY)
+        row.add(32, at(rate))
+        row.memory_mb = 50.0
+    return run
+
+
+def judged(run: Results) -> dict[tuple[str, str], tuple[float | None, str]]:
+    return {(each.model, each.what): each.outcome(run) for each in TARGETS}
+
+
+def test_targets_compare_within_the_run() -> None:
+    found = judged(measured())
+    assert found["tiny", "requests/s at 32, over Triton"] == (4.0, "pass")
+    assert found["tiny", "CPU per request at 32, over `session.run`"] == (2.0, "pass")
+    assert found["tiny", "memory, model excluded"] == (49.0, "pass")
+
+
+def test_a_bound_is_missed_on_its_other_side() -> None:
+    run = measured()
+    run.row("tiny", OURS, BINARY).figures[32] = at(200.0, cpu=46.0)
+    found = judged(run)
+    assert found["tiny", "requests/s at 32, over Triton"] == (2.0, "miss")
+    assert found["tiny", "CPU per request at 32, over `session.run`"] == (9.2, "miss")
+
+
+def test_what_was_not_measured_neither_passes_nor_misses() -> None:
+    found = judged(measured())
+    assert found["tiny", "gRPC requests/s at 32, over Triton"] == (None, "not measured")
+    run = measured()
+    run.row("tiny", OURS, GRPC).add(32, at(150.0))
+    assert judged(run)["tiny", "gRPC requests/s at 32, over Triton"][1] == "not measured"
+    run.row("tiny", TRITON, GRPC).add(32, at(100.0))
+    assert judged(run)["tiny", "gRPC requests/s at 32, over Triton"] == (1.5, "pass")
+
+
+def test_a_server_that_runs_requests_one_by_one_is_called_so() -> None:
+    run = measured()
+    run.bare["batching"] = Bare(title="t", model_mb=6.0, one_us=1000.0, batch_us=2000.0, batch=8)
+    run.row("batching", OURS, BINARY).add(32, at(900.0))
+    assert "miss: below 1, requests run one by one" in outcomes(run)
+
+
+def test_the_quicker_round_counts() -> None:
+    row = measured().row("tiny", OURS, BINARY)
+    row.add(8, at(10.0))
+    row.add(8, at(30.0))
+    row.add(8, at(20.0))
+    assert row.figures[8].per_second == 30.0
+
+
+def test_results_survive_their_document() -> None:
+    run = measured()
+    run.absent["KServe"] = "no wheel"
+    run.row("tiny", TRITON, BINARY).failures.append("503")
+    assert results.read(json.loads(json.dumps(dataclasses.asdict(run)))) == run
+    assert problems(run) == ["ABSENT KServe: no wheel", "FAILED tiny, Triton, HTTP binary: 503"]
+
+
+def test_the_longest_bar_is_the_quickest_server() -> None:
+    bars = [line for line in svg(measured()).splitlines() if line.startswith("<rect")]
+    assert ['class="ours"' in bar for bar in bars] == [True, False]
+    widths = [float(bar.partition('width="')[2].partition('"')[0]) for bar in bars]
+    assert widths[0] == pytest.approx(4 * widths[1], rel=1e-3)
+
+
+def test_memory_grows_from_half_to_half() -> None:
+    assert growth([80.0, 90.0, 90.0, 91.5]) == 1.5
+    assert growth([90.0]) == 0.0
