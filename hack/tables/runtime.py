@@ -16,6 +16,8 @@ from enginewright_runtime.graph.scoped.shape_nodes import ARITHMETIC
 from enginewright_runtime.proof.parity.tolerances import DEFAULTS as TOLERANCES
 from enginewright_runtime.proof.parity.tolerances import ROUNDING, Tolerance
 from enginewright_runtime.serve.server.encode import JSON_ELEMENTS
+from enginewright_runtime.serve.server.json_cost import NAMES, VALUES
+from enginewright_runtime.serve.server.request_checks import STRINGS
 from enginewright_runtime.serve.server.settings import MIB, ServerSettings
 from enginewright_runtime.serve.sidecar.settings import INTERVALS
 
@@ -98,7 +100,11 @@ def server_limits() -> str:
             "body",
             f"{mebibytes(limits.body_bytes)}, or the largest request that the shape profiles admit, if that is more",
         ),
-        ("JSON in a request", mebibytes(limits.json_bytes)),
+        (
+            "JSON in a request",
+            f"{mebibytes(limits.json_bytes)}, {VALUES:,} values and {NAMES:,} names",
+        ),
+        ("strings in a request, in all its BYTES tensors", f"{STRINGS:,}"),
         ("elements of an output in JSON", f"{JSON_ELEMENTS:,}; more only in binary"),
         (
             "bodies read and not yet answered, in all",

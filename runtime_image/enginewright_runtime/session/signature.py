@@ -18,6 +18,7 @@ from enginewright_runtime.session.request_errors import OutOfProfileError, Reque
 _LARGEST: Final = 2**31 - 1  # of a dimension without a profile
 _LARGEST_RANK: Final = 32
 _LARGEST_BYTES: Final = 2**62
+_LONGEST_SHOWN: Final = 100  # characters
 
 Bounds: TypeAlias = tuple[tuple[int, int], ...]  # least and largest size of every dimension
 
@@ -106,7 +107,9 @@ class Tensor:
         for index, size in enumerate(shape):
             low, high = bounds[index]
             if type(size) is not int or size < 0:
-                return self._wrong(shape, f"must hold sizes, and dimension {index} is {size!r}")
+                return self._wrong(
+                    shape, f"must hold sizes, and dimension {index} is {shown(size)}"
+                )
             if declared[index] >= 0 and size != declared[index]:
                 return self._wrong(shape, f"has {size} in dimension {index}")
             if declared[index] < 0 and self.profiled and not low <= size <= high:
@@ -258,15 +261,24 @@ def _shape(arg: NodeArg) -> tuple[int, ...]:
 
 
 def _show(shape: Sequence[object]) -> str:
-    shown = ",".join(repr(size)[:20] for size in shape[:8])
-    return f"[{shown},…]" if len(shape) > 8 else f"[{shown}]"
+    sizes = ",".join(shown(size)[:20] for size in shape[:8])
+    return f"[{sizes},…]" if len(shape) > 8 else f"[{sizes}]"
 
 
 def _ranges(bounds: Bounds) -> str:
-    shown = [str(low) if low == high else f"{low} to {high}" for low, high in bounds]
-    return f"[{','.join(shown)}]"
+    ranges = [str(low) if low == high else f"{low} to {high}" for low, high in bounds]
+    return f"[{','.join(ranges)}]"
 
 
 def quoted_names(names: Iterable[str]) -> str:
     """Return names for messages."""
     return ", ".join(repr(name) for name in names)
+
+
+def shown(value: object) -> str:
+    """Return a value of a request for messages: the start of a long one, the type of a container."""
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    if isinstance(value, str) and len(value) > _LONGEST_SHOWN:
+        return f"{value[:_LONGEST_SHOWN]!r}…"
+    return repr(value)

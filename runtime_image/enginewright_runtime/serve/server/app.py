@@ -124,7 +124,10 @@ class ServerApp(ApplicationBase):
             self.inflight.add(request, size)
         except RequestError as error:
             return self.refuse_inference(request, error)
-        if request.json_length is None and request.accounted > self.settings.json_bytes:
+        json_length = request.json_length
+        if json_length is None:
+            json_length = request.accounted
+        if json_length > self.settings.json_bytes:
             message = (
                 f"the JSON exceeds {self.settings.json_bytes} bytes;"
                 " send tensors in binary (see the binary tensor data extension)"

@@ -42,26 +42,34 @@ def read_tensor(
 
 def _read_strings(tensor: Tensor, shape: tuple[int, ...], view: memoryview) -> NDArray[Any]:
     count = math.prod(shape)
-    array = np.empty(min(count, len(view) // 4), object)
+    if len(view) < count * _LENGTH.size:
+        raise _miscounted(tensor, count)
+    array = np.empty(count, object)
     at = 0
-    for index in range(len(array)):
-        start = at + 4
-        at = start + int.from_bytes(view[at:start], "little")
-        if start > len(view) or at > len(view):
-            break
+    for index in range(count):
+        start = at + _LENGTH.size
+        if start > len(view):
+            raise _miscounted(tensor, count)
+        at = start + _LENGTH.unpack_from(view, at)[0]
+        if at > len(view):
+            raise _miscounted(tensor, count)
         try:
             array[index] = str(view[start:at], "utf-8")
         except UnicodeDecodeError:
             raise RequestError(
                 400, f"input {tensor.name!r}: element {index} is not UTF-8, as ONNX strings are"
             ) from None
-    if len(array) != count or at != len(view):
-        raise RequestError(
-            400,
-            f"input {tensor.name!r}: its bytes are not {count} strings,"
-            " each preceded by its length in 4 bytes",
-        )
+    if at != len(view):
+        raise _miscounted(tensor, count)
     return array.reshape(shape)
+
+
+def _miscounted(tensor: Tensor, count: int) -> RequestError:
+    return RequestError(
+        400,
+        f"input {tensor.name!r}: its bytes are not {count} strings,"
+        " each preceded by its length in 4 bytes",
+    )
 
 
 def tensor_bytes(array: NDArray[Any]) -> bytes | memoryview:

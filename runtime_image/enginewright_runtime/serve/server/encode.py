@@ -12,7 +12,9 @@ from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Signature
 
 _CACHED_HEADERS: Final = 16  # of responses to requests with the same JSON, by output shapes
-JSON_ELEMENTS: Final = 4_000_000  # of one output: encoding blocks the event loop for about 0.3 s
+JSON_ELEMENTS: Final = 4_000_000  # of one output
+_PIECE: Final = 16 * 1024  # elements that are encoded with the GIL held, in about a millisecond
+_PLACE: Final = b"\0"  # of an output that is encoded in pieces; JSON has no such byte
 
 
 class Encoder:
@@ -59,6 +61,7 @@ class Encoder:
         """Encode a response with at least one output in JSON."""
         tensors: list[bytes | memoryview] = []
         outputs: list[dict[str, Any]] = []
+        large: list[NDArray[Any]] = []
         for name, as_bytes, array in zip(plan.outputs, plan.binary, arrays, strict=True):
             output = self._describe(name, array)
             if as_bytes:
@@ -71,14 +74,16 @@ class Encoder:
                     f"output {name!r} has {array.size} elements, too many for JSON;"
                     " set its parameter 'binary_data' to true",
                 )
+            elif array.size > _PIECE:
+                output["data"] = orjson.Fragment(_PLACE)
+                large.append(array.reshape(-1))
             else:
-                flat = array.reshape(-1)
-                output["data"] = flat.tolist() if name in self._strings else flat
+                output["data"] = _plain(array.reshape(-1))
             outputs.append(output)
-        header = self._dump(plan, outputs)
+        parts = _filled(self._dump(plan, outputs), large)
         if True in plan.binary:
-            return _binary_response(header, tensors)
-        return HttpResponse(200, JSON_TYPE, [header], len(header))
+            return _binary_response(b"".join(parts), tensors)
+        return HttpResponse(200, JSON_TYPE, parts, sum(map(len, parts)))
 
     def _describe(self, name: str, array: NDArray[Any]) -> dict[str, Any]:
         return {"name": name, "datatype": self._datatypes[name].name, "shape": array.shape}
@@ -95,3 +100,21 @@ def _binary_response(header: bytes, tensors: list[bytes | memoryview]) -> HttpRe
     headers = b"%bInference-Header-Content-Length: %d\r\n" % (BINARY_TYPE, len(header))
     length = len(header) + sum(map(len, tensors))
     return HttpResponse(200, headers, [header, *tensors], length)
+
+
+def _filled(header: bytes, arrays: list[NDArray[Any]]) -> list[bytes | memoryview]:
+    """Return the parts of a JSON text with flat `arrays` in their places."""
+    start, *rest = header.split(_PLACE)
+    parts: list[bytes | memoryview] = [start]
+    for array, following in zip(arrays, rest, strict=True):
+        for at in range(0, array.size, _PIECE):
+            piece = _plain(array[at : at + _PIECE])
+            text = orjson.dumps(piece, option=orjson.OPT_SERIALIZE_NUMPY)
+            parts += [b"," if at else b"[", memoryview(text)[1:-1]]
+        parts += [b"]", following]
+    return parts
+
+
+def _plain(flat: NDArray[Any]) -> NDArray[Any] | list[Any]:
+    """Return what orjson encodes: it takes no arrays of strings."""
+    return flat.tolist() if flat.dtype == object else flat

@@ -2,16 +2,20 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from numpy.typing import NDArray
 
 from enginewright_runtime.serve.server import jsondata
 from enginewright_runtime.serve.server import request_checks as checks
+from enginewright_runtime.serve.server.json_cost import check_cost, collection_paused
 from enginewright_runtime.session.datatypes import BF16
 from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Signature, Tensor
+
+_LONGEST_IDENTIFIER: Final = 1024  # characters; it is repeated in the response
+_LARGE: Final = 64 * 1024  # bytes of JSON that may hold thousands of lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +51,16 @@ def read_request(signature: Signature, text: memoryview | bytes) -> InferenceReq
     """Parse and check the JSON part of a request.
 
     Raises:
-        RequestError: 400, with the cause, for the client.
+        RequestError: 400, or 413 if parsing would cost too much, with the cause, for the client.
     """
+    if len(text) <= _LARGE:
+        return _read(signature, text)
+    check_cost(text)
+    with collection_paused():
+        return _read(signature, text)
+
+
+def _read(signature: Signature, text: memoryview | bytes) -> InferenceRequest:
     document = _parse(text)
     parameters = _parameters(document, checks.OF_REQUEST, "the request")
     arrays, binary_inputs, binary_size = _read_inputs(signature, document.get("inputs"))
@@ -56,6 +68,8 @@ def read_request(signature: Signature, text: memoryview | bytes) -> InferenceReq
     identifier = document.get("id")
     if identifier is not None and not isinstance(identifier, str):
         raise RequestError(400, "'id' must be a string")
+    if identifier is not None and len(identifier) > _LONGEST_IDENTIFIER:
+        raise RequestError(400, f"'id' is longer than {_LONGEST_IDENTIFIER} characters")
     timeout = checks.timeout_seconds(parameters)
     return InferenceRequest(
         identifier, arrays, binary_inputs, binary_size, outputs, binary, timeout

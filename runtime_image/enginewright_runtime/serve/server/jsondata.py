@@ -1,18 +1,24 @@
 """Decodes tensor data in JSON into arrays; nothing is converted silently.
 
 The JSON must match the model's input exactly: no fraction for an integer, no number for a boolean,
-no value outside the type's range, no nesting that contradicts the shape.
+no value outside the type's range, no nesting that contradicts the shape. Count, nesting and types are
+checked on the lists; NumPy would give every element the width of the longest string.
 """
 
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from enginewright_runtime.session.datatypes import BF16
+from enginewright_runtime.session.datatypes import BF16, Datatype
 from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Tensor
+
+_SHOWN_DIMENSIONS: Final = 32
+_FEW: Final = 100  # elements whose types are looked at sooner than their values
 
 
 def read(tensor: Tensor, data: object, shape: tuple[int, ...], count: int) -> NDArray[Any]:
@@ -21,90 +27,97 @@ def read(tensor: Tensor, data: object, shape: tuple[int, ...], count: int) -> ND
     Raises:
         RequestError: 400, with the cause.
     """
-    return _CONVERTERS[tensor.datatype.dtype.kind](tensor, data, shape, count)
-
-
-def _from_json(tensor: Tensor, data: object, shape: tuple[int, ...], count: int) -> NDArray[Any]:
-    """Return JSON values in the type that NumPy infers, in the requested shape."""
-    if not isinstance(data, list):
-        raise RequestError(400, f"input {tensor.name!r}: 'data' must be a list")
-    try:
-        array = np.asarray(data)
-    except ValueError:
-        raise RequestError(
-            400, f"input {tensor.name!r}: 'data' holds lists of different lengths"
-        ) from None
-    return _shaped(tensor, array, shape, count)
-
-
-def _shaped(
-    tensor: Tensor, array: NDArray[Any], shape: tuple[int, ...], count: int
-) -> NDArray[Any]:
-    if array.size != count:
-        raise RequestError(
-            400, f"input {tensor.name!r}: 'data' has {array.size} elements, shape asks for {count}"
-        )
-    if count and array.ndim > 1 and array.shape != shape:
-        raise RequestError(
-            400,
-            f"input {tensor.name!r}: 'data' is nested as {list(array.shape)}, but shape is {list(shape)}",
-        )
-    return array.reshape(shape)
-
-
-def _floats(tensor: Tensor, data: object, shape: tuple[int, ...], count: int) -> NDArray[Any]:
-    array = _from_json(tensor, data, shape, count)
-    if count and array.dtype.kind not in "iuf":
-        raise _unfit(tensor, "numbers (JSON has no NaN or Infinity: send those in binary)")
-    with np.errstate(over="ignore"):
-        floats: NDArray[Any] = array.astype(tensor.datatype.dtype)
-    if not np.isfinite(floats).all():
-        raise _unfit(tensor, f"numbers within {tensor.datatype.name}")
-    return floats
-
-
-def _integers(tensor: Tensor, data: object, shape: tuple[int, ...], count: int) -> NDArray[Any]:
     datatype = tensor.datatype
     if datatype is BF16:
         raise RequestError(400, f"input {tensor.name!r}: BF16 has no JSON form; send it in binary")
-    array = _from_json(tensor, data, shape, count)
-    if not count:
-        return array.astype(datatype.dtype)
-    if array.dtype.kind not in "iu":  # NumPy has no integer type for 0 beside 2**64 - 1
-        array = np.asarray(data, object).reshape(shape)
-        if any(type(element) is not int for element in array.flat):
-            raise _unfit(tensor, _range(tensor))
-    if not datatype.low <= int(array.min()) <= int(array.max()) <= datatype.high:
-        raise _unfit(tensor, _range(tensor))
-    return array.astype(datatype.dtype)
-
-
-def _range(tensor: Tensor) -> str:
-    return f"integers from {tensor.datatype.low} to {tensor.datatype.high}"
-
-
-def _booleans(tensor: Tensor, data: object, shape: tuple[int, ...], count: int) -> NDArray[Any]:
-    array = _from_json(tensor, data, shape, count)
-    if count and array.dtype.kind != "b":
-        raise _unfit(tensor, "true or false")
-    return array.astype(np.bool_)
-
-
-def _strings(tensor: Tensor, data: object, shape: tuple[int, ...], count: int) -> NDArray[Any]:
-    if not isinstance(data, list):
+    if type(data) is not list:
         raise RequestError(400, f"input {tensor.name!r}: 'data' must be a list")
+    elements = _flatten(data, shape, count)
+    if elements is None:
+        raise RequestError(400, f"input {tensor.name!r}: 'data' {_misfit(data, shape, count)}")
     try:
-        array = np.asarray(data, object)
-    except ValueError:
-        raise RequestError(
-            400, f"input {tensor.name!r}: 'data' holds lists of different lengths"
-        ) from None
-    if not all(isinstance(element, str) for element in array.flat):
-        raise _unfit(tensor, "strings")
-    return _shaped(tensor, array, shape, count)
+        return _CONVERTERS[datatype.dtype.kind](datatype, elements).reshape(shape)
+    except (TypeError, OverflowError) as error:
+        if _types(elements) == {list}:
+            cause = _misfit(data, shape, count)
+        else:
+            out_of_range = isinstance(error, OverflowError)
+            cause = (
+                f"must hold {_expected(datatype, out_of_range=out_of_range)} for {datatype.name}"
+            )
+    raise RequestError(400, f"input {tensor.name!r}: 'data' {cause}")
 
 
-_CONVERTERS: Final[dict[str, Callable[[Tensor, object, tuple[int, ...], int], NDArray[Any]]]] = {
+def _flatten(data: list[Any], shape: tuple[int, ...], count: int) -> list[Any] | None:
+    """Return the elements of `data`, flat or nested as `shape`; None: it is neither."""
+    if not data or type(data[0]) is not list:
+        return data if len(data) == count else None
+    level = [data]
+    for size in shape:
+        if level and (_types(level) != {list} or set(map(len, level)) != {size}):
+            return None
+        level = list(chain.from_iterable(level))
+    return level if shape else None
+
+
+def _misfit(data: list[Any], shape: tuple[int, ...], count: int) -> str:
+    """Return how `data` differs from `count` elements, flat or nested as `shape`."""
+    sizes: list[int] = []
+    level: list[Any] = [data]
+    while (types := _types(level)) == {list}:
+        lengths = set(map(len, level))
+        if len(lengths) > 1:
+            break
+        sizes += lengths
+        level = list(chain.from_iterable(level))
+    if list in types:
+        return "holds lists of different lengths"
+    if len(level) != count:
+        return f"has {len(level)} elements, shape asks for {count}"
+    return f"is nested as {_show(sizes)}, but shape is {_show(shape)}"
+
+
+def _floats(datatype: Datatype, elements: list[Any]) -> NDArray[Any]:
+    doubles = np.frombuffer(array("d", elements), np.float64)
+    _refuse_booleans(doubles, elements)
+    with np.errstate(over="ignore"):
+        floats: NDArray[Any] = doubles.astype(datatype.dtype, copy=False)
+    if not np.isfinite(floats).all():
+        raise OverflowError
+    return floats
+
+
+def _integers(datatype: Datatype, elements: list[Any]) -> NDArray[Any]:
+    code = "Q" if datatype.high > np.iinfo(np.int64).max else "q"
+    integers: NDArray[Any] = np.frombuffer(array(code, elements), code)
+    _refuse_booleans(integers, elements)
+    if elements and not datatype.low <= int(integers.min()) <= int(integers.max()) <= datatype.high:
+        raise OverflowError
+    return integers.astype(datatype.dtype, copy=False)
+
+
+def _refuse_booleans(numbers: NDArray[Any], elements: list[Any]) -> None:
+    """Refuse what `array` takes for 0 and 1."""
+    if len(elements) > _FEW and not ((numbers == 0) | (numbers == 1)).any():
+        return
+    if bool in _types(elements):
+        raise TypeError
+
+
+def _booleans(_: Datatype, elements: list[Any]) -> NDArray[Any]:
+    if not _types(elements) <= {bool}:
+        raise TypeError
+    return np.fromiter(elements, np.bool_, len(elements))
+
+
+def _strings(_: Datatype, elements: list[Any]) -> NDArray[Any]:
+    if not _types(elements) <= {str}:
+        raise TypeError
+    return np.fromiter(elements, object, len(elements))
+
+
+# They raise TypeError and OverflowError.
+_CONVERTERS: Final[dict[str, Callable[[Datatype, list[Any]], NDArray[Any]]]] = {
     "f": _floats,
     "i": _integers,
     "u": _integers,
@@ -113,7 +126,22 @@ _CONVERTERS: Final[dict[str, Callable[[Tensor, object, tuple[int, ...], int], ND
 }
 
 
-def _unfit(tensor: Tensor, expected: str) -> RequestError:
-    return RequestError(
-        400, f"input {tensor.name!r}: 'data' must hold {expected} for {tensor.datatype.name}"
-    )
+def _expected(datatype: Datatype, *, out_of_range: bool) -> str:
+    kind = datatype.dtype.kind
+    if kind in "iu":
+        return f"integers from {datatype.low} to {datatype.high}"
+    if kind == "b":
+        return "true or false"
+    if kind == "O":
+        return "strings"
+    if out_of_range:
+        return f"numbers within {datatype.name}"
+    return "numbers (JSON has no NaN or Infinity: send those in binary)"
+
+
+def _types(elements: list[Any]) -> set[type]:
+    return set(map(type, elements))
+
+
+def _show(sizes: Sequence[int]) -> str:
+    return str(list(sizes[:_SHOWN_DIMENSIONS]))

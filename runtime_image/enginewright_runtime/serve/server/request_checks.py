@@ -1,10 +1,11 @@
 """The checks that every protocol makes on a request's names, types, sizes and parameters."""
 
+import math
 from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 from enginewright_runtime.session.request_errors import RequestError
-from enginewright_runtime.session.signature import Signature, Tensor, quoted_names
+from enginewright_runtime.session.signature import Signature, Tensor, quoted_names, shown
 
 TIMEOUT: Final = "timeout"
 BINARY_OUTPUT: Final = "binary_data_output"  # of a request: the default of `BINARY`
@@ -13,6 +14,7 @@ BINARY_SIZE: Final = "binary_data_size"  # of an input
 OF_REQUEST: Final = frozenset({TIMEOUT, BINARY_OUTPUT})
 OF_INPUT: Final = frozenset({BINARY_SIZE})
 OF_OUTPUT: Final = frozenset({BINARY})
+STRINGS: Final = 100_000  # of all inputs: ONNX Runtime copies each with the GIL held
 
 _WHY_NOT: Final = {
     "classification": "the classification extension is not supported",
@@ -22,7 +24,6 @@ _WHY_NOT: Final = {
     "sequence_end": "sequences are not supported",
     "shared_memory_region": "shared memory is not supported",
 }
-_LONGEST_SHOWN: Final = 100
 
 
 def check_parameters(names: Iterable[str], supported: Collection[str], where: str) -> None:
@@ -36,7 +37,7 @@ def check_parameters(names: Iterable[str], supported: Collection[str], where: st
             why = _WHY_NOT.get(
                 name, f"it is unknown; {where} takes {quoted_names(sorted(supported))}"
             )
-            raise RequestError(400, f"parameter {short(name)} of {where}: {why}")
+            raise RequestError(400, f"parameter {shown(name)} of {where}: {why}")
 
 
 def timeout_seconds(parameters: dict[str, Any]) -> float:
@@ -73,12 +74,12 @@ def find_input(signature: Signature, name: str, datatype: object, given: Collect
     if tensor is None:
         raise RequestError(
             400,
-            f"input {short(name)} is unknown; the model's inputs are"
+            f"input {shown(name)} is unknown; the model's inputs are"
             f" {quoted_names(signature.inputs)}",
         )
     if datatype != tensor.datatype.name:
         raise RequestError(
-            400, f"input {name!r}: datatype {short(datatype)}, expected {tensor.datatype.name!r}"
+            400, f"input {name!r}: datatype {shown(datatype)}, expected {tensor.datatype.name!r}"
         )
     if name in given:
         raise RequestError(400, f"input {name!r} is given twice")
@@ -86,7 +87,7 @@ def find_input(signature: Signature, name: str, datatype: object, given: Collect
 
 
 def check_inputs(signature: Signature, shapes: dict[str, tuple[int, ...]]) -> None:
-    """Refuse a request whose inputs, each valid, are not all there or do not fit together.
+    """Refuse a request whose inputs, each valid, are not all there, or are not valid together.
 
     Raises:
         RequestError: 400.
@@ -94,6 +95,13 @@ def check_inputs(signature: Signature, shapes: dict[str, tuple[int, ...]]) -> No
     if len(shapes) != len(signature.inputs):
         missing = [name for name in signature.inputs if name not in shapes]
         raise RequestError(400, f"missing input: {quoted_names(missing)}")
+    strings = sum(
+        math.prod(shape)
+        for name, shape in shapes.items()
+        if signature.inputs[name].datatype.is_string
+    )
+    if strings > STRINGS:
+        raise RequestError(400, f"the request has {strings} strings, more than {STRINGS:,}")
     signature.check_together(shapes)
 
 
@@ -122,15 +130,9 @@ def find_output(signature: Signature, name: str, given: Collection[str]) -> Tens
     if tensor is None:
         raise RequestError(
             400,
-            f"output {short(name)} is unknown; the model's outputs are"
+            f"output {shown(name)} is unknown; the model's outputs are"
             f" {quoted_names(signature.outputs)}",
         )
     if name in given:
         raise RequestError(400, f"output {name!r} is requested twice")
     return tensor
-
-
-def short(value: object) -> str:
-    """Return a client's value for a message."""
-    text = repr(value)
-    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"

@@ -18,7 +18,7 @@ class ServerSettings:
 
     head_bytes: int = 16 * 1024  # request line and headers; 431 above
     body_bytes: int = 64 * MIB  # 413 above; raised if the shape profiles admit larger requests
-    json_bytes: int = 16 * MIB  # 413 above: parsing JSON holds the GIL
+    json_bytes: int = 8 * MIB  # 413 above: parsing JSON holds the GIL, here for up to 50 ms
     inflight_bytes: int = 256 * MIB  # bodies received and not yet answered; 503 above
     connections: int = 1024  # above: 503 for inference; the reserve is for health and metrics
     reserved_connections: int = 32
