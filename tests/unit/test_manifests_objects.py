@@ -4,6 +4,7 @@ import copy
 import re
 from typing import Any, Final
 
+from enginewright.contract.task import GRPC_PORT
 from enginewright.manifests.names import child_name, deployment_name, prepare_job_name
 from hypothesis import given
 from hypothesis import strategies as st
@@ -126,8 +127,10 @@ def test_the_service_reaches_the_serving_pods_of_all_classes_and_no_others() -> 
     made = world()
     service = made.the("Service")
     assert service["metadata"]["name"] == MODEL
-    (port,) = service["spec"]["ports"]
-    assert (port["port"], port["targetPort"]) == (80, "http")
+    http, grpc = service["spec"]["ports"]
+    assert (http["port"], http["targetPort"]) == (80, "http")
+    assert (grpc["port"], grpc["targetPort"]) == (GRPC_PORT, GRPC_PORT)
+    assert grpc["appProtocol"] == "kubernetes.io/h2c", "as gateways find HTTP/2 without TLS"
     selector = service["spec"]["selector"]
     serving = made.the("Deployment")["spec"]["template"]["metadata"]["labels"]
     preparing = made.the("Job")["spec"]["template"]["metadata"]["labels"]

@@ -33,6 +33,7 @@ POD_INFO_PATH: Final = "/podinfo"  # the pod's annotations, a downwardAPI volume
 RELEASE_FILE: Final = "release"
 SHADOW_FILE: Final = "shadow"
 HTTP_PORT: Final = 8080
+GRPC_PORT: Final = 8001  # Triton's default
 LIVE_PATH: Final = "/v2/health/live"  # of the Open Inference Protocol
 READY_PATH: Final = "/v2/health/ready"
 SIDECAR_PORT: Final = 8081  # docs/sidecar.md; of an engine Job's build stage: /progress

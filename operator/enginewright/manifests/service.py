@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from enginewright.api.inference_model import InferenceModel
+from enginewright.contract.task import GRPC_PORT
 from enginewright.manifests.labels import CLASS, SERVE, of_model, serving_selector
 from enginewright.manifests.owner import owned_metadata
 
@@ -25,7 +26,14 @@ def service(model: InferenceModel) -> dict[str, Any]:
                     "targetPort": "http",
                     "protocol": "TCP",
                     "appProtocol": "http",
-                }
+                },
+                {
+                    "name": "grpc",
+                    "port": GRPC_PORT,
+                    "targetPort": GRPC_PORT,  # no named port of the container: it would be a new revision
+                    "protocol": "TCP",
+                    "appProtocol": "kubernetes.io/h2c",
+                },
             ],
         },
     }
