@@ -19,7 +19,7 @@ _LENGTH: Final = struct.Struct("<I")
 
 
 def read_tensor(
-    tensor: Tensor, shape: tuple[int, ...], memory: NDArray[np.uint8], at: int, size: int
+    tensor: Tensor, shape: tuple[int, ...], memory: memoryview, at: int, size: int
 ) -> NDArray[Any]:
     """Return input `tensor`, whose `size` bytes lie in `memory` from `at` on.
 
@@ -31,7 +31,7 @@ def read_tensor(
     """
     datatype = tensor.datatype
     if datatype.is_string:
-        return _read_strings(tensor, shape, memory.data[at : at + size])
+        return _read_strings(tensor, shape, memory[at : at + size])
     array: NDArray[Any] = np.ndarray(shape, datatype.dtype, memory, at)
     if not array.flags.aligned:
         array = array.copy()  # an input that follows one of odd size

@@ -52,10 +52,9 @@ class Decoder:
                 " the JSON; check binary_data_size and Inference-Header-Content-Length",
             )
         feeds = dict(plan.arrays)
-        start = body.start + json_length
         for item in plan.binary_inputs:
             feeds[item.tensor.name] = read_tensor(
-                item.tensor, item.shape, body.memory, start + item.offset, item.size
+                item.tensor, item.shape, view, json_length + item.offset, item.size
             )
         for tensor in self._valued:
             tensor.check_values(feeds[tensor.name])

@@ -16,7 +16,6 @@ from enginewright_runtime.serve.server.decode import Feeds
 from enginewright_runtime.serve.server.grpc import typed_contents
 from enginewright_runtime.serve.server.grpc.messages import PARAMETER_CHOICES, InferRequest
 from enginewright_runtime.serve.server.grpc.wire import SplitRequest, split
-from enginewright_runtime.serve.server.message import Body
 from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Signature, Tensor
 
@@ -48,6 +47,11 @@ class InferencePlan:
     timeout: float  # seconds; 0: none
     answers: dict[Shapes, tuple[bytes, ...]] = field(default_factory=dict)  # by `encode`
 
+    @property
+    def has_run(self) -> bool:
+        """Whether a request with the same shapes has been answered."""
+        return bool(self.answers)
+
 
 class Decoder:
     """Decodes the requests of one model."""
@@ -72,15 +76,15 @@ class Decoder:
         self._most_typed_bytes = most_typed_bytes
         self._plans: dict[tuple[bool, bytes], InferencePlan] = {}
 
-    def decode(self, body: Body) -> tuple[InferencePlan, bytes, Feeds]:
-        """Return what the message in `body` asks for, its identifier and its inputs by name.
+    def decode(self, message: memoryview) -> tuple[InferencePlan, bytes, Feeds]:
+        """Return what `message` asks for, its identifier and its inputs by name.
 
-        Raw inputs are views of the body's memory, except strings and what is not aligned for its type.
+        Raw inputs are views of the message, except strings and what is not aligned for its type.
 
         Raises:
             RequestError: with the cause, for the client.
         """
-        parts = split(body.view())
+        parts = split(message)
         if len(parts.head) + len(parts.identifier) > _LARGEST_HEAD:
             raise RequestError(
                 413, f"the request has more than {_LARGEST_HEAD} bytes beside tensors"
@@ -88,12 +92,14 @@ class Decoder:
         if not parts.identifier.isascii():
             _check_identifier(parts.identifier)
         plan = self._plan(parts)
-        feeds = self._read_typed(plan, parts) if parts.typed else self._read_raw(plan, parts, body)
+        feeds = (
+            self._read_typed(plan, parts) if parts.typed else self._read_raw(plan, parts, message)
+        )
         for tensor in self._valued:
             tensor.check_values(feeds[tensor.name])
         return plan, parts.identifier, feeds
 
-    def _read_raw(self, plan: InferencePlan, parts: SplitRequest, body: Body) -> Feeds:
+    def _read_raw(self, plan: InferencePlan, parts: SplitRequest, message: memoryview) -> Feeds:
         if len(parts.raw) != len(plan.inputs):
             raise RequestError(
                 400,
@@ -110,8 +116,7 @@ class Decoder:
                     f"input {tensor.name!r}: binary_data_size is {item.size}, but its"
                     f" raw_input_contents have {size} bytes",
                 )
-            start = body.start + begin
-            feeds[tensor.name] = read_tensor(tensor, item.shape, body.memory, start, size)
+            feeds[tensor.name] = read_tensor(tensor, item.shape, message, begin, size)
         return feeds
 
     def _read_typed(self, plan: InferencePlan, parts: SplitRequest) -> Feeds:

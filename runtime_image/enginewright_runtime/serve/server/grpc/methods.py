@@ -1,0 +1,110 @@
+"""The methods that are answered at once: health, readiness and metadata."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from enginewright.contract.task import ServeTask
+from google.protobuf.message import DecodeError
+
+from enginewright_runtime.serve.server.grpc import messages
+from enginewright_runtime.serve.server.inference import InferenceService
+from enginewright_runtime.serve.server.request_checks import short
+from enginewright_runtime.session.request_errors import RequestError
+from enginewright_runtime.session.signature import Tensor
+
+SERVICE: Final = "inference.GRPCInferenceService"
+MODEL_INFER: Final = f"/{SERVICE}/ModelInfer".encode()
+_HEALTH: Final = "grpc.health.v1.Health"
+_SERVING: Final = 1  # of grpc.health.v1.HealthCheckResponse.ServingStatus
+_NOT_SERVING: Final = 2
+
+_Answer = Callable[[Any], Any]
+
+
+class Methods:
+    """The methods of one server, except ModelInfer."""
+
+    def __init__(self, task: ServeTask, version: str, inference: InferenceService) -> None:
+        """Create them; `version` is the server's."""
+        self._task = task
+        self._inference = inference
+        self._server = messages.ServerMetadata(
+            name="enginewright", version=version, extensions=["binary_tensor_data"]
+        )
+        self._answers: dict[bytes, tuple[Any, _Answer]] = {
+            f"/{SERVICE}/ServerLive".encode(): (messages.Empty, self._server_live),
+            f"/{SERVICE}/ServerReady".encode(): (messages.Empty, self._server_ready),
+            f"/{SERVICE}/ModelReady".encode(): (messages.Model, self._model_ready),
+            f"/{SERVICE}/ServerMetadata".encode(): (messages.Empty, lambda _: self._server),
+            f"/{SERVICE}/ModelMetadata".encode(): (messages.Model, self._model_metadata),
+            f"/{_HEALTH}/Check".encode(): (messages.HealthRequest, self._health),
+        }
+
+    def __contains__(self, path: bytes) -> bool:
+        return path in self._answers
+
+    def answer(self, path: bytes, message: bytes) -> bytes:
+        """Return the serialized response of the method at `path`, which must be one of these.
+
+        Raises:
+            RequestError: with the cause, for the client.
+        """
+        kind, answer = self._answers[path]
+        request = kind()
+        try:
+            request.ParseFromString(message)
+        except DecodeError:
+            raise RequestError(400, "the message is not valid") from None
+        serialized: bytes = answer(request).SerializeToString()
+        return serialized
+
+    def check_model(self, name: str, version: str) -> None:
+        """Refuse another model or version than the one that is served.
+
+        Raises:
+            RequestError: 404.
+        """
+        model, revision = self._task.model, self._task.revision
+        if name != model:
+            raise RequestError(
+                404, f"model {short(name)} is not served here; this server has {model!r}"
+            )
+        if version not in {"", "1", revision}:
+            raise RequestError(
+                404, f"model {model!r} has no such version here; it has {revision!r}"
+            )
+
+    def _server_live(self, _: object) -> object:
+        return messages.Live(live=self._inference.why_not_live() is None)
+
+    def _server_ready(self, _: object) -> object:
+        return messages.Ready(ready=self._inference.why_not_ready() is None)
+
+    def _model_ready(self, request: Any) -> object:  # noqa: ANN401 - made at run time, as below
+        self.check_model(request.name, request.version)
+        return self._server_ready(request)
+
+    def _model_metadata(self, request: Any) -> object:  # noqa: ANN401
+        self.check_model(request.name, request.version)
+        signature = self._inference.require_model().signature
+        return messages.ModelMetadata(
+            name=self._task.model,
+            versions=[self._task.revision],
+            platform="onnx_onnxv1",
+            inputs=_described(signature.inputs),
+            outputs=_described(signature.outputs),
+        )
+
+    def _health(self, request: Any) -> object:  # noqa: ANN401
+        """Return what a kubelet's gRPC probe asks for: whether the server is ready."""
+        if request.service not in {"", SERVICE}:
+            raise RequestError(404, f"service {short(request.service)} is unknown; use {SERVICE!r}")
+        ready = self._inference.why_not_ready() is None
+        return messages.HealthResponse(status=_SERVING if ready else _NOT_SERVING)
+
+
+def _described(tensors: dict[str, Tensor]) -> list[dict[str, Any]]:
+    return [
+        {"name": tensor.name, "datatype": tensor.datatype.name, "shape": tensor.shape}
+        for tensor in tensors.values()
+    ]
