@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 from enginewright_runtime.serve.server.grpc import typed_contents, wire
-from enginewright_runtime.serve.server.grpc.decode import Decoder
-from enginewright_runtime.serve.server.grpc.encode import TYPED_ELEMENTS, Encoder
+from enginewright_runtime.serve.server.grpc.decode import GrpcDecoder
+from enginewright_runtime.serve.server.grpc.encode import TYPED_ELEMENTS, GrpcEncoder
 from enginewright_runtime.serve.server.grpc.messages import Contents, InferRequest, InferResponse
 from enginewright_runtime.serve.server.message import ALIGNMENT, Body
 from enginewright_runtime.session.datatypes import BF16, BOOL, BY_ONNX, DATATYPES, Datatype
@@ -43,8 +43,8 @@ def check_model(name: str, version: str) -> None:
         raise RequestError(404, "another model")
 
 
-def decoder(model: Signature) -> Decoder:
-    return Decoder(model, check_model, most_typed_bytes=MIB)
+def decoder(model: Signature) -> GrpcDecoder:
+    return GrpcDecoder(model, check_model, most_typed_bytes=MIB)
 
 
 def body(message: bytes, aligned_at: int = 0) -> memoryview:
@@ -248,6 +248,7 @@ FLOATS = {"fp32_contents": [1, 2]}
         ({"raw_input_contents": []}, 400, "have 0 elements, shape asks for 2"),
         ({"outputs": [{"name": "z"}]}, 400, "output 'z' is unknown; the model's outputs are 'y0'"),
         ({"outputs": [{"name": "y0"}] * 2}, 400, "output 'y0' is requested twice"),
+        ({"id": "é" * 1025}, 400, "'id' is longer than 1024 characters"),
         ({"parameters": parameters(priority=1)}, 400, "'priority' of the request: requests run"),
         ({"parameters": parameters(sequence_id="a")}, 400, "sequences are not supported"),
         ({"parameters": parameters(mine=1)}, 400, "takes 'binary_data_output', 'timeout'"),
@@ -283,6 +284,12 @@ def test_a_bad_request_is_refused_with_what_is_wrong(
         decoder(signature(FP32)).decode(body(sent))
     assert caught.value.status == status
     assert message in caught.value.message
+
+
+def test_an_identifier_is_text() -> None:
+    message = request(ONE).SerializeToString() + b"\x1a\x01\xff"
+    with pytest.raises(RequestError, match="'id' is not UTF-8"):
+        decoder(signature(FP32)).decode(body(message))
 
 
 @pytest.mark.parametrize(
@@ -368,7 +375,7 @@ def test_few_plans_are_cached_and_none_by_identifier() -> None:
 def test_raw_outputs_are_written_as_protobuf_reads_them(outputs: Inputs, identifier: str) -> None:
     model = signature(FP32, outputs=tuple(kind for kind, _ in outputs))
     plan, echoed, _ = decoder(model).decode(body(request(ONE, id=identifier).SerializeToString()))
-    encoder = Encoder("m", "r1", model)
+    encoder = GrpcEncoder("m", "r1", model)
     for _ in range(2):
         parts = encoder.encode(plan, echoed, [array for _, array in outputs])
         answer = InferResponse()
@@ -386,7 +393,7 @@ def test_outputs_have_the_form_of_the_inputs(outputs: Inputs) -> None:
     model = signature(FP32, outputs=tuple(kind for kind, _ in outputs))
     sent = request(ONE, typed=True).SerializeToString()
     plan, identifier, _ = decoder(model).decode(body(sent))
-    (part,) = Encoder("m", "r1", model).encode(plan, identifier, [each for _, each in outputs])
+    (part,) = GrpcEncoder("m", "r1", model).encode(plan, identifier, [each for _, each in outputs])
     answer = InferResponse()
     answer.ParseFromString(bytes(part))
     assert not answer.raw_output_contents
@@ -443,7 +450,7 @@ def test_too_many_elements_for_typed_contents_are_refused() -> None:
     )
     many = np.broadcast_to(np.float32(0), (TYPED_ELEMENTS + 1,))
     with pytest.raises(RequestError, match="too many for typed contents"):
-        Encoder("m", "r1", signature(FP32)).encode(plan, identifier, [many])
+        GrpcEncoder("m", "r1", signature(FP32)).encode(plan, identifier, [many])
 
 
 def test_a_timeout_is_in_microseconds() -> None:

@@ -14,7 +14,6 @@ from enginewright_runtime.session.datatypes import BF16
 from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Signature, Tensor
 
-_LONGEST_IDENTIFIER: Final = 1024  # characters; it is repeated in the response
 _LARGE: Final = 64 * 1024  # bytes of JSON that may hold thousands of lists
 
 
@@ -68,8 +67,8 @@ def _read(signature: Signature, text: memoryview | bytes) -> InferenceRequest:
     identifier = document.get("id")
     if identifier is not None and not isinstance(identifier, str):
         raise RequestError(400, "'id' must be a string")
-    if identifier is not None and len(identifier) > _LONGEST_IDENTIFIER:
-        raise RequestError(400, f"'id' is longer than {_LONGEST_IDENTIFIER} characters")
+    if identifier is not None:
+        checks.check_identifier(identifier)
     timeout = checks.timeout_seconds(parameters)
     return InferenceRequest(
         identifier, arrays, binary_inputs, binary_size, outputs, binary, timeout

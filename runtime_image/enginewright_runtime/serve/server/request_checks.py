@@ -16,6 +16,7 @@ OF_INPUT: Final = frozenset({BINARY_SIZE})
 OF_OUTPUT: Final = frozenset({BINARY})
 STRINGS: Final = 100_000  # of all inputs: ONNX Runtime copies each with the GIL held
 
+_LONGEST_IDENTIFIER: Final = 1024  # characters; it is repeated in the response
 _WHY_NOT: Final = {
     "classification": "the classification extension is not supported",
     "priority": "requests run in the order of their arrival",
@@ -38,6 +39,16 @@ def check_parameters(names: Iterable[str], supported: Collection[str], where: st
                 name, f"it is unknown; {where} takes {quoted_names(sorted(supported))}"
             )
             raise RequestError(400, f"parameter {shown(name)} of {where}: {why}")
+
+
+def check_identifier(identifier: str) -> None:
+    """Refuse a long identifier.
+
+    Raises:
+        RequestError: 400.
+    """
+    if len(identifier) > _LONGEST_IDENTIFIER:
+        raise RequestError(400, f"'id' is longer than {_LONGEST_IDENTIFIER} characters")
 
 
 def timeout_seconds(parameters: dict[str, Any]) -> float:

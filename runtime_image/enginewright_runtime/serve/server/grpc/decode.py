@@ -38,7 +38,7 @@ class InputPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class InferencePlan:
+class GrpcPlan:
     """A parsed request without identifier and tensors; valid for all that do not differ in the rest."""
 
     inputs: tuple[InputPlan, ...]
@@ -53,7 +53,7 @@ class InferencePlan:
         return bool(self.answers)
 
 
-class Decoder:
+class GrpcDecoder:
     """Decodes the requests of one model."""
 
     def __init__(
@@ -74,9 +74,9 @@ class Decoder:
         self._valued: Final = signature.valued
         self._check_model = check_model
         self._most_typed_bytes = most_typed_bytes
-        self._plans: dict[tuple[bool, bytes], InferencePlan] = {}
+        self._plans: dict[tuple[bool, bytes], GrpcPlan] = {}
 
-    def decode(self, message: memoryview) -> tuple[InferencePlan, bytes, Feeds]:
+    def decode(self, message: memoryview) -> tuple[GrpcPlan, bytes, Feeds]:
         """Return what `message` asks for, its identifier and its inputs by name.
 
         Raw inputs are views of the message, except strings and what is not aligned for its type.
@@ -85,12 +85,11 @@ class Decoder:
             RequestError: with the cause, for the client.
         """
         parts = split(message)
-        if len(parts.head) + len(parts.identifier) > _LARGEST_HEAD:
+        if len(parts.head) > _LARGEST_HEAD:
             raise RequestError(
                 413, f"the request has more than {_LARGEST_HEAD} bytes beside tensors"
             )
-        if not parts.identifier.isascii():
-            _check_identifier(parts.identifier)
+        _check_identifier(parts.identifier)
         plan = self._plan(parts)
         feeds = (
             self._read_typed(plan, parts) if parts.typed else self._read_raw(plan, parts, message)
@@ -99,7 +98,7 @@ class Decoder:
             tensor.check_values(feeds[tensor.name])
         return plan, parts.identifier, feeds
 
-    def _read_raw(self, plan: InferencePlan, parts: SplitRequest, message: memoryview) -> Feeds:
+    def _read_raw(self, plan: GrpcPlan, parts: SplitRequest, message: memoryview) -> Feeds:
         if len(parts.raw) != len(plan.inputs):
             raise RequestError(
                 400,
@@ -119,7 +118,7 @@ class Decoder:
             feeds[tensor.name] = read_tensor(tensor, item.shape, message, begin, size)
         return feeds
 
-    def _read_typed(self, plan: InferencePlan, parts: SplitRequest) -> Feeds:
+    def _read_typed(self, plan: GrpcPlan, parts: SplitRequest) -> Feeds:
         total = sum(len(contents) for contents in parts.typed if contents)
         if total > self._most_typed_bytes:
             raise RequestError(
@@ -137,7 +136,7 @@ class Decoder:
             feeds[tensor.name] = typed_contents.read(tensor, contents, item.shape, item.count)
         return feeds
 
-    def _plan(self, parts: SplitRequest) -> InferencePlan:
+    def _plan(self, parts: SplitRequest) -> GrpcPlan:
         key = (bool(parts.typed), parts.head)
         plan = self._plans.get(key)
         if plan is None:
@@ -148,7 +147,7 @@ class Decoder:
                 self._plans[key] = plan
         return plan
 
-    def _read_head(self, head: bytes, *, typed: bool) -> InferencePlan:
+    def _read_head(self, head: bytes, *, typed: bool) -> GrpcPlan:
         request = InferRequest()
         try:
             request.ParseFromString(head)
@@ -158,7 +157,7 @@ class Decoder:
         parameters = _parameters(request, checks.OF_REQUEST, "the request")
         inputs = self._read_inputs(request)
         outputs, raw = self._read_outputs(request, parameters, typed=typed)
-        return InferencePlan(inputs, outputs, raw, checks.timeout_seconds(parameters))
+        return GrpcPlan(inputs, outputs, raw, checks.timeout_seconds(parameters))
 
     def _read_inputs(self, request: Any) -> tuple[InputPlan, ...]:  # noqa: ANN401 - made at run time
         signature = self._signature
@@ -241,6 +240,6 @@ def _value(value: Any) -> object:  # noqa: ANN401 - made at run time
 
 def _check_identifier(identifier: bytes) -> None:
     try:
-        identifier.decode()
+        checks.check_identifier(identifier.decode())
     except UnicodeDecodeError:
         raise RequestError(400, "'id' is not UTF-8") from None

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from enginewright_runtime.serve.server.binary_tensors import tensor_bytes
 from enginewright_runtime.serve.server.grpc import typed_contents
-from enginewright_runtime.serve.server.grpc.decode import InferencePlan
+from enginewright_runtime.serve.server.grpc.decode import GrpcPlan
 from enginewright_runtime.serve.server.grpc.messages import (
     RAW_OUTPUT_CONTENTS,
     RESPONSE_ID,
@@ -24,7 +24,7 @@ TYPED_ELEMENTS: Final = 4_000_000  # of one output: encoding blocks the event lo
 Parts = list[bytes | memoryview]
 
 
-class Encoder:
+class GrpcEncoder:
     """Encodes the responses of one model."""
 
     def __init__(self, model: str, version: str, signature: Signature) -> None:
@@ -33,7 +33,7 @@ class Encoder:
         self._datatypes = {name: tensor.datatype for name, tensor in signature.outputs.items()}
         self._strings = {name for name, kind in self._datatypes.items() if kind.is_string}
 
-    def encode(self, plan: InferencePlan, identifier: bytes, arrays: list[NDArray[Any]]) -> Parts:
+    def encode(self, plan: GrpcPlan, identifier: bytes, arrays: list[NDArray[Any]]) -> Parts:
         """Return the serialized response in parts, with `arrays` in the order of `plan.outputs`.
 
         Raises:
@@ -51,7 +51,7 @@ class Encoder:
         return parts
 
     def _before(
-        self, plan: InferencePlan, arrays: list[NDArray[Any]], tensors: list[bytes | memoryview]
+        self, plan: GrpcPlan, arrays: list[NDArray[Any]], tensors: list[bytes | memoryview]
     ) -> tuple[bytes, ...]:
         """Return the description of the outputs, and what comes before each one's raw bytes."""
         shapes = tuple([array.shape for array in arrays])
@@ -64,7 +64,7 @@ class Encoder:
                 plan.answers[shapes] = before
         return before
 
-    def _typed(self, plan: InferencePlan, arrays: list[NDArray[Any]]) -> bytes:
+    def _typed(self, plan: GrpcPlan, arrays: list[NDArray[Any]]) -> bytes:
         outputs: list[dict[str, Any]] = []
         for name, array in zip(plan.outputs, arrays, strict=True):
             if array.size > TYPED_ELEMENTS:

@@ -8,9 +8,8 @@ from google.protobuf.message import DecodeError
 
 from enginewright_runtime.serve.server.grpc import messages
 from enginewright_runtime.serve.server.inference import InferenceService
-from enginewright_runtime.serve.server.request_checks import short
 from enginewright_runtime.session.request_errors import RequestError
-from enginewright_runtime.session.signature import Tensor
+from enginewright_runtime.session.signature import Tensor, shown
 
 SERVICE: Final = "inference.GRPCInferenceService"
 MODEL_INFER: Final = f"/{SERVICE}/ModelInfer".encode()
@@ -67,7 +66,7 @@ class Methods:
         model, revision = self._task.model, self._task.revision
         if name != model:
             raise RequestError(
-                404, f"model {short(name)} is not served here; this server has {model!r}"
+                404, f"model {shown(name)} is not served here; this server has {model!r}"
             )
         if version not in {"", "1", revision}:
             raise RequestError(
@@ -80,11 +79,11 @@ class Methods:
     def _server_ready(self, _: object) -> object:
         return messages.Ready(ready=self._inference.why_not_ready() is None)
 
-    def _model_ready(self, request: Any) -> object:  # noqa: ANN401 - made at run time, as below
+    def _model_ready(self, request: Any) -> object:  # noqa: ANN401 - made at run time
         self.check_model(request.name, request.version)
         return self._server_ready(request)
 
-    def _model_metadata(self, request: Any) -> object:  # noqa: ANN401
+    def _model_metadata(self, request: Any) -> object:  # noqa: ANN401 - made at run time
         self.check_model(request.name, request.version)
         signature = self._inference.require_model().signature
         return messages.ModelMetadata(
@@ -95,10 +94,10 @@ class Methods:
             outputs=_described(signature.outputs),
         )
 
-    def _health(self, request: Any) -> object:  # noqa: ANN401
+    def _health(self, request: Any) -> object:  # noqa: ANN401 - made at run time
         """Return what a kubelet's gRPC probe asks for: whether the server is ready."""
         if request.service not in {"", SERVICE}:
-            raise RequestError(404, f"service {short(request.service)} is unknown; use {SERVICE!r}")
+            raise RequestError(404, f"service {shown(request.service)} is unknown; use {SERVICE!r}")
         ready = self._inference.why_not_ready() is None
         return messages.HealthResponse(status=_SERVING if ready else _NOT_SERVING)
 
