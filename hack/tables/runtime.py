@@ -95,7 +95,10 @@ def server_limits() -> str:
     queue = Serving.model_fields["max_queue"].default
     rate = f"{limits.transfer_rate // 1024} KiB"
     rows = (
-        ("requests waiting for the model", f"`spec.serving.maxQueue`, {queue}; one more is a 503"),
+        (
+            "requests waiting for the model",
+            f"`spec.serving.maxQueue`, {queue}; one more is a 503; likewise large ones waiting to be decoded",
+        ),
         (
             "body",
             f"{mebibytes(limits.body_bytes)}, or the largest request that the shape profiles admit, if that is more",

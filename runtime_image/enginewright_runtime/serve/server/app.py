@@ -3,23 +3,27 @@
 Runs in the event loop only. Everything that is the same for every request is encoded once.
 """
 
+import asyncio
 import enum
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote_to_bytes, urlsplit
 
 import orjson
 from enginewright.contract.measurements import ServerMeasurements
 from enginewright.contract.task import LIVE_PATH, READY_PATH, ServeTask
+from numpy.typing import NDArray
 
 import enginewright_runtime.serve.server.metrics as figures
 from enginewright_runtime.serve.exchanges import RESOURCE, SHARE_QUERY
 from enginewright_runtime.serve.server import memory
 from enginewright_runtime.serve.server.application import ApplicationBase, json_response
+from enginewright_runtime.serve.server.codec_thread import CodecThread
 from enginewright_runtime.serve.server.connection import Connection
 from enginewright_runtime.serve.server.copies import Copies
-from enginewright_runtime.serve.server.decode import Decoder
+from enginewright_runtime.serve.server.decode import Decoder, Feeds, held_bytes
 from enginewright_runtime.serve.server.encode import Encoder
 from enginewright_runtime.serve.server.health import HealthProblem
 from enginewright_runtime.serve.server.inference import InferenceService, busy, unexpected
@@ -68,6 +72,7 @@ class ServerApp(ApplicationBase):
         self.metrics = figures.Metrics(task.model, task.revision)
         self.inference = InferenceService(task, settings, self.metrics, probe_token)
         self.inflight = InFlight(settings)
+        self.codec_thread = CodecThread()
         self._started = time.time()
         self._task = task
         self._codec: _Codec | None = None
@@ -193,25 +198,61 @@ class ServerApp(ApplicationBase):
                 f"Inference-Header-Content-Length is {request.json_length},"
                 f" but the body has {body.length} bytes",
             )
-        plan, feeds = codec.decoder.decode(body, request.json_length)
         request.body = None  # the tensors keep references to the memory they need
+        if not codec.decoder.is_slow(body, request.json_length):
+            plan, feeds = codec.decoder.decode(body, request.json_length)
+            self._submit(connection, request, body, plan, feeds)
+            return
+        if self.codec_thread.waiting >= self._task.max_queue and not request.reserved:
+            raise busy(f"{self.codec_thread.waiting} large requests wait to be read")
+        self.codec_thread.submit(
+            request,
+            partial(_decode, codec.decoder, body, request.json_length),
+            partial(self._decoded, connection, request, body, time.monotonic()),
+        )
+
+    def _decoded(
+        self,
+        connection: Connection,
+        request: HttpRequest,
+        body: Body,
+        arrived: float,
+        decoded: asyncio.Future[tuple[InferenceRequest, Feeds, int]],
+    ) -> None:
+        """Submit a request that was decoded in the thread."""
+        try:
+            plan, feeds, held = decoded.result()
+            self.inflight.hold(request, held)
+            self.inference.check_queue(request)
+            waited = time.monotonic() - arrived
+            self._submit(connection, request, body, plan, feeds, waited=waited)
+        except RequestError as error:
+            refusal = error
+        except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
+            refusal = unexpected("decoding a request")
+        else:
+            return
+        response = self.refuse_inference(request, refusal)
+        if request.abandoned:
+            self.release(request)
+        else:
+            connection.respond(response)
+
+    def _submit(
+        self,
+        connection: Connection,
+        request: HttpRequest,
+        body: Body,
+        plan: InferenceRequest,
+        feeds: Feeds,
+        *,
+        waited: float = 0.0,
+    ) -> None:
+        codec = self._codec
+        assert codec is not None  # noqa: S101 - it has decoded the request
         copied = body if request.of_client and self._copies.chooses() else None
-        responder = _HttpResponder(self, connection, request, plan, copied)
-        self.inference.submit(request, plan, feeds, responder)
-
-    def encode(self, plan: InferenceRequest, job: Job) -> HttpResponse:
-        """Return the response with the outputs of `job`.
-
-        Raises:
-            RequestError: they cannot be sent.
-        """
-        codec, arrays = self._codec, job.arrays
-        assert codec is not None  # noqa: S101 - the job was the model's
-        assert arrays is not None  # noqa: S101 - it succeeded
-        response = codec.encoder.encode(plan, arrays)
-        if job.call.reserved:
-            response.headers += _timing(job)
-        return response
+        responder = _HttpResponder(self, codec.encoder, connection, request, plan, copied)
+        self.inference.submit(request, plan, feeds, responder, waited=waited)
 
     def keep_copy(self, body: Body, json_length: int | None, response: HttpResponse) -> None:
         """Keep a chosen request for the sidecar."""
@@ -295,11 +336,12 @@ class ServerApp(ApplicationBase):
 class _HttpResponder:
     """Answers one inference request over HTTP."""
 
-    __slots__ = ("_app", "_connection", "_copied", "_plan", "_request")
+    __slots__ = ("_app", "_connection", "_copied", "_encoder", "_plan", "_request")
 
     def __init__(
         self,
         app: ServerApp,
+        encoder: Encoder,
         connection: Connection,
         request: HttpRequest,
         plan: InferenceRequest,
@@ -307,6 +349,7 @@ class _HttpResponder:
     ) -> None:
         """Create it; `copied` is the body if the request is kept once it is answered."""
         self._app = app
+        self._encoder = encoder
         self._connection = connection
         self._request = request
         self._plan = plan
@@ -314,7 +357,33 @@ class _HttpResponder:
 
     def succeed(self, job: Job) -> None:
         """Send the outputs."""
-        response = self._app.encode(self._plan, job)
+        arrays = job.arrays
+        assert arrays is not None  # noqa: S101 - it succeeded
+        self._encoder.check(self._plan, arrays)
+        if self._encoder.is_slow(self._plan, arrays):
+            encode = partial(self._encode, job, arrays)
+            self._app.codec_thread.submit(self._request, encode, self._encoded)
+        else:
+            self._send(self._encode(job, arrays))
+
+    def _encode(self, job: Job, arrays: list[NDArray[Any]]) -> HttpResponse:
+        response = self._encoder.encode(self._plan, arrays)
+        if job.call.reserved:
+            response.headers += _timing(job)
+        return response
+
+    def _encoded(self, encoded: asyncio.Future[HttpResponse]) -> None:
+        """Send the outputs that were encoded in the thread."""
+        if self._request.abandoned:
+            encoded.exception()
+            self.release()
+            return
+        try:
+            self._send(encoded.result())
+        except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
+            self.fail(unexpected("encoding a response"))
+
+    def _send(self, response: HttpResponse) -> None:
         self._connection.respond(response)
         if self._copied is not None:
             self._app.keep_copy(self._copied, self._request.json_length, response)
@@ -330,6 +399,14 @@ class _HttpResponder:
     def abort(self) -> None:
         """Close the connection."""
         self._connection.abort()
+
+
+def _decode(
+    decoder: Decoder, body: Body, json_length: int | None
+) -> tuple[InferenceRequest, Feeds, int]:
+    """Return what a body asks for, its inputs, and the bytes that they take."""
+    plan, feeds = decoder.decode(body, json_length)
+    return plan, feeds, held_bytes(feeds, body)
 
 
 def _resources(task: ServeTask) -> dict[bytes, _Resource]:

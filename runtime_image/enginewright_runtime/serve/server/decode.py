@@ -4,18 +4,28 @@ In a binary request the body is a JSON header followed by the tensors' bytes, so
 of the body. Clients send the same header repeatedly, so parsed headers are cached.
 """
 
+import math
+import sys
 from typing import Any, Final
 
 from numpy.typing import NDArray
 
 from enginewright_runtime.serve.server.binary_tensors import read_tensor
-from enginewright_runtime.serve.server.inference_request import InferenceRequest, read_request
+from enginewright_runtime.serve.server.inference_request import (
+    LARGE_JSON,
+    InferenceRequest,
+    read_request,
+)
 from enginewright_runtime.serve.server.message import Body
+from enginewright_runtime.session.datatypes import BOOL
 from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Signature
 
 _CACHED_HEADERS: Final = 256
 _CACHED_HEADER_BYTES: Final = 4096  # longer headers are not cached
+# bytes of tensors that take more than a millisecond: strings, and what is copied or checked
+_LARGE_STRINGS: Final = 32 * 1024
+_LARGE_TENSORS: Final = 2 * 1024 * 1024
 
 Feeds = dict[str, NDArray[Any]]
 
@@ -27,6 +37,19 @@ class Decoder:
         self._signature = signature
         self._valued: Final = signature.valued
         self._plans: dict[bytes, InferenceRequest] = {}
+        datatypes = {tensor.datatype for tensor in signature.inputs.values()}
+        if any(datatype.is_string for datatype in datatypes):
+            self._large: float = _LARGE_STRINGS
+        elif self._valued or BOOL in datatypes or len(datatypes) > 1:
+            self._large = _LARGE_TENSORS
+        else:
+            self._large = math.inf
+
+    def is_slow(self, body: Body, json_length: int | None) -> bool:
+        """Return whether decoding may take more than a millisecond; see `decode`."""
+        if json_length is None:
+            json_length = body.length
+        return json_length > LARGE_JSON or body.length - json_length > self._large
 
     def decode(self, body: Body, json_length: int | None) -> tuple[InferenceRequest, Feeds]:
         """Return the parsed request of `body` and its inputs by name.
@@ -69,3 +92,17 @@ class Decoder:
                     self._plans.clear()
                 self._plans[header] = plan
         return plan
+
+
+def held_bytes(feeds: Feeds, body: Body) -> int:
+    """Return the bytes that `feeds` take, with those of the body if one is a view of it."""
+    total = 0
+    keeps_body = False
+    for array in feeds.values():
+        if array.base is body.memory:
+            keeps_body = True
+        else:
+            total += array.nbytes
+        if array.dtype == object:
+            total += sum(map(sys.getsizeof, array.flat))
+    return total + body.length * keeps_body

@@ -14,6 +14,7 @@ from enginewright_runtime.session.signature import Signature
 _CACHED_HEADERS: Final = 16  # of responses to requests with the same JSON, by output shapes
 JSON_ELEMENTS: Final = 4_000_000  # of one output
 _PIECE: Final = 16 * 1024  # elements that are encoded with the GIL held, in about a millisecond
+_STRING_ELEMENTS: Final = 4  # that take as long as a string, or as many of its characters
 _PLACE: Final = b"\0"  # of an output that is encoded in pieces; JSON has no such byte
 
 
@@ -29,15 +30,38 @@ class Encoder:
         """Return the response with `arrays`, which are in the order of `plan.outputs`.
 
         In JSON, NaN and infinities become null, since JSON cannot represent them; binary data can.
-
-        Raises:
-            RequestError: an output is too large for JSON.
         """
         if False in plan.binary:
             return self._encode_json(plan, arrays)
         tensors = [tensor_bytes(array) for array in arrays]
         header = self._binary_header(plan, arrays, tensors)
         return _binary_response(header, tensors)
+
+    def check(self, plan: InferenceRequest, arrays: list[NDArray[Any]]) -> None:
+        """Refuse to encode outputs that are too large for JSON.
+
+        Raises:
+            RequestError: 400.
+        """
+        for name, as_bytes, array in zip(plan.outputs, plan.binary, arrays, strict=True):
+            if array.size > JSON_ELEMENTS and not as_bytes:
+                raise RequestError(
+                    400,
+                    f"output {name!r} has {array.size} elements, too many for JSON;"
+                    " set its parameter 'binary_data' to true",
+                )
+
+    def is_slow(self, plan: InferenceRequest, arrays: list[NDArray[Any]]) -> bool:
+        """Return whether encoding may take more than a millisecond."""
+        elements = 0
+        for name, as_bytes, array in zip(plan.outputs, plan.binary, arrays, strict=True):
+            if name in self._strings:
+                elements += _STRING_ELEMENTS * array.size
+                if elements <= _PIECE:
+                    elements += sum(map(len, array.flat)) // _STRING_ELEMENTS
+            elif not as_bytes:
+                elements += array.size
+        return elements > _PIECE
 
     def _binary_header(
         self, plan: InferenceRequest, arrays: list[NDArray[Any]], tensors: list[bytes | memoryview]
@@ -68,12 +92,6 @@ class Encoder:
                 tensor = tensor_bytes(array)
                 output["parameters"] = {"binary_data_size": len(tensor)}
                 tensors.append(tensor)
-            elif array.size > JSON_ELEMENTS:
-                raise RequestError(
-                    400,
-                    f"output {name!r} has {array.size} elements, too many for JSON;"
-                    " set its parameter 'binary_data' to true",
-                )
             elif array.size > _PIECE:
                 output["data"] = orjson.Fragment(_PLACE)
                 large.append(array.reshape(-1))

@@ -175,14 +175,30 @@ class InferenceService:
             raise busy("too many requests wait for one more copy")
 
     def submit(
-        self, call: InferenceCall, plan: InferencePlan, feeds: Feeds, responder: Responder
+        self,
+        call: InferenceCall,
+        plan: InferencePlan,
+        feeds: Feeds,
+        responder: Responder,
+        *,
+        waited: float = 0.0,
     ) -> None:
-        """Queue a decoded request that was admitted; `responder` sends what becomes of it."""
+        """Queue a decoded request that was admitted.
+
+        Args:
+            call: the request.
+            plan: what it asks for.
+            feeds: its inputs.
+            responder: sends what becomes of it.
+            waited: seconds of its timeout that have passed.
+        """
         serving = self._serving
         assert serving is not None  # noqa: S101 - it was admitted
         job = Job(call, plan, feeds, responder, time.monotonic())
         if plan.timeout:
-            job.timer = asyncio.get_running_loop().call_later(plan.timeout, self._expire, job)
+            job.deadline -= waited
+            left = max(0.0, plan.timeout - waited)
+            job.timer = asyncio.get_running_loop().call_later(left, self._expire, job)
         serving.worker.submit(job)
 
     def count_refusal(self, call: InferenceCall, error: RequestError) -> None:

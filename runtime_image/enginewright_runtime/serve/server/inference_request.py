@@ -14,7 +14,7 @@ from enginewright_runtime.session.datatypes import BF16
 from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Signature, Tensor
 
-_LARGE: Final = 64 * 1024  # bytes of JSON that may hold thousands of lists
+LARGE_JSON: Final = 32 * 1024  # bytes, which may take more than a millisecond to read
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def read_request(signature: Signature, text: memoryview | bytes) -> InferenceReq
     Raises:
         RequestError: 400, or 413 if parsing would cost too much, with the cause, for the client.
     """
-    if len(text) <= _LARGE:
+    if len(text) <= LARGE_JSON:
         return _read(signature, text)
     check_cost(text)
     with collection_paused():

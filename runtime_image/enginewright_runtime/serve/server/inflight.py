@@ -10,7 +10,7 @@ _BESIDE_TENSORS: Final = 64 * 1024  # bytes allowed for the rest of the largest 
 
 
 class InFlight:
-    """Counts bytes of bodies that are not yet answered."""
+    """Counts bytes of requests that are not yet answered."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._body_limit = settings.body_bytes
@@ -28,15 +28,27 @@ class InFlight:
         Raises:
             RequestError: 413, the body is too large; 503, all are together.
         """
-        total = call.accounted + size
-        if total > self._body_limit:
+        if call.accounted + size > self._body_limit:
             raise RequestError(413, f"the body exceeds the limit of {self._body_limit} bytes")
-        if self._bytes + size > self._limit and not call.reserved:
-            raise RequestError(503, "too many bytes of requests are in flight; try again later")
-        self._bytes += size
-        call.accounted = total
+        self._reserve(call, size)
+
+    def hold(self, call: InferenceCall, size: int) -> None:
+        """Count at least `size` bytes for a request, which is what it takes once it is decoded.
+
+        Raises:
+            RequestError: 503, all together take too much.
+        """
+        more = size - call.accounted
+        if more > 0:
+            self._reserve(call, more)
 
     def release(self, call: InferenceCall) -> None:
         """Forget the bytes of a request; idempotent."""
         self._bytes -= call.accounted
         call.accounted = 0
+
+    def _reserve(self, call: InferenceCall, size: int) -> None:
+        if self._bytes + size > self._limit and not call.reserved:
+            raise RequestError(503, "too many bytes of requests are in flight; try again later")
+        self._bytes += size
+        call.accounted += size

@@ -1,0 +1,215 @@
+"""What one request may cost the server: its memory, and the time in which it answers nobody else."""
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from enginewright_runtime.serve.server.json_cost import VALUES
+from enginewright_runtime.serve.server.request_checks import STRINGS
+from onnx import TensorProto, helper
+
+from tests.support.serving import Server, Wire, model, tensor, write_artifact
+
+MIB = 1024 * 1024
+STALL_SECONDS = 0.5  # the bodies below took 0.6 to 5 s; a busy machine takes some of this, too
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that gives back numbers and strings."""
+    root = tmp_path_factory.mktemp("costs")
+    copying = model(
+        [
+            helper.make_node("Identity", ["x"], ["y"]),
+            helper.make_node("Identity", ["s"], ["t"]),
+        ],
+        [tensor("x", TensorProto.FLOAT, "n"), tensor("s", TensorProto.STRING, "k")],
+        [tensor("y", TensorProto.FLOAT, "n"), tensor("t", TensorProto.STRING, "k")],
+    )
+    feeds: dict[str, Any] = {"x": np.ones(2, np.float32), "s": np.array(["a"], object)}
+    task = write_artifact(root, copying, [feeds], max_queue=4)
+    with Server(root, task) as it:
+        yield it
+
+
+def metric(server: Server, *parts: str) -> float:
+    lines = server.get("/metrics").body.decode().splitlines()
+    found = [line for line in lines if line[0] != "#" and all(part in line for part in parts)]
+    return float(found[0].rsplit(" ", 1)[1]) if found else 0.0
+
+
+def memory(server: Server, field: str) -> int:
+    """Return a field of the server's memory in bytes: VmRSS, or VmHWM, the peak."""
+    text = Path(f"/proc/{server.process.pid}/status").read_text()
+    (line,) = (line for line in text.splitlines() if line.startswith(f"{field}:"))
+    return int(line.split()[1]) * 1024
+
+
+@contextmanager
+def asking(server: Server) -> Iterator[list[float]]:
+    """Ask for the server's health without pause; the list is of the seconds that each answer took."""
+    took: list[float] = []
+    end = threading.Event()
+
+    def ask() -> None:
+        with server.wire() as wire:
+            while not end.is_set():
+                began = time.monotonic()
+                wire.send(b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n")
+                assert wire.receive().status == 200
+                took.append(time.monotonic() - began)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    try:
+        yield took
+    finally:
+        end.set()
+        thread.join(30)
+
+
+def document(x: bytes, n: int, s: bytes = b'["a"]', k: int = 1, rest: bytes = b"") -> bytes:
+    return (
+        b'{"inputs":[{"name":"x","datatype":"FP32","shape":[%d],"data":%b},'
+        b'{"name":"s","datatype":"BYTES","shape":[%d],"data":%b}]%b}' % (n, x, k, s, rest)
+    )
+
+
+def numbers(count: int) -> bytes:
+    return b"[" + b"1," * (count - 1) + b"1]"
+
+
+def binary(server: Server, strings: bytes, count: int) -> bytes:
+    """Return a request with these strings in binary, that wants one number back."""
+    header = (
+        b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]},{"name":"s",'
+        b'"datatype":"BYTES","shape":[%d],"parameters":{"binary_data_size":%d}}],'
+        b'"outputs":[{"name":"y"}]}' % (count, len(strings))
+    )
+    return server.infer_request(header, strings)
+
+
+WIDE = orjson.dumps(["a" * 7000] + ["b"] * 14_000)
+EMPTIES = b"[" + b"[]," * (4 * MIB // 3) + b"[]]"
+REFUSED = {
+    "text where numbers are expected": (document(WIDE, 14_001), 400),
+    "empty lists": (document(EMPTIES, 4 * MIB // 3 + 1), 413),
+    "as many empty lists as allowed": (
+        document(b"[" + b"[]," * (VALUES // 2 - 20) + b"[]]", 1),
+        400,
+    ),
+    "names": (b"{" + b",".join(b'"%07d":0' % index for index in range(600_000)) + b"}", 413),
+    "strings": (document(b"[1]", 1, b"[" + b'"",' * (VALUES - 99) + b'""]', VALUES - 98), 400),
+    "an identifier": (document(b"[1]", 1, rest=b',"id":"%b"' % (b"\xf0\x9f\x98\x80" * MIB)), 400),
+}
+
+
+# fault: Requests | a small JSON body takes gigabytes or stops all answers for seconds | refused: 400
+#   or 413 | count, nesting and types are checked on the parsed lists, values before parsing
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refused_body_takes_little_memory_and_stops_nobody(server: Server, name: str) -> None:
+    body, status = REFUSED[name]
+    before = memory(server, "VmRSS")
+    Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")  # forgets the peak
+    with asking(server) as took:
+        answer = server.post(body)
+    assert answer.status == status
+    assert len(answer.body) < 500
+    assert memory(server, "VmHWM") - before < 16 * len(body) + 64 * MIB
+    assert max(took) < STALL_SECONDS
+
+
+def test_a_large_header_of_a_binary_request_is_json_too(server: Server) -> None:
+    header = document(numbers(5 * MIB), 5 * MIB)
+    with server.wire() as wire:
+        head = (
+            f"Content-Length: {len(header) + 4}\r\nInference-Header-Content-Length: {len(header)}"
+        )
+        wire.send(f"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\n{head}\r\n\r\n".encode())
+        answer = wire.receive()
+    assert answer.status == 413
+    assert answer.json()["error"].startswith("the JSON exceeds 8388608 bytes")
+
+
+def test_large_requests_and_answers_are_exact_and_stop_nobody(server: Server) -> None:
+    values = np.arange(VALUES - 20_100, dtype=np.float32)
+    strings = [f"{index} \u00e9" for index in range(20_000)]
+    body = document(
+        orjson.dumps(values.astype(np.int64).tolist()), len(values), orjson.dumps(strings), 20_000
+    )
+    with asking(server) as took, server.wire() as wire:
+        live = b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n"
+        wire.send(server.infer_request(body) + live)
+        outputs = {
+            each["name"]: each["data"] for each in orjson.loads(wire.receive().body)["outputs"]
+        }
+        assert wire.receive().json() == {"live": True}, "the next request waits for its turn"
+    assert max(took) < STALL_SECONDS
+    np.testing.assert_array_equal(outputs["y"], values)
+    assert outputs["t"] == strings
+
+
+def test_as_many_strings_as_allowed_in_binary_stop_nobody(server: Server) -> None:
+    with asking(server) as took, server.wire() as wire:
+        wire.send(binary(server, b"\0\0\0\0" * STRINGS, STRINGS))
+        assert wire.receive().status == 200
+        wire.send(binary(server, b"\0\0\0\0" * (STRINGS + 1), STRINGS + 1))
+        answer = wire.receive()
+    assert answer.status == 400
+    assert answer.json()["error"] == "the request has 100001 strings, more than 100,000"
+    assert max(took) < STALL_SECONDS
+
+
+def test_a_large_request_keeps_its_timeout(server: Server) -> None:
+    asked = document(numbers(100_000), 100_000, rest=b',"parameters":{"timeout":1}')
+    answer = server.post(asked)
+    assert answer.status == 504
+    assert "its timeout of 1e-06 s" in answer.json()["error"]
+
+
+def test_large_requests_whose_clients_leave_are_counted_and_forgotten(server: Server) -> None:
+    gone, good = metric(server, 'code="499"'), metric(server, 'code="200"')
+    request = server.infer_request(document(numbers(900_000), 900_000))
+    wires = [server.wire() for _ in range(4)]
+    for wire in wires:
+        wire.send(request)
+    for wire in wires:
+        wire.__exit__()
+    deadline = time.monotonic() + 20
+    while metric(server, 'code="499"') + metric(server, 'code="200"') < gone + good + 4:
+        assert time.monotonic() < deadline, server.get("/metrics").body
+        time.sleep(0.02)
+    assert metric(server, 'code="499"') > gone
+    assert server.post(document(b"[1]", 1)).status == 200
+
+
+def test_large_requests_that_wait_to_be_read_are_limited(server: Server) -> None:
+    request = server.infer_request(
+        document(numbers(900_000), 900_000, rest=b',"outputs":[{"name":"t"}]')
+    )
+
+    def ask(_: int) -> tuple[int, bytes]:
+        with Wire(server.port) as wire:
+            wire.send(request)
+            answer = wire.receive()
+            return answer.status, answer.body
+
+    with asking(server) as took, ThreadPoolExecutor(24) as pool:
+        answers = list(pool.map(ask, range(24)))
+    statuses = [status for status, _ in answers]
+    assert set(statuses) == {200, 503}
+    assert statuses.count(200) >= 4, "those that the queue takes are answered"
+    assert any(b"4 large requests wait to be read" in body for _, body in answers)
+    assert max(took) < 2 * STALL_SECONDS, "of several in a row"
+
+
+def test_the_server_is_still_well(server: Server) -> None:
+    assert "Traceback" not in server.log()
+    assert server.process.poll() is None
