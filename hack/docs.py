@@ -17,7 +17,7 @@ from typing import Final
 
 from enginewright.contract.reasons import REMEDIES, Reason
 
-from hack.tables import fields, metrics, project, proofs, reasons, runtime
+from hack.tables import fields, metrics, project, proofs, reasons, runtime, serving
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 RULES_TEST: Final = ROOT / "hack/monitoring/rules.test.yaml"
@@ -51,6 +51,9 @@ TABLES: Final[dict[str, Callable[..., str]]] = {
     "rules": reasons.rules,
     "server-limits": runtime.server_limits,
     "server-metrics": metrics.server_metrics,
+    "serving-conditions": serving.conditions,
+    "serving-figures": serving.figures,
+    "serving-targets": serving.targets,
     "settings": fields.settings,
     "shape-operators": runtime.shape_operators,
     "sidecar-metrics": metrics.sidecar_metrics,

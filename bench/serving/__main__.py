@@ -22,9 +22,9 @@ from bench.serving.results import Results
 from bench.serving.run import Plan, measure, program
 from bench.serving.servers import OURS, QUICK, REPOSITORY, SERVERS, Server
 
-_RESULTS: Final = REPOSITORY / "bench/results/serving.json"
-_PLOT: Final = REPOSITORY / "docs/serving.svg"
-_QUICK_RESULTS: Final = REPOSITORY / "build/bench/serving.json"
+_RESULTS: Final = REPOSITORY / "bench/results"  # of whole, undisturbed runs: `make docs` shows them
+_PLOTS: Final = REPOSITORY / "docs"
+_UNPUBLISHED: Final = REPOSITORY / "build/bench"
 _ALL_SERVERS: Final = ("tiny", "image")  # elsewhere transports hardly matter: fewer peers
 _MODELS: Final = (*_ALL_SERVERS, "real", "batching")
 _LIMIT_SECONDS: Final = 22 * 60
@@ -72,13 +72,17 @@ def _compare(options: argparse.Namespace, absent: dict[str, str], folder: Path) 
     measure(plan, results, folder)
     print(report.text(results))
     whole = not (options.quick or options.models or options.servers)
-    target = _RESULTS if whole else _QUICK_RESULTS
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(asdict(results), indent=1, ensure_ascii=False) + "\n")
-    print(f"\nwritten: {target.relative_to(REPOSITORY)}", file=sys.stderr)
-    if whole:
-        _PLOT.write_text(svg(results))
+    published = whole and not report.disturbed(results)
+    folder = _RESULTS if published else _UNPUBLISHED
+    _write(folder / "serving.json", json.dumps(asdict(results), indent=1, ensure_ascii=False))
+    _write((_PLOTS if published else _UNPUBLISHED) / "serving.svg", svg(results))
     return 0
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{text.strip()}\n")
+    print(f"written: {path.relative_to(REPOSITORY)}", file=sys.stderr)
 
 
 def _wanted(options: argparse.Namespace) -> list[Server]:

@@ -44,8 +44,17 @@ def busy_seconds(cores: Iterable[int]) -> float:
     return ticks / _TICKS
 
 
-def memory_mb(root: int) -> float:
-    """Return the proportional set size of the tree, in MB: a shared page counts once."""
+def proportional_mb(root: int) -> float:
+    """Return the proportional set size of the tree, in MB: a page that it shares counts once."""
+    return _memory_mb(root, "Pss")
+
+
+def resident_mb(root: int) -> float:
+    """Return the resident set size of the tree, in MB, whatever else shares its pages."""
+    return _memory_mb(root, "Rss")
+
+
+def _memory_mb(root: int, field: str) -> float:
     kibibytes = 0
     for process in tree(root):
         try:
@@ -53,7 +62,7 @@ def memory_mb(root: int) -> float:
         except OSError:  # it has ended
             continue
         kibibytes += sum(
-            int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")
+            int(line.split()[1]) for line in rollup.splitlines() if line.startswith(f"{field}:")
         )
     return kibibytes * 1024 / 1e6
 

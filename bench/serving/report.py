@@ -7,7 +7,7 @@ from bench.serving.targets import MANY, TARGETS
 from hack.tables.markdown import table
 
 _SOME: Final = 8  # connections
-_DISTURBED: Final = 0.05  # share of the cores
+_DISTURBED: Final = 0.1  # share of the cores
 
 
 def figures(results: Results, model: str) -> str:
@@ -48,10 +48,9 @@ def outcomes(results: Results) -> str:
 def problems(results: Results) -> list[str]:
     """Return what was not measured, or failed in a round."""
     found = []
-    others = max((f.others for row in results.rows for f in row.figures.values()), default=0.0)
-    if others > _DISTURBED:
+    if disturbed(results):
         found.append(
-            f"DISTURBED: other programs took up to {others:.0%} of the cores; run it again"
+            f"DISTURBED: other programs took up to {_others(results):.0%} of the cores; end them"
         )
     found += [f"ABSENT {name}: {why}" for name, why in results.absent.items()]
     for row in results.rows:
@@ -59,6 +58,11 @@ def problems(results: Results) -> list[str]:
             f"FAILED {row.model}, {row.server}, {row.transport}: {why}" for why in row.failures
         ]
     return found
+
+
+def disturbed(results: Results) -> bool:
+    """Return whether other programs took so much of the cores that the figures cannot be trusted."""
+    return _others(results) > _DISTURBED
 
 
 def text(results: Results) -> str:
@@ -73,6 +77,10 @@ def text(results: Results) -> str:
     parts += ["## Targets", outcomes(results)]
     parts.append(conditions(results))
     return "\n\n".join([*parts, *problems(results)])
+
+
+def _others(results: Results) -> float:
+    return max((f.others for row in results.rows for f in row.figures.values()), default=0.0)
 
 
 def _rate(row: Row) -> float:
@@ -92,5 +100,5 @@ def _cells(row: Row, bare_us: float) -> tuple[str, ...]:
         f"{many.p99_us:,.0f}" if many else "",
         f"{cpu.cpu_us:,.0f}" if cpu else "",
         f"{cpu.cpu_us / bare_us:,.1f}" if cpu else "",
-        f"{row.memory_mb:,.0f}",
+        f"{row.memory_mb:,.0f}" if row.memory_mb else "",
     )

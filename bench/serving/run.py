@@ -135,4 +135,4 @@ def _measure_transport(
     except (WrongAnswerError, LoadError, OSError) as error:
         row.failures.append(str(error))
         _say(f"{case.name}, {server.name}, {transport} FAILED: {error}")
-    row.memory_mb = max(row.memory_mb, processes.memory_mb(process))
+    row.memory_mb = max(row.memory_mb, processes.proportional_mb(process))

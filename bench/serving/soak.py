@@ -22,7 +22,7 @@ def soak(server: Server, folder: Path, minutes: float) -> int:
     case = cases.read(folder / "tiny")
     memory: list[float] = []
     failures: list[str] = []
-    print("| minute | requests/s | p99 at 32, µs | MB |\n|---|---|---|---|")
+    print("| minute | requests/s | p99 at 32, µs | RSS MB |\n|---|---|---|---|")
     with tempfile.TemporaryDirectory() as work, running(server, case, Path(work)) as process:
         transports = [each for each in server.transports if listens(server.port(each))]
         requests = {each: request(each, case, server.path) for each in transports}
@@ -46,7 +46,7 @@ def soak(server: Server, folder: Path, minutes: float) -> int:
                 print(f"FAILED {failures[-1]}", file=sys.stderr)
                 time.sleep(1)
                 continue
-            memory.append(processes.memory_mb(process))
+            memory.append(processes.resident_mb(process))
             minute = (time.monotonic() - began) / 60
             print(
                 f"| {minute:.1f} | {found.per_second:,.0f} | {found.p99_us:,.0f}"

@@ -10,7 +10,7 @@ from bench.serving import results
 from bench.serving.exchange import BINARY, GRPC
 from bench.serving.load import Figures, LoadError, Moment, figures, inspect
 from bench.serving.plot import svg
-from bench.serving.report import outcomes, problems
+from bench.serving.report import disturbed, outcomes, problems
 from bench.serving.results import Bare, Results
 from bench.serving.servers import OURS, TRITON
 from bench.serving.soak import growth
@@ -70,6 +70,7 @@ def test_other_programs_on_the_cores_are_seen() -> None:
     run = measured()
     run.row("tiny", OURS, BINARY).figures[8] = found
     assert problems(run)[0].startswith("DISTURBED")
+    assert not disturbed(measured())
 
 
 def at(rate: float, *, cpu: float = 10.0) -> Figures:
