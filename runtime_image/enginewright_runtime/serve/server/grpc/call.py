@@ -1,0 +1,312 @@
+"""Unary calls of gRPC over HTTP/2 (grpc/grpc doc/PROTOCOL-HTTP2.md).
+
+A message that arrives whole is one copy from the socket's buffer; a larger one has its memory as
+soon as its length is known, and is received there. What refuses a call before its message has
+arrived waits for the end of a small one, so that ordinary refusals reset no streams.
+"""
+
+import asyncio
+import struct
+import time
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from enginewright_runtime.serve.server.call import InferenceCall
+from enginewright_runtime.serve.server.grpc import status as statuses
+from enginewright_runtime.serve.server.grpc.compression import (
+    CompressionError,
+    Decompression,
+    stated_size,
+)
+from enginewright_runtime.serve.server.grpc.head import CallHead, call_head
+from enginewright_runtime.serve.server.grpc.status import Code, Status
+from enginewright_runtime.serve.server.http2.connection import Http2Application
+from enginewright_runtime.serve.server.http2.fields import RequestHead
+from enginewright_runtime.serve.server.http2.hpack import literal
+from enginewright_runtime.serve.server.http2.session import Session
+from enginewright_runtime.serve.server.http2.stream import Stream
+from enginewright_runtime.serve.server.message import Body
+
+_PREFIX: Final = struct.Struct(">BL")  # Compressed-Flag, Message-Length
+_NEVER: Final = float("inf")
+_OK: Final = 200
+_CARDINALITY: Final = Status(Code.UNIMPLEMENTED, "a unary call has exactly one request message")
+_TRUNCATED: Final = Status(Code.INTERNAL, "the request message is truncated")
+_NOT_GRPC: Final = {
+    405: (b"this port speaks gRPC; use POST\n", literal(b"allow", b"POST")),
+    415: (b"this port speaks gRPC; the content type is application/grpc\n", b""),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A response message."""
+
+    parts: list[bytes | memoryview]  # of bytes, written in order; large ones are not joined
+    length: int  # bytes of all parts
+
+
+class GrpcApplication(Http2Application, Protocol):
+    """What answers calls."""
+
+    @property
+    def metadata(self) -> AbstractSet[bytes]:
+        """Names of the request headers that it reads."""
+
+    def admit(self, call: "Call") -> Status | None:
+        """Check a call's method and metadata; a status refuses it before its message is read."""
+
+    def account(self, call: "Call", size: int) -> Status | None:
+        """Account for `size` more bytes of message; a status refuses them."""
+
+    def release(self, call: "Call") -> None:
+        """Release what `admit` and `account` reserved; idempotent."""
+
+    def serve(self, call: "Call") -> Reply | Status | None:
+        """Answer; None: the call's `respond` or `fail` will be called later."""
+
+
+class Calls:
+    """Makes the calls of one application (`RequestHandlers`)."""
+
+    def __init__(self, app: GrpcApplication) -> None:
+        self._app = app
+
+    def prepare(self, head: RequestHead) -> CallHead:
+        """Read a call's headers."""
+        return call_head(head, self._app.metadata)
+
+    def handle(self, session: Session, stream: Stream, head: object) -> "Call":
+        """Begin a call."""
+        assert isinstance(head, CallHead)  # noqa: S101 - `prepare` made it
+        return Call(self._app, session, stream, head)
+
+
+class Call(InferenceCall):
+    """One call, from its headers to its response (`RequestHandler`).
+
+    Attributes:
+        method: `/service/method`.
+        metadata: of the names that the application reads.
+        deadline: when the client stops waiting, as `time.monotonic()`.
+        message: the request message, complete and decompressed when the call is served; its first byte is
+            on a 64-byte boundary.
+        route: the application's own.
+    """
+
+    __slots__ = (
+        "_app",
+        "_compressed",
+        "_discarded",
+        "_done",
+        "_filled",
+        "_gzip",
+        "_http_status",
+        "_prefix",
+        "_refusal",
+        "_serving",
+        "_session",
+        "_stream",
+        "_view",
+        "deadline",
+        "message",
+        "metadata",
+        "method",
+        "route",
+    )
+
+    def __init__(
+        self, app: GrpcApplication, session: Session, stream: Stream, head: CallHead
+    ) -> None:
+        super().__init__()
+        self._app = app
+        self._session = session
+        self._stream = stream
+        self._http_status = head.http_status
+        self._gzip = head.gzip
+        self._compressed = False
+        self._prefix = b""  # part of the message's prefix
+        self._filled = 0  # bytes of the message that have arrived
+        self._discarded = 0  # bytes of a refused request
+        self._serving = False  # the application owes an answer
+        self._done = False  # answered or abandoned
+        self.route: object = None
+        self.method = head.method
+        self.metadata = head.metadata
+        self.message: Body | None = None
+        self._view: memoryview | None = None  # of the message while it is received
+        self.deadline = _NEVER if head.timeout is None else stream.started + head.timeout
+        self._refusal = head.problem
+        if self._refusal is None and head.http_status == _OK:
+            self._refusal = app.admit(self)
+
+    # Called by the application.
+
+    def respond(self, reply: Reply) -> None:
+        """Answer with a message; no-op if nobody waits for it."""
+        if self._finish():
+            prefix = _PREFIX.pack(0, reply.length)
+            self._session.respond(
+                self._stream,
+                statuses.RESPONSE,
+                [prefix, *reply.parts],
+                reply.length + len(prefix),
+                statuses.SUCCESS,
+            )
+
+    def fail(self, status: Status) -> None:
+        """Answer with a status; no-op if nobody waits for it."""
+        if self._finish():
+            block = statuses.trailers_only(status)
+            if status.code is Code.UNIMPLEMENTED:
+                block += statuses.ACCEPTED
+            self._session.respond(self._stream, block, [], 0, b"")
+
+    # `RequestHandler`, called by the connection.
+
+    def receive(self, part: memoryview) -> None:
+        """Take a part of the message, or of what precedes it."""
+        if self._done:
+            return
+        if self._view is None and self._refusal is None and self._http_status == _OK:
+            part = self._take_prefix(part)
+        if self._view is None:
+            self._discard(len(part))
+            return
+        end = self._filled + len(part)
+        if end > len(self._view):
+            self._refuse(_CARDINALITY)
+        elif part:
+            self._view[self._filled : end] = part
+            self._filled = end
+
+    def memory(self, size: int) -> memoryview | None:
+        """Return where the next bytes of the message belong."""
+        if self._done or self._view is None:
+            return None
+        return self._view[self._filled : self._filled + size] or None
+
+    def received(self, size: int) -> None:
+        """Count bytes that were read directly."""
+        self._filled += size
+
+    def end(self) -> None:
+        """Serve the call, whose request is complete."""
+        if self._done:
+            return
+        if self._refusal is not None or self._http_status != _OK:
+            self._answer_refused()
+        elif self._view is None:
+            self.fail(_TRUNCATED if self._prefix else _CARDINALITY)
+        elif self._filled < len(self._view):
+            self.fail(_TRUNCATED)
+        elif self._compressed:
+            self._decompress(self._view)
+        else:
+            self._serve()
+
+    def expire(self) -> None:
+        """Answer a call whose request takes too long to arrive."""
+        self.fail(Status(Code.DEADLINE_EXCEEDED, "the request took too long to arrive"))
+
+    def cancel(self) -> None:
+        """Drop the call: nobody waits for it."""
+        if self._done:
+            return
+        self._done = self.abandoned = True
+        if not self._serving:  # otherwise the application does, once the call has left its queue
+            self._app.release(self)
+
+    # From the request to its answer.
+
+    def _take_prefix(self, part: memoryview) -> memoryview:
+        """Take the message's prefix and allocate its memory; return what follows the prefix."""
+        prefix = self._prefix + part[: _PREFIX.size - len(self._prefix)]
+        rest = part[len(prefix) - len(self._prefix) :]
+        self._prefix = prefix
+        if len(prefix) == _PREFIX.size:
+            flag, length = _PREFIX.unpack(prefix)
+            self._compressed = flag == 1
+            if flag > 1 or (flag and not self._gzip):
+                self._refuse(Status(Code.INTERNAL, "the message is compressed, but not the call"))
+            elif (refusal := self._app.account(self, length)) is not None:
+                self._refuse(refusal)
+                self._discard_at_least(length)
+            else:
+                self.message = Body(length, 0)
+                self._view = self.message.view()
+        return rest
+
+    def _refuse(self, status: Status) -> None:
+        """Answer with `status` at the end of the request, whose message is not needed."""
+        self._refusal = status
+        self.message = self._view = None
+
+    def _discard(self, size: int) -> None:
+        if self._refusal is not None or self._http_status != _OK:
+            self._discarded += size
+            self._discard_at_least(self._discarded)
+
+    def _discard_at_least(self, size: int) -> None:
+        """Answer immediately if more than a small request would be discarded."""
+        if size > self._app.settings.drained_body_bytes:
+            self._answer_refused()
+
+    def _answer_refused(self) -> None:
+        if self._refusal is not None:
+            self.fail(self._refusal)
+        elif self._finish():
+            text, headers = _NOT_GRPC[self._http_status]
+            block = statuses.http_error(self._http_status, text, headers)
+            parts: list[bytes | memoryview] = [] if self.method == b"HEAD" else [text]
+            self._session.respond(self._stream, block, parts, sum(map(len, parts)), b"")
+
+    def _decompress(self, message: memoryview) -> None:
+        try:
+            size = stated_size(message)
+        except CompressionError as error:
+            self.fail(_not_decompressed(error))
+            return
+        if (refusal := self._app.account(self, size)) is not None:
+            self.fail(refusal)
+            return
+        out = Body(size, 0)
+        self._step(Decompression(message, out.view()), out)
+
+    def _step(self, work: Decompression, out: Body) -> None:
+        if self._done:
+            return
+        try:
+            complete = work.step()
+        except CompressionError as error:
+            self.fail(_not_decompressed(error))
+            return
+        if complete:
+            self.message = out
+            self._serve()
+        else:
+            asyncio.get_running_loop().call_soon(self._step, work, out)
+
+    def _serve(self) -> None:
+        if self.deadline != _NEVER and time.monotonic() > self.deadline:
+            self.fail(Status(Code.DEADLINE_EXCEEDED, "the deadline passed before the call began"))
+            return
+        self._serving = True
+        answer = self._app.serve(self)
+        if isinstance(answer, Reply):
+            self.respond(answer)
+        elif answer is not None:
+            self.fail(answer)
+
+    def _finish(self) -> bool:
+        """End the call; False: it has ended."""
+        if self._done:
+            return False
+        self._done = True
+        self._app.release(self)
+        return True
+
+
+def _not_decompressed(error: CompressionError) -> Status:
+    return Status(Code.INTERNAL, f"the message cannot be decompressed: {error}")

@@ -1,0 +1,413 @@
+"""HTTP/2 on a socket: reading, turns, time limits and the end, independent of the application.
+
+Implements RFC 9113 for a server of unary calls: no push, no priorities, with prior knowledge (3.3) or
+over TLS, as the transport is. `Session` is what the frames mean.
+
+A connection processes a limited number of frames in one turn of the event loop, so that others get
+theirs, and reads nothing while the client does not read what was written to it (CVE-2019-9512,
+9515, 9517).
+"""
+
+import asyncio
+import enum
+import random
+import time
+from typing import Final, Protocol, cast
+
+from typing_extensions import override
+
+from enginewright_runtime.serve.server.http2 import frames
+from enginewright_runtime.serve.server.http2.errors import ConnectionFaultError, ErrorCode
+from enginewright_runtime.serve.server.http2.sender import Sender
+from enginewright_runtime.serve.server.http2.session import Going, Session, transfer_seconds
+from enginewright_runtime.serve.server.http2.stream import RequestHandlers
+from enginewright_runtime.serve.server.settings import ServerSettings
+
+_DIRECT_BYTES: Final = 32 * 1024  # left of a frame, above which another system call is worth it
+_TURN_FRAMES: Final = 128  # processed in one turn of the event loop: about a millisecond
+_NEVER: Final = float("inf")
+_TURNS_SECONDS: Final = 0.1  # more than the turns of a client that sends many requests at once take
+
+
+class Http2Application(Protocol):
+    """What keeps the connections."""
+
+    settings: ServerSettings
+    draining: bool
+
+    def connected(self, connection: "Http2Connection") -> bool:
+        """Add a new connection; False: no capacity is left."""
+
+    def disconnected(self, connection: "Http2Connection") -> None:
+        """Remove a connection."""
+
+
+class _State(enum.Enum):
+    PREFACE = enum.auto()
+    OPEN = enum.auto()
+    CLOSING = enum.auto()  # everything is sent; further input is discarded
+
+
+class Http2Connection(asyncio.BufferedProtocol):
+    """One client's connection."""
+
+    __slots__ = (
+        "_app",
+        "_buffer",
+        "_deadline",
+        "_direct",
+        "_expires",
+        "_flush_scheduled",
+        "_handlers",
+        "_part_since",
+        "_paused_since",
+        "_pending",
+        "_pending_at",
+        "_processing",
+        "_reading_paused",
+        "_sender",
+        "_session",
+        "_settings",
+        "_state",
+        "_transport",
+        "_turns_since",
+        "_view",
+        "_yielded",
+    )
+
+    _sender: Sender
+    _session: Session
+
+    def __init__(self, app: Http2Application, handlers: RequestHandlers, buffer: bytearray) -> None:
+        """Serve `handlers`; the buffer is shared, since no callback leaves data in it."""
+        self._app = app
+        self._handlers = handlers
+        self._settings = app.settings
+        self._buffer = buffer
+        self._view = memoryview(buffer)
+        self._state = _State.PREFACE
+        self._transport: asyncio.Transport | None = None
+        self._direct: memoryview | None = None  # of a body, that is being read into
+        self._pending = b""  # part of a frame, or frames that wait for the connection's turn
+        self._pending_at = 0
+        self._yielded = False  # the next frames are processed in the event loop's next turn
+        self._turns_since = _NEVER
+        self._processing = False  # what is sent meanwhile is written afterwards
+        self._flush_scheduled = False
+        self._reading_paused = False
+        self._paused_since = _NEVER  # since when the client does not read
+        self._part_since = _NEVER  # since when part of a frame or header block is awaited
+        self._deadline = _NEVER  # of the client's preface, PING's acknowledgement, or closing
+        self._expires = _NEVER
+
+    # Called by the event loop.
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = stream = cast("asyncio.Transport", transport)
+        stream.set_write_buffer_limits(high=0)  # pause as soon as the kernel's buffer is full
+        now = time.monotonic()
+        self._deadline = now + self._settings.head_seconds
+        # at different times, so that clients that connected together do not reconnect together
+        jitter = self._settings.age_jitter
+        spread = random.uniform(1 - jitter, 1 + jitter)  # noqa: S311 - no secret
+        self._expires = now + self._settings.connection_age * spread
+        self._sender = sender = Sender(stream)
+        self._session = session = Session(self._handlers, self._settings, sender, self._due)
+        sender.sent, sender.sent_data = session.sent, session.sent_data
+        if self._app.connected(self):
+            self._flush()
+        else:
+            self._fail(
+                ConnectionFaultError(
+                    ErrorCode.ENHANCE_YOUR_CALM, "too many connections; try again later"
+                )
+            )
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._state = _State.CLOSING
+        self._transport = self._direct = None
+        self._pending = b""
+        self._session.cancel()
+        self._app.disconnected(self)
+
+    @override
+    def eof_received(self) -> bool:
+        return False  # a client that closes its side is treated as disconnected
+
+    @override
+    def get_buffer(self, sizehint: int) -> memoryview:
+        self._direct = self._session.memory(_DIRECT_BYTES)
+        return self._view if self._direct is None else self._direct
+
+    @override
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._state is _State.CLOSING:
+            return
+        if self._direct is not None:
+            self._direct = None
+            self._processing = True
+            self._session.received(nbytes)
+            self._processing = False
+            self._flush()
+        elif self._reading_paused:
+            self._pending = self._pending[self._pending_at :] + self._view[:nbytes]
+            self._pending_at = 0
+        elif self._pending:
+            data = self._pending[self._pending_at :] + self._view[:nbytes]
+            self._pending = b""
+            self._process(data, 0, len(data))
+        else:
+            self._process(self._buffer, 0, nbytes)
+
+    @override
+    def pause_writing(self) -> None:
+        self._sender.paused = True
+        self._paused_since = time.monotonic()
+        self._pause_reading()
+
+    @override
+    def resume_writing(self) -> None:
+        self._sender.paused = False
+        self._paused_since = _NEVER
+        self._sender.pump()
+        self._flush()
+        self._continue()
+
+    # Called by the application.
+
+    def check(self, now: float) -> None:
+        """End requests, responses and the connection at their time limits (`time.monotonic()`)."""
+        transport, session = self._transport, self._session
+        if transport is None:
+            return
+        if self._state is _State.CLOSING or not session.begun:
+            if now > self._deadline:
+                transport.abort()
+            return
+        unwritten = transport.get_write_buffer_size()
+        if now > self._paused_since + transfer_seconds(self._settings, unwritten):
+            transport.abort()
+            return
+        if not self._reading_paused and now > self._part_since + self._settings.head_seconds:
+            self._fail(
+                ConnectionFaultError(ErrorCode.ENHANCE_YOUR_CALM, "a frame took too long to arrive")
+            )
+            return
+        session.check(now)
+        if session.going is Going.NO:
+            idle = not session.streams and now > session.idle_since + self._settings.idle_seconds
+            if idle or now > self._expires or self._app.draining:
+                self._go_away()
+        elif session.going is Going.ANNOUNCED and now > self._deadline:
+            session.refuse_new_streams()
+        self._flush()
+
+    def close_idle(self) -> None:
+        """Have the client open no more streams; close once those that it has opened are answered."""
+        if self._transport is None or self._state is _State.CLOSING:
+            return
+        if not self._session.begun:
+            self._transport.close()
+        elif self._session.going is Going.NO:
+            self._go_away()
+            self._flush()
+
+    def waits(self, *, transfers: bool) -> tuple[int, float] | None:
+        """Return in which order to close waiting connections, as `Connection.waits` does."""
+        session = self._session
+        found: tuple[int, float] | None
+        if self._transport is None:
+            found = None
+        elif self._state is _State.CLOSING:
+            found = 2, self._deadline - self._settings.linger_seconds
+        elif session.streams or self._sender.paused:
+            found = session.moves_since() if transfers else None
+        elif self._yielded:
+            is_flood = time.monotonic() - self._turns_since > _TURNS_SECONDS
+            found = 0, -_NEVER if is_flood else self._turns_since
+        elif self._part_since != _NEVER:
+            found = 1, self._part_since
+        else:
+            found = 0, session.idle_since
+        return found
+
+    def abort(self) -> None:
+        """Close the connection immediately."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+
+    # Reading.
+
+    def _process(self, data: bytes | bytearray, at: int, end: int) -> None:
+        """Process frames in `data[at:end]`, keep what is incomplete, write what is due."""
+        began = at
+        self._processing = True
+        try:
+            at = self._consume(data, at, end)
+        except ConnectionFaultError as fault:
+            self._fail(fault)
+            return
+        finally:
+            self._processing = False
+        if at < end:
+            if isinstance(data, bytes):
+                self._pending, self._pending_at = data, at
+            else:
+                self._pending, self._pending_at = bytes(self._view[at:end]), 0
+        in_block = self._session.in_block
+        if at == end and not in_block:
+            self._part_since = _NEVER
+        elif self._part_since == _NEVER or (at > began and not in_block):
+            self._part_since = time.monotonic()
+        self._flush()
+
+    def _consume(self, data: bytes | bytearray, at: int, end: int) -> int:
+        """Process complete frames, and of bodies what has arrived; return where the rest begins."""
+        view, session = memoryview(data), self._session
+        if self._state is _State.PREFACE:
+            at = self._take_preface(view[at:end], at)
+        left = _TURN_FRAMES
+        while True:
+            if session.in_payload:
+                at += session.take_payload(view[at:end])
+                if session.in_payload:
+                    return at
+            if end - at < frames.HEAD.size or self._state is _State.PREFACE:
+                return at
+            if not left:
+                self._yield_turn()
+                return at
+            left -= 1
+            taken = self._take_frame(data, view, at, end)
+            if not taken:
+                return at
+            at += taken
+
+    def _take_preface(self, view: memoryview, at: int) -> int:
+        known = min(len(view), len(frames.PREFACE))
+        if view[:known] != frames.PREFACE[:known]:
+            raise ConnectionFaultError(ErrorCode.PROTOCOL_ERROR, "this port speaks HTTP/2")
+        if known < len(frames.PREFACE):
+            return at
+        self._state = _State.OPEN
+        return at + known
+
+    def _take_frame(self, data: bytes | bytearray, view: memoryview, at: int, end: int) -> int:
+        """Process the frame at `at` up to its payload, if that can be taken in parts, else with it.
+
+        Return the number of bytes; 0: more must arrive.
+        """
+        session = self._session
+        high, low, kind, flags, stream_id = frames.HEAD.unpack_from(data, at)
+        length: int = high << 16 | low
+        stream_id &= frames.LARGEST
+        session.check_frame(kind, flags, stream_id, length)
+        body = at + frames.HEAD.size
+        if kind == frames.DATA:
+            if not flags & frames.PADDED:
+                session.begin_data(stream_id, flags, length, -1)
+                return frames.HEAD.size
+            if body == end:
+                return 0
+            session.begin_data(stream_id, flags, length, data[body])
+            return frames.HEAD.size + 1
+        if kind > frames.CONTINUATION:
+            session.skip(length)
+            return frames.HEAD.size
+        if body + length > end:
+            return 0
+        session.take_frame(kind, flags, stream_id, bytes(view[body : body + length]))
+        return body + length - at
+
+    def _yield_turn(self) -> None:
+        """Process what is left in the event loop's next turn."""
+        self._pause_reading()
+        self._yielded = True
+        self._turns_since = min(self._turns_since, time.monotonic())
+        asyncio.get_running_loop().call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._yielded = False
+        self._continue()
+
+    def _continue(self) -> None:
+        """Process what waited for the connection's turn or for the client to read; read on."""
+        if self._held_up():
+            return
+        data, at = self._pending, self._pending_at
+        self._pending, self._pending_at = b"", 0
+        if data:
+            self._process(data, at, len(data))
+        if not self._held_up():
+            self._turns_since = _NEVER
+            self._resume_reading()
+
+    def _held_up(self) -> bool:
+        return self._yielded or self._sender.paused or self._transport is None
+
+    def _pause_reading(self) -> None:
+        if not self._reading_paused and self._transport is not None:
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._reading_paused and self._transport is not None:
+            self._reading_paused = False
+            self._transport.resume_reading()
+
+    # Writing.
+
+    def _due(self) -> None:
+        """Write a response, if possible with others of the same turn of the event loop."""
+        if self._processing or self._flush_scheduled:
+            return
+        if self._session.streams:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+        else:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write what is due; close after the last response of a connection that goes away."""
+        self._flush_scheduled = False
+        if self._transport is None:
+            return
+        self._sender.flush()
+        if (
+            self._session.going is Going.FINAL
+            and not self._session.streams
+            and self._state is _State.OPEN
+            and not self._sender.paused
+        ):
+            self._close(self._transport)
+
+    def _go_away(self) -> None:
+        self._deadline = time.monotonic() + self._settings.linger_seconds
+        self._session.go_away()
+
+    def _fail(self, fault: ConnectionFaultError) -> None:
+        """End the connection for what the client did (RFC 9113 5.4.1)."""
+        if self._state is not _State.CLOSING and self._transport is not None:
+            self._session.fail(fault)
+            self._sender.flush()
+            self._close(self._transport)
+
+    def _close(self, transport: asyncio.Transport) -> None:
+        """Close once everything is written.
+
+        Closing a socket with unread input resets the connection, and the client may lose what it has
+        not read yet. So only the sending side is closed, and input is read and discarded for a while.
+        """
+        self._state = _State.CLOSING
+        self._pending = b""
+        self._deadline = time.monotonic() + self._settings.linger_seconds
+        if unsent := transport.get_write_buffer_size():
+            self._deadline += transfer_seconds(self._settings, unsent)
+        if transport.can_write_eof() and not transport.is_closing():
+            transport.write_eof()
+            self._resume_reading()
+        else:
+            transport.close()

@@ -1,0 +1,142 @@
+"""A gRPC server that answers with what it is sent, in a process of its own: `python -m` this, with its options.
+
+Without the inference server, whose model and codec take their own time.
+"""
+
+import argparse
+import asyncio
+import signal
+import sys
+import time
+from dataclasses import fields
+from typing import Final
+
+import uvloop
+from enginewright_runtime.serve.server.application import listen
+from enginewright_runtime.serve.server.grpc.call import Call, Calls, Reply
+from enginewright_runtime.serve.server.grpc.status import Code, Status
+from enginewright_runtime.serve.server.http2.connection import Http2Connection
+from enginewright_runtime.serve.server.settings import ServerSettings
+
+ECHO: Final = b"/test.Echo/Echo"
+LATER: Final = b"/test.Echo/Later"  # answers after the seconds that the message says
+FAIL: Final = b"/test.Echo/Fail"  # with the message as the status message
+METADATA: Final = b"/test.Echo/Metadata"  # answers with the metadata `x-test`
+LARGE: Final = b"/test.Echo/Large"  # answers with as many bytes as the message says
+SEEN: Final = b"/test.Echo/Seen"  # answers with what the server counted, as `name=number` lines
+METHODS: Final = frozenset({ECHO, LATER, FAIL, METADATA, LARGE, SEEN})
+LARGEST: Final = 64 * 1024 * 1024
+RECEIVE_BYTES: Final = 256 * 1024
+
+
+class EchoApp:
+    """The application of the server, and of tests without a socket."""
+
+    metadata = frozenset({b"x-test"})
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.draining = False
+        self.connections: set[Http2Connection] = set()
+        self.inflight = 0
+        self.served = 0
+        self.dropped = 0
+        self.waiting: list[Call] = []
+
+    def connected(self, connection: Http2Connection) -> bool:
+        has_capacity = len(self.connections) < self.settings.connections
+        self.connections.add(connection)
+        return has_capacity
+
+    def disconnected(self, connection: Http2Connection) -> None:
+        self.connections.discard(connection)
+
+    def check(self, now: float) -> None:
+        for connection in tuple(self.connections):
+            connection.check(now)
+
+    def admit(self, call: Call) -> Status | None:
+        if call.method not in METHODS:
+            return Status(Code.UNIMPLEMENTED, f"no method {call.method.decode(errors='replace')}")
+        return None
+
+    def account(self, call: Call, size: int) -> Status | None:
+        if call.accounted + size > LARGEST:
+            return Status(Code.RESOURCE_EXHAUSTED, f"the message exceeds {LARGEST} bytes")
+        call.accounted += size
+        self.inflight += size
+        return None
+
+    def release(self, call: Call) -> None:
+        self.inflight -= call.accounted
+        call.accounted = 0
+
+    def serve(self, call: Call) -> Reply | Status | None:
+        self.served += 1
+        assert call.message is not None
+        if call.method == FAIL:
+            return Status(
+                Code.INVALID_ARGUMENT, call.message.view().tobytes().decode(errors="replace")
+            )
+        if call.method == LATER:
+            self.waiting.append(call)
+            asyncio.get_running_loop().call_later(
+                float(call.message.view().tobytes()), self.answer, call
+            )
+            return None
+        if call.method == METADATA:
+            value = call.metadata.get(b"x-test", b"")
+            return Reply([value], len(value))
+        if call.method == LARGE:
+            size = int(call.message.view().tobytes())
+            return Reply([memoryview(bytes(size))], size)
+        if call.method == SEEN:
+            text = (
+                f"served={self.served}\ndropped={self.dropped}\ninflight={self.inflight}\n"
+                f"connections={len(self.connections)}"
+            ).encode()
+            return Reply([text], len(text))
+        return Reply([call.message.view()], call.message.length)
+
+    def answer(self, call: Call) -> None:
+        self.waiting.remove(call)
+        assert call.message is not None
+        if call.abandoned:
+            self.dropped += 1
+            self.release(call)
+        else:
+            call.respond(Reply([call.message.view()], call.message.length))
+
+
+async def _serve(settings: ServerSettings) -> None:
+    loop = asyncio.get_running_loop()
+    app = EchoApp(settings)
+    calls, buffer = Calls(app), bytearray(RECEIVE_BYTES)
+    listening = listen(0)
+    server = await loop.create_server(lambda: Http2Connection(app, calls, buffer), sock=listening)
+    stop = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    print(listening.getsockname()[1], flush=True)
+    while not stop.is_set():
+        await asyncio.sleep(settings.sweep_seconds)
+        app.check(time.monotonic())
+    app.draining = True
+    server.close()
+    for connection in tuple(app.connections):
+        connection.close_idle()
+    while app.connections:
+        await asyncio.sleep(settings.sweep_seconds)
+        app.check(time.monotonic())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    for field in fields(ServerSettings):
+        if field.type in ("int", "float", int, float):
+            parser.add_argument(f"--{field.name}", type=type(field.default), default=field.default)
+    uvloop.run(_serve(ServerSettings(**vars(parser.parse_args()))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

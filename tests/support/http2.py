@@ -1,0 +1,132 @@
+"""A client that sends any bytes over HTTP/2 and reads what comes back, frame by frame."""
+
+import struct
+from dataclasses import dataclass
+
+from enginewright_runtime.serve.server.http2 import frames
+from jh2.hpack import Decoder, Encoder
+
+Headers = list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A frame as it was read."""
+
+    kind: int
+    flags: int
+    stream: int
+    payload: bytes
+
+    @property
+    def code(self) -> int:
+        """Return the error code of RST_STREAM or GOAWAY."""
+        at = 4 if self.kind == frames.GOAWAY else 0
+        return int.from_bytes(self.payload[at : at + 4], "big")
+
+
+def split(data: bytes) -> list[Frame]:
+    """Return the complete frames in `data`."""
+    found = []
+    at = 0
+    while at + 9 <= len(data):
+        length = int.from_bytes(data[at : at + 3], "big")
+        kind, flags, stream = struct.unpack_from(">BBL", data, at + 3)
+        found.append(Frame(kind, flags, stream, data[at + 9 : at + 9 + length]))
+        at += 9 + length
+    return found
+
+
+def frame(kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"") -> bytes:
+    """Return any frame, also one that the protocol forbids."""
+    return struct.pack(">L", len(payload))[1:] + struct.pack(">BBL", kind, flags, stream) + payload
+
+
+def settings(*values: tuple[int, int]) -> bytes:
+    """Return SETTINGS with any identifiers and values."""
+    return frame(frames.SETTINGS, payload=b"".join(struct.pack(">HL", *each) for each in values))
+
+
+def message(content: bytes, flag: int = 0) -> bytes:
+    """Return a message of gRPC with its prefix."""
+    return struct.pack(">BL", flag, len(content)) + content
+
+
+def call_headers(method: str, *more: tuple[str, str]) -> Headers:
+    """Return the headers that gRPC's clients send."""
+    return [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", method),
+        (":authority", "localhost"),
+        ("te", "trailers"),
+        ("content-type", "application/grpc"),
+        *more,
+    ]
+
+
+class Client:
+    """Compresses headers and remembers the server's, as one connection does; sends nothing itself."""
+
+    opening = frames.PREFACE + settings()
+
+    def __init__(self) -> None:
+        self.encoder = Encoder()
+        self.decoder = Decoder()
+
+    def headers(self, stream: int, headers: Headers, flags: int = frames.END_HEADERS) -> bytes:
+        """Return HEADERS."""
+        return frame(frames.HEADERS, flags, stream, self.block(headers))
+
+    def block(self, headers: Headers) -> bytes:
+        """Return a header block."""
+        return bytes(self.encoder.encode(headers))
+
+    def call(self, stream: int, method: str, content: bytes, *more: tuple[str, str]) -> bytes:
+        """Return a whole call."""
+        return self.headers(stream, call_headers(method, *more)) + data(
+            stream, message(content), ends=True
+        )
+
+    def responses(self, received: bytes) -> dict[int, "Response"]:
+        """Return the responses in what the server has sent since its beginning, by stream."""
+        found: dict[int, Response] = {}
+        for each in split(received):
+            if each.kind not in (frames.HEADERS, frames.DATA, frames.RST_STREAM):
+                continue
+            response = found.setdefault(each.stream, Response())
+            if each.kind == frames.HEADERS:
+                response.headers |= dict(self.decoder.decode(each.payload))
+            elif each.kind == frames.DATA:
+                response.body += each.payload
+            else:
+                response.reset = each.code
+            response.ended |= bool(each.flags & frames.END_STREAM) and each.kind in (0, 1)
+        return found
+
+
+class Response:
+    """What arrived on one stream."""
+
+    def __init__(self) -> None:
+        self.headers: dict[str, str] = {}
+        self.body = b""
+        self.ended = False
+        self.reset: int | None = None
+
+    @property
+    def status(self) -> int:
+        """Return grpc-status, which ends every call."""
+        return int(self.headers["grpc-status"])
+
+    @property
+    def content(self) -> bytes:
+        """Return the message, which must be the only one."""
+        flag, length = struct.unpack(">BL", self.body[:5])
+        assert (flag, length) == (0, len(self.body) - 5)
+        return self.body[5:]
+
+
+def data(stream: int, content: bytes, *, ends: bool = False) -> bytes:
+    """Return DATA."""
+    return frame(frames.DATA, frames.END_STREAM if ends else 0, stream, content)

@@ -1,0 +1,732 @@
+"""Frames, streams, windows and limits of HTTP/2. No socket: the transport is given."""
+
+import asyncio
+import gzip
+import time
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any
+
+import pytest
+from enginewright_runtime.serve.server.grpc.status import Code
+from enginewright_runtime.serve.server.http2 import frames
+from enginewright_runtime.serve.server.http2.errors import ErrorCode
+from enginewright_runtime.serve.server.http2.session import MAX_FRAME, MAX_STREAMS
+from enginewright_runtime.serve.server.settings import ServerSettings
+from hypothesis import given
+from hypothesis import settings as effort
+from hypothesis import strategies as st
+
+from tests.support.grpc_echo import ECHO, FAIL, LARGE, LATER, METADATA, EchoApp
+from tests.support.http2 import (
+    Client,
+    call_headers,
+    data,
+    frame,
+    message,
+    settings,
+    split,
+)
+from tests.support.http2_pipe import DEFAULTS, Peer
+
+OPEN_ENDED = 2**31 - 1
+
+
+def looped(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run a test in an event loop of its own, also for each of hypothesis's examples."""
+
+    @wraps(test)
+    def run(*args: Any, **named: Any) -> None:
+        asyncio.run(test(*args, **named))  # type: ignore[arg-type]
+
+    return run
+
+
+def ended(peer: Peer) -> ErrorCode | None:
+    """Return why the server has ended the connection."""
+    found = peer.of(frames.GOAWAY)
+    return ErrorCode(found[-1].code) if found and peer.pipe.ended else None
+
+
+# Calls.
+
+
+@looped
+async def test_a_call_is_answered_with_headers_message_and_trailers() -> None:
+    peer = Peer()
+    peer.send(peer.client.call(1, ECHO.decode(), b"hello"))
+    kinds = [(each.kind, each.flags) for each in peer.frames if each.stream == 1]
+    end = frames.END_HEADERS | frames.END_STREAM
+    assert kinds == [(frames.HEADERS, frames.END_HEADERS), (frames.DATA, 0), (frames.HEADERS, end)]
+    response = peer.responses()[1]
+    assert response.content == b"hello"
+    assert response.status == Code.OK
+    assert response.headers[":status"] == "200"
+    assert response.headers["content-type"] == "application/grpc"
+    assert peer.app.inflight == 0
+
+
+@looped
+async def test_a_refusal_is_trailers_only_and_its_message_percent_encoded() -> None:
+    peer = Peer()
+    peer.send(peer.client.call(1, FAIL.decode(), "50% ü\n".encode()))
+    headers = [each for each in peer.of(frames.HEADERS) if each.stream == 1]
+    assert [each.flags for each in headers] == [frames.END_HEADERS | frames.END_STREAM]
+    response = peer.responses()[1]
+    assert response.status == Code.INVALID_ARGUMENT
+    assert response.headers["grpc-message"] == "50%25 %C3%BC%0A"
+
+
+CALLS: dict[str, tuple[list[tuple[str, str]], bytes, Code]] = {
+    "unknown method": (call_headers("/no/Method"), message(b"x"), Code.UNIMPLEMENTED),
+    "no message": (call_headers(ECHO.decode()), b"", Code.UNIMPLEMENTED),
+    "two messages": (call_headers(ECHO.decode()), message(b"a") * 2, Code.UNIMPLEMENTED),
+    "part of a prefix": (call_headers(ECHO.decode()), b"\0\0\0", Code.INTERNAL),
+    "part of a message": (call_headers(ECHO.decode()), message(b"abc")[:-1], Code.INTERNAL),
+    "an invalid flag": (call_headers(ECHO.decode()), message(b"a", 2), Code.INTERNAL),
+    "compressed, but not said": (call_headers(ECHO.decode()), message(b"a", 1), Code.INTERNAL),
+    "no gzip": (
+        call_headers(ECHO.decode(), ("grpc-encoding", "gzip")),
+        message(bytes(30), 1),
+        Code.INTERNAL,
+    ),
+    "an unknown compression": (
+        call_headers(ECHO.decode(), ("grpc-encoding", "snappy")),
+        message(b"a", 1),
+        Code.UNIMPLEMENTED,
+    ),
+    "an invalid timeout": (
+        call_headers(ECHO.decode(), ("grpc-timeout", "1 s")),
+        message(b"a"),
+        Code.INTERNAL,
+    ),
+    "a timeout that has passed": (
+        call_headers(ECHO.decode(), ("grpc-timeout", "0n")),
+        message(b"a"),
+        Code.DEADLINE_EXCEEDED,
+    ),
+    "too large": (
+        call_headers(ECHO.decode()),
+        b"\0\xff\xff\xff\xff",
+        Code.RESOURCE_EXHAUSTED,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+@looped
+async def test_what_is_no_unary_call_fails_with_the_status_that_the_specification_names(
+    name: str,
+) -> None:
+    headers, body, expected = CALLS[name]
+    peer = Peer()
+    peer.send(peer.client.headers(1, headers) + data(1, body, ends=True))
+    response = peer.responses()[1]
+    assert response.status == expected
+    if name == "an unknown compression":
+        assert response.headers["grpc-accept-encoding"] == "identity,gzip"
+    assert peer.app.served == 0
+    assert peer.app.inflight == 0
+    peer.send(peer.client.call(3, ECHO.decode(), b"next"))
+    assert peer.of(frames.GOAWAY) == []
+    assert peer.app.served == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "content_type", "status"),
+    [
+        ("GET", None, "405"),
+        ("POST", None, "415"),
+        ("POST", "application/json", "415"),
+        ("POST", "application/grpc-web", "415"),
+        ("POST", "application/grpc+json", "415"),
+    ],
+)
+@looped
+async def test_what_is_no_call_has_an_answer_in_http(
+    method: str, content_type: str | None, status: str
+) -> None:
+    peer = Peer()
+    headers = [(":method", method), (":scheme", "http"), (":path", "/"), (":authority", "h")]
+    if content_type:
+        headers.append(("content-type", content_type))
+    peer.send(peer.client.headers(1, headers, frames.END_HEADERS | frames.END_STREAM))
+    response = peer.responses()[1]
+    assert response.headers[":status"] == status
+    assert response.body.startswith(b"this port speaks gRPC")
+    assert response.headers["content-length"] == str(len(response.body))
+
+
+@looped
+async def test_a_call_reads_the_metadata_that_its_application_names() -> None:
+    peer = Peer()
+    peer.send(peer.client.call(1, METADATA.decode(), b"", ("x-test", "a"), ("x-test", "b")))
+    assert peer.responses()[1].content == b"a,b"
+
+
+@looped
+async def test_a_compressed_message_is_decompressed_in_turns() -> None:
+    peer = Peer()
+    content = bytes(range(256)) * 8192
+    peer.send(
+        peer.client.headers(1, call_headers(ECHO.decode(), ("grpc-encoding", "gzip")))
+        + data(1, message(gzip.compress(content), 1), ends=True)
+    )
+    peer.send(
+        frame(frames.WINDOW_UPDATE, 0, 0, b"\0\x7f\0\0")
+        + frame(frames.WINDOW_UPDATE, 0, 1, b"\0\x7f\0\0")
+    )
+    assert peer.app.served == 0
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert peer.responses()[1].content == content
+    assert peer.app.inflight == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "claimed", "expected"),
+    [
+        (b"a" * 1000, 10, Code.INTERNAL),
+        (b"a" * 1000, 2000, Code.INTERNAL),
+        (b"", 2**32 - 1, Code.RESOURCE_EXHAUSTED),
+    ],
+)
+@looped
+async def test_a_compressed_message_has_the_size_that_it_states(
+    content: bytes, claimed: int, expected: Code
+) -> None:
+    peer = Peer()
+    lie = gzip.compress(content)[:-4] + claimed.to_bytes(4, "little")
+    headers = call_headers(ECHO.decode(), ("grpc-encoding", "gzip"))
+    peer.send(peer.client.headers(1, headers) + data(1, message(lie, 1), ends=True))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert peer.responses()[1].status == expected
+    assert peer.app.inflight == 0
+
+
+@looped
+async def test_an_uncompressed_message_may_be_in_a_call_with_compression() -> None:
+    peer = Peer()
+    peer.send(peer.client.call(1, ECHO.decode(), b"plain", ("grpc-encoding", "gzip")))
+    assert peer.responses()[1].content == b"plain"
+
+
+@looped
+async def test_a_large_refused_call_is_answered_before_its_end() -> None:
+    peer = Peer()
+    peer.send(peer.client.headers(1, call_headers("/no/Method")))
+    part = data(1, bytes(16384))
+    for _ in range(DEFAULTS.drained_body_bytes // 16384):
+        peer.send(part)
+    assert not peer.of(frames.RST_STREAM)
+    peer.send(part)
+    (reset,) = peer.of(frames.RST_STREAM)
+    assert reset.code == ErrorCode.NO_ERROR
+    assert peer.responses()[1].status == Code.UNIMPLEMENTED
+    peer.send(part * 3 + data(1, b"", ends=True))  # was under way
+    assert len(peer.of(frames.RST_STREAM)) == 1
+    assert not peer.of(frames.GOAWAY)
+
+
+# Abandoned calls.
+
+
+@pytest.mark.parametrize("how", ["reset", "disconnected"])
+@looped
+async def test_a_call_that_nobody_waits_for_is_marked_and_not_answered(how: str) -> None:
+    peer = Peer()
+    peer.send(peer.client.call(1, LATER.decode(), b"1000"))
+    (call,) = peer.app.waiting
+    if how == "reset":
+        peer.send(frame(frames.RST_STREAM, 0, 1, b"\0\0\0\x08"))
+    else:
+        peer.connection.connection_lost(None)
+    assert call.abandoned
+    assert peer.app.inflight == 4  # until the application drops it
+    written = bytes(peer.pipe.written)
+    peer.app.answer(call)
+    await asyncio.sleep(0)
+    assert peer.app.inflight == 0
+    assert peer.app.dropped == 1
+    assert peer.pipe.written == written
+
+
+@pytest.mark.parametrize("how", ["reset", "disconnected"])
+@looped
+async def test_what_is_accounted_for_an_incomplete_message_is_released(how: str) -> None:
+    peer = Peer()
+    peer.send(peer.client.headers(1, call_headers(ECHO.decode())) + data(1, message(b"a" * 99)[:9]))
+    assert peer.app.inflight == 99
+    if how == "reset":
+        peer.send(frame(frames.RST_STREAM, 0, 1, b"\0\0\0\x08"))
+    else:
+        peer.connection.connection_lost(None)
+    assert peer.app.inflight == 0
+
+
+@looped
+async def test_a_client_that_resets_all_its_calls_is_disconnected() -> None:
+    """Rapid reset, CVE-2023-44487."""
+    peer = Peer()
+    for number in range(1, 8001, 2):
+        peer.send(
+            peer.client.call(number, LATER.decode(), b"1000")
+            + frame(frames.RST_STREAM, 0, number, b"\0\0\0\x08")
+        )
+        if ended(peer):
+            break
+    assert ended(peer) is ErrorCode.ENHANCE_YOUR_CALM
+    assert len(peer.app.waiting) < 1500
+    assert all(call.abandoned for call in peer.app.waiting)
+
+
+@looped
+async def test_a_client_that_has_the_server_reset_its_calls_is_disconnected() -> None:
+    """MadeYouReset, CVE-2025-8671."""
+    peer = Peer()
+    for number in range(1, 8001, 2):
+        peer.send(
+            peer.client.call(number, LATER.decode(), b"1000")
+            + frame(frames.WINDOW_UPDATE, 0, number, b"\0\0\0\0")
+        )
+        if ended(peer):
+            break
+    assert ended(peer) is ErrorCode.ENHANCE_YOUR_CALM
+    assert len(peer.app.waiting) < 1500
+    assert all(call.abandoned for call in peer.app.waiting)
+
+
+@looped
+async def test_a_client_whose_calls_are_answered_may_cancel_as_many() -> None:
+    peer = Peer()
+    for number in range(1, 12001, 4):
+        peer.send(
+            peer.client.call(number, ECHO.decode(), b"")
+            + peer.client.call(number + 2, LATER.decode(), b"1000")
+            + frame(frames.RST_STREAM, 0, number + 2, b"\0\0\0\x08")
+        )
+    assert peer.app.served == 6000
+    assert not peer.of(frames.GOAWAY)
+
+
+@looped
+async def test_a_stream_beyond_the_limit_is_refused() -> None:
+    peer = Peer()
+    for number in range(1, 2 * MAX_STREAMS + 2, 2):
+        peer.send(peer.client.call(number, LATER.decode(), b"1000"))
+    (refused,) = peer.of(frames.RST_STREAM)
+    assert refused.stream == 2 * MAX_STREAMS + 1
+    assert refused.code == ErrorCode.REFUSED_STREAM
+    assert len(peer.app.waiting) == MAX_STREAMS
+
+
+# Floods.
+
+EMPTY_BLOCK = frame(frames.HEADERS, 0, 1, b"")
+FLOODS = {
+    "PING": frame(frames.PING, payload=b"12345678"),  # CVE-2019-9512
+    "acknowledgements of PING": frame(frames.PING, frames.ACK, payload=b"12345678"),
+    "SETTINGS": settings(),  # CVE-2019-9515
+    "acknowledgements of SETTINGS": frame(frames.SETTINGS, frames.ACK),
+    "PRIORITY": frame(frames.PRIORITY, 0, 1, b"\0\0\0\x05\x10"),  # CVE-2019-9513
+    "WINDOW_UPDATE": frame(frames.WINDOW_UPDATE, 0, 0, b"\0\0\0\x01"),
+    "unknown frames": frame(0xEE, 0, 1, b"x"),
+    "empty DATA": data(1, b""),  # CVE-2019-9518
+    "tiny DATA": data(1, b"x"),
+    "padding": frame(frames.DATA, frames.PADDED, 1, b"\x05\0\0\0\0\0"),
+    "RST_STREAM": frame(frames.RST_STREAM, 0, 1, b"\0\0\0\x08"),
+    "GOAWAY": frame(frames.GOAWAY, payload=bytes(8)),
+}
+
+
+@pytest.mark.parametrize("name", FLOODS)
+@looped
+async def test_a_flood_of_frames_without_use_ends_the_connection(name: str) -> None:
+    peer = Peer()
+    headers = call_headers(ECHO.decode(), ("content-length", "100000"))
+    peer.send(peer.client.headers(1, headers) + data(1, message(bytes(99_995))[:300]))
+    flood = FLOODS[name] * 100
+    for _ in range(30):
+        peer.send(flood)
+        await peer.turns()
+        if peer.pipe.ended:
+            break
+    assert ended(peer) is ErrorCode.ENHANCE_YOUR_CALM
+    assert peer.app.inflight == 0
+    assert len(peer.frames) < 1200
+
+
+@looped
+async def test_a_header_block_in_many_frames_ends_the_connection() -> None:
+    """CONTINUATION flood, CVE-2024-27316."""
+    peer = Peer()
+    peer.send(EMPTY_BLOCK)
+    for _ in range(1000):
+        peer.send(frame(frames.CONTINUATION, 0, 1))
+        if peer.pipe.ended:
+            break
+    assert ended(peer) is ErrorCode.ENHANCE_YOUR_CALM
+    peer = Peer()
+    peer.send(EMPTY_BLOCK)
+    for _ in range(3):
+        peer.send(frame(frames.CONTINUATION, 0, 1, bytes(8000)))
+    assert ended(peer) is ErrorCode.ENHANCE_YOUR_CALM
+
+
+@looped
+async def test_references_to_a_large_entry_end_the_connection() -> None:
+    """HPACK bomb, CVE-2016-6581: a byte for each 4000."""
+    peer = Peer()
+    block = peer.client.block(call_headers(ECHO.decode(), ("x-bomb", "b" * 3000)))
+    peer.send(frame(frames.HEADERS, frames.END_HEADERS, 1, block + b"\xbe" * 50))
+    assert ended(peer) is ErrorCode.ENHANCE_YOUR_CALM
+
+
+@looped
+async def test_a_client_that_does_not_read_is_not_read_either() -> None:
+    """CVE-2019-9512, 9515 and 9517: answers would pile up."""
+    peer = Peer()
+    peer.pipe.room = 0
+    peer.send(frame(frames.PING, payload=b"12345678") * 10)
+    assert not peer.pipe.reading
+    now = time.monotonic()
+    aborted = []
+    for later in (DEFAULTS.transfer_grace - 1, DEFAULTS.transfer_grace + 5):
+        peer.connection.check(now + later)
+        aborted.append(peer.pipe.aborted)
+    assert aborted == [False, True]
+
+
+@looped
+async def test_a_client_that_reads_again_is_read_again() -> None:
+    peer = Peer()
+    peer.pipe.room = 0
+    peer.send(frame(frames.PING, payload=b"12345678") * 10)
+    peer.pipe.accept(10_000)
+    assert peer.pipe.reading
+    assert len(peer.of(frames.PING)) == 10
+    peer.connection.check(time.monotonic() + DEFAULTS.transfer_grace + 5)
+    assert not peer.pipe.aborted
+
+
+@looped
+async def test_of_many_frames_a_part_is_processed_in_a_turn() -> None:
+    peer = Peer()
+    calls = [peer.client.call(number, ECHO.decode(), b"x") for number in range(1, 1001, 2)]
+    peer.send(b"".join(calls))
+    assert peer.app.served < 100
+    assert not peer.pipe.reading
+    await peer.turns()
+    assert peer.app.served == 500
+    assert [*peer.responses()] == list(range(1, 1001, 2))
+
+
+# Windows.
+
+
+def granted(number: int, size: int) -> bytes:
+    return frame(frames.WINDOW_UPDATE, 0, number, size.to_bytes(4, "big"))
+
+
+@looped
+async def test_a_response_keeps_within_both_windows() -> None:
+    peer = Peer()
+    peer.send(peer.client.call(1, LARGE.decode(), b"200000"))
+    assert sum(len(each.payload) for each in peer.of(frames.DATA)) == frames.DEFAULT_WINDOW
+    peer.send(granted(1, 300_000))
+    assert sum(len(each.payload) for each in peer.of(frames.DATA)) == frames.DEFAULT_WINDOW
+    peer.send(granted(0, 10))
+    assert sum(len(each.payload) for each in peer.of(frames.DATA)) == frames.DEFAULT_WINDOW + 10
+    peer.send(granted(0, 300_000))
+    assert max(len(each.payload) for each in peer.of(frames.DATA)) == frames.DEFAULT_FRAME
+    response = peer.responses()[1]
+    assert response.content == bytes(200_000)
+    assert response.status == Code.OK
+
+
+@looped
+async def test_responses_take_turns_in_a_small_window() -> None:
+    peer = Peer()
+    peer.send(settings((frames.INITIAL_WINDOW_SIZE, OPEN_ENDED)))
+    peer.send(peer.client.call(1, LARGE.decode(), b"1000000"))
+    peer.send(peer.client.call(3, LARGE.decode(), b"1000000"))
+    peer.send(granted(0, 600_000))
+    sent = {
+        number: sum(len(each.payload) for each in peer.of(frames.DATA) if each.stream == number)
+        for number in (1, 3)
+    }
+    assert sum(sent.values()) == frames.DEFAULT_WINDOW + 600_000
+    assert sent[3] > 200_000
+
+
+@looped
+async def test_a_smaller_initial_window_applies_to_open_streams() -> None:
+    peer = Peer()
+    peer.send(peer.client.call(1, LARGE.decode(), b"100000"))
+    peer.send(granted(0, 300_000) + settings((frames.INITIAL_WINDOW_SIZE, 0)))
+    peer.send(granted(1, frames.DEFAULT_WINDOW))  # to 0
+    assert sum(len(each.payload) for each in peer.of(frames.DATA)) == frames.DEFAULT_WINDOW
+    peer.send(granted(1, 100))
+    assert sum(len(each.payload) for each in peer.of(frames.DATA)) == frames.DEFAULT_WINDOW + 100
+
+
+@looped
+async def test_a_response_that_a_window_holds_ends_at_its_time_limit() -> None:
+    """CVE-2019-9517; small and zero windows."""
+    peer = Peer()
+    peer.send(settings((frames.INITIAL_WINDOW_SIZE, 0)))
+    peer.send(peer.client.call(1, LARGE.decode(), b"16384"))
+    now = time.monotonic()
+    peer.connection.check(now + DEFAULTS.transfer_grace)
+    assert not peer.of(frames.RST_STREAM)
+    peer.connection.check(now + DEFAULTS.transfer_grace + 2)
+    (reset,) = peer.of(frames.RST_STREAM)
+    assert reset.code == ErrorCode.CANCEL
+
+
+@looped
+async def test_a_window_that_grows_byte_by_byte_ends_the_connection() -> None:
+    """CVE-2019-9511: a frame for each byte."""
+    peer = Peer()
+    peer.send(settings((frames.INITIAL_WINDOW_SIZE, 0)))
+    peer.send(peer.client.call(1, LARGE.decode(), b"16384"))
+    for _ in range(3000):
+        peer.send(granted(1, 1))
+        if peer.pipe.ended:
+            break
+    assert ended(peer) is ErrorCode.ENHANCE_YOUR_CALM
+    assert len(peer.of(frames.DATA)) < 1500
+
+
+@looped
+async def test_a_client_that_reads_a_large_response_in_small_steps_is_served() -> None:
+    peer = Peer()
+    peer.send(peer.client.call(1, LARGE.decode(), b"20000000"))
+    seen = received = 0
+    while received < 20_000_005:
+        found = [
+            each for each in split(bytes(peer.pipe.written[seen:])) if each.kind == frames.DATA
+        ]
+        assert found, "the server has stopped"
+        seen = len(peer.pipe.written)
+        for each in found:
+            size = len(each.payload)
+            received += size
+            peer.send(granted(0, size) + granted(1, size))
+        await peer.turns()
+    assert not peer.of(frames.GOAWAY)
+
+
+# Messages of any size, in any pieces.
+
+
+@looped
+async def test_a_message_in_a_large_frame_is_read_into_its_own_memory() -> None:
+    peer = Peer()
+    content = b"1000".ljust(MAX_FRAME - 5)
+    peer.send(settings((frames.INITIAL_WINDOW_SIZE, OPEN_ENDED)) + granted(0, 2**24))
+    sent = peer.client.headers(1, call_headers(LATER.decode())) + data(
+        1, message(content), ends=True
+    )
+    peer.send(sent[:1000])
+    memory = peer.connection.get_buffer(-1)
+    assert len(memory) == len(sent) - 1000
+    peer.send(sent[1000:], 100_000)
+    (call,) = peer.app.waiting
+    assert call.message is not None
+    assert call.message.view() == content
+    assert call.message.memory.__array_interface__["data"][0] + call.message.start & 63 == 0
+
+
+SOME_CALLS = st.lists(
+    st.tuples(
+        st.sampled_from([ECHO, FAIL, METADATA, b"/no/Method"]),
+        st.binary(max_size=300).filter(lambda content: content.isascii()),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def conversation(calls: list[tuple[bytes, bytes, bool]]) -> bytes:
+    client = Client()
+    sent = client.opening
+    for index, (method, content, padded) in enumerate(calls):
+        number = 2 * index + 1
+        headers = call_headers(method.decode(), ("x-test", content.hex()))
+        block = client.block(headers)
+        sent += frame(frames.HEADERS, 0, number, block[:5])
+        sent += frame(frames.CONTINUATION, frames.END_HEADERS, number, block[5:])
+        body = message(content)
+        half = len(body) // 2
+        if padded:
+            sent += frame(frames.DATA, frames.PADDED, number, b"\x03" + body[:half] + bytes(3))
+        else:
+            sent += data(number, body[:half])
+        sent += frame(frames.PING, payload=b"between.")
+        sent += data(number, body[half:], ends=True)
+    return sent
+
+
+@given(SOME_CALLS, st.lists(st.integers(1, 60), min_size=1, max_size=20))
+@effort(max_examples=150, deadline=None)
+@looped
+async def test_pieces_in_which_a_conversation_arrives_make_no_difference(
+    calls: list[tuple[bytes, bytes, bool]], sizes: list[int]
+) -> None:
+    sent = conversation(calls)
+    whole = Peer(opened=False)
+    whole.send(sent)
+    pieces = Peer(opened=False)
+    at = index = 0
+    while at < len(sent):
+        size = sizes[index % len(sizes)]
+        pieces.send(sent[at : at + size])
+        at += size
+        index += 1
+    assert pieces.pipe.written == whole.pipe.written
+    assert [*whole.responses()] == [2 * index + 1 for index in range(len(calls))]
+    assert whole.app.inflight == 0
+
+
+@given(SOME_CALLS, st.data())
+@effort(max_examples=400, deadline=None)
+@looped
+async def test_whatever_arrives_the_connection_answers_or_ends(
+    calls: list[tuple[bytes, bytes, bool]], draw: st.DataObject
+) -> None:
+    sent = bytearray(conversation(calls))
+    for _ in range(draw.draw(st.integers(1, 6))):
+        at = draw.draw(st.integers(24, len(sent) - 1))
+        change = draw.draw(st.sampled_from(["set", "insert", "remove"]))
+        if change == "set":
+            sent[at] = draw.draw(st.integers(0, 255))
+        elif change == "insert":
+            sent[at:at] = draw.draw(st.binary(min_size=1, max_size=20))
+        else:
+            del sent[at : at + draw.draw(st.integers(1, 20))]
+    peer = Peer(opened=False)
+    peer.send(bytes(sent), draw.draw(st.integers(1, 500)))
+    await peer.turns()
+    peer.connection.check(time.monotonic() + 1000)
+    peer.connection.connection_lost(None)
+    assert peer.app.inflight == 0
+
+
+# Time limits and the end.
+
+
+@looped
+async def test_a_body_that_does_not_arrive_ends_its_call_alone() -> None:
+    peer = Peer()
+    peer.send(peer.client.headers(1, call_headers(ECHO.decode())) + data(1, message(b"a" * 99)[:9]))
+    now = time.monotonic()
+    peer.connection.check(now + DEFAULTS.transfer_grace - 1)
+    assert not peer.of(frames.RST_STREAM)
+    peer.connection.check(now + DEFAULTS.transfer_grace + 1)
+    assert peer.responses()[1].status == Code.DEADLINE_EXCEEDED
+    assert peer.app.inflight == 0
+    assert not peer.of(frames.GOAWAY)
+
+
+@pytest.mark.parametrize("sent", [b"", frames.PREFACE[:7], frames.PREFACE, frames.PREFACE + b"\0"])
+@looped
+async def test_a_client_that_does_not_begin_is_disconnected(sent: bytes) -> None:
+    peer = Peer(opened=False)
+    peer.send(sent)
+    now = time.monotonic()
+    peer.connection.check(now + DEFAULTS.head_seconds - 1)
+    assert not peer.pipe.aborted
+    peer.connection.check(now + DEFAULTS.head_seconds + 1)
+    assert peer.pipe.aborted
+
+
+@pytest.mark.parametrize(
+    "part", [b"\0\0\x08", frame(frames.PING, payload=b"12345678")[:-1], EMPTY_BLOCK]
+)
+@looped
+async def test_part_of_a_frame_or_header_block_must_continue(part: bytes) -> None:
+    peer = Peer()
+    peer.send(part)
+    now = time.monotonic()
+    peer.connection.check(now + DEFAULTS.head_seconds - 1)
+    assert ended(peer) is None
+    peer.connection.check(now + DEFAULTS.head_seconds + 1)
+    assert ended(peer) is ErrorCode.ENHANCE_YOUR_CALM
+
+
+@pytest.mark.parametrize("why", ["idle", "age", "draining"])
+@looped
+async def test_a_connection_goes_away_such_that_no_call_is_lost(why: str) -> None:
+    app = EchoApp(ServerSettings(connection_age=1.0 if why == "age" else 1e9))
+    peer = Peer(app)
+    if why != "idle":
+        peer.send(peer.client.call(1, LATER.decode(), b"1000"))
+    app.draining = why == "draining"
+    now = time.monotonic() + (DEFAULTS.idle_seconds + 1 if why == "idle" else 1.2)
+    peer.connection.check(now)
+    (announced,) = peer.of(frames.GOAWAY)
+    assert announced.payload == bytes.fromhex("7fffffff00000000")
+    ping = peer.of(frames.PING)[-1]
+    peer.send(peer.client.call(3, ECHO.decode(), b"under way"))
+    peer.send(frame(frames.PING, frames.ACK, payload=ping.payload))
+    final = peer.of(frames.GOAWAY)[-1]
+    assert final.payload == bytes.fromhex("0000000300000000")
+    peer.send(peer.client.call(5, ECHO.decode(), b"too late"))
+    assert peer.app.served == (1 if why == "idle" else 2)
+    if why != "idle":
+        assert not peer.pipe.ended
+        app.answer(app.waiting[0])
+        await asyncio.sleep(0)
+    assert peer.pipe.ended
+    responses = peer.responses()
+    assert responses.pop(3).content == b"under way"
+    assert {number: each.content for number, each in responses.items()} == (
+        {} if why == "idle" else {1: b"1000"}
+    )
+
+
+@looped
+async def test_a_client_that_does_not_acknowledge_is_refused_new_streams_all_the_same() -> None:
+    peer = Peer()
+    peer.connection.close_idle()
+    peer.connection.check(time.monotonic() + DEFAULTS.linger_seconds + 1)
+    assert len(peer.of(frames.GOAWAY)) == 2
+    assert peer.pipe.ended
+    peer.connection.check(time.monotonic() + DEFAULTS.linger_seconds + 1)
+    assert peer.pipe.aborted
+
+
+@looped
+async def test_a_connection_beyond_the_limit_is_refused() -> None:
+    app = EchoApp(ServerSettings(connections=1))
+    first, second = Peer(app), Peer(app, opened=False)
+    assert ended(first) is None
+    assert ended(second) is ErrorCode.ENHANCE_YOUR_CALM
+
+
+@looped
+async def test_connections_are_closed_for_others_in_the_order_of_what_they_wait_for() -> None:
+    silent, part, sends, owed, reads, leaves = (Peer() for _ in range(6))
+    part.send(EMPTY_BLOCK)
+    sends.send(sends.client.headers(1, call_headers(ECHO.decode())))
+    owed.send(owed.client.call(1, LATER.decode(), b"1000"))
+    reads.send(reads.client.call(1, LARGE.decode(), b"200000"))
+    leaves.send(frame(frames.GOAWAY, payload=bytes(8)))
+    peers = [silent, part, sends, owed, reads, leaves]
+
+    def ranks(*, transfers: bool) -> list[int | None]:
+        found = [each.connection.waits(transfers=transfers) for each in peers]
+        return [each[0] if each else None for each in found]
+
+    assert ranks(transfers=True) == [0, 1, 3, None, 3, 2]
+    assert ranks(transfers=False) == [0, 1, None, None, None, 2]
+
+
+@looped
+async def test_another_protocol_is_refused() -> None:
+    peer = Peer(opened=False)
+    peer.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert ended(peer) is ErrorCode.PROTOCOL_ERROR
