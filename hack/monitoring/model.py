@@ -140,15 +140,25 @@ def _traffic() -> Row:
             stacked=True,
         ),
         graph(
+            "Requests per run",
+            "Requests that the model ran at once, on average.",
+            Look(span=3),
+            Query(
+                f"sum(rate(enginewright_batch_size_sum{{{_OF}}}[$__rate_interval]))"
+                f" / sum(rate(enginewright_batch_size_count{{{_OF}}}[$__rate_interval]))",
+                "requests",
+            ),
+        ),
+        graph(
             "Waiting requests",
             "Requests in the queue, summed over all pods.",
-            Look(span=4),
+            Look(span=3),
             Query(f"sum(enginewright_queue_depth{{{_OF}}})", "waiting"),
         ),
         graph(
             "Copies for a canary",
             "Copies of requests per second that pods of a new revision answered, by status code.",
-            Look(span=4, unit="reqps"),
+            Look(span=3, unit="reqps"),
             Query(
                 f"sum by (code) (rate(enginewright_shadow_requests_total{{{_OF}}}[$__rate_interval]))",
                 "{{code}}",
@@ -157,7 +167,7 @@ def _traffic() -> Row:
         graph(
             "Rejected for their shape",
             "Requests per second outside the model's shape profiles.",
-            Look(span=4, unit="reqps"),
+            Look(span=3, unit="reqps"),
             Query(
                 f"sum(rate(enginewright_out_of_profile_total{{{_OF}}}[$__rate_interval]))",
                 "rejected",

@@ -185,10 +185,7 @@ BAD_POD_FIELDS: list[tuple[str, Spec, str, str]] = [
     ),
     *(
         (f"not yet: {place}", change, f"spec.{place}", NOT_YET)
-        for place, change in (
-            ("build.interim", {"build": {"interim": "CUDA"}}),
-            ("serving.batching", {"serving": {"batching": {"maxSize": 8}}}),
-        )
+        for place, change in (("build.interim", {"build": {"interim": "CUDA"}}),)
     ),
 ]
 
@@ -449,6 +446,12 @@ BAD_MODELS: list[tuple[str, Spec, str, str]] = [
         {"serving": {"maxQueue": 0}},
         "spec.serving.maxQueue",
         "greater than or equal to 1",
+    ),
+    (
+        "requests that wait too long",
+        {"serving": {"batching": {"maxDelay": "2s"}}},
+        "spec.serving.batching.maxDelay",
+        "write a time from 0s to 1s, such as 5ms",
     ),
     (
         "batches of nothing",

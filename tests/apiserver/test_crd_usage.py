@@ -262,7 +262,7 @@ def test_explain_teaches_shapes(namespace: Namespace) -> None:
     ("field", "sentence"),
     [
         ("im.spec.source.uri", "External data files must be in the same folder."),
-        ("im.spec.serving.batching", "This version does not support it."),
+        ("im.spec.build.interim", "This version does not support it."),
         ("im.spec.podTemplate.tolerations.effect", "Effect of the taint; absent: every effect."),
         ("im.status.serving", "The revision that serves now; absent: none."),
         ("aclass.spec.computeCapability", 'in quotes, such as "8.9".'),

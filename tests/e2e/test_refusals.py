@@ -116,8 +116,8 @@ def test_the_api_server_refuses_with_a_sentence(
 
 
 def test_a_field_that_is_not_acted_upon_is_refused_by_name(refused: Namespace) -> None:
-    batched = inference_model("batched", "magika.onnx", serving={"batching": {"maxSize": 8}})
+    interim = inference_model("interim", "magika.onnx", build={"interim": "CUDA"})
     with pytest.raises(
-        CommandError, match=r"spec\.serving\.batching: .*not supported by this version"
+        CommandError, match=r"spec\.build\.interim: .*not supported by this version"
     ):
-        refused.apply(batched)
+        refused.apply(interim)

@@ -311,7 +311,7 @@ def test_an_engine_that_cannot_be_built_is_refused() -> None:
     [
         ({"accelerators": [{"class": "l5"}]}, "UnknownAcceleratorClass", "the cluster has cpu"),
         ({"backends": ["tensorrt"]}, "BackendNotAllowed", "does not run on the class cpu"),
-        ({"serving": {"batching": {"maxSize": 4}}}, "UnsupportedField", "spec.serving.batching"),
+        ({"build": {"interim": "CPU"}}, "UnsupportedField", "spec.build.interim"),
         ({"precision": "BF16", "backends": ["cpu"]}, "PrecisionUnsupported", "cannot run BF16"),
     ],
 )

@@ -319,7 +319,8 @@ def test_sizes_that_change_nothing_restart_no_pods() -> None:
 
 
 def test_the_task_says_what_to_serve() -> None:
-    world = World(serving={"maxQueue": 7}).settle().job_succeeds()
+    batching = {"maxSize": 8, "maxDelay": "5ms"}
+    world = World(serving={"maxQueue": 7, "batching": batching}).settle().job_succeeds()
     (variable,) = container(world.the("Deployment")["spec"]["template"], "server")["env"]
     assert ServeTask.model_validate_json(variable["value"]) == ServeTask(
         model="resnet",
@@ -327,6 +328,8 @@ def test_the_task_says_what_to_serve() -> None:
         prepared_key="a" * 64,
         backend="cpu",
         max_queue=7,
+        batch_size=8,
+        batch_delay_seconds=0.005,
     )
 
 

@@ -239,7 +239,7 @@ def promise_breaks() -> World:
 
 STATES: Final[dict[str, Callable[[], World]]] = {
     "the runtime image is being probed": unprobed,
-    "the spec cannot be acted on": lambda: World(serving={"batching": {"maxSize": 8}}).settle(),
+    "the spec cannot be acted on": lambda: World(build={"interim": "CUDA"}).settle(),
     "first preparation": lambda: World().settle().stage_runs("validate"),
     "a stage failed, its Job retries": lambda: (
         World().settle().pod_fails(Reason.SOURCE_UNREACHABLE, "fetch")
@@ -272,7 +272,7 @@ STATES: Final[dict[str, Callable[[], World]]] = {
         serving().edit(source=OTHER).job_fails(Reason.DIGEST_MISMATCH, "fetch")
     ),
     "update cannot be acted on, the old revision serves": lambda: serving().edit(
-        serving={"batching": {"maxSize": 8}}
+        build={"interim": "CUDA"}
     ),
     "update, its pods fail, the old revision serves": update_fails,
     "update given up, the old revision serves": lambda: (

@@ -88,8 +88,10 @@ CHANGES: Final[list[Json]] = [
     {"rollout": {"canary": {"replicas": 1}, "strategy": "InPlace"}},
     {"rollout": {"canary": {"replicas": 1}, "onFailure": "Pause"}},
     {"rollout": None},
-    {"serving": {"batching": {"maxSize": 8}}},  # which this version refuses
+    {"serving": {"batching": {"maxSize": 8}}},
     {"serving": None},
+    {"build": {"interim": "CUDA"}},  # which this version refuses
+    {"build": None},
     {"podTemplate": {"labels": {"team": "a"}}},
     {"podTemplate": {"runtimeClassName": "nvidia"}},
     {"build": {"timeout": "2h"}},

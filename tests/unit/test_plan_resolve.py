@@ -51,7 +51,6 @@ def stalled(world: World) -> tuple[str, str]:
 
 REFUSED: Final[list[tuple[str, dict[str, Any]]]] = [
     ("spec.build.interim", {"build": {"interim": "CPU"}}),
-    ("spec.serving.batching", {"serving": {"batching": {"maxSize": 8}}}),
 ]
 
 

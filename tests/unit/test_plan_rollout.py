@@ -387,7 +387,7 @@ def test_a_snapshot_reads_back_as_itself() -> None:
 
 def test_a_field_that_a_later_version_adds_changes_no_revision() -> None:
     class Newer(Snapshot):
-        batching: str | None = None
+        added_later: str | None = None
 
     kept = serving().the("ControllerRevision")
     assert Newer.model_validate(kept["data"]).revision() == revision(kept)
@@ -398,7 +398,7 @@ def test_a_snapshot_that_cannot_be_read_leaves_what_serves_alone() -> None:
     before = copy.deepcopy(world.the("Deployment"))
     serves = world.status["serving"]
     world.the("ControllerRevision")["data"] = {"of": "another version"}
-    world.edit(serving={"batching": {"maxSize": 8}})
+    world.edit(build={"interim": "CUDA"})
     assert world.the("Deployment") == before
     assert world.status["serving"]["revision"] == serves["revision"]
 

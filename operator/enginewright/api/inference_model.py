@@ -25,12 +25,14 @@ from enginewright.api.scalars import (
     Percent,
     Quantity,
     Sha256,
+    ShortDuration,
     Tolerance,
     Uri,
     between,
 )
 from enginewright.contract.base import TEXT_LENGTH
 from enginewright.contract.precisions import RUNS
+from enginewright.contract.task import BATCH_SIZE
 
 MAX_REPLICAS = 1000
 
@@ -72,6 +74,7 @@ class Source(ApiModel):
 
     refresh_interval: Annotated[
         Duration,
+        ShortDuration,
         ValidationRule(
             "!self.matches('^[0-9hms]+$') || duration(self) == duration('0s')"
             " || duration(self) >= duration('1m')",
@@ -401,11 +404,11 @@ class Rollout(ApiModel):
 class Batching(ApiModel):
     """How requests are combined into batches."""
 
-    max_size: Annotated[int, Field(ge=1, le=4096), INT32] | None = None
-    """Maximum number of requests per batch."""
+    max_size: Annotated[int, Field(ge=1, le=4096), INT32] = BATCH_SIZE
+    """Maximum size of the inputs' first dimension in a run of several requests; 1: each runs alone. A pod uses the smallest size that is about the fastest per request, and none if a request's outputs depend on the others, or a batch is not faster."""
 
-    max_delay: Duration | None = None
-    """How long a request may wait for others, such as 1s; 0s: not at all."""
+    max_delay: ShortDuration = "0s"
+    """How long a request may wait for others, such as 5ms, up to 1s; 0s: only those that wait anyway run together."""
 
 
 class Autoscaling(ApiModel):
@@ -457,7 +460,7 @@ class Sidecar(ApiModel):
 class Serving(ApiModel):
     """How the pods serve."""
 
-    batching: Annotated[Batching | None, NotYet()] = None
+    batching: Batching = Batching()
     """How requests are combined into batches."""
 
     max_queue: Annotated[int, Field(ge=1, le=65536), INT32] = 256

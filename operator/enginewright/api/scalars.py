@@ -36,6 +36,14 @@ def between(what: str, least: str, most: str) -> ValidationRule:
     )
 
 
+ShortDuration: TypeAlias = Annotated[
+    str,
+    Field(max_length=8),
+    ValidationRule(
+        "self.matches('^([0-9]{1,3}ms|[01]s)$')", "write a time from 0s to 1s, such as 5ms"
+    ),
+]
+
 Percent: TypeAlias = Annotated[
     str,
     Field(max_length=10),
@@ -188,6 +196,14 @@ def duration(text: str) -> timedelta:
         raise ValueError(f"{text!r} is not a duration: {DURATION_RULE.message}")
     parts = re.findall("([0-9]+)([hms])", text)
     return timedelta(seconds=sum(int(count) * _UNITS[unit] for count, unit in parts))
+
+
+def short_duration(text: str) -> float:
+    """Return a `ShortDuration` in seconds; ValueError if it does not match the grammar."""
+    found = re.fullmatch("([0-9]{1,3})ms|([01])s", text)
+    if found is None:
+        raise ValueError(f"{text!r} is not a time from 0s to 1s, such as 5ms")
+    return int(found[1]) / 1000 if found[1] else float(found[2])
 
 
 def whole_second(moment: datetime) -> datetime:

@@ -36,6 +36,7 @@ HTTP_PORT: Final = 8080
 GRPC_PORT: Final = 8001  # Triton's default
 LIVE_PATH: Final = "/v2/health/live"  # of the Open Inference Protocol
 READY_PATH: Final = "/v2/health/ready"
+BATCH_SIZE: Final = 32  # default of serving.batching.maxSize
 SIDECAR_PORT: Final = 8081  # docs/sidecar.md; of an engine Job's build stage: /progress
 
 PREPARE_STAGES: Final = ("fetch", "validate", "convert", "golden", "quantize", "publish")
@@ -192,5 +193,7 @@ class ServeTask(Message):
     backend: str
     compute_capability: str | None = None  # of the class; None: unknown, or a CPU
     max_queue: int = 256  # waiting requests; further ones get 503
+    batch_size: int = BATCH_SIZE  # rows that requests which run together may have; 1: none do
+    batch_delay_seconds: float = 0.0  # that a request may wait for others
     promise: Promise = Promise()
     drain_seconds: float | None = None  # after SIGTERM; None: the server's default

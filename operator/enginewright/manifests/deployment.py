@@ -219,6 +219,8 @@ def _pod_template(
         backend=accelerator.backend,
         compute_capability=accelerator.compute_capability,
         max_queue=snapshot.max_queue,
+        batch_size=snapshot.batch_size,
+        batch_delay_seconds=snapshot.batch_delay_seconds,
         promise=snapshot.promise,
         drain_seconds=None
         if snapshot.termination_seconds is None

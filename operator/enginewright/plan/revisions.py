@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from enginewright.api.inference_model_status import ModelSignature, Prepared, SourceState
-from enginewright.api.scalars import duration
+from enginewright.api.scalars import duration, short_duration
 from enginewright.manifests.deployment import (
     GRACE_SECONDS,
     STARTUP_SECONDS,
@@ -35,6 +35,8 @@ def wanted_snapshot(
         ),
         promise=target.promise,
         max_queue=spec.serving.max_queue,
+        batch_size=spec.serving.batching.max_size,
+        batch_delay_seconds=short_duration(spec.serving.batching.max_delay),
         pod_template=spec.pod_template.manifest(),
         store_claim=facts.config.store.claim,
         # only if it matters: else pods of revisions without this field would restart

@@ -19,6 +19,11 @@ from enginewright_runtime.session.base import CPU_PROVIDER
 
 # ONNX Runtime 1.31 aborts the process if their batch (GRU: or sequence) has no elements
 _ABORTING_ON_EMPTY: Final = frozenset({"GRU", "LSTM"})
+# how long they run, or how large their outputs are, may depend on values instead of sizes
+_BY_VALUES: Final = frozenset(
+    {"CenterCropPad", "ConstantOfShape", "Expand", "Loop", "OneHot", "Pad", "Range", "Resize"}
+    | {"Scan", "SequenceMap", "Tile", "Upsample"}
+)
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,7 @@ class SessionPlacement:
     elsewhere: tuple[str, ...] = ()  # "name (OpType)" of nodes on another provider
     context_nodes: tuple[str, ...] = ()  # names of the EPContext nodes on the requested one
     accepts_empty: bool = True  # False: an input without elements may abort the process
+    by_sizes: bool = False  # the time of a run depends on the sizes of the inputs only
 
     @property
     def total(self) -> int:
@@ -62,17 +68,20 @@ def read_placement(session: _Assigned, provider: str) -> SessionPlacement:
     nodes: Counter[str] = Counter()
     elsewhere: list[str] = []
     context: list[str] = []
-    accepts_empty = True
+    accepts_empty = by_sizes = True
     for subgraph in session.get_provider_graph_assignment_info():
         for node in subgraph.get_nodes():
             nodes[subgraph.ep_name] += 1
             if subgraph.ep_name == CPU_PROVIDER and node.op_type in _ABORTING_ON_EMPTY:
                 accepts_empty = False
+            by_sizes = by_sizes and node.domain == "" and node.op_type not in _BY_VALUES
             if subgraph.ep_name != provider:
                 elsewhere.append(reported_label(node.name, node.op_type))
             elif node.op_type == CONTEXT_OP:
                 context.append(node.name)
-    return SessionPlacement(provider, dict(nodes), tuple(elsewhere), tuple(context), accepts_empty)
+    return SessionPlacement(
+        provider, dict(nodes), tuple(elsewhere), tuple(context), accepts_empty, by_sizes
+    )
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,10 @@ from enginewright_runtime.serve.server.health import HealthProblem
 from enginewright_runtime.serve.server.inference import InferenceService, busy, unexpected
 from enginewright_runtime.serve.server.inference_request import InferenceRequest
 from enginewright_runtime.serve.server.inflight import InFlight
+from enginewright_runtime.serve.server.job import Job
 from enginewright_runtime.serve.server.message import Body, HttpRequest, HttpResponse
 from enginewright_runtime.serve.server.settings import RETRY_AFTER_SECONDS, ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel
-from enginewright_runtime.serve.server.worker import Job
 from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Tensor
 

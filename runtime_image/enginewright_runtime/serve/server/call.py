@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Protocol
 from enginewright_runtime.session.request_errors import RequestError
 
 if TYPE_CHECKING:
-    from enginewright_runtime.serve.server.worker import Job
+    from enginewright_runtime.serve.server.job import Job
 
 
 class InferenceCall:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.serve.server.decode import Feeds
+from enginewright_runtime.serve.server.job import RequestPlan
 from enginewright_runtime.serve.server.run_errors import (
     Fault,
     Rerun,
@@ -24,7 +25,6 @@ from enginewright_runtime.serve.server.run_errors import (
     only_shapes_matter,
 )
 from enginewright_runtime.serve.server.stopping import StoppedError
-from enginewright_runtime.serve.server.worker import InferencePlan
 from enginewright_runtime.session.samples import GoldenSample
 
 _CACHED_FAULTS: Final = 256  # requests that were found to be at fault
@@ -62,7 +62,7 @@ class Diagnosis:
         self._memory = memory
         self._found: set[tuple[int, str]] = set()
 
-    def judge(self, plan: InferencePlan, feeds: Feeds, error: Exception) -> Fault:
+    def judge(self, plan: RequestPlan, feeds: Feeds, error: Exception) -> Fault:
         """Return who caused `error`, which running `feeds` of a request with `plan` raised."""
         seen = fingerprint(feeds)
         ran_before = seen in self._known or (plan.has_run and only_shapes_matter(feeds))

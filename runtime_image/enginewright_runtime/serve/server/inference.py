@@ -20,11 +20,12 @@ from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.serve.server.call import InferenceCall, Responder
 from enginewright_runtime.serve.server.decode import Feeds
 from enginewright_runtime.serve.server.health import HealthProblem
+from enginewright_runtime.serve.server.job import Job, RequestPlan
 from enginewright_runtime.serve.server.run_errors import Fault
 from enginewright_runtime.serve.server.settings import PROBE_SLOTS, ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel
 from enginewright_runtime.serve.server.watchdog import Watchdog
-from enginewright_runtime.serve.server.worker import InferencePlan, InferenceWorker, Job
+from enginewright_runtime.serve.server.worker import InferenceWorker
 from enginewright_runtime.session.request_errors import OutOfProfileError, RequestError
 
 _log: Final = logging.getLogger(__name__)
@@ -71,7 +72,11 @@ class InferenceService:
     def serve_model(self, model: ServedModel) -> None:
         """Become ready with `model`."""
         worker = InferenceWorker(
-            model.runner.run, model.diagnosis.judge, self._task.max_queue, self._finish
+            model.runner.run,
+            model.diagnosis.judge,
+            self._task.max_queue,
+            model.batches,
+            self._finish,
         )
         self._metrics.depth = lambda: worker.depth
         settings = self._settings
@@ -177,7 +182,7 @@ class InferenceService:
     def submit(
         self,
         call: InferenceCall,
-        plan: InferencePlan,
+        plan: RequestPlan,
         feeds: Feeds,
         responder: Responder,
         *,
@@ -281,8 +286,10 @@ class InferenceService:
         if self._serving is None:
             return
         buckets = self._serving.model.buckets
-        if job.error is None:
-            buckets.add(job.feeds, seconds)
+        if job.batch:
+            self._metrics.batches.observe(job.batch)
+        if job.error is None and job.batch:
+            buckets.add(job.ran, seconds)
         else:
             buckets.add_untimed(job.feeds)
 

@@ -27,6 +27,7 @@ _BOUNDS: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
 )
+_BATCH_BOUNDS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _USUAL_CODES: Final = (200, 400, 500, 503, 504)
 _LABELS: Final = ("model", "revision")
 
@@ -38,6 +39,7 @@ class Metrics(Collector):
         self._labels = (model, revision)
         self.queue = DurationHistogram(_BOUNDS)
         self.compute = DurationHistogram(_BOUNDS)
+        self.batches = DurationHistogram(_BATCH_BOUNDS)  # of requests per run, not of durations
         # responses to inference requests by status code; series exist before the first response,
         # since a rate needs that
         self.requests = Counter(dict.fromkeys(_USUAL_CODES, 0))
@@ -62,6 +64,13 @@ class Metrics(Collector):
         for stage, histogram in (("queue", self.queue), ("compute", self.compute)):
             durations.add_metric((*self._labels, stage), histogram.buckets(), histogram.total)
         yield durations
+        batches = HistogramMetricFamily(
+            "enginewright_batch_size",
+            "Inference requests per run of the model.",
+            labels=_LABELS,
+        )
+        batches.add_metric(self._labels, self.batches.buckets(), self.batches.total)
+        yield batches
         requests = CounterMetricFamily(
             "enginewright_requests",
             "Inference requests by status code; 499: the client left before its answer.",

@@ -30,6 +30,8 @@ from enginewright_runtime.serve.server.artifact import (
     damaged_file,
 )
 from enginewright_runtime.serve.server.baseline import baseline_feeds, measure
+from enginewright_runtime.serve.server.batch_proof import BatchProver
+from enginewright_runtime.serve.server.batching import BatchLimits
 from enginewright_runtime.serve.server.buckets import ComputeBuckets
 from enginewright_runtime.serve.server.diagnosis import Diagnosis
 from enginewright_runtime.serve.server.execution import ExecutionReport
@@ -64,6 +66,7 @@ class ServedModel:
     execution: ExecutionReport
     slowest_run: float  # seconds, during warm-up
     needs_driver: bool  # of NVIDIA
+    batches: BatchLimits
     summary: str  # one line for the log
 
 
@@ -104,6 +107,19 @@ def prepare(task: ServeTask, artifact: Path, progress: Callable[[str], None]) ->
             raise
         cause = f"{failure.cause}; {other_products}"
         raise StageFailure(Reason.PROCESSOR_MISMATCH, cause) from failure
+    progress("timing batches of requests")
+    # the device's memory limit is not known here
+    memory = None if backend.needs_driver else enginewright_runtime.core.limits.memory()
+    prover = BatchProver(runner, signature, buckets, memory)
+    batches = prover.prove(
+        samples,
+        most=task.batch_size,
+        delay=task.batch_delay_seconds,
+        varying=bool(manifest.varying),
+        on_cpu=backend.name == "cpu",
+        by_sizes=loaded.placement.by_sizes,
+    )
+    slowest = max(slowest, prover.slowest)
     shapes, feeds = baseline_feeds(samples, manifest.recipe)
     progress(f"measuring the latency of {shapes}")
     usual = measure(partial(runner.run, list(signature.outputs)), shapes, feeds)
@@ -111,6 +127,7 @@ def prepare(task: ServeTask, artifact: Path, progress: Callable[[str], None]) ->
     details = {
         "threads": threads,
         "outputs_left_out": signature.left_out,
+        "batching": {"max_size": batches.rows, "off": batches.off},
         "proofs": {
             "golden_samples": len(samples),
             "slowest_run_seconds": round(slowest, 6),
@@ -127,8 +144,6 @@ def prepare(task: ServeTask, artifact: Path, progress: Callable[[str], None]) ->
         f"{on_provider} of {placement.total} nodes on {placement.provider}, {threads} threads,"
         f" golden samples agree: {len(samples)}, loaded in {loaded_after:.1f} s, ready in {seconds:.1f} s"
     )
-    # the device's memory limit is not known here
-    memory = None if backend.needs_driver else enginewright_runtime.core.limits.memory()
     return ServedModel(
         signature=signature,
         runner=runner,
@@ -138,6 +153,7 @@ def prepare(task: ServeTask, artifact: Path, progress: Callable[[str], None]) ->
         execution=report,
         slowest_run=slowest,
         needs_driver=device.driver.needed and device.driver.present,
+        batches=batches,
         summary=summary,
     )
 

@@ -1,8 +1,9 @@
-"""The thread that runs the model, its bounded queue, and the return of results to the event loop.
+"""Where the model runs: its thread with a bounded queue, or, if a run is short, the event loop.
 
-Golden inferences that may be deferred wait outside the queue until no request would be delayed. The
-event loop must never run the model: a few milliseconds inside it stall every other connection.
-Counters that both threads use are written by one of them only.
+What is queued when the thread has finished a run is run together, if batches are worthwhile. A few
+milliseconds inside the event loop would stall every other connection, so `turns` takes short runs only,
+and only while the thread has nothing to do. Golden inferences that may be deferred wait outside the
+queue until no request would be delayed. Counters that both threads use are written by one of them only.
 """
 
 import asyncio
@@ -13,88 +14,31 @@ import time
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from enginewright_runtime.serve.server.call import InferenceCall, Responder
+from enginewright_runtime.serve.server.batching import BatchLimits
 from enginewright_runtime.serve.server.decode import Feeds
 from enginewright_runtime.serve.server.idle import Pauses
+from enginewright_runtime.serve.server.job import Job, RequestPlan
 from enginewright_runtime.serve.server.run_errors import Fault
+from enginewright_runtime.serve.server.runs import ModelRuns
+from enginewright_runtime.serve.server.turns import Turns
 
 _log: Final = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 1.0  # interval at which abandoned deferred jobs are looked for
 
 
-class InferencePlan(Protocol):
-    """What a request asks for besides its inputs."""
-
-    @property
-    def outputs(self) -> list[str]:
-        """Names of the outputs, in the order of the answer."""
-
-    @property
-    def timeout(self) -> float:
-        """Seconds that it may wait; 0: without limit."""
-
-    @property
-    def has_run(self) -> bool:
-        """Whether a request with the same shapes has run."""
-
-
-class Job:
-    """One request in the worker. Times are of `time.monotonic()`, 0: not yet."""
-
-    __slots__ = (
-        "answered",
-        "arrays",
-        "call",
-        "deadline",
-        "error",
-        "fault",
-        "feeds",
-        "finished",
-        "latest",
-        "plan",
-        "queued",
-        "responder",
-        "started",
-        "timer",
-    )
-
-    def __init__(
-        self,
-        call: InferenceCall,
-        plan: InferencePlan,
-        feeds: Feeds,
-        responder: Responder,
-        now: float,
-    ) -> None:
-        self.call = call
-        self.plan = plan
-        self.feeds = feeds
-        self.responder = responder
-        self.queued = now
-        self.started = 0.0
-        self.finished = 0.0
-        self.deadline = now + plan.timeout if plan.timeout else 0.0
-        # of a deferred job: the time until which it may wait for an idle moment; 0: not deferred
-        self.latest = now + call.defer if call.reserved and call.defer else 0.0
-        self.timer: asyncio.TimerHandle | None = None
-        self.answered = False  # with 504; the worker's result is discarded
-        self.arrays: list[NDArray[Any]] | None = None
-        self.error: Exception | None = None
-        self.fault: Fault | None = None  # who caused `error`
-
-
 class InferenceWorker:
-    """Runs jobs one at a time in its own thread."""
+    """Runs jobs in its own thread, one or one batch at a time, and short ones in the event loop."""
 
     def __init__(
         self,
         run: Callable[[list[str], Feeds], list[NDArray[Any]]],
-        judge: Callable[[InferencePlan, Feeds, Exception], Fault],
+        judge: Callable[[RequestPlan, Feeds, Exception], Fault],
         capacity: int,
+        limits: BatchLimits,
         done: Callable[[Job], None],
     ) -> None:
         """Start the thread.
@@ -103,14 +47,18 @@ class InferenceWorker:
             run: takes output names and feeds, returns the outputs.
             judge: returns who caused the error that a request's feeds raised; called in the thread.
             capacity: jobs that may wait, in addition to the running one.
-            done: called in the event loop for every submitted job, in order.
+            limits: of batches, and of runs in the event loop.
+            done: called in the event loop for every submitted job.
         """
-        self._run_model = run
+        self._runs = ModelRuns(run)
+        self._limits = limits
+        self._turns = Turns(self._runs, limits, done, self._enqueue)
         self._judge = judge
         self._capacity = capacity
         self._done = done
         self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[Job | None] = SimpleQueue()  # None: check the deferred jobs
+        self._held: Job | None = None  # taken from the queue for the next run; used by the thread
         self._deferred: deque[Job] = deque()
         self._pauses = Pauses()  # used by the thread
         self._deferred_seconds = 0.0  # duration of the last deferred job; likewise
@@ -127,7 +75,7 @@ class InferenceWorker:
     @property
     def depth(self) -> int:
         """Jobs that wait in the queue, including abandoned ones that were not yet dequeued."""
-        return self._submitted - self._taken - len(self._deferred)
+        return self._submitted - self._taken - len(self._deferred) + len(self._turns)
 
     @property
     def full(self) -> bool:
@@ -138,16 +86,27 @@ class InferenceWorker:
     @property
     def outstanding(self) -> int:
         """Jobs submitted and not yet handed to `done`."""
-        return self._submitted - self._returned
+        return self._submitted - self._returned + len(self._turns)
 
     def submit(self, job: Job) -> None:
         """Queue `job`, or keep it for an idle moment if it may be deferred."""
-        self._submitted += 1
         if job.latest:
+            self._submitted += 1
             self._deferred.append(job)
             self._queue.put(None)
+        elif self._turns.takes(job) and not self._is_busy:
+            self._turns.add(job)
         else:
-            self._queue.put(job)
+            self._enqueue(job)
+
+    def _enqueue(self, job: Job) -> None:
+        self._submitted += 1
+        self._queue.put(job)
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether the thread runs a job, or has one to run."""
+        return bool(self._busy_since) or self._submitted - self._returned > len(self._deferred)
 
     def stop_deferring(self) -> None:
         """Run deferred jobs without further delay: the server is draining."""
@@ -165,16 +124,10 @@ class InferenceWorker:
 
     def _work(self) -> None:
         while True:
-            job = self._take()
-            self._taken += 1
-            now = time.monotonic()
-            if not (job.answered or job.call.abandoned or (job.deadline and now > job.deadline)):
-                job.started = self._busy_since = now
-                self._compute(job)
-                self._busy_since = 0.0
-            if job.latest and job.started:
-                self._deferred_seconds = job.finished - job.started
-            self._results.append(job)
+            jobs = self._batch(self._take())
+            self._taken += len(jobs)
+            self._run(jobs)
+            self._results.extend(jobs)
             if not self._waking:
                 self._waking = True
                 try:
@@ -182,8 +135,39 @@ class InferenceWorker:
                 except RuntimeError:  # the loop has ended, the process is exiting
                     return
 
+    def _batch(self, first: Job) -> list[Job]:
+        """Return `first` and the queued jobs that run with it, those that nobody waits for included."""
+        jobs, most = [first], self._limits.rows
+        rows = first.rows
+        wait_until = first.queued + self._limits.delay
+        while first.rows and rows < most:
+            wait = wait_until - time.monotonic()
+            try:
+                job = self._queue.get(wait > 0, max(wait, 0.0))
+            except Empty:
+                break
+            if job is None:
+                continue
+            rows += job.rows
+            if rows > most or not first.joins(job):
+                self._held = job
+                break
+            jobs.append(job)
+        return jobs
+
+    def _run(self, jobs: list[Job]) -> None:
+        now = time.monotonic()
+        waiting = [each for each in jobs if not (each.is_dropped or each.is_late(now))]
+        while waiting:
+            count = self._limits.whole([each.rows for each in waiting])
+            self._compute(waiting[:count])
+            waiting = waiting[count:]
+
     def _take(self) -> Job:
         """Wait for the next job: from the queue, or a deferred one that may run now."""
+        held, self._held = self._held, None
+        if held is not None:
+            return held
         while True:
             now = time.monotonic()
             if self._deferred and self._overdue(self._deferred[0], now):
@@ -209,14 +193,18 @@ class InferenceWorker:
     def _overdue(self, job: Job, now: float) -> bool:
         return not self._deferring or job.call.abandoned or job.latest <= now
 
-    def _compute(self, job: Job) -> None:
-        try:
-            job.arrays = self._run_model(job.plan.outputs, job.feeds)
-        except Exception as error:  # noqa: BLE001 - after any error the next request is served
-            job.error = error
-        job.finished = time.monotonic()
-        if job.error is not None:
-            job.fault = self._diagnose(job, job.error)
+    def _compute(self, jobs: list[Job]) -> None:
+        self._busy_since = time.monotonic()
+        if not self._runs.attempt(jobs) and len(jobs) > 1:
+            for job in jobs:  # so that only those fail that would alone
+                self._busy_since = time.monotonic()
+                self._runs.attempt([job])
+        for job in jobs:
+            if job.error is not None:
+                job.fault = self._diagnose(job, job.error)
+        self._busy_since = 0.0
+        if jobs[0].latest:
+            self._deferred_seconds = jobs[0].finished - jobs[0].started
 
     def _diagnose(self, job: Job, error: Exception) -> Fault:
         try:

@@ -1,0 +1,53 @@
+"""Runs the model for one request, or for several at once; used by any thread, one at a time."""
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+from enginewright_runtime.serve.server.batching import join, split
+from enginewright_runtime.serve.server.decode import Feeds
+from enginewright_runtime.serve.server.job import Job
+
+
+class ModelRuns:
+    """Runs of one session."""
+
+    def __init__(self, run: Callable[[list[str], Feeds], list[NDArray[Any]]]) -> None:
+        """Create it; `run` takes output names and feeds, returns the outputs."""
+        self._run: Final = run
+
+    def attempt(self, jobs: list[Job]) -> bool:
+        """Run `jobs`; False: the run has failed, and the error is the first one's.
+
+        One job runs with its own inputs; several must be joinable.
+        """
+        began = time.monotonic()
+        for each in jobs:  # first, so that none expires meanwhile
+            each.started = began
+        first = jobs[0]
+        parts, error = self._outputs(jobs)
+        finished = time.monotonic()
+        first.error = error
+        for each in jobs:
+            each.finished = finished
+            each.batch = 0
+        first.batch = len(jobs)
+        if parts is None:
+            return False
+        for each, arrays in zip(jobs, parts, strict=True):
+            each.arrays = arrays
+        return True
+
+    def _outputs(self, jobs: list[Job]) -> tuple[list[list[NDArray[Any]]] | None, Exception | None]:
+        first = jobs[0]
+        try:
+            if len(jobs) == 1:
+                first.ran = first.feeds
+                return [self._run(first.plan.outputs, first.feeds)], None
+            first.ran = join([each.feeds for each in jobs])
+            arrays = self._run(first.plan.outputs, first.ran)
+            return split(arrays, [each.rows for each in jobs]), None
+        except Exception as error:  # noqa: BLE001 - after any error the next request is served
+            return None, error

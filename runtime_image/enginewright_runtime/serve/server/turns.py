@@ -1,0 +1,99 @@
+"""Runs short requests in the event loop, those that one turn of it brought together.
+
+A thread would cost more than the run: handing over a request and its result takes as long as running a
+small model several times, and the first request of a turn would run alone.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from enginewright_runtime.serve.server.batching import BatchLimits
+from enginewright_runtime.serve.server.job import Job
+from enginewright_runtime.serve.server.runs import ModelRuns
+
+_TURN_SECONDS: Final = 0.001  # after which other connections are served first
+_LONG_SECONDS: Final = 0.02  # a run that takes longer belongs into the model's thread
+_LONG_RUNS: Final = 3  # of those, after which all runs do: the machine is not as it was at startup
+
+
+class Turns:
+    """The requests that the event loop runs; its thread only."""
+
+    def __init__(
+        self,
+        runs: ModelRuns,
+        limits: BatchLimits,
+        done: Callable[[Job], None],
+        hand_over: Callable[[Job], None],
+    ) -> None:
+        """Create it.
+
+        Args:
+            runs: of the model.
+            limits: of runs in the event loop.
+            done: called for every job that was run, or dropped.
+            hand_over: called for every job that failed: it runs again, alone, in the model's thread.
+        """
+        self._runs = runs
+        self._limits = limits
+        self._done = done
+        self._hand_over = hand_over
+        self._waiting: deque[Job] = deque()
+        self._long = 0
+
+    def __len__(self) -> int:
+        """The number of waiting requests."""
+        return len(self._waiting)
+
+    def takes(self, job: Job) -> bool:
+        """Whether the run of `job` is short."""
+        return 0 < job.rows <= self._limits.turn_rows and (
+            job.elements <= self._limits.turn_elements and self._long < _LONG_RUNS
+        )
+
+    def add(self, job: Job) -> None:
+        """Run `job` once the requests that have already arrived are read."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._run)
+        self._waiting.append(job)
+
+    def _run(self) -> None:
+        end = time.monotonic() + _TURN_SECONDS
+        while self._waiting:
+            jobs = self._next()
+            if not jobs:
+                continue
+            if self._runs.attempt(jobs):
+                self._long += jobs[0].finished - jobs[0].started > _LONG_SECONDS
+                for job in jobs:
+                    self._done(job)
+            else:
+                for job in jobs:
+                    job.rows = 0
+                    self._hand_over(job)
+            if self._waiting and time.monotonic() > end:
+                asyncio.get_running_loop().call_soon(self._run)
+                return
+
+    def _next(self) -> list[Job]:
+        """Return the jobs of the next run; those that nobody waits for are done."""
+        limits, waiting = self._limits, self._waiting
+        now = time.monotonic()
+        jobs: list[Job] = []
+        rows = elements = 0
+        most = min(limits.rows, limits.turn_rows)
+        while waiting:
+            job = waiting[0]
+            if job.is_dropped or job.is_late(now):
+                self._done(waiting.popleft())
+                continue
+            rows += job.rows
+            elements += job.elements
+            full = rows > most or elements > limits.turn_elements
+            if jobs and (full or not jobs[0].joins(job)):
+                break
+            jobs.append(waiting.popleft())
+        return jobs

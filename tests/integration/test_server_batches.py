@@ -1,0 +1,206 @@
+"""Requests of several clients run together, and each gets the outputs that it gets alone."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from enginewright.contract.task import ServeTask
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from tests.support.serving import Server, model, tensor, write_artifact
+
+CLIENTS: Final = 16
+REQUESTS: Final = 60  # of each client
+# Answers within rounding: kernels of another batch size add in another order.
+RELATIVE: Final = 1e-5
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What the server has counted."""
+
+    runs: float
+    requests: float
+
+    @classmethod
+    def of(cls, server: Server) -> "Runs":
+        lines = server.get("/metrics").body.decode().splitlines()
+        found = {
+            line.partition("{")[0]: float(line.rsplit(" ", 1)[1])
+            for line in lines
+            if line.startswith("enginewright_batch_size_")
+        }
+        return cls(found["enginewright_batch_size_count"], found["enginewright_batch_size_sum"])
+
+
+def dense(size: int, *, hidden: int = 0) -> onnx.ModelProto:
+    """Return x [batch, size] -> y [batch, 4]; `hidden`: size of a layer between."""
+    rng = np.random.default_rng(7)
+    inner = hidden or size
+    return model(
+        [
+            helper.make_node("MatMul", ["x", "a"], ["h"]),
+            helper.make_node("Tanh", ["h"], ["r"]),
+            helper.make_node("MatMul", ["r", "b"], ["y"]),
+        ],
+        [tensor("x", TensorProto.FLOAT, "batch", size)],
+        [tensor("y", TensorProto.FLOAT, "batch", 4)],
+        {
+            "a": (rng.standard_normal((size, inner)) / size**0.5).astype(np.float32),
+            "b": (rng.standard_normal((inner, 4)) / inner**0.5).astype(np.float32),
+        },
+    )
+
+
+def batching(server: Server) -> dict[str, Any]:
+    document = server.get("/v2/models/m/execution").json()
+    found: dict[str, Any] = document["details"]["batching"]
+    return found
+
+
+def ask(server: Server, send: Callable[[int], NDArray[Any]], client: int) -> list[Any]:
+    """Send one request after another in binary; return their answers, or their status if refused."""
+    found: list[Any] = []
+    with server.wire() as wire:
+        for number in range(REQUESTS):
+            array = send(client * REQUESTS + number)
+            name, kind = ("ids", "INT64") if array.dtype == np.int64 else ("x", "FP32")
+            given = {
+                "name": name,
+                "datatype": kind,
+                "shape": list(array.shape),
+                "parameters": {"binary_data_size": array.nbytes},
+            }
+            document = {"inputs": [given], "parameters": {"binary_data_output": True}}
+            wire.send(server.infer_request(document, array.tobytes()))
+            answer = wire.receive()
+            if answer.status != 200:
+                found.append(answer.status)
+                continue
+            length = int(answer.headers["inference-header-content-length"])
+            (output,) = json.loads(answer.body[:length])["outputs"]
+            values = np.frombuffer(answer.body[length:], np.float32)
+            found.append(values.reshape(output["shape"]))
+    return found
+
+
+def served(
+    root: Path, built: onnx.ModelProto, sample: NDArray[Any], **changes: Any
+) -> tuple[ServeTask, ort.InferenceSession]:
+    name = built.graph.input[0].name
+    task = write_artifact(root, built, [{name: sample}, {name: sample[::-1]}])
+    session = ort.InferenceSession(root / "artifact/model.onnx", providers=["CPUExecutionProvider"])
+    return task.model_copy(update=changes), session
+
+
+@pytest.mark.parametrize("hidden", [0, 40_000], ids=["in the event loop", "in the thread"])
+def test_many_clients_get_their_own_answers_from_fewer_runs(tmp_path: Path, hidden: int) -> None:
+    rng = np.random.default_rng(3)
+    given = [rng.random((1 + each % 3, 64), np.float32) for each in range(CLIENTS * REQUESTS)]
+    task, session = served(tmp_path, dense(64, hidden=hidden), given[0][:1].repeat(2, 0))
+    with Server(tmp_path, task) as server, ThreadPoolExecutor(CLIENTS) as pool:
+        assert batching(server)["max_size"] > 1, batching(server)
+        each = pool.map(lambda client: ask(server, given.__getitem__, client), range(CLIENTS))
+        answers = [answer for found in each for answer in found]
+        counted = Runs.of(server)
+    assert counted.requests == len(given)
+    assert counted.runs < 0.7 * len(given)
+    for array, answer in zip(given, answers, strict=True):
+        (expected,) = session.run(None, {"x": array})
+        np.testing.assert_allclose(answer, expected, RELATIVE, RELATIVE)
+
+
+def test_an_invalid_request_fails_alone(tmp_path: Path) -> None:
+    table = np.arange(80, dtype=np.float32).reshape(20, 4)
+    built = model(
+        [helper.make_node("Gather", ["table", "ids"], ["y"])],
+        [tensor("ids", TensorProto.INT64, "batch")],
+        [tensor("y", TensorProto.FLOAT, "batch", 4)],
+        {"table": table},
+    )
+    task, _ = served(tmp_path, built, np.arange(6))
+
+    def ids(number: int) -> NDArray[np.int64]:
+        return np.array([1000 if number < REQUESTS else number % 20])  # all of the first client
+
+    with Server(tmp_path, task) as server, ThreadPoolExecutor(CLIENTS) as pool:
+        assert batching(server)["max_size"] > 1
+        answers = list(pool.map(lambda client: ask(server, ids, client), range(CLIENTS)))
+        assert server.get("/v2/health/ready").status == 200
+    assert answers[0] == [400] * REQUESTS
+    for client in range(1, CLIENTS):
+        for number, answer in enumerate(answers[client], client * REQUESTS):
+            np.testing.assert_array_equal(answer, table[[number % 20]])
+
+
+def test_a_model_whose_rows_share_a_scale_has_no_batches(tmp_path: Path) -> None:
+    built = model(
+        [
+            helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"]),
+            helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
+        ],
+        [tensor("x", TensorProto.FLOAT, "batch", 16)],
+        [tensor("y", TensorProto.FLOAT, "batch", 16)],
+    )
+    rng = np.random.default_rng(5)
+    task, session = served(tmp_path, built, rng.random((4, 16), np.float32))
+    given = [rng.random((1, 16), np.float32) * (1 + each % 50) for each in range(8 * REQUESTS)]
+    with Server(tmp_path, task) as server, ThreadPoolExecutor(8) as pool:
+        found = batching(server)
+        assert found["max_size"] == 1
+        assert "'y' of a request depends on the others" in found["off"]
+        each = pool.map(lambda client: ask(server, given.__getitem__, client), range(8))
+        answers = [answer for found in each for answer in found]
+        counted = Runs.of(server)
+        assert counted.runs == counted.requests == len(given)
+    for array, answer in zip(given, answers, strict=True):
+        np.testing.assert_array_equal(answer, session.run(None, {"x": array})[0])
+
+
+def test_a_request_waits_for_others_where_its_user_wants_that(tmp_path: Path) -> None:
+    task, _ = served(tmp_path, dense(64), np.ones((2, 64), np.float32), batch_delay_seconds=0.3)
+    with Server(tmp_path, task) as server:
+        waits: list[float] = []
+
+        def one() -> None:
+            began = time.monotonic()
+            array = np.ones((1, 64), np.float32)
+            document = {
+                "inputs": [
+                    {"name": "x", "datatype": "FP32", "shape": [1, 64], "data": array.tolist()}
+                ]
+            }
+            with server.wire() as wire:
+                wire.send(server.infer_request(document))
+                assert wire.receive().status == 200
+            waits.append(time.monotonic() - began)
+
+        threads = [threading.Thread(target=one) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        counted = Runs.of(server)
+    assert counted.requests == 4
+    assert counted.runs < 4
+    assert max(waits) >= 0.25
+
+
+def test_batches_may_be_switched_off(tmp_path: Path) -> None:
+    task, _ = served(tmp_path, dense(64), np.ones((2, 64), np.float32), batch_size=1)
+    with Server(tmp_path, task) as server, ThreadPoolExecutor(CLIENTS) as pool:
+        assert batching(server) == {"max_size": 1, "off": "serving.batching.maxSize is 1"}
+        ones = np.ones((1, 64), np.float32)
+        list(pool.map(lambda client: ask(server, lambda _: ones, client), range(CLIENTS)))
+        counted = Runs.of(server)
+    assert counted.runs == counted.requests == CLIENTS * REQUESTS

@@ -1,0 +1,192 @@
+"""Requests that run together get the outputs that they get alone, and batches are used where they pay."""
+
+import itertools
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from enginewright_runtime.serve.server.batch_proof import BatchProver
+from enginewright_runtime.serve.server.batching import (
+    BatchLimits,
+    elements_of,
+    join,
+    joinable,
+    rows_of,
+    split,
+)
+from enginewright_runtime.serve.server.buckets import ComputeBuckets
+from enginewright_runtime.session.datatypes import BY_ONNX
+from enginewright_runtime.session.samples import GoldenSample
+from enginewright_runtime.session.signature import Signature, Tensor
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
+
+FLOAT: Final = BY_ONNX["tensor(float)"]
+ANY: Final = 2**31 - 1
+
+
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=6),
+    arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
+)
+def test_what_is_joined_is_split_into_the_same(rows: list[int], tail: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    requests = [{"x": rng.random((each, *tail)), "n": rng.random((each, 2))} for each in rows]
+    joined = join(requests)
+    assert rows_of(joined) == sum(rows)
+    parts = split([joined["n"], joined["x"]], rows)
+    assert parts is not None
+    for request, (n, x) in zip(requests, parts, strict=True):
+        np.testing.assert_array_equal(x, request["x"])
+        np.testing.assert_array_equal(n, request["n"])
+
+
+def test_an_output_with_other_rows_cannot_be_split() -> None:
+    assert split([np.ones((3, 2)), np.ones((2, 2))], [1, 2]) is None
+    assert split([np.ones(())], [1]) is None
+
+
+def test_requests_of_other_sizes_are_not_joined() -> None:
+    first = {"x": np.ones((1, 8)), "y": np.ones((1, 2))}
+    assert joinable(first, {"y": np.ones((3, 2)), "x": np.ones((3, 8))})
+    assert not joinable(first, {"x": np.ones((1, 8)), "y": np.ones((1, 3))})
+    assert not joinable(first, {"x": np.ones((1, 8, 1)), "y": np.ones((1, 2))})
+
+
+def test_rows_are_the_first_dimension_of_all_inputs() -> None:
+    assert rows_of({"x": np.ones((3, 8)), "y": np.ones(3)}) == 3
+    assert rows_of({"x": np.ones((3, 8)), "y": np.ones(2)}) == 0
+    assert rows_of({"x": np.ones((3, 8)), "y": np.ones(())}) == 0
+    assert elements_of({"x": np.ones((3, 8)), "y": np.ones(())}) == 25
+
+
+def test_only_sizes_that_ran_are_used_where_each_costs() -> None:
+    assert BatchLimits(8).whole([1] * 7) == 7
+    limits = BatchLimits(8, (1, 2, 4, 8))
+    assert [limits.whole([1] * count) for count in range(1, 9)] == [1, 2, 2, 4, 4, 4, 4, 8]
+    assert limits.whole([3, 1, 2]) == 2
+    assert limits.whole([3, 2]) == 1
+
+
+class Model:
+    """Runs of one model in this process; `seconds` is the time that a run of so many rows takes."""
+
+    def __init__(self, compute: Any, seconds: Any = lambda _: 1e-4) -> None:
+        self.compute = compute
+        self.seconds = seconds
+        self.now = 0.0
+        self.sizes: set[int] = set()
+
+    def run(self, outputs: list[str], feeds: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        assert outputs == ["y"]
+        x = feeds["x"]
+        self.sizes.add(len(x))
+        self.now += self.seconds(len(x))
+        return [self.compute(x)]
+
+    def clock(self) -> float:
+        return self.now
+
+    def prove(self, **changes: Any) -> BatchLimits:
+        bounds = changes.pop("bounds", ((0, ANY), (4, 4)))
+        resident = changes.pop("resident", lambda: 0)
+        memory = changes.pop("memory", None)
+        output = Tensor("y", FLOAT, changes.pop("output", (-1, 4)), ())
+        signature = Signature({"x": Tensor("x", FLOAT, (-1, 4), bounds)}, {"y": output}, ())
+        rng = np.random.default_rng(1)
+        samples = [GoldenSample(name, {"x": rng.random((2, 4), np.float32)}, {}) for name in "ab"]
+        prover = BatchProver(
+            self,  # type: ignore[arg-type]  # it runs what a session would
+            signature,
+            ComputeBuckets(),
+            memory,
+            resident=resident,
+            clock=self.clock,
+        )
+        asked = {"most": 32, "delay": 0.0, "varying": False, "on_cpu": True, "by_sizes": True}
+        return prover.prove(samples, **(asked | changes))
+
+
+def test_a_batch_pays_where_a_run_costs_more_than_its_rows() -> None:
+    found = Model(np.tanh).prove()
+    assert (found.rows, found.off, found.turn_rows, found.turn_elements) == (32, "", 32, 128)
+    # a millisecond, and a tenth of it for each row
+    found = Model(np.tanh, lambda rows: 1e-3 + 1e-4 * rows).prove()
+    assert (found.rows, found.turn_rows) == (32, 0)
+
+
+def test_a_batch_that_gains_nothing_is_not_used_and_larger_ones_are_not_tried() -> None:
+    model = Model(np.tanh, lambda rows: 1e-3 * rows)
+    found = model.prove()
+    assert found.rows == 1
+    assert "not faster" in found.off
+    assert model.sizes == {1, 2}
+
+
+def test_the_smallest_of_about_the_fastest_sizes_is_used() -> None:
+    # what fits a vector register of eight costs the same
+    found = Model(np.tanh, lambda rows: 1e-2 * -(-rows // 8)).prove()
+    assert found.rows == 8
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x: x / x.max(),  # as with activations quantized at run time
+        lambda x: x - x.mean(0, keepdims=True),
+        lambda x: np.cumsum(x, 0),
+        lambda x: x[::-1],
+        lambda x: np.roll(x, 1, 0) if len(x) > 1 else x,
+    ],
+)
+def test_outputs_that_depend_on_neighbours_allow_no_batch(compute: Any) -> None:
+    found = Model(compute).prove()
+    assert found.rows == 1
+    assert "depends on the others" in found.off
+
+
+def test_kernels_may_round_differently() -> None:
+    found = Model(lambda x: np.tanh(x) * (1 + 1e-6 * len(x))).prove()
+    assert found.rows == 32
+
+
+def _fails_on_several(x: NDArray[Any]) -> NDArray[Any]:
+    if len(x) > 2:
+        raise RuntimeError("out of memory")
+    found: NDArray[Any] = np.tanh(x)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("compute", "changes", "off"),
+    [
+        (np.tanh, {"most": 1}, "maxSize is 1"),
+        (np.tanh, {"varying": True}, "differ from run to run"),
+        (np.tanh, {"output": (4, 4)}, "first dimension of 'y' is not dynamic"),
+        (np.tanh, {"bounds": ((1, 1), (4, 4))}, "do not admit two"),
+        (np.tanh, {"bounds": ((2, 8), (4, 4))}, "do not admit two"),
+        (lambda x: np.repeat(x, 2, 0), {}, "not that of the inputs"),
+    ],
+)
+def test_why_there_are_no_batches(compute: Any, changes: dict[str, Any], off: str) -> None:
+    found = Model(compute).prove(**changes)
+    assert found.rows == 1
+    assert off in found.off
+
+
+def test_batches_stay_within_profiles_memory_and_what_the_backend_runs() -> None:
+    assert Model(np.tanh).prove(bounds=((1, 6), (4, 4))).rows == 4
+    assert Model(_fails_on_several).prove().rows == 2
+    resident = itertools.count(100, 10)
+    assert 1 < Model(np.tanh).prove(memory=200, resident=lambda: next(resident)).rows < 32
+
+
+def test_runs_in_the_event_loop_are_short_and_cannot_hang() -> None:
+    assert Model(np.tanh).prove(on_cpu=False).turn_rows == 0
+    assert Model(np.tanh).prove(by_sizes=False).turn_rows == 0
+    assert Model(np.tanh).prove(delay=0.01).turn_rows == 0
+    assert Model(np.tanh, lambda rows: 2e-4 * rows).prove().turn_rows == 4, "of those timed"
+    assert Model(np.tanh, lambda rows: 1e-4 * rows).prove(most=1).turn_rows == 2, "as the sample"
+    assert Model(np.tanh).prove(on_cpu=False).sizes == (1, 2, 4, 8, 16, 32)
