@@ -17,7 +17,7 @@ from bench.serving.cores import SERVER, pinned
 from bench.serving.exchange import WrongAnswerError, check, request
 from bench.serving.load import LoadError
 from bench.serving.results import Bare, Results
-from bench.serving.servers import NotStartedError, Server, running
+from bench.serving.servers import NotStartedError, Server, port_of, running
 
 CONNECTIONS: Final = (1, 8, 32)
 _TURNS: Final = 2.5  # that every connection has within a window
@@ -88,11 +88,11 @@ def _measure_server(server: Server, case: Case, seconds: float, results: Results
 def _listening(server: Server, results: Results) -> Iterable[str]:
     """Return the transports whose port answers."""
     for transport in server.transports:
-        if listens(server.port(transport)):
+        if listens(port_of(transport)):
             yield transport
         else:
             results.absent[f"{server.name}, {transport}"] = (
-                f"port {server.port(transport)} does not answer"
+                f"port {port_of(transport)} does not answer"
             )
 
 
@@ -118,7 +118,7 @@ def _measure_transport(
     results: Results,
 ) -> None:
     row = results.row(case.name, server.name, transport)
-    port = server.port(transport)
+    port = port_of(transport)
     asked = request(transport, case, server.path)
     try:
         check(asked, case, port)  # the first is slower

@@ -24,8 +24,7 @@ OURS: Final = "Enginewright"
 TRITON: Final = "Triton"
 TRITON_BATCHING: Final = "Triton, dynamic batching"
 HTTP_PORT: Final = 18080
-OUR_GRPC_PORT: Final = 8001
-PEER_GRPC_PORT: Final = 18001
+GRPC_PORT: Final = 18001
 _START_SECONDS: Final = 90.0
 _MAX_BATCH: Final = 64
 _TRITON_TYPES: Final = {"FP32": "TYPE_FP32", "INT32": "TYPE_INT32"}
@@ -50,12 +49,6 @@ class Server:
         """Whether its own process is Python, unlike ours that competes with it."""
         return self.environment not in {None, "triton"}
 
-    def port(self, transport: str) -> int:
-        """Return the port of a transport."""
-        if transport != GRPC:
-            return HTTP_PORT
-        return OUR_GRPC_PORT if self.environment is None else PEER_GRPC_PORT
-
 
 SERVERS: Final = (
     Server(OURS, (BINARY, GRPC)),
@@ -67,6 +60,11 @@ SERVERS: Final = (
     Server("LitServe", (OWN_JSON,), "litserve", "/predict", "/health"),
 )
 QUICK: Final = (OURS, TRITON, TRITON_BATCHING, "KServe")
+
+
+def port_of(transport: str) -> int:
+    """Return the port of a transport, the same of every server: one runs at a time."""
+    return GRPC_PORT if transport == GRPC else HTTP_PORT
 
 
 @contextmanager
@@ -129,7 +127,7 @@ def _environment(server: Server, case: Case) -> Mapping[str, str]:
     values = {
         "BENCH_MODEL": str(case.model),
         "BENCH_HTTP_PORT": str(HTTP_PORT),
-        "BENCH_GRPC_PORT": str(PEER_GRPC_PORT),
+        "BENCH_GRPC_PORT": str(GRPC_PORT),
         "ORT_DISABLE_TELEMETRY": "1",
         "OMP_NUM_THREADS": "1",
     }
@@ -149,6 +147,7 @@ def _command(server: Server, case: Case, folder: Path) -> list[str]:
             "task": case.task,
             "root": str(case.root),
             "port": HTTP_PORT,
+            "grpc_port": GRPC_PORT,
             "settings": {},
             "before": "",
         }
@@ -175,7 +174,7 @@ def _triton(case: Case, folder: Path, *, batching: bool) -> list[str]:
         f"--model-repository={repository}",
         f"--backend-directory={home / 'backends'}",
         *("--http-address=127.0.0.1", f"--http-port={HTTP_PORT}"),
-        *("--grpc-address=127.0.0.1", f"--grpc-port={PEER_GRPC_PORT}"),
+        *("--grpc-address=127.0.0.1", f"--grpc-port={GRPC_PORT}"),
         *("--allow-metrics=false", "--log-info=false"),
     ]
 

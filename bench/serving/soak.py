@@ -10,7 +10,7 @@ from bench.serving import cases, load, processes
 from bench.serving.exchange import WrongAnswerError, check, request
 from bench.serving.load import LoadError
 from bench.serving.run import listens
-from bench.serving.servers import Server, running
+from bench.serving.servers import Server, port_of, running
 
 _SEGMENT_SECONDS: Final = 15.0  # between two samples of the memory
 _CONNECTIONS: Final = 32
@@ -24,14 +24,14 @@ def soak(server: Server, folder: Path, minutes: float) -> int:
     failures: list[str] = []
     print("| minute | requests/s | p99 at 32, µs | RSS MB |\n|---|---|---|---|")
     with tempfile.TemporaryDirectory() as work, running(server, case, Path(work)) as process:
-        transports = [each for each in server.transports if listens(server.port(each))]
+        transports = [each for each in server.transports if listens(port_of(each))]
         requests = {each: request(each, case, server.path) for each in transports}
         began = time.monotonic()
         turn = 0
         while time.monotonic() - began < minutes * 60:
             transport = transports[turn % len(transports)]
             turn += 1
-            port = server.port(transport)
+            port = port_of(transport)
             try:
                 found = load.measure(
                     requests[transport],
