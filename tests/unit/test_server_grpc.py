@@ -9,6 +9,7 @@ from enginewright_runtime.serve.server.grpc import typed_contents, wire
 from enginewright_runtime.serve.server.grpc.decode import GrpcDecoder
 from enginewright_runtime.serve.server.grpc.encode import TYPED_ELEMENTS, GrpcEncoder
 from enginewright_runtime.serve.server.grpc.messages import Contents, InferRequest, InferResponse
+from enginewright_runtime.serve.server.json_cost import VALUES
 from enginewright_runtime.serve.server.message import ALIGNMENT, Body
 from enginewright_runtime.session.datatypes import BF16, BOOL, BY_ONNX, DATATYPES, Datatype
 from enginewright_runtime.session.request_errors import OutOfProfileError, RequestError
@@ -321,6 +322,14 @@ def test_many_typed_contents_are_refused_before_they_are_parsed() -> None:
     with pytest.raises(RequestError, match="send raw_input_contents") as caught:
         decoder(signature(FP32)).decode(body(sent))
     assert caught.value.status == 413
+
+
+def test_many_elements_of_typed_contents_are_refused_before_they_are_parsed() -> None:
+    """A byte of an integer becomes an object of Python's: 8 MiB took 243 MB."""
+    tensor = Tensor("x", INT8, (), ())
+    with pytest.raises(RequestError, match="1000001 elements are more than") as refused:
+        typed_contents.read(tensor, b"not parsed", (VALUES + 1,), VALUES + 1)
+    assert refused.value.status == 413
 
 
 def test_shapes_and_values_are_those_of_the_profile() -> None:

@@ -14,7 +14,7 @@ from enginewright_runtime.session.datatypes import BF16
 from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Signature, Tensor
 
-LARGE_JSON: Final = 32 * 1024  # bytes, which may take more than a millisecond to read
+LARGE_JSON: Final = 64 * 1024  # bytes, which may take more than a millisecond to read
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from enginewright_runtime.session.request_errors import RequestError
 
 VALUES: Final = 1_000_000
 NAMES: Final = 10_000  # of object members, each of which costs as much as ten values
-_NAME_BYTES: Final = len(b'"":0,')
 _BLOCK_BYTES: Final = 64 * 1024  # that are counted at a time, in the processor's cache
 
 _QUOTE, _BACKSLASH = b'"\\'
@@ -31,8 +30,6 @@ def check_cost(text: memoryview | bytes) -> None:
     Raises:
         RequestError: 413.
     """
-    if len(text) <= NAMES * _NAME_BYTES:
-        return
     values, names = _count(_blocks(text))
     if values > VALUES or names > NAMES:
         values, names = _count(_outside_strings(_blocks(text)))

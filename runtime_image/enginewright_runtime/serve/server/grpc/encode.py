@@ -19,7 +19,7 @@ from enginewright_runtime.session.signature import Signature
 _RAW: Final = RAW_OUTPUT_CONTENTS << 3 | 2
 _ID: Final = RESPONSE_ID << 3 | 2
 _CACHED_HEADS: Final = 16  # of responses to requests that differ in identifier and tensors only
-TYPED_ELEMENTS: Final = 4_000_000  # of one output: encoding blocks the event loop
+TYPED_ELEMENTS: Final = 1_000_000  # of one output: encoding holds the GIL for up to 100 ms
 
 Parts = list[bytes | memoryview]
 

@@ -7,6 +7,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from enginewright_runtime.serve.server.grpc.messages import Contents
+from enginewright_runtime.serve.server.json_cost import VALUES
 from enginewright_runtime.session.datatypes import Datatype
 from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Tensor
@@ -47,6 +48,12 @@ def read(
             400,
             f"input {tensor.name!r}: {datatype.name} has no typed contents;"
             " send raw_input_contents",
+        )
+    if count > VALUES:
+        raise RequestError(
+            413,
+            f"input {tensor.name!r}: {count} elements are more than {VALUES:,}, too many for typed"
+            " contents; send raw_input_contents",
         )
     contents = Contents()
     try:
