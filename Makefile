@@ -41,6 +41,7 @@ unit: venv ## Run the pure tests: seconds
 integration: venv ## Run the tests that start processes, servers and engines, without a cluster
 	hack/models >/dev/null
 	hack/source-servers >/dev/null
+	hack/h2spec >/dev/null
 	$(RUN)/pytest tests/integration $(IN_THREE)
 
 apiserver: venv ## Run the tests on a kube-apiserver, and those of the local cluster itself
