@@ -20,13 +20,11 @@ from bench.serving import cases, cores, environments, isolation, load, report, s
 from bench.serving.plot import svg
 from bench.serving.results import Results
 from bench.serving.run import Plan, measure, program
-from bench.serving.servers import OURS, QUICK, REPOSITORY, SERVERS, Server
+from bench.serving.servers import COMPARED, OURS, QUICK, REPOSITORY, SERVERS, Server
 
 _RESULTS: Final = REPOSITORY / "bench/results"  # of whole, undisturbed runs: `make docs` shows them
 _PLOTS: Final = REPOSITORY / "docs"
 _UNPUBLISHED: Final = REPOSITORY / "build/bench"
-_ALL_SERVERS: Final = ("tiny", "image")  # elsewhere transports hardly matter: fewer peers
-_MODELS: Final = (*_ALL_SERVERS, "real", "batching")
 _LIMIT_SECONDS: Final = 22 * 60
 
 
@@ -35,9 +33,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="tiny model, few peers: 3 minutes")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2.0, help="length of each measurement")
+    parser.add_argument("--seconds", type=float, default=1.5, help="length of each measurement")
     parser.add_argument("--servers", nargs="+", metavar="NAME", help="only these")
-    parser.add_argument("--models", nargs="+", choices=_MODELS, help="only these")
+    parser.add_argument("--models", nargs="+", choices=COMPARED, help="only these")
     parser.add_argument("--soak", type=float, metavar="MINUTES", help="only our server, saturated")
     options = parser.parse_args()
     load.require_h2load()
@@ -56,13 +54,13 @@ def main() -> int:
 
 def _compare(options: argparse.Namespace, absent: dict[str, str], folder: Path) -> int:
     wanted = [server for server in _wanted(options) if server.name not in absent]
-    models = options.models or (("tiny",) if options.quick else _MODELS)
+    models = options.models or (("tiny",) if options.quick else tuple(COMPARED))
     for name in models:
         program(cases.__name__, str(folder / name), name)
     results = Results(_about(options), absent=dict(absent))
     plan = Plan(
         servers={
-            name: [each for each in wanted if name in _ALL_SERVERS or each.name in QUICK]
+            name: [each for each in wanted if options.servers or each.name in COMPARED[name]]
             for name in models
         },
         rounds=1 if options.quick else options.rounds,

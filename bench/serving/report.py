@@ -40,8 +40,7 @@ def outcomes(results: Results) -> str:
     for each in TARGETS:
         value, outcome = each.outcome(results)
         shown = "" if value is None else f"{value:,.2f} {each.unit}"
-        result = f"{outcome}: {each.why}" if outcome == "miss" and each.why else outcome
-        rows.append((each.model, each.what, each.wanted, shown, result))
+        rows.append((each.model, each.what, each.wanted, shown, outcome))
     return table(("model", "what", "target", "measured", "result"), rows)
 
 

@@ -21,6 +21,7 @@ from bench.serving.processes import tree
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 OURS: Final = "Enginewright"
+OURS_SINGLE: Final = "Enginewright, no batching"
 TRITON: Final = "Triton"
 TRITON_BATCHING: Final = "Triton, dynamic batching"
 HTTP_PORT: Final = 18080
@@ -52,6 +53,7 @@ class Server:
 
 SERVERS: Final = (
     Server(OURS, (BINARY, GRPC)),
+    Server(OURS_SINGLE, (BINARY, GRPC)),
     Server(TRITON, (BINARY, GRPC), "triton"),
     Server(TRITON_BATCHING, (BINARY, GRPC), "triton"),
     Server("KServe", (BINARY, GRPC), "kserve"),
@@ -59,7 +61,15 @@ SERVERS: Final = (
     Server("BentoML", (OWN_JSON,), "bentoml", "/infer", "/readyz"),
     Server("LitServe", (OWN_JSON,), "litserve", "/predict", "/health"),
 )
-QUICK: Final = (OURS, TRITON, TRITON_BATCHING, "KServe")
+_FEW: Final = (OURS, TRITON, TRITON_BATCHING, "KServe")
+_ALL: Final = tuple(each.name for each in SERVERS if each.name != OURS_SINGLE)
+COMPARED: Final = {  # by model: where transports hardly matter, fewer
+    "tiny": _ALL,
+    "image": _ALL,
+    "real": _FEW,
+    "batching": (*_FEW, OURS_SINGLE),
+}
+QUICK: Final = _FEW
 
 
 def port_of(transport: str) -> int:
@@ -144,7 +154,7 @@ def _environment(server: Server, case: Case) -> Mapping[str, str]:
 def _command(server: Server, case: Case, folder: Path) -> list[str]:
     if server.environment is None:
         arguments = {
-            "task": case.task,
+            "task": case.task | ({"batch_size": 1} if server.name == OURS_SINGLE else {}),
             "root": str(case.root),
             "port": HTTP_PORT,
             "grpc_port": GRPC_PORT,

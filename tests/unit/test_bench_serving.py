@@ -10,7 +10,7 @@ from bench.serving import results
 from bench.serving.exchange import BINARY, GRPC
 from bench.serving.load import Figures, LoadError, Moment, figures, inspect
 from bench.serving.plot import svg
-from bench.serving.report import disturbed, outcomes, problems
+from bench.serving.report import disturbed, problems
 from bench.serving.results import Bare, Results
 from bench.serving.servers import OURS, TRITON
 from bench.serving.soak import growth
@@ -114,13 +114,6 @@ def test_what_was_not_measured_neither_passes_nor_misses() -> None:
     assert judged(run)["tiny", "gRPC requests/s at 32, over Triton"][1] == "not measured"
     run.row("tiny", TRITON, GRPC).add(32, at(100.0))
     assert judged(run)["tiny", "gRPC requests/s at 32, over Triton"] == (1.5, "pass")
-
-
-def test_a_server_that_runs_requests_one_by_one_is_called_so() -> None:
-    run = measured()
-    run.bare["batching"] = Bare(title="t", model_mb=6.0, one_us=1000.0, batch_us=2000.0, batch=8)
-    run.row("batching", OURS, BINARY).add(32, at(900.0))
-    assert "miss: below 1, requests run one by one" in outcomes(run)
 
 
 def test_the_quicker_round_counts() -> None:
