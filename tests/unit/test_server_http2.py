@@ -631,6 +631,44 @@ async def test_a_body_that_does_not_arrive_ends_its_call_alone() -> None:
     assert not peer.of(frames.GOAWAY)
 
 
+@looped
+async def test_what_is_refused_anyway_is_so_when_it_does_not_arrive() -> None:
+    peer = Peer()
+    peer.send(peer.client.headers(1, call_headers("/no/Method")))
+    peer.send(peer.client.headers(3, [*call_headers("/")[:5], ("content-type", "text/plain")]))
+    peer.connection.check(time.monotonic() + DEFAULTS.transfer_grace + 1)
+    responses = peer.responses()
+    assert responses[1].status == Code.UNIMPLEMENTED
+    assert responses[3].headers[":status"] == "415"
+
+
+@looped
+async def test_bodies_that_arrive_at_once_share_the_rate() -> None:
+    peer = Peer()
+    size = 10 * DEFAULTS.transfer_rate
+    for number in (1, 3):
+        peer.send(peer.client.headers(number, call_headers(ECHO.decode())))
+        peer.send(data(number, message(bytes(2 * size))[:size]))
+    now = time.monotonic()
+    peer.connection.check(now + DEFAULTS.transfer_grace + 19)
+    assert not peer.of(frames.RST_STREAM)
+    peer.connection.check(now + DEFAULTS.transfer_grace + 21)
+    assert [each.stream for each in peer.of(frames.RST_STREAM)] == [1, 3]
+
+
+@looped
+async def test_a_client_that_reads_slowly_but_steadily_is_served() -> None:
+    peer = Peer()
+    peer.pipe.room = 0
+    peer.send(peer.client.call(1, LARGE.decode(), b"60000"))
+    now = time.monotonic()
+    peer.pipe.accept(59_000)
+    peer.connection.check(now + DEFAULTS.transfer_grace + 3)
+    assert not peer.pipe.aborted
+    peer.pipe.accept(2_000)
+    assert peer.responses()[1].status == Code.OK
+
+
 @pytest.mark.parametrize("sent", [b"", frames.PREFACE[:7], frames.PREFACE, frames.PREFACE + b"\0"])
 @looped
 async def test_a_client_that_does_not_begin_is_disconnected(sent: bytes) -> None:

@@ -31,6 +31,7 @@ from enginewright_runtime.serve.server.message import Body
 _PREFIX: Final = struct.Struct(">BL")  # Compressed-Flag, Message-Length
 _NEVER: Final = float("inf")
 _OK: Final = 200
+_TOO_SLOW: Final = Status(Code.DEADLINE_EXCEEDED, "the request took too long to arrive")
 _CARDINALITY: Final = Status(Code.UNIMPLEMENTED, "a unary call has exactly one request message")
 _TRUNCATED: Final = Status(Code.INTERNAL, "the request message is truncated")
 _NOT_GRPC: Final = {
@@ -208,7 +209,9 @@ class Call(InferenceCall):
 
     def expire(self) -> None:
         """Answer a call whose request takes too long to arrive."""
-        self.fail(Status(Code.DEADLINE_EXCEEDED, "the request took too long to arrive"))
+        if self._refusal is None and self._http_status == _OK:
+            self._refuse(_TOO_SLOW)
+        self._answer_refused()
 
     def cancel(self) -> None:
         """Drop the call: nobody waits for it."""

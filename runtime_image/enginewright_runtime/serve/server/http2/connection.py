@@ -60,10 +60,10 @@ class Http2Connection(asyncio.BufferedProtocol):
         "_flush_scheduled",
         "_handlers",
         "_part_since",
-        "_paused_since",
         "_pending",
         "_pending_at",
         "_processing",
+        "_read_by",
         "_reading_paused",
         "_sender",
         "_session",
@@ -95,7 +95,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._processing = False  # what is sent meanwhile is written afterwards
         self._flush_scheduled = False
         self._reading_paused = False
-        self._paused_since = _NEVER  # since when the client does not read
+        self._read_by = _NEVER  # when the client must have read what was written
         self._part_since = _NEVER  # since when part of a frame or header block is awaited
         self._deadline = _NEVER  # of the client's preface, PING's acknowledgement, or closing
         self._expires = _NEVER
@@ -164,13 +164,14 @@ class Http2Connection(asyncio.BufferedProtocol):
     @override
     def pause_writing(self) -> None:
         self._sender.paused = True
-        self._paused_since = time.monotonic()
+        unwritten = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        self._read_by = time.monotonic() + transfer_seconds(self._settings, unwritten)
         self._pause_reading()
 
     @override
     def resume_writing(self) -> None:
         self._sender.paused = False
-        self._paused_since = _NEVER
+        self._read_by = _NEVER
         self._sender.pump()
         self._flush()
         self._continue()
@@ -186,8 +187,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             if now > self._deadline:
                 transport.abort()
             return
-        unwritten = transport.get_write_buffer_size()
-        if now > self._paused_since + transfer_seconds(self._settings, unwritten):
+        if now > self._read_by:
             transport.abort()
             return
         if not self._reading_paused and now > self._part_since + self._settings.head_seconds:

@@ -94,6 +94,7 @@ class Sender:
                 self._headers(stream, trailers, frames.END_STREAM)
             return True
         stream.unsent = deque(memoryview(part) for part in parts if len(part))
+        stream.unsent_size = length
         stream.trailers = trailers
         self._waiting[stream.id] = stream
         return False

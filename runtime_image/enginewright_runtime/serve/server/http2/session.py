@@ -210,16 +210,20 @@ class Session:
                 self._end_data()
 
     def check(self, now: float) -> None:
-        """End requests and responses at their time limits."""
-        for stream in tuple(self.streams.values()):
-            if stream.unsent is not None:
-                if now > stream.deadline:
-                    self.sender.write(frames.reset(stream.id, ErrorCode.CANCEL))
-                    self._forget(stream, by_server=True)
-            elif stream.receiving and now > stream.started + transfer_seconds(
-                self._settings, stream.received
-            ):
-                stream.handler.expire()
+        """End requests and responses at their time limits; those in progress share the rate."""
+        streams = tuple(self.streams.values())
+        requests = sum(each.receiving for each in streams)
+        responses = sum(each.unsent is not None for each in streams)
+        for each in streams:
+            if each.unsent is not None:
+                seconds = transfer_seconds(self._settings, each.unsent_size * responses)
+                if now > each.answered + seconds:
+                    self.sender.write(frames.reset(each.id, ErrorCode.CANCEL))
+                    self._forget(each, by_server=True)
+            elif each.receiving:
+                seconds = transfer_seconds(self._settings, each.received * requests)
+                if now > each.started + seconds:
+                    each.handler.expire()
 
     def moves_since(self) -> tuple[int, float] | None:
         """Return since when the client sends or reads, ranked as in `Connection.waits`.
@@ -279,7 +283,7 @@ class Session:
         if self.sender.respond(stream, block, parts, length, trailers):
             self.sent(stream)
         else:
-            stream.deadline = time.monotonic() + transfer_seconds(self._settings, length)
+            stream.answered = time.monotonic()
             self.sender.pump()
         self._due()
 
@@ -306,6 +310,7 @@ class Session:
         elif stream_id <= self._last:
             self._take_late_block(stream_id, block)
         elif self.going is Going.FINAL:
+            self._frames.spend()
             self._blocks.decode(block)
         else:
             self._open(stream_id, block)

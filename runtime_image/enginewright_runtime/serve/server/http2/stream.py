@@ -47,7 +47,7 @@ class Stream:
     """The state of one stream that is not closed (RFC 9113 5.1)."""
 
     __slots__ = (
-        "deadline",
+        "answered",
         "expected",
         "handler",
         "id",
@@ -56,6 +56,7 @@ class Stream:
         "started",
         "trailers",
         "unsent",
+        "unsent_size",
         "window",
     )
 
@@ -70,7 +71,8 @@ class Stream:
         self.window = window  # bytes that the client accepts
         self.unsent: deque[memoryview] | None = None  # parts of a response that wait for a window
         self.trailers = b""  # header block after them
-        self.deadline = 0.0  # for the client to receive them
+        self.unsent_size = 0  # bytes of them at first
+        self.answered = 0.0  # when the response was given
 
     def count(self, size: int) -> None:
         """Count a part of the body.
