@@ -16,6 +16,7 @@ from enginewright_runtime.graph.scoped.shape_nodes import ARITHMETIC
 from enginewright_runtime.proof.parity.tolerances import DEFAULTS as TOLERANCES
 from enginewright_runtime.proof.parity.tolerances import ROUNDING, Tolerance
 from enginewright_runtime.serve.server.encode import JSON_ELEMENTS
+from enginewright_runtime.serve.server.grpc.encode import TYPED_ELEMENTS
 from enginewright_runtime.serve.server.json_cost import NAMES, VALUES
 from enginewright_runtime.serve.server.request_checks import STRINGS
 from enginewright_runtime.serve.server.settings import MIB, ServerSettings
@@ -108,14 +109,19 @@ def server_limits() -> str:
             f"{mebibytes(limits.json_bytes)}, {VALUES:,} values and {NAMES:,} names",
         ),
         ("strings in a request, in all its BYTES tensors", f"{STRINGS:,}"),
+        (
+            "typed contents in a gRPC request",
+            f"{mebibytes(limits.json_bytes)}, {VALUES:,} elements of an input",
+        ),
         ("elements of an output in JSON", f"{JSON_ELEMENTS:,}; more only in binary"),
+        ("elements of an output in typed contents", f"{TYPED_ELEMENTS:,}; more only raw"),
         (
             "bodies read and not yet answered, in all",
             f"{mebibytes(limits.inflight_bytes)}, or four of the largest",
         ),
         ("request line and headers", f"{limits.head_bytes // 1024} KiB"),
         (
-            "connections",
+            "connections, of each protocol",
             f"{limits.connections}; beyond them inference gets 503, {limits.reserved_connections} more are kept for health and metrics, then one that pipelines without end, or the longest idle one, is closed",
         ),
         (

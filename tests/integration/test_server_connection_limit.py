@@ -21,7 +21,7 @@ GET: Final = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-class App(ApplicationBase):
+class App(ApplicationBase[Connection]):
     """Answers every path but one with 200."""
 
     def admit(self, request: HttpRequest) -> HttpResponse | None:

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import signal
 import socket
 import threading
@@ -330,15 +331,17 @@ def test_a_native_crash_while_it_loads_leaves_its_reason(
     assert termination_message.reason is Reason.BACKEND_CRASHED
 
 
-def test_a_taken_port_is_reported(tmp_path: Path, task: ServeTask) -> None:
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_taken_port_is_reported(tmp_path: Path, task: ServeTask, protocol: str) -> None:
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        server = Server(tmp_path, task, port=port)
+        ports = {"port": port} if protocol == "http" else {"grpc_port": port}
+        server = Server(tmp_path, task, **ports)
         try:
             assert server.wait() == ExitCode.INTERNAL
-            assert f"cannot serve on port {port}: " in server.log()
+            assert re.search(rf"cannot serve: .* {port}\b", server.log())
         finally:
             server.stop()
 

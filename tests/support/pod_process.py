@@ -18,7 +18,8 @@ def serve(arguments: dict[str, Any]) -> int:
 
     logs.configure("serve")
     settings = ServerSettings(**arguments["settings"])
-    return run(*_place(arguments), port=arguments["port"], settings=settings)
+    ports = {"port": arguments["port"], "grpc_port": arguments["grpc_port"]}
+    return run(*_place(arguments), **ports, settings=settings)
 
 
 def watch(arguments: dict[str, Any]) -> int:

@@ -319,6 +319,7 @@ class Server:
         task: ServeTask,
         *,
         port: int | None = None,
+        grpc_port: int | None = None,
         python: str | Path = sys.executable,
         before: str = "",
         fresh: bool = False,
@@ -329,11 +330,13 @@ class Server:
         self.root = root
         self._start_seconds = start_seconds
         self.port = port or free_port()
+        self.grpc_port = grpc_port or free_port()
         self.task = task
         arguments = {
             "task": task.model_dump(mode="json"),
             "root": str(root),
             "port": self.port,
+            "grpc_port": self.grpc_port,
             "settings": settings,
             "before": before,
         }

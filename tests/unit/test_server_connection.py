@@ -16,7 +16,7 @@ TWO = ServerSettings(connections=1, reserved_connections=1)
 FLOOD_SECONDS = 0.15  # longer than a client that pipelines a few requests waits for its turns
 
 
-class Echo(ApplicationBase):
+class Echo(ApplicationBase[Connection]):
     """Answers with the request's target; those below /later when the test says so."""
 
     def __init__(self, settings: ServerSettings = DEFAULTS) -> None:

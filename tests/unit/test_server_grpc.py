@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from enginewright_runtime.serve.server.decode import Feeds
 from enginewright_runtime.serve.server.grpc import typed_contents, wire
-from enginewright_runtime.serve.server.grpc.decode import GrpcDecoder
+from enginewright_runtime.serve.server.grpc.decode import GrpcDecoder, GrpcPlan, GrpcRequest
 from enginewright_runtime.serve.server.grpc.encode import TYPED_ELEMENTS, GrpcEncoder
 from enginewright_runtime.serve.server.grpc.messages import Contents, InferRequest, InferResponse
 from enginewright_runtime.serve.server.json_cost import VALUES
@@ -44,8 +45,16 @@ def check_model(name: str, version: str) -> None:
         raise RequestError(404, "another model")
 
 
-def decoder(model: Signature) -> GrpcDecoder:
-    return GrpcDecoder(model, check_model, most_typed_bytes=MIB)
+class Codec(GrpcDecoder):
+    """The decoder, with the split before it."""
+
+    def read(self, message: memoryview) -> tuple[GrpcPlan, bytes, Feeds]:
+        request, feeds = self.decode(message, wire.split(message))
+        return request.plan, request.identifier, feeds
+
+
+def decoder(model: Signature) -> Codec:
+    return Codec(model, check_model, most_typed_bytes=MIB)
 
 
 def body(message: bytes, aligned_at: int = 0) -> memoryview:
@@ -108,7 +117,7 @@ def test_raw_tensors_are_read_as_protobuf_reads_them(
     message = request(inputs, id=identifier).SerializeToString()
     read = decoder(signature(*(kind for kind, _ in inputs)))
     for _ in range(2):  # the second time from the cache
-        plan, echoed, feeds = read.decode(body(message, aligned_at))
+        plan, echoed, feeds = read.read(body(message, aligned_at))
         assert echoed.decode() == identifier
         assert plan.raw
         assert list(feeds) == [f"x{at}" for at in range(len(inputs))]
@@ -122,7 +131,7 @@ def test_typed_contents_are_read_as_protobuf_reads_them(inputs: Inputs, identifi
     message = request(inputs, typed=True, id=identifier).SerializeToString()
     read = decoder(signature(*(kind for kind, _ in inputs)))
     for _ in range(2):
-        plan, echoed, feeds = read.decode(body(message))
+        plan, echoed, feeds = read.read(body(message))
         assert echoed.decode() == identifier
         assert not plan.raw
         for array, (_, sent) in zip(feeds.values(), inputs, strict=True):
@@ -135,7 +144,7 @@ def test_raw_tensors_are_views_of_the_message_where_the_transport_aligned_it() -
     start = wire.first_raw_tensor(memoryview(message)[:100])
     assert start is not None
     taken = body(message, start)
-    _, _, feeds = decoder(signature(BY_ONNX["tensor(double)"])).decode(taken)
+    _, _, feeds = decoder(signature(BY_ONNX["tensor(double)"])).read(taken)
     assert np.shares_memory(feeds["x0"], np.asarray(taken))
     assert feeds["x0"].__array_interface__["data"][0] % ALIGNMENT == 0
 
@@ -199,7 +208,7 @@ def test_changed_bytes_are_refused_or_read_as_protobuf_reads_them(
         start = at % (len(message) + 1)
         message = message[:start] + inserted + message[start + removed :]
     try:
-        _, identifier, feeds = decoder(model).decode(body(message))
+        _, identifier, feeds = decoder(model).read(body(message))
     except RequestError:
         return
     parsed = InferRequest()
@@ -282,7 +291,7 @@ def test_a_bad_request_is_refused_with_what_is_wrong(
 ) -> None:
     sent = request(ONE, **fields).SerializeToString()
     with pytest.raises(RequestError) as caught:
-        decoder(signature(FP32)).decode(body(sent))
+        decoder(signature(FP32)).read(body(sent))
     assert caught.value.status == status
     assert message in caught.value.message
 
@@ -290,7 +299,7 @@ def test_a_bad_request_is_refused_with_what_is_wrong(
 def test_an_identifier_is_text() -> None:
     message = request(ONE).SerializeToString() + b"\x1a\x01\xff"
     with pytest.raises(RequestError, match="'id' is not UTF-8"):
-        decoder(signature(FP32)).decode(body(message))
+        decoder(signature(FP32)).read(body(message))
 
 
 @pytest.mark.parametrize(
@@ -313,14 +322,14 @@ def test_typed_contents_must_fit_the_datatype(
     item = {"name": "x0", "datatype": kind.name, "shape": [2], "contents": contents}
     sent = InferRequest(model_name="m", inputs=[item]).SerializeToString()
     with pytest.raises(RequestError, match=message):
-        decoder(signature(kind)).decode(body(sent))
+        decoder(signature(kind)).read(body(sent))
 
 
 def test_many_typed_contents_are_refused_before_they_are_parsed() -> None:
     big = np.zeros(MIB // 4 + 1, np.float32)
     sent = request([(FP32, big)], typed=True).SerializeToString()
     with pytest.raises(RequestError, match="send raw_input_contents") as caught:
-        decoder(signature(FP32)).decode(body(sent))
+        decoder(signature(FP32)).read(body(sent))
     assert caught.value.status == 413
 
 
@@ -337,15 +346,15 @@ def test_shapes_and_values_are_those_of_the_profile() -> None:
     read = decoder(Signature({"x0": profiled}, signature(outputs=(FP32,)).outputs, ()))
     for bad in (np.zeros(5, np.float32), np.array([3], np.float32)):
         with pytest.raises(OutOfProfileError):
-            read.decode(body(request([(FP32, bad)]).SerializeToString()))
-    read.decode(body(request([(FP32, np.array([2], np.float32))]).SerializeToString()))
+            read.read(body(request([(FP32, bad)]).SerializeToString()))
+    read.read(body(request([(FP32, np.array([2], np.float32))]).SerializeToString()))
 
 
 def test_booleans_are_0_or_1() -> None:
     item = {"name": "x0", "datatype": "BOOL", "shape": [2]}
     sent = InferRequest(model_name="m", inputs=[item], raw_input_contents=[b"\x01\x02"])
     with pytest.raises(RequestError, match="must be the bytes 0 or 1"):
-        decoder(signature(BOOL)).decode(body(sent.SerializeToString()))
+        decoder(signature(BOOL)).read(body(sent.SerializeToString()))
 
 
 @pytest.mark.parametrize(
@@ -364,7 +373,7 @@ def test_a_request_of_many_small_things_takes_no_more_memory_than_it_has(message
     read = decoder(signature(FP32))
     tracemalloc.start()
     with pytest.raises(RequestError):
-        read.decode(taken)
+        read.read(taken)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 3 * len(message)
@@ -373,20 +382,20 @@ def test_a_request_of_many_small_things_takes_no_more_memory_than_it_has(message
 def test_few_plans_are_cached_and_none_by_identifier() -> None:
     read = decoder(signature(FP32))
     for at in range(300):
-        read.decode(body(request(ONE, id=str(at)).SerializeToString()))
+        read.read(body(request(ONE, id=str(at)).SerializeToString()))
     assert len(read._plans) == 1
     for at in range(1000):
-        read.decode(body(request([(FP32, np.ones(at, np.float32))]).SerializeToString()))
+        read.read(body(request([(FP32, np.ones(at, np.float32))]).SerializeToString()))
     assert len(read._plans) <= 256
 
 
 @given(st.lists(tensors(list(DATATYPES)), min_size=1, max_size=3), st.text(max_size=3))
 def test_raw_outputs_are_written_as_protobuf_reads_them(outputs: Inputs, identifier: str) -> None:
     model = signature(FP32, outputs=tuple(kind for kind, _ in outputs))
-    plan, echoed, _ = decoder(model).decode(body(request(ONE, id=identifier).SerializeToString()))
+    plan, echoed, _ = decoder(model).read(body(request(ONE, id=identifier).SerializeToString()))
     encoder = GrpcEncoder("m", "r1", model)
     for _ in range(2):
-        parts = encoder.encode(plan, echoed, [array for _, array in outputs])
+        parts = encoder.encode(GrpcRequest(plan, echoed), [array for _, array in outputs])
         answer = InferResponse()
         answer.ParseFromString(b"".join(parts))
         assert (answer.model_name, answer.model_version, answer.id) == ("m", "r1", identifier)
@@ -401,8 +410,10 @@ def test_raw_outputs_are_written_as_protobuf_reads_them(outputs: Inputs, identif
 def test_outputs_have_the_form_of_the_inputs(outputs: Inputs) -> None:
     model = signature(FP32, outputs=tuple(kind for kind, _ in outputs))
     sent = request(ONE, typed=True).SerializeToString()
-    plan, identifier, _ = decoder(model).decode(body(sent))
-    (part,) = GrpcEncoder("m", "r1", model).encode(plan, identifier, [each for _, each in outputs])
+    plan, identifier, _ = decoder(model).read(body(sent))
+    (part,) = GrpcEncoder("m", "r1", model).encode(
+        GrpcRequest(plan, identifier), [each for _, each in outputs]
+    )
     answer = InferResponse()
     answer.ParseFromString(bytes(part))
     assert not answer.raw_output_contents
@@ -434,7 +445,7 @@ def test_outputs_are_raw_where_they_must_or_should_be(
     outputs: tuple[Datatype, ...], typed: bool, fields: dict[str, Any], raw: bool
 ) -> None:
     sent = request(ONE, typed=typed, **fields).SerializeToString()
-    plan, _, _ = decoder(signature(FP32, outputs=outputs)).decode(body(sent))
+    plan, _, _ = decoder(signature(FP32, outputs=outputs)).read(body(sent))
     assert plan.raw is raw
 
 
@@ -442,7 +453,7 @@ def test_an_output_without_typed_contents_cannot_be_asked_for_in_that_form() -> 
     model = signature(FP32, outputs=(BF16,))
     sent = request(ONE, parameters=parameters(binary_data_output=False)).SerializeToString()
     with pytest.raises(RequestError, match="BF16 has no typed contents"):
-        decoder(model).decode(body(sent))
+        decoder(model).read(body(sent))
 
 
 def test_the_outputs_of_an_answer_have_one_form() -> None:
@@ -450,19 +461,41 @@ def test_the_outputs_of_an_answer_have_one_form() -> None:
     one = {"name": "y0", "parameters": parameters(binary_data=False)}
     sent = request(ONE, outputs=[one, {"name": "y1"}]).SerializeToString()
     with pytest.raises(RequestError, match="must be the same for all outputs"):
-        decoder(model).decode(body(sent))
+        decoder(model).read(body(sent))
 
 
 def test_too_many_elements_for_typed_contents_are_refused() -> None:
-    plan, identifier, _ = decoder(signature(FP32)).decode(
-        body(request(ONE, typed=True).SerializeToString())
-    )
+    encoder = GrpcEncoder("m", "r1", signature(FP32))
+    typed, _, _ = decoder(signature(FP32)).read(body(request(ONE, typed=True).SerializeToString()))
+    raw, _, _ = decoder(signature(FP32)).read(body(request(ONE).SerializeToString()))
     many = np.broadcast_to(np.float32(0), (TYPED_ELEMENTS + 1,))
     with pytest.raises(RequestError, match="too many for typed contents"):
-        GrpcEncoder("m", "r1", signature(FP32)).encode(plan, identifier, [many])
+        encoder.check(typed, [many])
+    encoder.check(raw, [many])
+    assert encoder.is_slow(typed, [many[:100_000]])
+    assert not encoder.is_slow(typed, [many[:1000]])
+    assert not encoder.is_slow(raw, [many])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "typed", "slow"),
+    [
+        ([(FP32, np.zeros(10_000_000, np.float32))], False, False),
+        ([(FP32, np.zeros(100_000, np.float32))], True, True),
+        ([(FP32, np.zeros(1000, np.float32))], True, False),
+        ([(BOOL, np.zeros(10_000_000, np.bool_))], False, True),
+        ([(STRING, np.full(10_000, "a", object))], False, True),
+        ([(FP32, np.zeros(1_000_000, np.float32)), (FP32, np.zeros(1, np.float32))], False, True),
+    ],
+    ids=["raw", "typed", "few typed", "checked", "strings", "copied"],
+)
+def test_what_takes_long_to_decode_is_known_before(inputs: Inputs, typed: bool, slow: bool) -> None:
+    message = body(request(inputs, typed=typed).SerializeToString())
+    read = decoder(signature(*(kind for kind, _ in inputs)))
+    assert read.is_slow(wire.split(message), len(message)) is slow
 
 
 def test_a_timeout_is_in_microseconds() -> None:
     sent = request(ONE, parameters=parameters(timeout=1500)).SerializeToString()
-    plan, _, _ = decoder(signature(FP32)).decode(body(sent))
+    plan, _, _ = decoder(signature(FP32)).read(body(sent))
     assert plan.timeout == 0.0015

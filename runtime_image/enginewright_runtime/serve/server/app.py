@@ -23,13 +23,14 @@ from enginewright_runtime.serve.server.application import ApplicationBase, json_
 from enginewright_runtime.serve.server.codec_thread import CodecThread
 from enginewright_runtime.serve.server.connection import Connection
 from enginewright_runtime.serve.server.copies import Copies
-from enginewright_runtime.serve.server.decode import Decoder, Feeds, held_bytes
+from enginewright_runtime.serve.server.decode import Decoder, Feeds
 from enginewright_runtime.serve.server.encode import Encoder
 from enginewright_runtime.serve.server.health import HealthProblem
 from enginewright_runtime.serve.server.inference import InferenceService, busy, unexpected
 from enginewright_runtime.serve.server.inference_request import InferenceRequest
 from enginewright_runtime.serve.server.inflight import InFlight
 from enginewright_runtime.serve.server.job import Job
+from enginewright_runtime.serve.server.large_requests import LargeRequests
 from enginewright_runtime.serve.server.message import Body, HttpRequest, HttpResponse
 from enginewright_runtime.serve.server.settings import RETRY_AFTER_SECONDS, ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel
@@ -61,7 +62,7 @@ class _Codec:
     metadata: bytes
 
 
-class ServerApp(ApplicationBase):
+class ServerApp(ApplicationBase[Connection]):
     """The application behind all HTTP connections of one server."""
 
     def __init__(
@@ -73,6 +74,9 @@ class ServerApp(ApplicationBase):
         self.inference = InferenceService(task, settings, self.metrics, probe_token)
         self.inflight = InFlight(settings)
         self.codec_thread = CodecThread()
+        self.large_requests = LargeRequests(
+            self.codec_thread, self.inflight, self.inference, task.max_queue
+        )
         self._started = time.time()
         self._task = task
         self._codec: _Codec | None = None
@@ -203,36 +207,19 @@ class ServerApp(ApplicationBase):
             plan, feeds = codec.decoder.decode(body, request.json_length)
             self._submit(connection, request, body, plan, feeds)
             return
-        if self.codec_thread.waiting >= self._task.max_queue and not request.reserved:
-            raise busy(f"{self.codec_thread.waiting} large requests wait to be read")
-        self.codec_thread.submit(
+        self.large_requests.decode(
             request,
-            partial(_decode, codec.decoder, body, request.json_length),
-            partial(self._decoded, connection, request, body, time.monotonic()),
+            body,
+            partial(codec.decoder.decode, body, request.json_length),
+            partial(self._submit, connection, request, body),
+            partial(self._refuse_decoded, connection, request),
         )
 
-    def _decoded(
-        self,
-        connection: Connection,
-        request: HttpRequest,
-        body: Body,
-        arrived: float,
-        decoded: asyncio.Future[tuple[InferenceRequest, Feeds, int]],
+    def _refuse_decoded(
+        self, connection: Connection, request: HttpRequest, error: RequestError
     ) -> None:
-        """Submit a request that was decoded in the thread."""
-        try:
-            plan, feeds, held = decoded.result()
-            self.inflight.hold(request, held)
-            self.inference.check_queue(request)
-            waited = time.monotonic() - arrived
-            self._submit(connection, request, body, plan, feeds, waited=waited)
-        except RequestError as error:
-            refusal = error
-        except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
-            refusal = unexpected("decoding a request")
-        else:
-            return
-        response = self.refuse_inference(request, refusal)
+        """Refuse a request that was decoded in the thread."""
+        response = self.refuse_inference(request, error)
         if request.abandoned:
             self.release(request)
         else:
@@ -245,7 +232,6 @@ class ServerApp(ApplicationBase):
         body: Body,
         plan: InferenceRequest,
         feeds: Feeds,
-        *,
         waited: float = 0.0,
     ) -> None:
         codec = self._codec
@@ -399,14 +385,6 @@ class _HttpResponder:
     def abort(self) -> None:
         """Close the connection."""
         self._connection.abort()
-
-
-def _decode(
-    decoder: Decoder, body: Body, json_length: int | None
-) -> tuple[InferenceRequest, Feeds, int]:
-    """Return what a body asks for, its inputs, and the bytes that they take."""
-    plan, feeds = decoder.decode(body, json_length)
-    return plan, feeds, held_bytes(feeds, body)
 
 
 def _resources(task: ServeTask) -> dict[bytes, _Resource]:

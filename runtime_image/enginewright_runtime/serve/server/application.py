@@ -1,13 +1,13 @@
-"""What the server and the sidecar share as applications behind HTTP connections."""
+"""What the applications of the server and the sidecar share, whatever protocol they serve."""
 
 import logging
 import socket
 from email.utils import formatdate
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import orjson
 
-from enginewright_runtime.serve.server.connection import Connection, close_waiting
+from enginewright_runtime.serve.server.connection import ClosableConnection, close_waiting
 from enginewright_runtime.serve.server.message import JSON_TYPE, HttpResponse
 from enginewright_runtime.serve.server.settings import ServerSettings
 
@@ -15,21 +15,24 @@ _log: Final = logging.getLogger(__name__)
 _BACKLOG: Final = 1024
 
 
-class ApplicationBase:
+_C = TypeVar("_C", bound=ClosableConnection)
+
+
+class ApplicationBase(Generic[_C]):
     """Keeps the connections and the Date header of an application."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self.draining = False
         self.date = b""
-        self.connections: set[Connection] = set()
+        self.connections: set[_C] = set()
         self.renew_date()
 
     def renew_date(self) -> None:
         """Write the Date header with the current time."""
         self.date = f"Date: {formatdate(usegmt=True)}\r\n".encode()
 
-    def connected(self, connection: Connection) -> bool:
+    def connected(self, connection: _C) -> bool:
         """Add a connection; False: the reserve is used up too, and no connection waits."""
         limit = self.settings.connections + self.settings.reserved_connections
         transfers = self.settings.replaces_transfers
@@ -39,7 +42,7 @@ class ApplicationBase:
         self.connections.add(connection)
         return has_capacity
 
-    def disconnected(self, connection: Connection) -> None:
+    def disconnected(self, connection: _C) -> None:
         """Remove a connection."""
         self.connections.discard(connection)
 

@@ -542,8 +542,21 @@ class Connection(asyncio.BufferedProtocol):
         return self._settings.transfer_grace + size / self._settings.transfer_rate
 
 
+class ClosableConnection(Protocol):
+    """A connection of any protocol."""
+
+    def check(self, now: float) -> None:
+        """Close it if it exceeds a time limit; `now` is `time.monotonic()`."""
+
+    def waits(self, *, transfers: bool) -> tuple[int, float] | None:
+        """Return rank and beginning of its wait, see `Connection.waits`; None: it does not wait."""
+
+    def abort(self) -> None:
+        """Close it immediately."""
+
+
 def close_waiting(
-    connections: Iterable[Connection], count: int, *, transfers: bool, young: bool
+    connections: Iterable[ClosableConnection], count: int, *, transfers: bool, young: bool
 ) -> bool:
     """Close the `count` connections that wait and are the first to close; False: there are fewer.
 

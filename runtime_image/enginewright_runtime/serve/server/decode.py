@@ -38,12 +38,7 @@ class Decoder:
         self._valued: Final = signature.valued
         self._plans: dict[bytes, InferenceRequest] = {}
         datatypes = {tensor.datatype for tensor in signature.inputs.values()}
-        if any(datatype.is_string for datatype in datatypes):
-            self._large: float = _LARGE_STRINGS
-        elif self._valued or BOOL in datatypes or len(datatypes) > 1:
-            self._large = _LARGE_TENSORS
-        else:
-            self._large = math.inf
+        self._large = large_bytes(signature, aligned=len(datatypes) == 1)
 
     def is_slow(self, body: Body, json_length: int | None) -> bool:
         """Return whether decoding may take more than a millisecond; see `decode`."""
@@ -94,15 +89,29 @@ class Decoder:
         return plan
 
 
-def held_bytes(feeds: Feeds, body: Body) -> int:
-    """Return the bytes that `feeds` take, with those of the body if one is a view of it."""
+def large_bytes(signature: Signature, *, aligned: bool) -> float:
+    """Return the bytes of binary tensors above which reading them takes more than a millisecond.
+
+    `aligned`: their type's alignment is known, so that none is copied.
+    """
+    datatypes = {tensor.datatype for tensor in signature.inputs.values()}
+    if any(datatype.is_string for datatype in datatypes):
+        return _LARGE_STRINGS
+    if signature.valued or BOOL in datatypes or not aligned:
+        return _LARGE_TENSORS
+    return math.inf
+
+
+def held_bytes(feeds: Feeds, body: int) -> int:
+    """Return the bytes that `feeds` take, with the `body` bytes if one is a view of them."""
     total = 0
     keeps_body = False
     for array in feeds.values():
-        if array.base is body.memory:
+        base: object = array.base
+        if isinstance(base, memoryview):
             keeps_body = True
         else:
             total += array.nbytes
         if array.dtype == object:
             total += sum(map(sys.getsizeof, array.flat))
-    return total + body.length * keeps_body
+    return total + body * keeps_body

@@ -1,5 +1,6 @@
 """Encodes tensors into response bodies; large ones are written to the socket without a copy."""
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import orjson
@@ -53,15 +54,7 @@ class Encoder:
 
     def is_slow(self, plan: InferenceRequest, arrays: list[NDArray[Any]]) -> bool:
         """Return whether encoding may take more than a millisecond."""
-        elements = 0
-        for name, as_bytes, array in zip(plan.outputs, plan.binary, arrays, strict=True):
-            if name in self._strings:
-                elements += _STRING_ELEMENTS * array.size
-                if elements <= _PIECE:
-                    elements += sum(map(len, array.flat)) // _STRING_ELEMENTS
-            elif not as_bytes:
-                elements += array.size
-        return elements > _PIECE
+        return encodes_slowly(arrays, plan.binary)
 
     def _binary_header(
         self, plan: InferenceRequest, arrays: list[NDArray[Any]], tensors: list[bytes | memoryview]
@@ -136,3 +129,16 @@ def _filled(header: bytes, arrays: list[NDArray[Any]]) -> list[bytes | memoryvie
 def _plain(flat: NDArray[Any]) -> NDArray[Any] | list[Any]:
     """Return what orjson encodes: it takes no arrays of strings."""
     return flat.tolist() if flat.dtype == object else flat
+
+
+def encodes_slowly(arrays: Iterable[NDArray[Any]], binary: Iterable[bool]) -> bool:
+    """Return whether encoding outputs, each as bytes or not, may take more than a millisecond."""
+    elements = 0
+    for array, as_bytes in zip(arrays, binary, strict=True):
+        if array.dtype == object:
+            elements += _STRING_ELEMENTS * array.size
+            if elements <= _PIECE:
+                elements += sum(map(len, array.flat)) // _STRING_ELEMENTS
+        elif not as_bytes:
+            elements += array.size
+    return elements > _PIECE

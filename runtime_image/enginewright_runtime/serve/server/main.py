@@ -1,6 +1,6 @@
-"""The server process: opens the port, verifies the model, serves it, drains.
+"""The server process: opens the ports, verifies the model, serves it, drains.
 
-The port opens before the model is loaded, so that health endpoints answer from the start. As
+The ports open before the model is loaded, so that health endpoints answer from the start. As
 process 1 of a container it installs its own signal handlers and leaves no child behind.
 """
 
@@ -13,13 +13,14 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from importlib import metadata
 from typing import Final
 
 import uvloop
 from enginewright.contract.reasons import ExitCode, Reason, exit_code
-from enginewright.contract.task import HTTP_PORT, ServeTask
+from enginewright.contract.task import GRPC_PORT, HTTP_PORT, ServeTask
 
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.paths import Paths
@@ -29,7 +30,10 @@ from enginewright_runtime.serve.server import memory
 from enginewright_runtime.serve.server.app import ServerApp
 from enginewright_runtime.serve.server.application import listen
 from enginewright_runtime.serve.server.connection import RECEIVE_BYTES, Connection
+from enginewright_runtime.serve.server.grpc.app import GrpcApp
+from enginewright_runtime.serve.server.grpc.call import Calls
 from enginewright_runtime.serve.server.head import HeadParser
+from enginewright_runtime.serve.server.http2.connection import Http2Connection
 from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel, prepare
 
@@ -43,6 +47,7 @@ def run(
     paths: Paths | None = None,
     *,
     port: int = HTTP_PORT,
+    grpc_port: int = GRPC_PORT,
     settings: ServerSettings | None = None,
 ) -> int:
     """Serve until SIGTERM and return the exit code.
@@ -50,7 +55,8 @@ def run(
     Args:
         task: what to serve.
         paths: of artefact and termination log; None: the contract's.
-        port: TCP port on all addresses.
+        port: TCP port of HTTP on all addresses.
+        grpc_port: that of gRPC.
         settings: limits and timeouts; None: the defaults.
 
     Returns:
@@ -59,11 +65,11 @@ def run(
     chosen = settings or ServerSettings()
     if task.drain_seconds is not None:
         chosen = replace(chosen, drain_seconds=task.drain_seconds)
-    server = _Server(task, paths or Paths.from_environment(), port, chosen)
+    server = _Server(task, paths or Paths.from_environment(), (port, grpc_port), chosen)
     try:
         code = uvloop.run(server.run())
     except OSError as error:
-        _log.error("cannot serve on port %d: %s", port, error)
+        _log.error("cannot serve: %s", error)  # it names the port
         return ExitCode.INTERNAL
     if server.threads_run:
         # A thread inside a native library would crash a regular exit of the interpreter.
@@ -77,17 +83,19 @@ def run(
 class _Server:
     """One run of the server."""
 
-    def __init__(self, task: ServeTask, paths: Paths, port: int, settings: ServerSettings) -> None:
+    def __init__(
+        self, task: ServeTask, paths: Paths, ports: tuple[int, int], settings: ServerSettings
+    ) -> None:
         self._task = task
         self._paths = paths
-        self._port = port
+        self._ports = ports
         self._settings = settings
+        version = metadata.version("enginewright")
         self._app = ServerApp(
-            task,
-            settings,
-            metadata.version("enginewright"),
-            probe_token.read_or_create(paths.probe_token),
+            task, settings, version, probe_token.read_or_create(paths.probe_token)
         )
+        self._grpc = GrpcApp(task, settings, version, self._app)
+        self._apps = self._app, self._grpc
         self._buffer = bytearray(RECEIVE_BYTES)
         self._heads = HeadParser()
         self._stop = asyncio.Event()
@@ -104,11 +112,19 @@ class _Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
-        _allow_files(self._settings.connections + self._settings.reserved_connections)
-        port = listen(self._port)
+        _allow_files(
+            len(self._apps) * (self._settings.connections + self._settings.reserved_connections)
+        )
+        http_socket, grpc_socket = map(listen, self._ports)
         self._write_crash_report()  # before any health endpoint answers
-        server = await loop.create_server(
-            lambda: Connection(self._app, self._heads, self._buffer), sock=port
+        calls = Calls(self._grpc)
+        servers = (
+            await loop.create_server(
+                lambda: Connection(self._app, self._heads, self._buffer), sock=http_socket
+            ),
+            await loop.create_server(
+                lambda: Http2Connection(self._grpc, calls, self._buffer), sock=grpc_socket
+            ),
         )
         sweep = asyncio.create_task(self._sweep())
         self._loader = threading.Thread(target=self._load, args=(loop,), name="load", daemon=True)
@@ -116,8 +132,9 @@ class _Server:
         await self._stop.wait()
         if self._exit_code == ExitCode.OK:
             self._log_why_not_live()
-            await self._drain(server)
-        server.close()
+            await self._drain(servers)
+        for server in servers:
+            server.close()
         sweep.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await sweep
@@ -139,11 +156,11 @@ class _Server:
             loop.call_soon_threadsafe(self._app.inference.progress, state)
 
         _log.info(
-            "model %s, revision %s: loading on backend %s, port %d open",
+            "model %s, revision %s: loading on backend %s, ports %d and %d open",
             self._task.model,
             self._task.revision,
             self._task.backend,
-            self._port,
+            *self._ports,
         )
         try:
             model = prepare(self._task, self._paths.artifact, report_progress)
@@ -177,6 +194,7 @@ class _Server:
     def _ready(self, model: ServedModel) -> None:
         if self._stop.is_set():
             return
+        self._grpc.serve_model(model)
         self._app.serve_model(model)
         _log.info(
             "model %s, revision %s: ready, %s",
@@ -197,6 +215,7 @@ class _Server:
             os._exit(128 + number)
         _log.info("signal %d: draining", number)
         self._app.drain()
+        self._grpc.draining = True
         self._stop.set()
 
     def _log_why_not_live(self) -> None:
@@ -209,7 +228,11 @@ class _Server:
         write_termination_message(self._paths, report.termination_message())
         self._exit_code = exit_code(problem.reason)
 
-    async def _drain(self, server: asyncio.Server) -> None:
+    @property
+    def _connections(self) -> list[Connection | Http2Connection]:
+        return [connection for app in self._apps for connection in app.connections]
+
+    async def _drain(self, servers: Iterable[asyncio.Server]) -> None:
         """Serve new requests while endpoints are removed, then finish the remaining ones."""
         began = time.monotonic()
         settings = self._settings
@@ -217,18 +240,19 @@ class _Server:
             write_termination_message(self._paths, "")
             return
         await asyncio.sleep(settings.drain_linger)
-        server.close()
-        for connection in tuple(self._app.connections):
+        for server in servers:
+            server.close()
+        for connection in self._connections:
             connection.close_idle()
-        while self._app.connections or self._app.inference.outstanding:
+        while self._connections or self._app.inference.outstanding:
             if time.monotonic() - began > settings.drain_seconds:
                 _log.error(
                     "%d connections and %d requests were aborted after %.0f s",
-                    len(self._app.connections),
+                    len(self._connections),
                     self._app.inference.outstanding,
                     settings.drain_seconds,
                 )
-                for connection in tuple(self._app.connections):
+                for connection in self._connections:
                     connection.abort()
                 return
             await asyncio.sleep(_POLL_SECONDS)
@@ -240,7 +264,8 @@ class _Server:
             await asyncio.sleep(self._settings.sweep_seconds)
             self._app.renew_date()
             self._app.inference.stop_long_run()
-            self._app.check_connections(time.monotonic())
+            for app in self._apps:
+                app.check_connections(time.monotonic())
 
 
 def _allow_files(connections: int) -> None:

@@ -24,6 +24,8 @@ _WHY_NOT: Final = {
     "sequence_start": "sequences are not supported",
     "sequence_end": "sequences are not supported",
     "shared_memory_region": "shared memory is not supported",
+    "shared_memory_byte_size": "shared memory is not supported",
+    "shared_memory_offset": "shared memory is not supported",
 }
 
 

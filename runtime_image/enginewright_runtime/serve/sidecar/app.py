@@ -33,7 +33,7 @@ _PATHS: Final = (*_ALWAYS, "/metrics", "/measurements")
 _RETRY_AFTER: Final = b"Retry-After: %d\r\n" % RETRY_AFTER_SECONDS
 
 
-class SidecarApp(ApplicationBase):
+class SidecarApp(ApplicationBase[Connection]):
     """The application behind all connections of one sidecar."""
 
     def __init__(self, pod_state: PodState, monitor: Monitor) -> None:

@@ -12,16 +12,17 @@ from google.protobuf.message import DecodeError
 
 from enginewright_runtime.serve.server import request_checks as checks
 from enginewright_runtime.serve.server.binary_tensors import read_tensor
-from enginewright_runtime.serve.server.decode import Feeds
+from enginewright_runtime.serve.server.decode import Feeds, large_bytes
 from enginewright_runtime.serve.server.grpc import typed_contents
 from enginewright_runtime.serve.server.grpc.messages import PARAMETER_CHOICES, InferRequest
-from enginewright_runtime.serve.server.grpc.wire import SplitRequest, split
+from enginewright_runtime.serve.server.grpc.wire import SplitRequest
 from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Signature, Tensor
 
 _CACHED_HEADS: Final = 256
 _CACHED_HEAD_BYTES: Final = 4096  # longer heads are not cached
-_LARGEST_HEAD: Final = 1024 * 1024  # bytes of a request without its tensors
+_LARGEST_HEAD: Final = 128 * 1024  # bytes of a request without its tensors
+_LARGE_TYPED: Final = 64 * 1024  # bytes of typed contents that take more than a millisecond
 _MOST_PARAMETERS: Final = 64  # of a request, input or output
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -53,6 +54,14 @@ class GrpcPlan:
         return bool(self.answers)
 
 
+@dataclass(frozen=True, slots=True)
+class GrpcRequest:
+    """A request without its tensors."""
+
+    plan: GrpcPlan
+    identifier: bytes
+
+
 class GrpcDecoder:
     """Decodes the requests of one model."""
 
@@ -75,16 +84,24 @@ class GrpcDecoder:
         self._check_model = check_model
         self._most_typed_bytes = most_typed_bytes
         self._plans: dict[tuple[bool, bytes], GrpcPlan] = {}
+        self._large_raw = large_bytes(signature, aligned=len(signature.inputs) == 1)
 
-    def decode(self, message: memoryview) -> tuple[GrpcPlan, bytes, Feeds]:
-        """Return what `message` asks for, its identifier and its inputs by name.
+    def is_slow(self, parts: SplitRequest, size: int) -> bool:
+        """Return whether decoding these parts of `size` bytes may take more than a millisecond."""
+        return size > (_LARGE_TYPED if parts.typed else self._large_raw)
+
+    def decode(self, message: memoryview, parts: SplitRequest) -> tuple[GrpcRequest, Feeds]:
+        """Return what `message` asks for, and its inputs by name.
 
         Raw inputs are views of the message, except strings and what is not aligned for its type.
+
+        Args:
+            message: a serialized ModelInferRequest.
+            parts: what `wire.split` returns for it.
 
         Raises:
             RequestError: with the cause, for the client.
         """
-        parts = split(message)
         if len(parts.head) > _LARGEST_HEAD:
             raise RequestError(
                 413, f"the request has more than {_LARGEST_HEAD} bytes beside tensors"
@@ -96,7 +113,7 @@ class GrpcDecoder:
         )
         for tensor in self._valued:
             tensor.check_values(feeds[tensor.name])
-        return plan, parts.identifier, feeds
+        return GrpcRequest(plan, parts.identifier), feeds
 
     def _read_raw(self, plan: GrpcPlan, parts: SplitRequest, message: memoryview) -> Feeds:
         if len(parts.raw) != len(plan.inputs):

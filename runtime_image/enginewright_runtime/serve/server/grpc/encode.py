@@ -5,8 +5,9 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from enginewright_runtime.serve.server.binary_tensors import tensor_bytes
+from enginewright_runtime.serve.server.encode import encodes_slowly
 from enginewright_runtime.serve.server.grpc import typed_contents
-from enginewright_runtime.serve.server.grpc.decode import GrpcPlan
+from enginewright_runtime.serve.server.grpc.decode import GrpcPlan, GrpcRequest
 from enginewright_runtime.serve.server.grpc.messages import (
     RAW_OUTPUT_CONTENTS,
     RESPONSE_ID,
@@ -33,12 +34,27 @@ class GrpcEncoder:
         self._datatypes = {name: tensor.datatype for name, tensor in signature.outputs.items()}
         self._strings = {name for name, kind in self._datatypes.items() if kind.is_string}
 
-    def encode(self, plan: GrpcPlan, identifier: bytes, arrays: list[NDArray[Any]]) -> Parts:
-        """Return the serialized response in parts, with `arrays` in the order of `plan.outputs`.
+    def check(self, plan: GrpcPlan, arrays: list[NDArray[Any]]) -> None:
+        """Refuse to encode outputs that are too large for typed contents.
 
         Raises:
-            RequestError: an output has too many elements for typed contents.
+            RequestError: 400.
         """
+        for name, array in zip(plan.outputs, arrays, strict=True):
+            if array.size > TYPED_ELEMENTS and not plan.raw:
+                raise RequestError(
+                    400,
+                    f"output {name!r} has {array.size} elements, too many for typed contents;"
+                    " set the parameter 'binary_data_output' to true",
+                )
+
+    def is_slow(self, plan: GrpcPlan, arrays: list[NDArray[Any]]) -> bool:
+        """Return whether encoding may take more than a millisecond."""
+        return encodes_slowly(arrays, [plan.raw] * len(arrays))
+
+    def encode(self, request: GrpcRequest, arrays: list[NDArray[Any]]) -> Parts:
+        """Return the serialized response in parts, with `arrays` in the order of the outputs."""
+        plan, identifier = request.plan, request.identifier
         start = length_delimited(_ID, len(identifier)) + identifier if identifier else b""
         if not plan.raw:
             return [start + self._typed(plan, arrays)]
@@ -67,12 +83,6 @@ class GrpcEncoder:
     def _typed(self, plan: GrpcPlan, arrays: list[NDArray[Any]]) -> bytes:
         outputs: list[dict[str, Any]] = []
         for name, array in zip(plan.outputs, arrays, strict=True):
-            if array.size > TYPED_ELEMENTS:
-                raise RequestError(
-                    400,
-                    f"output {name!r} has {array.size} elements, too many for typed contents;"
-                    " set the parameter 'binary_data_output' to true",
-                )
             contents = typed_contents.write(self._datatypes[name], array)
             outputs.append(self._describe(name, array) | {"contents": contents})
         return self._dump(outputs)

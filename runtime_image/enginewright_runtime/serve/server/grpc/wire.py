@@ -21,7 +21,7 @@ _RAW: Final = RAW_INPUT_CONTENTS << 3 | _BYTES
 _ID: Final = REQUEST_ID << 3 | _BYTES
 _INPUT: Final = REQUEST_INPUTS << 3 | _BYTES
 _CONTENTS: Final = INPUT_CONTENTS << 3 | _BYTES
-_MOST_FIELDS: Final = 16_384  # on one level: reading them blocks the event loop
+_MOST_FIELDS: Final = 4096  # on one level: reading them blocks the event loop
 _LONGEST_TAG: Final = 5  # bytes, as of lengths; a number has up to 10
 _LONGEST_NUMBER: Final = 10
 

@@ -1,0 +1,248 @@
+"""The gRPC application: admits calls, answers those about the server, queues inferences.
+
+Runs in the event loop only.
+"""
+
+import asyncio
+import math
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from enginewright.contract.task import ServeTask
+
+from enginewright_runtime.serve.server.app import ServerApp
+from enginewright_runtime.serve.server.application import ApplicationBase
+from enginewright_runtime.serve.server.decode import Feeds
+from enginewright_runtime.serve.server.grpc.call import Call, Reply
+from enginewright_runtime.serve.server.grpc.decode import GrpcDecoder, GrpcPlan, GrpcRequest
+from enginewright_runtime.serve.server.grpc.encode import GrpcEncoder, Parts
+from enginewright_runtime.serve.server.grpc.methods import MODEL_INFER, Methods
+from enginewright_runtime.serve.server.grpc.status import Code, Status
+from enginewright_runtime.serve.server.grpc.wire import split
+from enginewright_runtime.serve.server.http2.connection import Http2Connection
+from enginewright_runtime.serve.server.inference import busy, unexpected
+from enginewright_runtime.serve.server.job import Job
+from enginewright_runtime.serve.server.message import Body
+from enginewright_runtime.serve.server.settings import ServerSettings
+from enginewright_runtime.serve.server.startup import ServedModel
+from enginewright_runtime.session.request_errors import RequestError
+from enginewright_runtime.session.signature import shown
+
+_LARGEST_QUESTION: Final = 64 * 1024  # bytes of a message of another method than ModelInfer
+_SOON: Final = 1e-6  # seconds: the deadline has passed
+_CODES: Final = {  # of errors with HTTP's status
+    400: Code.INVALID_ARGUMENT,
+    404: Code.NOT_FOUND,
+    413: Code.RESOURCE_EXHAUSTED,
+    501: Code.UNIMPLEMENTED,
+    503: Code.UNAVAILABLE,
+    504: Code.DEADLINE_EXCEEDED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _GrpcCodec:
+    """How requests of the ready model are read, and answered."""
+
+    decoder: GrpcDecoder
+    encoder: GrpcEncoder
+
+
+@dataclass(frozen=True, slots=True)
+class _Urgent:
+    """A plan whose client stops waiting earlier than its parameters say (`RequestPlan`)."""
+
+    plan: GrpcPlan
+    timeout: float
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the outputs."""
+        return self.plan.outputs
+
+    @property
+    def has_run(self) -> bool:
+        """Whether a request with the same shapes has run."""
+        return self.plan.has_run
+
+
+class GrpcApp(ApplicationBase[Http2Connection]):
+    """The application behind all gRPC connections of one server."""
+
+    metadata: frozenset[bytes] = frozenset()
+
+    def __init__(
+        self,
+        task: ServeTask,
+        settings: ServerSettings,
+        version: str,
+        http: ServerApp,
+    ) -> None:
+        """Create it; it shares queue, threads and limits with the application of HTTP."""
+        super().__init__(settings)
+        self.codec_thread = http.codec_thread
+        self._task = task
+        self._inference = inference = http.inference
+        self._inflight = http.inflight
+        self._large_requests = http.large_requests
+        self._methods = Methods(task, version, inference)
+        self._codec: _GrpcCodec | None = None
+
+    def serve_model(self, model: ServedModel) -> None:
+        """Read and answer requests of `model`, before `inference` becomes ready with it."""
+        decoder = GrpcDecoder(
+            model.signature,
+            self._methods.check_model,
+            most_typed_bytes=self.settings.json_bytes,
+        )
+        encoder = GrpcEncoder(self._task.model, self._task.revision, model.signature)
+        self._codec = _GrpcCodec(decoder, encoder)
+
+    # `GrpcApplication`, called by `Call`.
+
+    def admit(self, call: Call) -> Status | None:
+        """Refuse a call that cannot be served, as far as its head shows."""
+        if call.method in self._methods:
+            return None
+        if call.method != MODEL_INFER:
+            method = shown(call.method.decode(errors="replace"))
+            return Status(Code.UNIMPLEMENTED, f"method {method} is not supported")
+        try:
+            self._inference.admit(call)
+            if len(self.connections) > self.settings.connections:
+                raise busy("too many connections")
+        except RequestError as error:
+            return self._refuse(call, error)
+        return None
+
+    def account(self, call: Call, size: int) -> Status | None:
+        """Count `size` bytes of message as in flight, or refuse them."""
+        if call.method != MODEL_INFER and call.accounted + size > _LARGEST_QUESTION:
+            return Status(Code.RESOURCE_EXHAUSTED, f"the message exceeds {_LARGEST_QUESTION} bytes")
+        try:
+            self._inflight.add(call, size)
+        except RequestError as error:
+            return self._refuse(call, error)
+        return None
+
+    def release(self, call: Call) -> None:
+        """Release the call's in-flight bytes."""
+        self._inflight.release(call)
+        self._inference.release_probe(call)
+
+    def serve(self, call: Call) -> Reply | Status | None:
+        """Answer a call whose message is complete; None: the model's thread will answer it."""
+        message = call.message
+        assert message is not None  # noqa: S101 - it is complete
+        try:
+            if call.method == MODEL_INFER:
+                self._infer(call, message)
+                return None
+            answer = self._methods.answer(call.method, bytes(message.view()))
+        except RequestError as error:
+            return self._refuse(call, error)
+        except Exception:  # noqa: BLE001 - an internal error fails one call, not the connection
+            return self._refuse(call, unexpected("serving a call"))
+        return Reply([answer], len(answer))
+
+    # Inference.
+
+    def _infer(self, call: Call, body: Body) -> None:
+        self._inference.check_queue(call)
+        codec = self._codec
+        assert codec is not None  # noqa: S101 - the queue is the model's
+        call.message = None  # the tensors keep references to the memory they need
+        message = body.view()
+        parts = split(message)
+        if codec.decoder.is_slow(parts, body.length):
+            self._large_requests.decode(
+                call,
+                body,
+                partial(codec.decoder.decode, message, parts),
+                partial(self._submit, call),
+                partial(self._refuse_decoded, call),
+            )
+        else:
+            self._submit(call, *codec.decoder.decode(message, parts))
+
+    def _submit(self, call: Call, request: GrpcRequest, feeds: Feeds, waited: float = 0.0) -> None:
+        codec = self._codec
+        assert codec is not None  # noqa: S101 - it has decoded the request
+        plan: GrpcPlan | _Urgent = request.plan
+        left = call.deadline - time.monotonic() + waited
+        if left < (plan.timeout or math.inf):
+            plan = _Urgent(request.plan, max(left, _SOON))
+        responder = _GrpcResponder(self, codec.encoder, call, request)
+        self._inference.submit(call, plan, feeds, responder, waited=waited)
+
+    def _refuse_decoded(self, call: Call, error: RequestError) -> None:
+        """Refuse a request that was decoded in the thread."""
+        status = self._refuse(call, error)
+        if call.abandoned:
+            self.release(call)
+        else:
+            call.fail(status)
+
+    def _refuse(self, call: Call, error: RequestError) -> Status:
+        """Return the status of a call that is not submitted, and count it if it is an inference."""
+        if call.method == MODEL_INFER:
+            self._inference.count_refusal(call, error)
+        return _status_of(error)
+
+
+class _GrpcResponder:
+    """Answers one inference over gRPC."""
+
+    __slots__ = ("_app", "_call", "_encoder", "_request")
+
+    def __init__(
+        self, app: GrpcApp, encoder: GrpcEncoder, call: Call, request: GrpcRequest
+    ) -> None:
+        self._app = app
+        self._encoder = encoder
+        self._call = call
+        self._request = request
+
+    def succeed(self, job: Job) -> None:
+        """Send the outputs."""
+        arrays = job.arrays
+        assert arrays is not None  # noqa: S101 - it succeeded
+        plan = self._request.plan
+        self._encoder.check(plan, arrays)
+        if self._encoder.is_slow(plan, arrays):
+            encode = partial(self._encoder.encode, self._request, arrays)
+            self._app.codec_thread.submit(self._call, encode, self._encoded)
+        else:
+            self._send(self._encoder.encode(self._request, arrays))
+
+    def _encoded(self, encoded: asyncio.Future[Parts]) -> None:
+        """Send the outputs that were encoded in the thread."""
+        if self._call.abandoned:
+            encoded.exception()
+            self.release()
+            return
+        try:
+            self._send(encoded.result())
+        except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
+            self.fail(unexpected("encoding a response"))
+
+    def _send(self, parts: Parts) -> None:
+        self._call.respond(Reply(parts, sum(map(len, parts))))
+
+    def fail(self, error: RequestError) -> None:
+        """Send an error."""
+        self._call.fail(_status_of(error))
+
+    def release(self) -> None:
+        """Release what is accounted for the call."""
+        self._app.release(self._call)
+
+    def abort(self) -> None:
+        """End the call; others of the connection go on."""
+        self._call.fail(Status(Code.INTERNAL, "unexpected error; see the server's log"))
+
+
+def _status_of(error: RequestError) -> Status:
+    return Status(_CODES.get(error.status, Code.INTERNAL), error.message)

@@ -1,0 +1,222 @@
+"""Triton's and KServe's own clients, unchanged, against the real server.
+
+In processes of .venv-clients: they need other versions, and both register the same message names.
+"""
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from tests.integration.test_server_protocol import KINDS, echo_feeds, echo_model
+from tests.support.serving import (
+    Server,
+    model,
+    run_json,
+    slow_model,
+    tensor,
+    write_artifact,
+)
+
+REPOSITORY = Path(__file__).parents[2]
+PYTHON = REPOSITORY / ".venv-clients/bin/python"
+PROGRAMS = REPOSITORY / "tests/support/client_programs"
+UNIMPLEMENTED = "StatusCode.UNIMPLEMENTED"
+INVALID = "StatusCode.INVALID_ARGUMENT"
+
+
+def halves_model() -> Any:
+    """Return x -> y = 2 x of BF16."""
+    return model(
+        [
+            helper.make_node("Cast", ["x"], ["wide"], to=TensorProto.FLOAT),
+            helper.make_node("Add", ["wide", "wide"], ["twice"]),
+            helper.make_node("Cast", ["twice"], ["y"], to=TensorProto.BFLOAT16),
+        ],
+        [tensor("x", TensorProto.BFLOAT16, "n")],
+        [tensor("y", TensorProto.BFLOAT16, "n")],
+    )
+
+
+def typed_model() -> Any:
+    """Return the echo model without FP16, which has no typed contents."""
+    whole = echo_model()
+    for part in (whole.graph.node, whole.graph.input, whole.graph.output):
+        for each in [each for each in part if "FP16" in str(each)]:
+            part.remove(each)
+    return whole
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
+    one = np.array([0x3F80], np.uint16)  # 1.0
+    feeds = echo_feeds()
+    typed = {name: array for name, array in feeds.items() if "FP16" not in name}
+    made: dict[str, tuple[Any, Any, Any]] = {
+        "echo": (echo_model(), [feeds], None),
+        "typed": (typed_model(), [typed], None),
+        "halves": (halves_model(), [{"x": one}], [{"y": np.array([0x4000], np.uint16)}]),
+        "slow": (slow_model(), [{"turns": np.array([1], np.int64)}], None),
+    }
+    with ExitStack() as stack:
+        found = {}
+        for name, (onnx_model, samples, golden) in made.items():
+            root = tmp_path_factory.mktemp(name)
+            task = write_artifact(root, onnx_model, samples, golden=golden)
+            found[name] = stack.enter_context(Server(root, task))
+        yield found
+
+
+def run(program: str, servers: dict[str, Server], port: str) -> Any:
+    addresses = {name: f"127.0.0.1:{getattr(it, port)}" for name, it in servers.items()}
+    return run_json(PYTHON, (PROGRAMS / f"{program}.py").read_text(), json.dumps(addresses))
+
+
+@pytest.fixture(scope="module")
+def triton(servers: dict[str, Server]) -> Any:
+    return run("triton_grpc", servers, "grpc_port")
+
+
+@pytest.fixture(scope="module")
+def kserve(servers: dict[str, Server]) -> Any:
+    return run("kserve_grpc", servers, "grpc_port")
+
+
+@pytest.fixture(scope="module")
+def kserve_http(servers: dict[str, Server]) -> Any:
+    return run("kserve_http", servers, "port")
+
+
+ALL = dict.fromkeys(KINDS, True)
+
+
+def test_tritons_client_reads_health_and_metadata(triton: Any) -> None:
+    assert [triton[key] for key in ("live", "ready", "model ready", "version ready")] == [True] * 4
+    assert triton["server"] == "enginewright"
+    assert triton["model"] == ["m", ["r1"], "onnx_onnxv1"]
+    assert {"name": "in_FP32", "datatype": "FP32", "shape": ["-1", "3"]} in triton["inputs"]
+    assert len(triton["inputs"]) == len(KINDS)
+
+
+@pytest.mark.parametrize("how", ["echo", "gzip"])
+def test_tritons_client_sends_and_receives_every_type(triton: Any, how: str) -> None:
+    assert triton[how] == ALL
+
+
+def test_tritons_client_sends_bf16_large_tensors_and_what_it_wants(triton: Any) -> None:
+    assert triton["halves"] == [2.0, 4.0]
+    assert triton["large"] is True
+    assert (triton["id"], triton["outputs"]) == ("é7", ["sum"])
+    assert triton["in time"] == [3]
+
+
+def test_tritons_client_waits_no_longer_than_it_wants(triton: Any) -> None:
+    code, message = triton["timeout"]
+    assert code == "StatusCode.DEADLINE_EXCEEDED"
+    assert message == "the request waited longer than its timeout of 0.02 s"
+    assert triton["deadline"][0] == "StatusCode.DEADLINE_EXCEEDED"
+    assert triton["cancelled"][0] == "StatusCode.CANCELLED"
+
+
+REFUSED = {
+    "model": ("StatusCode.NOT_FOUND", "model 'n' is not served here; this server has 'm'"),
+    "version": ("StatusCode.NOT_FOUND", "model 'm' has no such version here; it has 'r1'"),
+    "ready": ("StatusCode.NOT_FOUND", "model 'n' is not served here"),
+    "metadata": ("StatusCode.NOT_FOUND", "model 'n' is not served here"),
+    "shape": (INVALID, "input 'turns': shape [2] has 2 in dimension 0; the model expects [1]"),
+    "type": (INVALID, "input 'turns': datatype 'INT32', expected 'INT64'"),
+    "missing": (INVALID, "missing input: 'turns'"),
+    "priority": (INVALID, "parameter 'priority' of the request: requests run in the order"),
+    "sequence": (INVALID, "sequences are not supported"),
+    "parameter": (INVALID, "parameter 'mine' of the request: it is unknown"),
+    "shared memory": (INVALID, "of input 'turns': shared memory is not supported"),
+    "classification": (INVALID, "the classification extension is not supported"),
+    "deflate": (UNIMPLEMENTED, "compression 'deflate' is not supported; use gzip"),
+    "statistics": (UNIMPLEMENTED, "ModelStatistics' is not supported"),
+    "config": (UNIMPLEMENTED, "ModelConfig' is not supported"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_tritons_client_is_shown_what_is_wrong(triton: Any, what: str) -> None:
+    code, message = triton["refused"][what]
+    assert code == REFUSED[what][0]
+    assert REFUSED[what][1] in message
+
+
+def test_all_were_asked_for(triton: Any) -> None:
+    assert triton["refused"].keys() == REFUSED.keys()
+
+
+def test_calls_are_counted_as_requests(triton: Any, servers: dict[str, Server]) -> None:
+    def counted(code: int) -> float:
+        text = servers["slow"].get("/metrics").body.decode()
+        found = [line for line in text.splitlines() if f'code="{code}"' in line]
+        return sum(float(line.split()[-1]) for line in found if "requests_total" in line)
+
+    deadline = time.monotonic() + 20
+    while counted(499) + counted(504) < 3 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert counted(499) >= 1, "the cancelled one"
+    assert counted(504) >= 1, "its timeout passed"
+    assert counted(499) + counted(504) == 3, "of the third one the client's deadline passed"
+    assert counted(200) >= 3
+    assert counted(400) >= 8
+
+
+def test_kserves_client_reads_health(kserve: Any) -> None:
+    assert [kserve[key] for key in ("live", "ready", "model ready")] == [True] * 3
+    assert kserve["unknown"][0] == "NOT_FOUND"
+
+
+def test_kserves_client_sends_and_receives_every_type(kserve: Any) -> None:
+    assert kserve["raw"] == ALL
+    assert kserve["typed"] == {kind: True for kind in ALL if kind != "FP16"}
+
+
+def test_kserves_client_gives_up_at_its_deadline(kserve: Any) -> None:
+    assert kserve["deadline"][0] == "DEADLINE_EXCEEDED"
+
+
+def test_raw_and_typed_contents_are_not_mixed(kserve: Any) -> None:
+    code, message = kserve["mixed"]
+    assert code == "INVALID_ARGUMENT"
+    assert "give one of them, for all inputs" in message
+
+
+def test_kserves_http_client_works_unchanged(kserve_http: Any) -> None:
+    assert [kserve_http[key] for key in ("live", "ready", "model ready")] == [True] * 3
+    assert kserve_http["unknown ready"] is False
+    assert kserve_http["binary"] == ALL
+    assert kserve_http["json"] == ALL
+    assert "missing input" in kserve_http["refused"]
+    assert "400" in kserve_http["refused"]
+
+
+def test_the_examples_of_the_documentation(tmp_path: Path) -> None:
+    text = (REPOSITORY / "docs/serving.md").read_text()
+    examples = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(examples) == 2, "HTTP and gRPC"
+    negative = model(
+        [helper.make_node("Neg", ["x"], ["y"])],
+        [tensor("x", TensorProto.FLOAT, 1, 3)],
+        [tensor("y", TensorProto.FLOAT, 1, 3)],
+    )
+    samples = [{"x": np.ones((1, 3), np.float32)}]
+    with Server(tmp_path, write_artifact(tmp_path, negative, samples, name="NAME")) as server:
+        for example in examples:
+            program = example.replace(":8080", f":{server.port}").replace(
+                ":8001", f":{server.grpc_port}"
+            )
+            shown = subprocess.run(
+                [PYTHON, "-c", program], capture_output=True, text=True, check=True
+            )
+            assert shown.stdout.strip() == "[[-1. -1. -1.]]"
