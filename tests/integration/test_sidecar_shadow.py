@@ -356,14 +356,17 @@ def test_an_answer_that_would_take_too_much_memory_is_counted_and_not_compared(
     tmp_path: Path,
 ) -> None:
     """Half a million short strings."""
-    echo = model(
-        [helper.make_node("Identity", ["x"], ["y"])],
-        [tensor("x", TensorProto.STRING, "n")],
-        [tensor("y", TensorProto.STRING, "n")],
+    repeating = model(
+        [helper.make_node("Expand", ["x", "n"], ["y"])],
+        [tensor("x", TensorProto.STRING, 1), tensor("n", TensorProto.INT64, 1)],
+        [tensor("y", TensorProto.STRING, "count")],
     )
-    task = artifact(tmp_path, echo, [{"x": np.array(["a"], object)}])
-    count = 500_000
-    given = {"name": "x", "datatype": "BYTES", "shape": [count], "data": ["a"] * count}
+    sample = {"x": np.array(["a"], object), "n": np.array([2])}
+    task = artifact(tmp_path, repeating, [sample])
+    given = [
+        {"name": "x", "datatype": "BYTES", "shape": [1], "data": ["a"]},
+        {"name": "n", "datatype": "INT64", "shape": [1], "data": [500_000]},
+    ]
     with (
         Server(tmp_path, task) as server,
         Server(tmp_path, task.model_copy(update={"revision": CANARY})) as canary,
@@ -372,7 +375,7 @@ def test_an_answer_that_would_take_too_much_memory_is_counted_and_not_compared(
         sidecar.until_ready()
         sidecar.shadow(order())
         sidecar.until(lambda: measured(sidecar) is not None, "the order is read")
-        send(server, server.infer_request({"inputs": [given]}), 1)
+        send(server, server.infer_request({"inputs": given}), 1)
         sidecar.until(lambda: counts(sidecar)[3] == 1, "counted")
         found = measured(sidecar)
         assert found is not None
