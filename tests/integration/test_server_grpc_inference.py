@@ -1,0 +1,208 @@
+"""gRPC calls of the real server: what the model, its queue and its state answer."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+import numpy as np
+import pytest
+from enginewright_runtime.serve.server.grpc.messages import (
+    HealthRequest,
+    HealthResponse,
+    InferRequest,
+    InferResponse,
+    Live,
+    Ready,
+)
+
+from tests.support.serving import Server, linear_model, slow_model, write_artifact
+
+SERVICE = "inference.GRPCInferenceService"
+INFER = f"/{SERVICE}/ModelInfer"
+CHECK = "/grpc.health.v1.Health/Check"
+SERVING = 1
+NOT_SERVING = 2
+LONG = 5_000  # turns: above a second
+
+
+class Client:
+    """gRPC's own client without generated stubs."""
+
+    def __init__(self, server: Server) -> None:
+        self.channel = grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.channel.close()
+
+    def method(self, path: str) -> Any:
+        return self.channel.unary_unary(path)
+
+    def call(self, path: str, message: Any = None, **options: Any) -> bytes:
+        data = b"" if message is None else message.SerializeToString()
+        answer: bytes = self.method(path)(data, timeout=20, **options)
+        return answer
+
+    def refused(self, path: str, message: Any = None, **options: Any) -> tuple[str, str]:
+        """Return code and details of the error that the call ends with."""
+        with pytest.raises(grpc.RpcError) as caught:
+            self.call(path, message, **options)
+        return caught.value.code().name, caught.value.details()
+
+    def health(self, service: str = "") -> int:
+        status: int = parsed(
+            HealthResponse, self.call(CHECK, HealthRequest(service=service))
+        ).status
+        return status
+
+
+def parsed(kind: Any, data: bytes) -> Any:
+    message = kind()
+    message.ParseFromString(data)
+    return message
+
+
+def turns(count: int) -> Any:
+    return InferRequest(
+        model_name="m",
+        inputs=[{"name": "turns", "datatype": "INT64", "shape": [1]}],
+        raw_input_contents=[np.array([count], np.int64).tobytes()],
+    )
+
+
+def batch(rows: int) -> Any:
+    return InferRequest(
+        model_name="m",
+        inputs=[{"name": "x", "datatype": "FP32", "shape": [rows, 8]}],
+        raw_input_contents=[np.ones((rows, 8), np.float32).tobytes()],
+    )
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    root = tmp_path_factory.mktemp("slow")
+    task = write_artifact(root, slow_model(), [{"turns": np.array([1], np.int64)}], max_queue=1)
+    with Server(root, task, body_bytes=100_000, inflight_bytes=400_000) as server:
+        yield server
+
+
+def test_the_health_service_tells_whether_the_server_is_ready(slow: Server) -> None:
+    with Client(slow) as client:
+        assert client.health() == client.health(SERVICE) == SERVING
+        code, details = client.refused(CHECK, HealthRequest(service="mine"))
+        assert (code, details) == ("NOT_FOUND", f"service 'mine' is unknown; use '{SERVICE}'")
+        assert client.refused("/grpc.health.v1.Health/Watch")[0] == "UNIMPLEMENTED"
+
+
+def test_a_full_queue_is_unavailable(slow: Server) -> None:
+    with Client(slow) as client:
+        infer = client.method(INFER)
+        first = infer.future(turns(LONG).SerializeToString())
+        time.sleep(0.2)  # for it to begin
+        waiting = infer.future(turns(1).SerializeToString())
+        time.sleep(0.2)
+        code, details = client.refused(INFER, turns(1))
+        assert (code, details) == (
+            "UNAVAILABLE",
+            "the queue is full with 1 requests; try again later",
+        )
+        assert client.health() == SERVING, "a full queue is no reason to receive no requests"
+        for each in (first, waiting):
+            assert parsed(InferResponse, each.result(60)).outputs[0].name == "done"
+    assert 'code="503"' in slow.get("/metrics").body.decode()
+
+
+def test_a_message_above_the_limit_is_refused(slow: Server) -> None:
+    large = turns(1)
+    large.raw_input_contents[0] = bytes(200_000)
+    with Client(slow) as client:
+        code, details = client.refused(INFER, large)
+        assert (code, details) == (
+            "RESOURCE_EXHAUSTED",
+            "the body exceeds the limit of 100000 bytes",
+        )
+        question = HealthRequest(service="x" * 70_000)
+        assert client.refused(CHECK, question)[0] == "RESOURCE_EXHAUSTED"
+        assert client.call(INFER, turns(1)), "the connection goes on"
+
+
+def test_bytes_that_are_no_message_are_refused(slow: Server) -> None:
+    with Client(slow) as client:
+        for path, data in ((INFER, b"\xff"), (INFER, b""), (CHECK, b"\x0a\x05a")):
+            with pytest.raises(grpc.RpcError) as caught:
+                client.method(path)(data, timeout=20)
+            expected = "NOT_FOUND" if data == b"" else "INVALID_ARGUMENT"  # "" is no model's name
+            assert caught.value.code().name == expected
+
+
+def test_a_call_that_waits_is_dropped_with_its_connection(slow: Server) -> None:
+    def counted() -> float:
+        lines = slow.get("/metrics").body.decode().splitlines()
+        found = [line for line in lines if 'code="499"' in line and "requests_total" in line]
+        return float(found[0].split()[-1]) if found else 0.0
+
+    before = counted()
+    with Client(slow) as client:
+        left = client.method(INFER).future(turns(LONG).SerializeToString())
+        time.sleep(0.3)
+    assert left.cancelled() or left.exception() is not None
+    deadline = time.monotonic() + 30
+    while counted() == before and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert counted() == before + 1
+    with Client(slow) as client:
+        assert client.call(INFER, turns(1))
+
+
+def test_calls_of_one_connection_run_together_or_in_turns_and_none_is_lost(
+    tmp_path: Path,
+) -> None:
+    task = write_artifact(tmp_path, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
+    with Server(tmp_path, task) as server, Client(server) as client:
+        infer = client.method(INFER)
+        sent = {rows: infer.future(batch(rows).SerializeToString()) for rows in range(1, 200)}
+        for rows, future in sent.items():
+            answer = parsed(InferResponse, future.result(60))
+            y = np.frombuffer(answer.raw_output_contents[0], np.float32).reshape(-1, 4)
+            np.testing.assert_allclose(y, np.tile(y[0], (rows, 1)))
+            assert y[0].tolist() == [14.0, 15.0, 16.0, 17.0]
+            assert tuple(answer.outputs[0].shape) == (rows, 4)
+
+
+def test_before_the_model_is_ready_and_while_it_drains(tmp_path: Path) -> None:
+    task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1], np.int64)}])
+    waits = "import time\nfrom enginewright_runtime.serve.server import startup\n"
+    waits += "read = startup.read_manifest\n"
+    waits += "startup.read_manifest = lambda *each: (time.sleep(2), read(*each))[1]\n"
+    server = Server(tmp_path, task, before=waits)
+    try:
+        with Client(server) as client:
+            grpc.channel_ready_future(client.channel).result(30)
+            assert client.health() == NOT_SERVING
+            assert parsed(Live, client.call(f"/{SERVICE}/ServerLive")).live
+            assert not parsed(Ready, client.call(f"/{SERVICE}/ServerReady")).ready
+            code, details = client.refused(INFER, turns(1))
+            assert code == "UNAVAILABLE"
+            assert details.startswith("the model is not ready: ")
+            assert client.refused(f"/{SERVICE}/ModelMetadata")[0] == "NOT_FOUND"
+            server.wait_until_ready()
+            assert client.health() == SERVING
+            last = client.method(INFER).future(turns(LONG).SerializeToString())
+            time.sleep(0.2)
+            server.terminate()
+            ended: list[int] = []
+            thread = threading.Thread(target=lambda: ended.append(server.wait(60)))
+            thread.start()
+            time.sleep(0.2)
+            assert client.health() == NOT_SERVING
+            assert client.call(INFER, turns(2)), "accepted while endpoints are being removed"
+            assert parsed(InferResponse, last.result(60)).outputs
+            thread.join(60)
+            assert ended == [0]
+    finally:
+        server.stop()
