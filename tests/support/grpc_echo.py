@@ -25,6 +25,7 @@ METADATA: Final = b"/test.Echo/Metadata"  # answers with the metadata `x-test`
 LARGE: Final = b"/test.Echo/Large"  # answers with as many bytes as the message says
 SEEN: Final = b"/test.Echo/Seen"  # answers with what the server counted, as `name=number` lines
 METHODS: Final = frozenset({ECHO, LATER, FAIL, METADATA, LARGE, SEEN})
+ALIGNED: Final = b"1"  # the first one of a message is where the application wants alignment
 LARGEST: Final = 64 * 1024 * 1024
 RECEIVE_BYTES: Final = 256 * 1024
 
@@ -59,6 +60,9 @@ class EchoApp:
         if call.method not in METHODS:
             return Status(Code.UNIMPLEMENTED, f"no method {call.method.decode(errors='replace')}")
         return None
+
+    def aligned_at(self, beginning: memoryview) -> int:
+        return max(0, bytes(beginning).find(ALIGNED))
 
     def account(self, call: Call, size: int) -> Status | None:
         if call.accounted + size > LARGEST:

@@ -12,6 +12,7 @@ from enginewright_runtime.serve.server.grpc.status import Code
 from enginewright_runtime.serve.server.http2 import frames
 from enginewright_runtime.serve.server.http2.errors import ErrorCode
 from enginewright_runtime.serve.server.http2.session import MAX_FRAME, MAX_STREAMS
+from enginewright_runtime.serve.server.message import ALIGNMENT
 from enginewright_runtime.serve.server.settings import ServerSettings
 from hypothesis import given
 from hypothesis import settings as effort
@@ -227,6 +228,17 @@ async def test_a_large_refused_call_is_answered_before_its_end() -> None:
     peer.send(part * 3 + data(1, b"", ends=True))  # was under way
     assert len(peer.of(frames.RST_STREAM)) == 1
     assert not peer.of(frames.GOAWAY)
+
+
+@pytest.mark.parametrize("spaces", [0, 3, 64, 101])
+@looped
+async def test_a_message_is_aligned_where_the_application_wants_it(spaces: int) -> None:
+    peer = Peer()
+    peer.send(peer.client.call(1, LATER.decode(), b" " * spaces + b"1000"))
+    (call,) = peer.app.waiting
+    assert call.message is not None
+    address = call.message.memory.__array_interface__["data"][0] + call.message.start
+    assert (address + spaces) % ALIGNMENT == 0
 
 
 # Abandoned calls.

@@ -20,7 +20,7 @@ from enginewright_runtime.serve.server.grpc.decode import GrpcDecoder, GrpcPlan,
 from enginewright_runtime.serve.server.grpc.encode import GrpcEncoder, Parts
 from enginewright_runtime.serve.server.grpc.methods import MODEL_INFER, Methods
 from enginewright_runtime.serve.server.grpc.status import Code, Status
-from enginewright_runtime.serve.server.grpc.wire import split
+from enginewright_runtime.serve.server.grpc.wire import first_raw_tensor, split
 from enginewright_runtime.serve.server.http2.connection import Http2Connection
 from enginewright_runtime.serve.server.inference import busy, unexpected
 from enginewright_runtime.serve.server.job import Job
@@ -31,6 +31,7 @@ from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import shown
 
 _LARGEST_QUESTION: Final = 64 * 1024  # bytes of a message of another method than ModelInfer
+_LONGEST_BEGINNING: Final = 4096  # bytes of a message that are searched for its first raw tensor
 _SOON: Final = 1e-6  # seconds: the deadline has passed
 _CODES: Final = {  # of errors with HTTP's status
     400: Code.INVALID_ARGUMENT,
@@ -116,6 +117,10 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         except RequestError as error:
             return self._refuse(call, error)
         return None
+
+    def aligned_at(self, beginning: memoryview) -> int:
+        """Return where the first raw tensor begins, which then needs no copy."""
+        return first_raw_tensor(beginning[:_LONGEST_BEGINNING]) or 0
 
     def account(self, call: Call, size: int) -> Status | None:
         """Count `size` bytes of message as in flight, or refuse them."""

@@ -58,6 +58,9 @@ class GrpcApplication(Http2Application, Protocol):
     def admit(self, call: "Call") -> Status | None:
         """Check a call's method and metadata; a status refuses it before its message is read."""
 
+    def aligned_at(self, beginning: memoryview) -> int:
+        """Return which byte of a message with this `beginning` should be on a 64-byte boundary."""
+
     def account(self, call: "Call", size: int) -> Status | None:
         """Account for `size` more bytes of message; a status refuses them."""
 
@@ -91,8 +94,7 @@ class Call(InferenceCall):
         method: `/service/method`.
         metadata: of the names that the application reads.
         deadline: when the client stops waiting, as `time.monotonic()`.
-        message: the request message, complete and decompressed when the call is served; its first byte is
-            on a 64-byte boundary.
+        message: the request message, complete and decompressed when the call is served.
         route: the application's own.
     """
 
@@ -237,7 +239,8 @@ class Call(InferenceCall):
                 self._refuse(refusal)
                 self._discard_at_least(length)
             else:
-                self.message = Body(length, 0)
+                aligned_at = 0 if flag else self._app.aligned_at(rest)
+                self.message = Body(length, aligned_at)
                 self._view = self.message.view()
         return rest
 
