@@ -18,10 +18,11 @@ from pathlib import Path
 
 import grpc
 import pytest
+from enginewright_runtime.serve.server.http2 import frames
 
 from tests.support import grpc_echo
 from tests.support.grpc_echo import ECHO, FAIL, LARGE, LATER, METADATA, SEEN
-from tests.support.http2 import Client, data, message
+from tests.support.http2 import Client, data, frame, message, settings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MIB = 1024 * 1024
@@ -231,6 +232,67 @@ def test_a_client_that_leaves_in_the_middle_costs_no_memory(server: EchoServer) 
             client = Client()
     time.sleep(0.2)
     assert server.seen()["inflight"] == 0
+
+
+FLOODS = {
+    "PING": frame(frames.PING, payload=b"12345678"),
+    "SETTINGS": settings((frames.INITIAL_WINDOW_SIZE, 1)),
+    "resets": b"",  # with a new stream each time
+    "CONTINUATION": frame(frames.CONTINUATION, 0, 1, b""),
+    "requests": b"",  # whose answers are not read
+}
+
+
+def flood(name: str, first: int) -> bytes:
+    """Return some hundred kilobytes of one kind; `first` is its first stream."""
+    if name not in {"resets", "requests"}:
+        return FLOODS[name] * (200_000 // len(FLOODS[name]))
+    client, sent = Client(), b""
+    client.encoder.header_table_size = 0  # each can be sent alone
+    for number in range(first, first + 2000, 2):
+        sent += client.call(number, ECHO.decode(), b"x" * 100)
+        if name == "resets":
+            sent += frame(frames.RST_STREAM, 0, number, b"\0\0\0\x08")
+    return sent
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_floods_neither_hold_up_other_clients_nor_take_memory(name: str) -> None:
+    with serving("--transfer_grace", "3") as server:
+        status = Path(f"/proc/{server.process.pid}/statm")
+        before = int(status.read_text().split()[1])
+        host, port = server.address.split(":")
+        until = time.monotonic() + 3
+
+        def attack() -> int:
+            count = 0
+            while time.monotonic() < until:
+                with (
+                    contextlib.suppress(OSError),
+                    socket.create_connection((host, int(port)), timeout=0.5) as connection,
+                ):
+                    connection.sendall(Client.opening)
+                    if name == "CONTINUATION":
+                        connection.sendall(frame(frames.HEADERS, 0, 1))
+                    first = 1
+                    while time.monotonic() < until:
+                        connection.sendall(flood(name, first))
+                        first += 2000
+                        count += 1
+            return count
+
+        with server.channel() as channel, ThreadPoolExecutor(4) as threads:
+            attacks = [threads.submit(attack) for _ in range(4)]
+            slowest = 0.0
+            while time.monotonic() < until:
+                began = time.monotonic()
+                assert call(channel, ECHO)(b"other", timeout=20) == b"other"
+                slowest = max(slowest, time.monotonic() - began)
+                time.sleep(0.02)
+            assert sum(each.result() for each in attacks) > 0
+        pages = int(status.read_text().split()[1]) - before
+        assert slowest < 2
+        assert pages * 4096 < 16 * MIB
 
 
 def test_http2_conforms_to_its_specification(server: EchoServer) -> None:

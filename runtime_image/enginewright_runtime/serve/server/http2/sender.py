@@ -22,6 +22,7 @@ from enginewright_runtime.serve.server.message import JOINED_BYTES
 Parts = list[bytes | memoryview]
 
 _TURN_BYTES: Final = 256 * 1024  # of one response before the next one's turn
+_LAST_BLOCK: Final = frames.END_HEADERS | frames.END_STREAM
 _SUBSTANTIAL: Final = 1024  # bytes of a DATA frame that is not the result of a tiny window
 
 
@@ -80,19 +81,18 @@ class Sender:
         if not length:
             self._headers(stream, block, frames.END_STREAM)
             return True
-        self._headers(stream, block, 0)
         if (
-            length <= self._window
+            trailers
+            and length <= self._window
             and length <= stream.window
-            and length <= self._frame
+            and length <= frames.DEFAULT_FRAME
             and not self._waiting
             and not self.paused
         ):
             self._window -= length
-            self._data(stream, parts, length, last=not trailers)
-            if trailers:
-                self._headers(stream, trailers, frames.END_STREAM)
+            self.write(_whole(stream.id, block, parts, length, trailers))
             return True
+        self._headers(stream, block, 0)
         stream.unsent = deque(memoryview(part) for part in parts if len(part))
         stream.unsent_size = length
         stream.trailers = trailers
@@ -184,6 +184,21 @@ class Sender:
             if stream.trailers:
                 self._headers(stream, stream.trailers, frames.END_STREAM)
             self.sent(stream)
+
+
+def _whole(stream: int, block: bytes, parts: Parts, length: int, trailers: bytes) -> bytes:
+    """Return a response whose blocks and body are a frame each, none of 64 KiB or more."""
+    pack = frames.HEAD.pack
+    return b"".join(
+        [
+            pack(0, len(block), frames.HEADERS, frames.END_HEADERS, stream),
+            block,
+            pack(0, length, frames.DATA, 0, stream),
+            *parts,
+            pack(0, len(trailers), frames.HEADERS, _LAST_BLOCK, stream),
+            trailers,
+        ]
+    )
 
 
 def _take(unsent: deque[memoryview], size: int) -> tuple[Parts, int]:

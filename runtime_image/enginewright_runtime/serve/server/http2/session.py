@@ -35,6 +35,7 @@ MAX_FRAME: Final = 1024 * 1024  # bytes of DATA that may be read from the socket
 
 _UPDATE_BYTES: Final = 2**30  # received, after which the connection's window is renewed
 _SETTINGS_BYTES: Final = 32 * frames.SETTING.size  # each may change the window of every stream
+_INCREMENT_BYTES: Final = 4
 _FRAMES: Final = 1000  # that are not useful at once, and per ten seconds
 _RESETS: Final = 1000  # at once, and per five seconds
 _TINY_BYTES: Final = 256  # of DATA, which then counts as not useful
@@ -131,6 +132,13 @@ class Session:
 
     def check_frame(self, kind: int, flags: int, stream_id: int, length: int) -> None:
         """Check a frame's head, before its payload has arrived."""
+        if self._opened and not self._blocks.stream:  # what most frames are
+            if kind == frames.WINDOW_UPDATE and length == _INCREMENT_BYTES:
+                return
+            if kind == frames.DATA and stream_id and 0 < length <= MAX_FRAME:
+                return
+            if kind == frames.HEADERS and stream_id and length <= self._settings.head_bytes:
+                return
         if length > MAX_FRAME:
             raise ConnectionFaultError(ErrorCode.FRAME_SIZE_ERROR, "a frame is too large")
         if not self._opened:
