@@ -116,13 +116,17 @@ def server_limits() -> str:
         ("elements of an output in JSON", f"{JSON_ELEMENTS:,}; more only in binary"),
         ("elements of an output in typed contents", f"{TYPED_ELEMENTS:,}; more only raw"),
         (
-            "bodies read and not yet answered, in all",
-            f"{mebibytes(limits.inflight_bytes)}, or four of the largest",
+            "bytes of requests that have arrived, until they are answered, and of responses until they are read",
+            f"{mebibytes(limits.inflight_bytes)}, or four of the largest; beyond that, transfers below {limits.slow_rate // 1024} KiB/s are closed, slowest first, then those of clients that hold most; then 503",
         ),
-        ("request line and headers", f"{limits.head_bytes // 1024} KiB"),
+        ("request line and headers", f"{limits.head_bytes // 1024} KiB, 128 fields"),
         (
             "connections, of each protocol",
-            f"{limits.connections}; beyond them inference gets 503, {limits.reserved_connections} more are kept for health and metrics, then one that pipelines without end, or the longest idle one, is closed",
+            f"{limits.connections + limits.reserved_connections}, or what the limit on open files allows; then one that waits for its client is closed, of the client address with the most",
+        ),
+        (
+            "inference requests that are due at a time",
+            f"{limits.connections}; one more is a 503",
         ),
         (
             "time for a head; idle connection",
@@ -130,7 +134,7 @@ def server_limits() -> str:
         ),
         (
             "time for a body or an answer",
-            f"{limits.transfer_grace:g} s, and one second for every {rate}",
+            f"as long as {rate} arrive or are read each second, over {limits.transfer_window:g} s",
         ),
         (
             "age of a connection",

@@ -8,10 +8,12 @@ import asyncio
 import signal
 import sys
 import time
+from collections import Counter
 from dataclasses import fields
 from typing import Final
 
 import uvloop
+from enginewright_runtime.serve.server.account import Peer
 from enginewright_runtime.serve.server.application import listen
 from enginewright_runtime.serve.server.grpc.call import Call, Calls, Reply
 from enginewright_runtime.serve.server.grpc.status import Code, Status
@@ -40,9 +42,14 @@ class EchoApp:
         self.draining = False
         self.connections: set[Http2Connection] = set()
         self.inflight = 0
+        self._sizes: Counter[Call] = Counter()
+        self._peers: dict[str, Peer] = {}
         self.served = 0
         self.dropped = 0
         self.waiting: list[Call] = []
+
+    def peer(self, address: str) -> Peer:
+        return self._peers.setdefault(address, Peer())
 
     def connected(self, connection: Http2Connection) -> bool:
         has_capacity = len(self.connections) < self.settings.connections
@@ -65,15 +72,14 @@ class EchoApp:
         return max(0, bytes(beginning).find(ALIGNED))
 
     def account(self, call: Call, size: int) -> Status | None:
-        if call.accounted + size > LARGEST:
+        if self._sizes[call] + size > LARGEST:
             return Status(Code.RESOURCE_EXHAUSTED, f"the message exceeds {LARGEST} bytes")
-        call.accounted += size
+        self._sizes[call] += size
         self.inflight += size
         return None
 
     def release(self, call: Call) -> None:
-        self.inflight -= call.accounted
-        call.accounted = 0
+        self.inflight -= self._sizes.pop(call, 0)
 
     def serve(self, call: Call) -> Reply | Status | None:
         self.served += 1

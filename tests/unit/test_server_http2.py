@@ -8,6 +8,7 @@ from functools import wraps
 from typing import Any
 
 import pytest
+from enginewright_runtime.serve.server.eviction import Wait
 from enginewright_runtime.serve.server.grpc.status import Code
 from enginewright_runtime.serve.server.http2 import frames
 from enginewright_runtime.serve.server.http2.errors import ErrorCode
@@ -404,7 +405,7 @@ async def test_a_client_that_does_not_read_is_not_read_either() -> None:
     assert not peer.pipe.reading
     now = time.monotonic()
     aborted = []
-    for later in (DEFAULTS.transfer_grace - 1, DEFAULTS.transfer_grace + 5):
+    for later in (DEFAULTS.transfer_window - 1, DEFAULTS.transfer_window + 5):
         peer.connection.check(now + later)
         aborted.append(peer.pipe.aborted)
     assert aborted == [False, True]
@@ -418,7 +419,7 @@ async def test_a_client_that_reads_again_is_read_again() -> None:
     peer.pipe.accept(10_000)
     assert peer.pipe.reading
     assert len(peer.of(frames.PING)) == 10
-    peer.connection.check(time.monotonic() + DEFAULTS.transfer_grace + 5)
+    peer.connection.check(time.monotonic() + DEFAULTS.transfer_window + 5)
     assert not peer.pipe.aborted
 
 
@@ -490,9 +491,9 @@ async def test_a_response_that_a_window_holds_ends_at_its_time_limit() -> None:
     peer.send(settings((frames.INITIAL_WINDOW_SIZE, 0)))
     peer.send(peer.client.call(1, LARGE.decode(), b"16384"))
     now = time.monotonic()
-    peer.connection.check(now + DEFAULTS.transfer_grace)
+    peer.connection.check(now + DEFAULTS.transfer_window)
     assert not peer.of(frames.RST_STREAM)
-    peer.connection.check(now + DEFAULTS.transfer_grace + 2)
+    peer.connection.check(now + DEFAULTS.transfer_window + 2)
     (reset,) = peer.of(frames.RST_STREAM)
     assert reset.code == ErrorCode.CANCEL
 
@@ -635,9 +636,9 @@ async def test_a_body_that_does_not_arrive_ends_its_call_alone() -> None:
     peer = Peer()
     peer.send(peer.client.headers(1, call_headers(ECHO.decode())) + data(1, message(b"a" * 99)[:9]))
     now = time.monotonic()
-    peer.connection.check(now + DEFAULTS.transfer_grace - 1)
+    peer.connection.check(now + DEFAULTS.transfer_window - 1)
     assert not peer.of(frames.RST_STREAM)
-    peer.connection.check(now + DEFAULTS.transfer_grace + 1)
+    peer.connection.check(now + DEFAULTS.transfer_window + 1)
     assert peer.responses()[1].status == Code.DEADLINE_EXCEEDED
     assert peer.app.inflight == 0
     assert not peer.of(frames.GOAWAY)
@@ -648,7 +649,7 @@ async def test_what_is_refused_anyway_is_so_when_it_does_not_arrive() -> None:
     peer = Peer()
     peer.send(peer.client.headers(1, call_headers("/no/Method")))
     peer.send(peer.client.headers(3, [*call_headers("/")[:5], ("content-type", "text/plain")]))
-    peer.connection.check(time.monotonic() + DEFAULTS.transfer_grace + 1)
+    peer.connection.check(time.monotonic() + DEFAULTS.transfer_window + 1)
     responses = peer.responses()
     assert responses[1].status == Code.UNIMPLEMENTED
     assert responses[3].headers[":status"] == "415"
@@ -662,9 +663,9 @@ async def test_bodies_that_arrive_at_once_share_the_rate() -> None:
         peer.send(peer.client.headers(number, call_headers(ECHO.decode())))
         peer.send(data(number, message(bytes(2 * size))[:size]))
     now = time.monotonic()
-    peer.connection.check(now + DEFAULTS.transfer_grace + 19)
+    peer.connection.check(now + DEFAULTS.transfer_window + 19)
     assert not peer.of(frames.RST_STREAM)
-    peer.connection.check(now + DEFAULTS.transfer_grace + 21)
+    peer.connection.check(now + DEFAULTS.transfer_window + 21)
     assert [each.stream for each in peer.of(frames.RST_STREAM)] == [1, 3]
 
 
@@ -675,7 +676,7 @@ async def test_a_client_that_reads_slowly_but_steadily_is_served() -> None:
     peer.send(peer.client.call(1, LARGE.decode(), b"60000"))
     now = time.monotonic()
     peer.pipe.accept(59_000)
-    peer.connection.check(now + DEFAULTS.transfer_grace + 3)
+    peer.connection.check(now + DEFAULTS.transfer_window + 3)
     assert not peer.pipe.aborted
     peer.pipe.accept(2_000)
     assert peer.responses()[1].status == Code.OK
@@ -767,12 +768,13 @@ async def test_connections_are_closed_for_others_in_the_order_of_what_they_wait_
     leaves.send(frame(frames.GOAWAY, payload=bytes(8)))
     peers = [silent, part, sends, owed, reads, leaves]
 
-    def ranks(*, transfers: bool) -> list[int | None]:
-        found = [each.connection.waits(transfers=transfers) for each in peers]
-        return [each[0] if each else None for each in found]
-
-    assert ranks(transfers=True) == [0, 1, 3, None, 3, 2]
-    assert ranks(transfers=False) == [0, 1, None, None, None, 2]
+    now = time.monotonic()
+    found = [each.connection.waits(now) for each in peers]
+    ranks = [each[0] if each else None for each in found]
+    assert ranks[:2] == [Wait.ANSWERED, Wait.NEW]
+    assert ranks[2:] == [Wait.TRANSFERS, None, Wait.TRANSFERS, Wait.LINGERS]
+    later = [each.connection.waits(now + 2) for each in (silent, part)]
+    assert [each and each[0] for each in later] == [Wait.IDLE, Wait.SILENT]
 
 
 @looped

@@ -28,7 +28,6 @@ from enginewright_runtime.serve.server.encode import Encoder
 from enginewright_runtime.serve.server.health import HealthProblem
 from enginewright_runtime.serve.server.inference import InferenceService, busy, unexpected
 from enginewright_runtime.serve.server.inference_request import InferenceRequest
-from enginewright_runtime.serve.server.inflight import InFlight
 from enginewright_runtime.serve.server.job import Job
 from enginewright_runtime.serve.server.large_requests import LargeRequests
 from enginewright_runtime.serve.server.message import Body, HttpRequest, HttpResponse
@@ -72,7 +71,6 @@ class ServerApp(ApplicationBase[Connection]):
         super().__init__(settings)
         self.metrics = figures.Metrics(task.model, task.revision)
         self.inference = InferenceService(task, settings, self.metrics, probe_token)
-        self.inflight = InFlight(settings)
         self.codec_thread = CodecThread()
         self.large_requests = LargeRequests(
             self.codec_thread, self.inflight, self.inference, task.max_queue
@@ -127,15 +125,13 @@ class ServerApp(ApplicationBase[Connection]):
             return self.refuse(403, "only the pod's sidecar may read this; see its /measurements")
         return self._admit_inference(request) if infer else None
 
-    def account(self, request: HttpRequest, size: int) -> HttpResponse | None:
-        """Count `size` bytes of body as in flight, or refuse them."""
+    def check_size(self, request: HttpRequest, size: int) -> HttpResponse | None:
+        """Refuse a body of `size` bytes that is too large."""
         try:
-            self.inflight.add(request, size)
+            self.inflight.check(size)
         except RequestError as error:
             return self.refuse_inference(request, error)
-        json_length = request.json_length
-        if json_length is None:
-            json_length = request.accounted
+        json_length = size if request.json_length is None else request.json_length
         if json_length > self.settings.json_bytes:
             message = (
                 f"the JSON exceeds {self.settings.json_bytes} bytes;"
@@ -143,6 +139,10 @@ class ServerApp(ApplicationBase[Connection]):
             )
             return self.refuse_inference(request, RequestError(413, message))
         return None
+
+    def refuse_bytes(self, request: HttpRequest) -> HttpResponse:
+        """Refuse a request since too many bytes are in flight."""
+        return self.refuse_inference(request, busy("too many bytes are in flight"))
 
     def release(self, request: HttpRequest) -> None:
         """Release the request's in-flight bytes and its probe slot."""
@@ -180,9 +180,8 @@ class ServerApp(ApplicationBase[Connection]):
             self.inference.admit(request)
         except RequestError as error:
             return self.refuse_inference(request, error)
-        if len(self.connections) > self.settings.connections and not request.reserved:
-            request.keep_alive = False
-            return self.refuse_inference(request, busy("too many connections"))
+        if self.inference.outstanding >= self.settings.connections and not request.reserved:
+            return self.refuse_inference(request, busy("too many requests are due"))
         if request.content_encoding not in {b"", b"identity"}:
             message = "compressed requests are not supported; send the body uncompressed"
             return self.refuse_inference(
@@ -366,10 +365,14 @@ class _HttpResponder:
             return
         try:
             self._send(encoded.result())
+        except RequestError as error:
+            self.fail(error)
         except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
             self.fail(unexpected("encoding a response"))
 
     def _send(self, response: HttpResponse) -> None:
+        if not self._connection.reserve(response):
+            raise busy("too many bytes of responses are in flight")
         self._connection.respond(response)
         if self._copied is not None:
             self._app.keep_copy(self._copied, self._request.json_length, response)

@@ -2,45 +2,71 @@
 
 import logging
 import socket
+import time
 from email.utils import formatdate
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import orjson
 
-from enginewright_runtime.serve.server.connection import ClosableConnection, close_waiting
+from enginewright_runtime.serve.server.acceptor import AT_ONCE
+from enginewright_runtime.serve.server.account import Peer
+from enginewright_runtime.serve.server.eviction import Client, Eviction
+from enginewright_runtime.serve.server.inflight import InFlight
+from enginewright_runtime.serve.server.input_turns import InputTurns
 from enginewright_runtime.serve.server.message import JSON_TYPE, HttpResponse
 from enginewright_runtime.serve.server.settings import ServerSettings
 
 _log: Final = logging.getLogger(__name__)
-_BACKLOG: Final = 1024
+_BACKLOG: Final = (
+    4096  # connections that wait to be accepted; further ones try again after a second
+)
 
 
-_C = TypeVar("_C", bound=ClosableConnection)
+class ServedConnection(Client, Protocol):
+    """A connection of any protocol, as its application uses it."""
+
+    def check(self, now: float) -> None:
+        """Close it if it exceeds a time limit; `now` is `time.monotonic()`."""
+
+    def close_idle(self) -> None:
+        """Close it once its requests are answered."""
+
+
+_C = TypeVar("_C", bound=ServedConnection)
 
 
 class ApplicationBase(Generic[_C]):
     """Keeps the connections and the Date header of an application."""
 
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(self, settings: ServerSettings, inflight: InFlight | None = None) -> None:
+        """Create it; `inflight` is of all applications of a server, None: this is the only one."""
         self.settings = settings
         self.draining = False
         self.date = b""
         self.connections: set[_C] = set()
+        self.inflight = inflight or InFlight(settings)
+        self.turns = InputTurns()
+        self._eviction = Eviction(time.monotonic, newest=8 * AT_ONCE)
         self.renew_date()
 
     def renew_date(self) -> None:
         """Write the Date header with the current time."""
         self.date = f"Date: {formatdate(usegmt=True)}\r\n".encode()
 
+    def peer(self, address: str) -> Peer:
+        """Return the peer with an IP address."""
+        return self.inflight.account.peer(address)
+
     def connected(self, connection: _C) -> bool:
-        """Add a connection; False: the reserve is used up too, and no connection waits."""
+        """Add a connection; False: there are as many as allowed, and none of them waits."""
         limit = self.settings.connections + self.settings.reserved_connections
-        transfers = self.settings.replaces_transfers
-        has_capacity = len(self.connections) < limit or close_waiting(
-            self.connections, 1, transfers=transfers, young=True
-        )
+        has_capacity = len(self.connections) < limit or self.close_one()
         self.connections.add(connection)
         return has_capacity
+
+    def close_one(self) -> bool:
+        """Close the connection that is the first to be replaced; False: none waits for its client."""
+        return self._eviction.close_one(self.connections)
 
     def disconnected(self, connection: _C) -> None:
         """Remove a connection."""

@@ -5,16 +5,17 @@ from typing import TYPE_CHECKING, Protocol
 from enginewright_runtime.session.request_errors import RequestError
 
 if TYPE_CHECKING:
+    from enginewright_runtime.serve.server.account import Holding
     from enginewright_runtime.serve.server.job import Job
 
 
 class InferenceCall:
     """One request, until it is answered."""
 
-    __slots__ = ("abandoned", "accounted", "copy", "defer", "probe", "reserved")
+    __slots__ = ("abandoned", "copy", "defer", "holding", "probe", "reserved")
 
     def __init__(self) -> None:
-        self.accounted = 0  # bytes of its body that count as in flight
+        self.holding: Holding | None = None  # what counts as in flight
         self.probe = b""  # the sidecar's token
         self.copy = (
             False  # of a request that another revision has answered; not counted as a client's
@@ -22,6 +23,11 @@ class InferenceCall:
         self.defer = 0.0  # seconds that a probe may wait for an idle moment
         self.reserved = False  # a probe of the sidecar: bypasses the limits and is not counted
         self.abandoned = False  # the client is gone
+
+    @property
+    def accounted(self) -> int:
+        """Bytes that count as in flight."""
+        return self.holding.size if self.holding else 0
 
     @property
     def of_client(self) -> bool:

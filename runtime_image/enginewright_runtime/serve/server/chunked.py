@@ -2,6 +2,7 @@
 
 import enum
 import re
+import sys
 from typing import Final
 
 _LINE_BYTES: Final = 1024  # a chunk's size line or one trailer field
@@ -32,14 +33,14 @@ class ChunkedDecoder:
         self._line = b""  # part of a line
         self._trailers = 0
 
-    def feed(self, piece: memoryview) -> int:
-        """Decode `piece` and return how many of its bytes belong to this body.
+    def feed(self, piece: memoryview, lines: int = sys.maxsize) -> int:
+        """Decode `piece`, up to so many lines of framing, and return how many of its bytes were taken.
 
         Raises:
             ChunkedError: the framing is invalid, so nothing after it can be parsed.
         """
         at, end = 0, len(piece)
-        while at < end and not self.done:
+        while at < end and lines and not self.done:
             if self._expect is _Expect.DATA:
                 taken = min(self._left, end - at)
                 self.data += piece[at : at + taken]
@@ -49,6 +50,7 @@ class ChunkedDecoder:
                     self._expect = _Expect.DATA_END
             else:
                 at += self._take_line(bytes(piece[at : at + _LINE_BYTES]))
+                lines -= 1
         return at
 
     def _take_line(self, text: bytes) -> int:

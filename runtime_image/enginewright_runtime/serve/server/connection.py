@@ -3,26 +3,40 @@
 A body is read from the socket directly into the memory that the session will read: once a request's
 headers are complete, the buffer that the event loop reads into *is* the body, aligned so that the
 first tensor starts on a 64-byte boundary. Requests of one connection are answered one at a time and
-in order; reading from a client that pipelines pauses until then. In each turn of the event loop it has
-one request answered, so that thousands sent at once do not delay other connections.
+in order; reading from a client that pipelines pauses until then, and the next one is answered when it
+is the connection's turn.
+
+Bodies are charged to the account when they arrive and until they are answered, responses until they are
+written.
 """
 
 import asyncio
+import contextlib
 import enum
 import random
 import time
-from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Final, Protocol, cast
 
 from typing_extensions import override
 
+from enginewright_runtime.serve.server.account import Holding, Peer
 from enginewright_runtime.serve.server.chunked import ChunkedDecoder, ChunkedError
+from enginewright_runtime.serve.server.eviction import IDLE_SECONDS, SILENT_SECONDS, Wait
 from enginewright_runtime.serve.server.head import HeadError, HeadParser
-from enginewright_runtime.serve.server.message import JOINED_BYTES, Body, HttpRequest, HttpResponse
+from enginewright_runtime.serve.server.inflight import InFlight
+from enginewright_runtime.serve.server.input_turns import InputTurns
+from enginewright_runtime.serve.server.message import (
+    JOINED_BYTES,
+    Body,
+    HttpRequest,
+    HttpResponse,
+    charged_bytes,
+)
+from enginewright_runtime.serve.server.progress import Progress
 from enginewright_runtime.serve.server.settings import ServerSettings
 
-RECEIVE_BYTES: Final = 256 * 1024
+RECEIVE_BYTES: Final = 64 * 1024  # a client that pipelines has so many kept, too
 
 _HEAD_END: Final = b"\r\n\r\n"
 _STATUS_LINES: Final = {
@@ -30,9 +44,7 @@ _STATUS_LINES: Final = {
 }
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NEVER: Final = float("inf")
-_YOUNG_SECONDS: Final = (
-    1.0  # a client that has just connected or been answered may be about to send
-)
+_LINES_PER_TURN: Final = 64  # of a chunked body's framing: each costs as much as kilobytes of data
 _TURNS_SECONDS: Final = 0.1  # more than the turns of a client that pipelines a few requests take
 
 
@@ -40,6 +52,8 @@ class HttpApplication(Protocol):
     """What answers requests."""
 
     settings: ServerSettings
+    inflight: InFlight
+    turns: InputTurns
     draining: bool
     date: bytes  # header line, updated by the application
 
@@ -52,11 +66,14 @@ class HttpApplication(Protocol):
     def admit(self, request: HttpRequest) -> HttpResponse | None:
         """Check a request's head; a response refuses the request before its body is read."""
 
-    def account(self, request: HttpRequest, size: int) -> HttpResponse | None:
-        """Account for `size` more bytes of body; a response refuses them."""
+    def check_size(self, request: HttpRequest, size: int) -> HttpResponse | None:
+        """Check the bytes of a body, announced or arrived so far; a response refuses them."""
+
+    def refuse_bytes(self, request: HttpRequest) -> HttpResponse:
+        """Build the response to a request whose bytes the account has no space for."""
 
     def release(self, request: HttpRequest) -> None:
-        """Release what `admit` and `account` reserved; idempotent."""
+        """Release what `admit` reserved and what is charged for the body; idempotent."""
 
     def serve(self, connection: "Connection", request: HttpRequest) -> HttpResponse | None:
         """Answer; None: `connection.respond` will be called later, and `release` before it."""
@@ -77,31 +94,37 @@ class Connection(asyncio.BufferedProtocol):
     """One client's connection."""
 
     __slots__ = (
+        "_account",
         "_app",
         "_body_view",
         "_buffer",
         "_chunked",
-        "_deadline",
         "_expires",
         "_filled",
+        "_head_since",
         "_heads",
+        "_incoming",
+        "_is_new",
+        "_outgoing",
         "_pending",
         "_pending_at",
         "_reading_paused",
         "_request",
         "_settings",
-        "_started",
+        "_since",
         "_state",
         "_transport",
         "_turns_since",
         "_view",
         "_writing_paused",
         "_yielded",
+        "peer",
     )
 
     def __init__(self, app: HttpApplication, heads: HeadParser, buffer: bytearray) -> None:
         """Serve `app`; parser and buffer are shared, since no callback leaves data in them."""
         self._app = app
+        self._account = app.inflight.account
         self._heads = heads
         self._settings = app.settings
         self._buffer = buffer
@@ -109,9 +132,10 @@ class Connection(asyncio.BufferedProtocol):
         self._state = _State.HEAD
         self._pending = b""  # part of a head, or requests that arrived while one is in progress
         self._pending_at = 0  # bytes of it that have been processed
-        self._deadline = _NEVER
+        self._is_new = True  # it has had no answer yet
+        self._since = 0.0  # when it connected, was answered, began a body or began to close
+        self._head_since = _NEVER  # when the first part of a head arrived
         self._filled = 0
-        self._started = 0.0
         self._expires = _NEVER
         self._reading_paused = False
         self._writing_paused = False
@@ -121,6 +145,9 @@ class Connection(asyncio.BufferedProtocol):
         self._body_view: memoryview | None = None
         self._chunked: ChunkedDecoder | None = None
         self._transport: asyncio.Transport | None = None
+        self.peer = Peer()
+        self._incoming = Holding(self.peer, self._evict_sender)
+        self._outgoing = Holding(self.peer, self.abort)
 
     # Called by the event loop.
 
@@ -128,8 +155,10 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = stream = cast("asyncio.Transport", transport)
         stream.set_write_buffer_limits(high=0)  # pause as soon as the kernel's buffer is full
-        now = time.monotonic()
-        self._deadline = now + self._settings.idle_seconds
+        name = stream.get_extra_info("peername")
+        self.peer = self._account.peer(name[0] if name else "")
+        self._incoming.peer = self._outgoing.peer = self.peer
+        self._since = now = time.monotonic()
         # at different times, so that clients that connected together do not reconnect together
         jitter = self._settings.age_jitter
         spread = random.uniform(1 - jitter, 1 + jitter)  # noqa: S311 - no secret
@@ -144,6 +173,7 @@ class Connection(asyncio.BufferedProtocol):
             request.abandoned = True
             if self._state is not _State.BUSY:
                 self._app.release(request)
+        self._account.release(self._outgoing)
         self._state = _State.CLOSING
         self._transport = None
         self._request = None
@@ -159,16 +189,18 @@ class Connection(asyncio.BufferedProtocol):
     @override
     def get_buffer(self, sizehint: int) -> memoryview:
         body = self._body_view
-        return self._view if body is None else body[self._filled :]
+        if body is None:
+            return self._view
+        end = self._filled + RECEIVE_BYTES if self._account.is_crowded else len(body)
+        return body[self._filled : end]
 
     @override
     def buffer_updated(self, nbytes: int) -> None:
         if self._body_view is not None and self._request is not None:
             self._filled += nbytes
-            if self._filled == len(self._body_view):
-                self._complete(self._request)
+            self._body_arrived(self._request)
         elif self._state is _State.CLOSING:
-            pass
+            self._read_in_turn()  # what is discarded may be much
         elif self._held_up():
             self._keep(self._pending[self._pending_at :] + self._view[:nbytes], 0)
         elif self._pending:
@@ -186,8 +218,9 @@ class Connection(asyncio.BufferedProtocol):
     @override
     def resume_writing(self) -> None:
         self._writing_paused = False
-        if self._state is _State.HEAD:
-            self._deadline = time.monotonic() + self._settings.idle_seconds
+        self._account.release(self._outgoing)
+        if self._transport is not None:
+            self._since = time.monotonic()
             self._continue()
 
     # Called by the application.
@@ -199,23 +232,39 @@ class Connection(asyncio.BufferedProtocol):
             self._write(response)
             self._continue()
 
+    def reserve(self, response: HttpResponse) -> bool:
+        """Charge a large response before it is sent; False: there is no space for it."""
+        if response.length <= JOINED_BYTES or self._state is not _State.BUSY:
+            return True
+        account = self._account
+        self._outgoing.is_exempt = self._incoming.is_exempt
+        return account.hold(self._outgoing, account.charged_response(response.length))
+
     def check(self, now: float) -> None:
         """Close the connection if it exceeds a time limit; `now` is `time.monotonic()`."""
-        state = self._state
-        if state is _State.BUSY or self._transport is None:
+        transport, settings = self._transport, self._settings
+        if transport is None or self._state is _State.BUSY:
             return
-        if state in (_State.BODY, _State.CHUNKED):
-            limit = self._started + self._transfer_seconds(self._filled)
-        else:
-            limit = min(self._deadline, self._aged_limit())
-        if now <= limit:
-            return
-        if state is _State.CLOSING or self._writing_paused:
-            self._transport.abort()
-        elif state is _State.HEAD and not self._pending:
-            self._transport.close()
-        else:
-            self._finish(self._app.refuse(408, "the request took too long to arrive"))
+        if arriving := self._incoming.progress:
+            if not arriving.update(now, self._filled):
+                self._finish(self._too_slow())
+        elif leaving := self._outgoing.progress:
+            if not leaving.update(now, self._outgoing.size - transport.get_write_buffer_size()):
+                transport.abort()
+        elif self._state is _State.CLOSING:
+            if now > self._since + settings.linger_seconds:
+                transport.abort()
+        elif now > self._head_since + settings.head_seconds:
+            self._finish(self._too_slow())
+        elif now > min(self._since + settings.idle_seconds, self._aged_limit()):
+            transport.close()
+
+    def _too_slow(self) -> HttpResponse:
+        return self._app.refuse(408, "the request took too long to arrive")
+
+    def _evict_sender(self) -> None:
+        """End a body that arrives, since the memory is needed for others."""
+        self._finish(self._app.refuse(408, "the request arrived too slowly while memory was short"))
 
     def close_idle(self) -> None:
         """Close if no request is in progress."""
@@ -234,45 +283,50 @@ class Connection(asyncio.BufferedProtocol):
         """
         if not self._idle:
             return _NEVER
-        settings = self._settings
-        idle_since = self._deadline - settings.idle_seconds
-        return max(self._expires, idle_since + settings.aged_idle_seconds)
+        return max(self._expires, self._since + self._settings.aged_idle_seconds)
 
-    def waits(self, *, transfers: bool) -> tuple[int, float] | None:
-        """Return in which order to close waiting connections, and about since when this one waits.
+    def waits(self, now: float) -> tuple[Wait, float] | None:
+        """Return for what the connection waits, and since when; None: its response is due, or it is closed.
 
-        First those that have sent no byte of a request, then those that have sent part of a head,
-        then those that have read their last response, and with `transfers` those that send a body or
-        read a response. One whose next request waits for its turn counts as idle since its first turn,
-        and goes before all others if its turns do not end; that request has not begun. None: the
-        application owes a response, or the connection is being closed.
+        One whose next request waits for its turn counts as new since its first turn, and goes before
+        all others if its turns do not end.
         """
-        stream, settings = self._transport, self._settings
-        if stream is None or self._state is _State.BUSY:
+        transport, settings = self._transport, self._settings
+        if transport is None or self._state is _State.BUSY:
             return None
+        if transfer := self._incoming.progress or self._outgoing.progress:
+            is_slow = transfer.rate < settings.slow_rate
+            return Wait.STALLED if is_slow else Wait.TRANSFERS, self._since
         if self._state is _State.CLOSING:
-            return 2, self._deadline - settings.linger_seconds
-        if self._state is not _State.HEAD:
-            return (3, self._started) if transfers else None
-        if self._writing_paused:
-            return (3, self._deadline - settings.transfer_grace) if transfers else None
-        if self._request is not None or stream.is_closing():
+            return Wait.LINGERS, self._since
+        if self._request is not None or transport.is_closing():
             return None
-        return self._waits_between_requests()
+        return self._waits_between_requests(now)
 
-    def _waits_between_requests(self) -> tuple[int, float]:
+    def _waits_between_requests(self, now: float) -> tuple[Wait, float]:
         if self._yielded:
-            is_flood = time.monotonic() - self._turns_since > _TURNS_SECONDS
-            return 0, -_NEVER if is_flood else self._turns_since
-        settings = self._settings
-        limit = settings.head_seconds if self._pending else settings.idle_seconds
-        return int(bool(self._pending)), self._deadline - limit
+            is_flood = now - self._turns_since > _TURNS_SECONDS
+            return Wait.FLOODS if is_flood else Wait.NEW, self._turns_since
+        since = min(self._head_since, now) if self._pending else self._since
+        if self._is_new or self._pending:
+            is_silent = now - since > SILENT_SECONDS
+            recent = Wait.NEW if self._is_new else Wait.ANSWERED
+            return Wait.SILENT if is_silent else recent, since
+        return Wait.IDLE if now - since > IDLE_SECONDS else Wait.ANSWERED, since
 
     def abort(self) -> None:
         """Close the connection immediately."""
         transport, self._transport = self._transport, None
         if transport is not None:
+            self._drop_body()
             transport.abort()
+
+    def _drop_body(self) -> None:
+        """Free a body that has not arrived completely."""
+        self._body_view = None
+        self._chunked = None
+        if self._request is not None and self._state is not _State.BUSY:
+            self._request.body = None
 
     # Reading.
 
@@ -289,20 +343,18 @@ class Connection(asyncio.BufferedProtocol):
         while at < end:
             if self._state is _State.HEAD and not self._writing_paused:
                 if begun:
-                    self._yielded = True
-                    self._turns_since = min(self._turns_since, time.monotonic())
-                    asyncio.get_running_loop().call_soon(self._take_turn)
+                    self._yield()
                     break
                 begun = True
                 stop = data.find(_HEAD_END, at, end) + len(_HEAD_END)
                 if stop < len(_HEAD_END):
                     self._keep_partial_head(view[at:end])
                     return
-                self._take_head(view[at:stop], followed=stop < end)
+                self._take_head(view[at:stop], end - stop)
                 at = stop
             elif self._state is _State.BODY:
                 at += self._take_body(view[at:end])
-            elif self._state is _State.CHUNKED:
+            elif self._state is _State.CHUNKED and not self._yielded:
                 at += self._take_chunks(view[at:end])
             elif self._state is _State.CLOSING:
                 return
@@ -318,8 +370,8 @@ class Connection(asyncio.BufferedProtocol):
         if len(part) > self._settings.head_bytes:
             self._finish(self._head_too_large())
             return
-        if not self._pending:
-            self._deadline = min(self._deadline, time.monotonic() + self._settings.head_seconds)
+        if self._head_since == _NEVER:
+            self._head_since = time.monotonic()
         self._pending = bytes(part)
 
     def _head_too_large(self) -> HttpResponse:
@@ -330,9 +382,13 @@ class Connection(asyncio.BufferedProtocol):
     def _keep(self, data: bytes, at: int) -> None:
         """Keep `data[at:]`, which arrived too early, and stop reading: the rest stays in the kernel."""
         self._pending, self._pending_at = data, at
-        if not self._reading_paused and self._transport is not None:
-            self._reading_paused = True
-            self._transport.pause_reading()
+        self._pause_reading()
+
+    def _yield(self) -> None:
+        """Proceed when it is the connection's turn."""
+        self._yielded = True
+        self._turns_since = min(self._turns_since, time.monotonic())
+        self._app.turns.take(self._take_turn)
 
     def _take_turn(self) -> None:
         self._yielded = False
@@ -341,7 +397,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _continue(self) -> None:
         """Process, after a response, what a pipelining client sent in the meantime."""
-        if self._state is not _State.HEAD or self._writing_paused:
+        if self._state not in (_State.HEAD, _State.CHUNKED) or self._writing_paused:
             return
         pending, at = self._pending, self._pending_at
         self._pending, self._pending_at = b"", 0
@@ -354,13 +410,25 @@ class Connection(asyncio.BufferedProtocol):
         """Whether input must wait until a response is written, or for the connection's turn."""
         return self._state is _State.BUSY or self._writing_paused or self._yielded
 
-    def _resume_reading(self) -> None:
-        if self._reading_paused and self._transport is not None:
-            self._reading_paused = False
-            self._transport.resume_reading()
+    def _read_in_turn(self) -> None:
+        """Read on when it is the connection's turn."""
+        self._pause_reading()
+        self._app.turns.take(self._resume_reading)
 
-    def _take_head(self, head: memoryview, *, followed: bool) -> None:
-        """Parse one complete head; `followed`: bytes after it have already arrived."""
+    def _pause_reading(self) -> None:
+        if not self._reading_paused and self._transport is not None:
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        transport = self._transport
+        if self._reading_paused and transport is not None and not transport.is_closing():
+            self._reading_paused = False
+            transport.resume_reading()
+
+    def _take_head(self, head: memoryview, followed: int) -> None:
+        """Parse one complete head, after which so many bytes have already arrived."""
+        self._head_since = _NEVER
         if len(head) > self._settings.head_bytes:
             self._finish(self._head_too_large())
             return
@@ -372,18 +440,18 @@ class Connection(asyncio.BufferedProtocol):
         if request is None:
             return
         self._request = request
-        refusal = self._app.admit(request) or self._account(request, request.length)
+        request.peer = self.peer
+        refusal = self._app.admit(request)
+        if refusal is None and request.length:
+            refusal = self._app.check_size(request, request.length)
         if refusal is not None:
-            self._refuse(request, refusal, followed=followed)
+            self._refuse(request, refusal, followed)
         elif request.length or request.chunked:
-            self._expect_body(request, followed=followed)
+            self._expect_body(request, followed)
         else:
             self._complete(request)
 
-    def _account(self, request: HttpRequest, size: int) -> HttpResponse | None:
-        return self._app.account(request, size) if size else None
-
-    def _refuse(self, request: HttpRequest, refusal: HttpResponse, *, followed: bool) -> None:
+    def _refuse(self, request: HttpRequest, refusal: HttpResponse, followed: int) -> None:
         """Refuse a valid request before its body; keep the connection open if possible."""
         if not request.length and not request.chunked:
             self._write(refusal)
@@ -395,11 +463,16 @@ class Connection(asyncio.BufferedProtocol):
             self._finish(refusal)
         else:
             request.refusal = refusal
-            self._expect_body(request, followed=True)
+            request.expects_continue = False
+            self._expect_body(request, followed)
 
-    def _expect_body(self, request: HttpRequest, *, followed: bool) -> None:
-        self._started = time.monotonic()
+    def _expect_body(self, request: HttpRequest, followed: int) -> None:
+        self._since = time.monotonic()
         self._filled = 0
+        self._incoming.is_exempt = request.reserved
+        request.holding = self._incoming
+        if request.chunked or followed < request.length:
+            self._account.begin(self._incoming, self._progress(self._since))
         if request.chunked:
             self._state = _State.CHUNKED
             self._chunked = ChunkedDecoder()
@@ -418,35 +491,56 @@ class Connection(asyncio.BufferedProtocol):
         taken = min(len(part), len(view) - self._filled)
         view[self._filled : self._filled + taken] = part[:taken]
         self._filled += taken
-        if self._filled == len(view):
-            self._complete(request)
+        self._body_arrived(request)
         return taken
+
+    def _body_arrived(self, request: HttpRequest) -> None:
+        """Charge a body that has grown; have the request answered if it is complete."""
+        if self._filled > self._incoming.size and not self._charge(
+            request, charged_bytes(self._filled, request.length)
+        ):
+            return
+        if self._filled == request.length:
+            self._complete(request)
+        elif self._account.is_crowded:
+            self._read_in_turn()
+
+    def _charge(self, request: HttpRequest, size: int) -> bool:
+        """Charge `size` bytes of the body that arrives; False: it was refused."""
+        if self._account.hold(self._incoming, size):
+            return True
+        self._finish(self._app.refuse_bytes(request))
+        return False
 
     def _take_chunks(self, part: memoryview) -> int:
         decoder, request = self._chunked, self._request
         assert decoder is not None  # noqa: S101 - state CHUNKED says so
         assert request is not None  # noqa: S101 - likewise
-        before = len(decoder.data)
         try:
-            taken = decoder.feed(part)
+            taken = decoder.feed(part, _LINES_PER_TURN)
         except ChunkedError as error:
             self._finish(self._app.refuse(400, f"not a valid chunked body: {error}"))
             return len(part)
         self._filled += taken
-        if refusal := self._account(request, len(decoder.data) - before):
+        size = len(decoder.data)
+        if refusal := self._app.check_size(request, size):
             self._finish(refusal)
-            return len(part)
-        if decoder.done:
-            request.length = len(decoder.data)
-            request.body = Body(request.length, request.json_length or 0)
-            request.body.view()[:] = decoder.data
-            self._chunked = None
-            self._complete(request)
+        elif size <= self._incoming.size or self._charge(request, charged_bytes(size, size)):
+            if decoder.done:
+                request.length = size
+                request.body = Body(size, request.json_length or 0)
+                request.body.view()[:] = decoder.data
+                self._chunked = None
+                self._complete(request)
+            elif taken < len(part):
+                self._yield()
         return taken
 
     def _complete(self, request: HttpRequest) -> None:
         """Have the current request answered, whose body is complete."""
         self._body_view = None
+        if self._incoming.progress is not None:
+            self._account.end(self._incoming)
         response = request.refusal
         if response is None:
             self._state = _State.BUSY
@@ -477,11 +571,8 @@ class Connection(asyncio.BufferedProtocol):
         self._request = None
         if keep:
             self._state = _State.HEAD
-            self._deadline = now + (
-                self._transfer_seconds(transport.get_write_buffer_size())
-                if self._writing_paused
-                else self._settings.idle_seconds
-            )
+            self._since = now
+            self._is_new = False
         else:
             self._close(transport, now, linger=wanted)
 
@@ -493,8 +584,7 @@ class Connection(asyncio.BufferedProtocol):
         request, self._request = self._request, None
         if request is not None:
             self._app.release(request)
-        self._body_view = None
-        self._chunked = None
+        self._drop_body()
         head_only = request is not None and request.method == b"HEAD"
         self._send(
             transport, response, [] if head_only else response.parts, b"Connection: close\r\n"
@@ -519,6 +609,22 @@ class Connection(asyncio.BufferedProtocol):
             transport.write(b"".join([head, *parts]))
         else:
             transport.writelines([head, *parts])
+        self._charge_unsent(response)
+
+    def _charge_unsent(self, response: HttpResponse) -> None:
+        """Charge a response for as long as the client has not read it."""
+        account, outgoing = self._account, self._outgoing
+        if not self._writing_paused:
+            if outgoing.size:
+                account.release(outgoing)
+        elif outgoing.size or account.hold(outgoing, account.charged_response(response.length)):
+            account.begin(outgoing, self._progress(time.monotonic()))
+        else:
+            self.abort()
+
+    def _progress(self, now: float) -> Progress:
+        settings = self._settings
+        return Progress(now, window=settings.transfer_window, minimum=settings.transfer_rate)
 
     def _close(self, transport: asyncio.Transport, now: float, *, linger: bool) -> None:
         """Close once everything is written.
@@ -529,49 +635,10 @@ class Connection(asyncio.BufferedProtocol):
         """
         self._state = _State.CLOSING
         self._pending = b""
-        self._deadline = now + self._settings.linger_seconds
-        if unsent := transport.get_write_buffer_size():
-            self._deadline += self._transfer_seconds(unsent)
+        self._since = now
         if linger and not transport.is_closing():
-            transport.write_eof()
+            with contextlib.suppress(OSError):  # the client is gone
+                transport.write_eof()
             self._resume_reading()
         else:
             transport.close()
-
-    def _transfer_seconds(self, size: int) -> float:
-        return self._settings.transfer_grace + size / self._settings.transfer_rate
-
-
-class ClosableConnection(Protocol):
-    """A connection of any protocol."""
-
-    def check(self, now: float) -> None:
-        """Close it if it exceeds a time limit; `now` is `time.monotonic()`."""
-
-    def waits(self, *, transfers: bool) -> tuple[int, float] | None:
-        """Return rank and beginning of its wait, see `Connection.waits`; None: it does not wait."""
-
-    def abort(self) -> None:
-        """Close it immediately."""
-
-
-def close_waiting(
-    connections: Iterable[ClosableConnection], count: int, *, transfers: bool, young: bool
-) -> bool:
-    """Close the `count` connections that wait and are the first to close; False: there are fewer.
-
-    Otherwise a client that holds many connections would lock out the kubelet's probes. `transfers`
-    are closed too if wanted, and `young` ones, whose requests may be on their way, last if at all.
-    """
-    old = time.monotonic() - _YOUNG_SECONDS
-    waiting = [
-        ((since > old, rank, since), each)
-        for each in connections
-        if (found := each.waits(transfers=transfers))
-        for rank, since in [found]
-        if young or since <= old
-    ]
-    waiting.sort(key=lambda found: found[0])
-    for _, each in waiting[:count]:
-        each.abort()
-    return len(waiting) >= count

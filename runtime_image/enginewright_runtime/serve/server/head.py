@@ -11,6 +11,8 @@ import httptools
 
 from enginewright_runtime.serve.server.message import HttpRequest
 
+_FIELDS_MOST: Final = 128  # each is a call from the parser
+_LONG_BYTES: Final = 1024  # a head with more fields is at least as long
 _VERSIONS: Final = ("1.0", "1.1")
 _LENGTH_DIGITS: Final = 12
 _DEFER_DIGITS: Final = 7  # milliseconds: hours at most
@@ -45,6 +47,8 @@ class HeadParser:
             HeadError: it is not a valid HTTP request, or an unsupported one.
         """
         self._forget()
+        if len(head) > _LONG_BYTES and head.tobytes().count(b"\n") > _FIELDS_MOST:
+            raise HeadError(431, f"there are more than {_FIELDS_MOST} header fields")
         parser = self._parser = httptools.HttpRequestParser(self)
         try:
             parser.feed_data(head)

@@ -1,7 +1,9 @@
 """The memory that requests may take until they are answered, of all protocols together."""
 
+import time
 from typing import Final
 
+from enginewright_runtime.serve.server.account import Account, Holding
 from enginewright_runtime.serve.server.call import InferenceCall
 from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.session.request_errors import RequestError
@@ -10,17 +12,25 @@ _BESIDE_TENSORS: Final = 64 * 1024  # bytes allowed for the rest of the largest 
 
 
 class InFlight:
-    """Counts bytes of requests that are not yet answered."""
+    """Limits the bytes of requests that are not yet answered."""
 
     def __init__(self, settings: ServerSettings) -> None:
+        self.account = Account(settings.inflight_bytes, settings.slow_rate, time.monotonic)
         self._body_limit = settings.body_bytes
-        self._limit = settings.inflight_bytes
-        self._bytes = 0
 
     def admit_largest(self, tensors: int) -> None:
         """Raise the limits so that a request with this many bytes of tensors is accepted."""
         self._body_limit = max(self._body_limit, tensors + _BESIDE_TENSORS)
-        self._limit = max(self._limit, 4 * self._body_limit)
+        self.account.limit = max(self.account.limit, 4 * self._body_limit)
+
+    def check(self, size: int) -> None:
+        """Check the bytes of a body.
+
+        Raises:
+            RequestError: 413, it is too large.
+        """
+        if size > self._body_limit:
+            raise RequestError(413, f"the body exceeds the limit of {self._body_limit} bytes")
 
     def add(self, call: InferenceCall, size: int) -> None:
         """Count `size` more bytes of a request's body.
@@ -28,9 +38,9 @@ class InFlight:
         Raises:
             RequestError: 413, the body is too large; 503, all are together.
         """
-        if call.accounted + size > self._body_limit:
-            raise RequestError(413, f"the body exceeds the limit of {self._body_limit} bytes")
-        self._reserve(call, size)
+        total = call.accounted + size
+        self.check(total)
+        self.hold(call, total)
 
     def hold(self, call: InferenceCall, size: int) -> None:
         """Count at least `size` bytes for a request, which is what it takes once it is decoded.
@@ -38,17 +48,19 @@ class InFlight:
         Raises:
             RequestError: 503, all together take too much.
         """
-        more = size - call.accounted
-        if more > 0:
-            self._reserve(call, more)
+        holding = call.holding
+        if holding is None:
+            holding = call.holding = Holding(self.account.peer(""), _keep)
+            holding.is_exempt = call.reserved
+        if size > holding.size and not self.account.hold(holding, size):
+            raise RequestError(503, "too many bytes are in flight; try again later")
 
     def release(self, call: InferenceCall) -> None:
         """Forget the bytes of a request; idempotent."""
-        self._bytes -= call.accounted
-        call.accounted = 0
+        holding, call.holding = call.holding, None
+        if holding is not None:
+            self.account.release(holding)
 
-    def _reserve(self, call: InferenceCall, size: int) -> None:
-        if self._bytes + size > self._limit and not call.reserved:
-            raise RequestError(503, "too many bytes of requests are in flight; try again later")
-        self._bytes += size
-        call.accounted += size
+
+def _keep() -> None:
+    """Do nothing: what is no transfer is not given up."""

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import resource
 import signal
 import sys
 import threading
@@ -27,9 +26,11 @@ from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.core.reporting import failed, write_termination_message
 from enginewright_runtime.serve import probe_token
 from enginewright_runtime.serve.server import memory
+from enginewright_runtime.serve.server.acceptor import Acceptor
 from enginewright_runtime.serve.server.app import ServerApp
 from enginewright_runtime.serve.server.application import listen
 from enginewright_runtime.serve.server.connection import RECEIVE_BYTES, Connection
+from enginewright_runtime.serve.server.files import fit_files
 from enginewright_runtime.serve.server.grpc.app import GrpcApp
 from enginewright_runtime.serve.server.grpc.call import Calls
 from enginewright_runtime.serve.server.head import HeadParser
@@ -38,7 +39,6 @@ from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel, prepare
 
 _log: Final = logging.getLogger(__name__)
-_SPARE_FILES: Final = 128  # beside the connections: model, libraries, threads' event files
 _POLL_SECONDS: Final = 0.05
 
 
@@ -62,7 +62,7 @@ def run(
     Returns:
         0 after a drain; the exit code of the reason when the model must not serve.
     """
-    chosen = settings or ServerSettings()
+    chosen = fit_files(settings or ServerSettings(), protocols=2)
     if task.drain_seconds is not None:
         chosen = replace(chosen, drain_seconds=task.drain_seconds)
     server = _Server(task, paths or Paths.from_environment(), (port, grpc_port), chosen)
@@ -112,18 +112,19 @@ class _Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
-        _allow_files(
-            len(self._apps) * (self._settings.connections + self._settings.reserved_connections)
-        )
         http_socket, grpc_socket = map(listen, self._ports)
         self._write_crash_report()  # before any health endpoint answers
         calls = Calls(self._grpc)
-        servers = (
-            await loop.create_server(
-                lambda: Connection(self._app, self._heads, self._buffer), sock=http_socket
+        acceptors = (
+            Acceptor(
+                http_socket,
+                lambda: Connection(self._app, self._heads, self._buffer),
+                self._app.close_one,
             ),
-            await loop.create_server(
-                lambda: Http2Connection(self._grpc, calls, self._buffer), sock=grpc_socket
+            Acceptor(
+                grpc_socket,
+                lambda: Http2Connection(self._grpc, calls, self._buffer),
+                self._grpc.close_one,
             ),
         )
         sweep = asyncio.create_task(self._sweep())
@@ -132,9 +133,9 @@ class _Server:
         await self._stop.wait()
         if self._exit_code == ExitCode.OK:
             self._log_why_not_live()
-            await self._drain(servers)
-        for server in servers:
-            server.close()
+            await self._drain(acceptors)
+        for acceptor in acceptors:
+            acceptor.close()
         sweep.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await sweep
@@ -232,7 +233,7 @@ class _Server:
     def _connections(self) -> list[Connection | Http2Connection]:
         return [connection for app in self._apps for connection in app.connections]
 
-    async def _drain(self, servers: Iterable[asyncio.Server]) -> None:
+    async def _drain(self, acceptors: Iterable[Acceptor]) -> None:
         """Serve new requests while endpoints are removed, then finish the remaining ones."""
         began = time.monotonic()
         settings = self._settings
@@ -240,8 +241,8 @@ class _Server:
             write_termination_message(self._paths, "")
             return
         await asyncio.sleep(settings.drain_linger)
-        for server in servers:
-            server.close()
+        for acceptor in acceptors:
+            acceptor.close()
         for connection in self._connections:
             connection.close_idle()
         while self._connections or self._app.inference.outstanding:
@@ -266,19 +267,3 @@ class _Server:
             self._app.inference.stop_long_run()
             for app in self._apps:
                 app.check_connections(time.monotonic())
-
-
-def _allow_files(connections: int) -> None:
-    """Raise the soft limit on open files to what the connections need, up to the hard limit."""
-    wanted = connections + _SPARE_FILES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < wanted:
-        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-        if limit < wanted:
-            _log.warning(
-                "the limit on open files is %d, but %d connections need %d",
-                limit,
-                connections,
-                wanted,
-            )

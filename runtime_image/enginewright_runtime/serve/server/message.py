@@ -1,15 +1,29 @@
 """Requests, their bodies and responses, as connection and application exchange them."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from enginewright_runtime.serve.server.call import InferenceCall
+from enginewright_runtime.serve.server.settings import MIB
+
+if TYPE_CHECKING:
+    from enginewright_runtime.serve.server.account import Peer
 
 ALIGNMENT: Final = 64  # bytes: a cache line, and the widest vector register
 JOINED_BYTES: Final = 16 * 1024  # below it, one copy is cheaper than a vectored write
+# Memory is taken when bytes are written to it. NumPy asks for huge pages for large arrays.
+_HUGE_PAGES_FROM: Final = 4 * MIB
+_HUGE_PAGE: Final = 2 * MIB
+_PAGES: Final = 64 * 1024  # charged at a time
 JSON_TYPE: Final = b"Content-Type: application/json\r\n"
 BINARY_TYPE: Final = b"Content-Type: application/octet-stream\r\n"
+
+
+def charged_bytes(arrived: int, length: int) -> int:
+    """Return the memory that a body of `length` bytes takes when so many have arrived, in pages."""
+    page = _HUGE_PAGE if length >= _HUGE_PAGES_FROM else _PAGES
+    return min(length, -(-arrived // page) * page)
 
 
 class Body:
@@ -43,6 +57,7 @@ class HttpRequest(InferenceCall):
         "keep_alive",
         "length",
         "method",
+        "peer",
         "refusal",
         "route",
         "target",
@@ -63,6 +78,7 @@ class HttpRequest(InferenceCall):
         self.has_host = False
         self.refusal: HttpResponse | None = None  # sent once the body has been discarded
         self.route: object = None  # set by the application
+        self.peer: Peer | None = None  # who sent it
         self.body: Body | None = None
 
 

@@ -12,23 +12,23 @@ PROBE_SLOTS: Final = 2  # concurrent requests of the sidecar that bypass the lim
 class ServerSettings:
     """Limits and timeouts of one server; pods use the defaults.
 
-    A transfer (of a request body or a response) may take `transfer_grace` seconds plus one second
-    per `transfer_rate` bytes, so that slow clients are disconnected but large bodies are not.
+    A transfer (of a request body or a response) must move `transfer_rate` bytes per second in every
+    `transfer_window`, so that slow clients are disconnected but large bodies are not.
     """
 
     head_bytes: int = 16 * 1024  # request line and headers; 431 above
     body_bytes: int = 64 * MIB  # 413 above; raised if the shape profiles admit larger requests
     json_bytes: int = 8 * MIB  # 413 above: parsing JSON holds the GIL, here for up to 50 ms
-    inflight_bytes: int = 256 * MIB  # bodies received and not yet answered; 503 above
-    connections: int = 1024  # above: 503 for inference; the reserve is for health and metrics
-    reserved_connections: int = 32
-    # Above both a new connection replaces one that waits. Where requests have no bodies and responses
-    # are small, also one whose client sends a body or reads a response.
-    replaces_transfers: bool = False
+    # Bodies that have arrived until they are answered, responses until they are written. Above, transfers
+    # slower than `slow_rate` (bytes per second) are ended, then those of clients that hold most; then 503.
+    inflight_bytes: int = 256 * MIB
+    slow_rate: int = 256 * 1024
+    connections: int = 1024  # requests that are due at a time: 503 above
+    reserved_connections: int = 32  # above both a new connection replaces one that waits
     drained_body_bytes: int = 64 * 1024  # a refused body up to this size is read and discarded
     head_seconds: float = 10.0  # from a request's first byte to the end of its headers
     idle_seconds: float = 75.0  # keep-alive without a request
-    transfer_grace: float = 10.0
+    transfer_window: float = 10.0
     transfer_rate: int = 16 * 1024  # bytes per second
     # Clients that keep their connections reach new pods only when these end. The first response
     # after this age, which varies by `age_jitter` from connection to connection, closes it.

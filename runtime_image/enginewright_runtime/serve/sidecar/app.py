@@ -9,23 +9,27 @@ import asyncio
 import contextlib
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from enginewright.contract.measurements import PROBE_QUERY
 
+from enginewright_runtime.serve.server.account import Peer
 from enginewright_runtime.serve.server.application import ApplicationBase, json_response
-from enginewright_runtime.serve.server.connection import Connection, close_waiting
+from enginewright_runtime.serve.server.connection import Connection
+from enginewright_runtime.serve.server.files import fit_files
 from enginewright_runtime.serve.server.message import HttpRequest, HttpResponse
-from enginewright_runtime.serve.server.settings import RETRY_AFTER_SECONDS, ServerSettings
+from enginewright_runtime.serve.server.settings import MIB, RETRY_AFTER_SECONDS, ServerSettings
 from enginewright_runtime.serve.sidecar.exposition import CONTENT_TYPE
 from enginewright_runtime.serve.sidecar.metrics import expose
 from enginewright_runtime.serve.sidecar.monitor import Monitor
 from enginewright_runtime.serve.sidecar.pod_state import PodState
 
-_CONNECTIONS: Final = 64  # above: 503 for metrics and measurements
+_CONNECTIONS: Final = 64  # that await metrics or measurements; 503 above
 _RESERVED_CONNECTIONS: Final = 192  # for the paths that are always answered
+_INFLIGHT_BYTES: Final = 32 * MIB  # responses that are not read
 _SWEEP_SECONDS: Final = 1.0
 _EXPOSITION_AGE: Final = 0.1  # seconds; each one costs the server time, too
 _ALWAYS: Final = ("/readyz", "/healthz", "/verdict")
@@ -37,12 +41,14 @@ class SidecarApp(ApplicationBase[Connection]):
     """The application behind all connections of one sidecar."""
 
     def __init__(self, pod_state: PodState, monitor: Monitor) -> None:
-        settings = ServerSettings(
-            connections=_CONNECTIONS,
-            reserved_connections=_RESERVED_CONNECTIONS,
-            replaces_transfers=True,
-            drained_body_bytes=0,
-            connection_age=math.inf,  # pods' own addresses are asked: there is nothing to rebalance
+        settings = fit_files(
+            ServerSettings(
+                connections=_CONNECTIONS,
+                reserved_connections=_RESERVED_CONNECTIONS,
+                inflight_bytes=_INFLIGHT_BYTES,
+                drained_body_bytes=0,
+                connection_age=math.inf,  # pods' own addresses are asked: nothing to rebalance
+            )
         )
         super().__init__(settings)
         self._pod_state = pod_state
@@ -53,6 +59,7 @@ class SidecarApp(ApplicationBase[Connection]):
         self._exposed = _Shared(self._exposition, _EXPOSITION_AGE, pod_state.verdict)
         self._reported = _Shared(self._measurements, monitor.measurements_age)
         self._answering: set[asyncio.Task[None]] = set()
+        self._due: Counter[Peer] = Counter()  # answers that are awaited
 
     async def sweep(self) -> None:
         """Close connections that exceed their time limits, for as long as the sidecar runs."""
@@ -76,23 +83,28 @@ class SidecarApp(ApplicationBase[Connection]):
             return self.refuse(404, f"not found; the paths are {', '.join(_PATHS)}")
         if request.length or request.chunked:
             return self.refuse(413, "send no body")
-        if path not in _ALWAYS and not self._has_capacity():
-            request.keep_alive = False  # so that the reserve is free again
+        if path not in _ALWAYS and not self._has_capacity(request.peer):
+            request.keep_alive = False
             return self.refuse(503, "too many connections", _RETRY_AFTER)
         return None
 
-    def _has_capacity(self) -> bool:
-        """Close connections above the limit that have waited for a while; False: others remain."""
-        excess = len(self.connections) - self.settings.connections
-        return excess <= 0 or close_waiting(self.connections, excess, transfers=False, young=False)
+    def _has_capacity(self, peer: Peer | None) -> bool:
+        """Return whether one more answer may be due; beyond the limit only a peer's first, up to twice it."""
+        is_first = peer is not None and peer not in self._due
+        return len(self._answering) < self.settings.connections * (2 if is_first else 1)
 
-    def account(self, request: HttpRequest, size: int) -> HttpResponse | None:
+    def check_size(self, request: HttpRequest, size: int) -> HttpResponse | None:
         """Do nothing: `admit` has refused every body."""
         del request, size
         return None
 
+    def refuse_bytes(self, request: HttpRequest) -> HttpResponse:
+        """Refuse a body."""
+        del request
+        return self.refuse(503, "too many bytes are in flight", _RETRY_AFTER)
+
     def release(self, request: HttpRequest) -> None:
-        """Do nothing: `account` reserves nothing."""
+        """Do nothing: no body is accepted."""
 
     def serve(self, connection: Connection, request: HttpRequest) -> HttpResponse | None:
         """Answer; /metrics and /measurements later, since the server is asked first."""
@@ -110,10 +122,20 @@ class SidecarApp(ApplicationBase[Connection]):
                 answer = self._reported
             case _:
                 answer = self._exposed
-        task = asyncio.create_task(_respond(connection, answer))
+        task = asyncio.create_task(self._respond(connection, answer))
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
         return None
+
+    async def _respond(self, connection: Connection, answer: "_Shared") -> None:
+        peer = connection.peer
+        self._due[peer] += 1
+        try:
+            connection.respond(await answer.get())
+        finally:
+            self._due[peer] -= 1
+            if not self._due[peer]:
+                del self._due[peer]
 
     def _encoded_verdict(self) -> HttpResponse:
         verdict = self._pod_state.verdict()
@@ -177,10 +199,6 @@ class _Shared:
         built = task.exception() is None and task.result().status == 200
         is_current = now - self._began < self._age and self._current_state() is self._state
         return built and is_current
-
-
-async def _respond(connection: Connection, answer: _Shared) -> None:
-    connection.respond(await answer.get())
 
 
 def _target(request: HttpRequest) -> SplitResult:

@@ -18,6 +18,7 @@ from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.core.reporting import failed, write_termination_message
 from enginewright_runtime.serve.manifest import read_manifest
+from enginewright_runtime.serve.server.acceptor import Acceptor
 from enginewright_runtime.serve.server.application import listen
 from enginewright_runtime.serve.server.connection import RECEIVE_BYTES, Connection
 from enginewright_runtime.serve.server.head import HeadParser
@@ -89,12 +90,12 @@ async def _run(pod_state: PodState, monitor: Monitor, port: int) -> None:
         loop.add_signal_handler(number, stop.set)
     app = SidecarApp(pod_state, monitor)
     heads, buffer = HeadParser(), bytearray(RECEIVE_BYTES)
-    server = await loop.create_server(lambda: Connection(app, heads, buffer), sock=listen(port))
+    acceptor = Acceptor(listen(port), lambda: Connection(app, heads, buffer), app.close_one)
     task = pod_state.task
     _log.info("monitoring model %s, revision %s, port %d open", task.model, task.revision, port)
     running = [asyncio.create_task(monitor.run()), asyncio.create_task(app.sweep())]
     await asyncio.wait([asyncio.create_task(stop.wait()), *running], return_when="FIRST_COMPLETED")
-    server.close()
+    acceptor.close()
     for each in running:
         each.cancel()
     for each in running:

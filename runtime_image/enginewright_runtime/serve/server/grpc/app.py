@@ -82,11 +82,10 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         http: ServerApp,
     ) -> None:
         """Create it; it shares queue, threads and limits with the application of HTTP."""
-        super().__init__(settings)
+        super().__init__(settings, http.inflight)
         self.codec_thread = http.codec_thread
         self._task = task
         self._inference = inference = http.inference
-        self._inflight = http.inflight
         self._large_requests = http.large_requests
         self._methods = Methods(task, version, inference)
         self._codec: _GrpcCodec | None = None
@@ -112,8 +111,8 @@ class GrpcApp(ApplicationBase[Http2Connection]):
             return Status(Code.UNIMPLEMENTED, f"method {method} is not supported")
         try:
             self._inference.admit(call)
-            if len(self.connections) > self.settings.connections:
-                raise busy("too many connections")
+            if self._inference.outstanding >= self.settings.connections and not call.reserved:
+                raise busy("too many requests are due")
         except RequestError as error:
             return self._refuse(call, error)
         return None
@@ -127,14 +126,14 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         if call.method != MODEL_INFER and call.accounted + size > _LARGEST_QUESTION:
             return Status(Code.RESOURCE_EXHAUSTED, f"the message exceeds {_LARGEST_QUESTION} bytes")
         try:
-            self._inflight.add(call, size)
+            self.inflight.add(call, size)
         except RequestError as error:
             return self._refuse(call, error)
         return None
 
     def release(self, call: Call) -> None:
         """Release the call's in-flight bytes."""
-        self._inflight.release(call)
+        self.inflight.release(call)
         self._inference.release_probe(call)
 
     def serve(self, call: Call) -> Reply | Status | None:

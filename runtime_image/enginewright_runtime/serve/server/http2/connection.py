@@ -16,6 +16,8 @@ from typing import Final, Protocol, cast
 
 from typing_extensions import override
 
+from enginewright_runtime.serve.server.account import Peer
+from enginewright_runtime.serve.server.eviction import IDLE_SECONDS, SILENT_SECONDS, Wait
 from enginewright_runtime.serve.server.http2 import frames
 from enginewright_runtime.serve.server.http2.errors import ConnectionFaultError, ErrorCode
 from enginewright_runtime.serve.server.http2.sender import Sender
@@ -34,6 +36,9 @@ class Http2Application(Protocol):
 
     settings: ServerSettings
     draining: bool
+
+    def peer(self, address: str) -> Peer:
+        """Return the peer with an IP address."""
 
     def connected(self, connection: "Http2Connection") -> bool:
         """Add a new connection; False: no capacity is left."""
@@ -73,8 +78,10 @@ class Http2Connection(asyncio.BufferedProtocol):
         "_turns_since",
         "_view",
         "_yielded",
+        "peer",
     )
 
+    peer: Peer
     _sender: Sender
     _session: Session
 
@@ -106,6 +113,8 @@ class Http2Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = stream = cast("asyncio.Transport", transport)
         stream.set_write_buffer_limits(high=0)  # pause as soon as the kernel's buffer is full
+        name = stream.get_extra_info("peername")
+        self.peer = self._app.peer(name[0] if name else "")
         now = time.monotonic()
         self._deadline = now + self._settings.head_seconds
         # at different times, so that clients that connected together do not reconnect together
@@ -214,23 +223,26 @@ class Http2Connection(asyncio.BufferedProtocol):
             self._go_away()
             self._flush()
 
-    def waits(self, *, transfers: bool) -> tuple[int, float] | None:
-        """Return in which order to close waiting connections, as `Connection.waits` does."""
+    def waits(self, now: float) -> tuple[Wait, float] | None:
+        """Return for what the connection waits, and since when, as `eviction.Client` does."""
         session = self._session
-        found: tuple[int, float] | None
+        found: tuple[Wait, float] | None
         if self._transport is None:
             found = None
         elif self._state is _State.CLOSING:
-            found = 2, self._deadline - self._settings.linger_seconds
+            found = Wait.LINGERS, self._deadline - self._settings.linger_seconds
         elif session.streams or self._sender.paused:
-            found = session.moves_since() if transfers else None
+            since = session.moves_since()
+            found = None if since is None else (Wait.TRANSFERS, since)
         elif self._yielded:
-            is_flood = time.monotonic() - self._turns_since > _TURNS_SECONDS
-            found = 0, -_NEVER if is_flood else self._turns_since
-        elif self._part_since != _NEVER:
-            found = 1, self._part_since
+            is_flood = now - self._turns_since > _TURNS_SECONDS
+            found = Wait.FLOODS if is_flood else Wait.NEW, self._turns_since
+        elif not session.begun or self._part_since != _NEVER:
+            since = min(self._part_since, session.idle_since)
+            found = Wait.SILENT if now - since > SILENT_SECONDS else Wait.NEW, since
         else:
-            found = 0, session.idle_since
+            is_idle = now - session.idle_since > IDLE_SECONDS
+            found = Wait.IDLE if is_idle else Wait.ANSWERED, session.idle_since
         return found
 
     def abort(self) -> None:

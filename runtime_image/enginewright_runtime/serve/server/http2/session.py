@@ -233,15 +233,15 @@ class Session:
                 if now > each.started + seconds:
                     each.handler.expire()
 
-    def moves_since(self) -> tuple[int, float] | None:
-        """Return since when the client sends or reads, ranked as in `Connection.waits`.
+    def moves_since(self) -> float | None:
+        """Return since when the client sends or reads.
 
         None: the application owes a response.
         """
         streams = self.streams.values()
         if any(not each.receiving and each.unsent is None for each in streams):
             return None
-        return 3, min((each.started for each in streams), default=self.idle_since)
+        return min((each.started for each in streams), default=self.idle_since)
 
     def go_away(self) -> None:
         """Have the client open its next streams on another connection (6.8)."""
@@ -496,7 +496,7 @@ class Session:
 
 def transfer_seconds(settings: ServerSettings, size: int) -> float:
     """Return how long a transfer of `size` bytes may take."""
-    return settings.transfer_grace + size / settings.transfer_rate
+    return settings.transfer_window + size / settings.transfer_rate
 
 
 _TAKE: Final = {

@@ -1,0 +1,83 @@
+"""Accepts connections, few at a time.
+
+An event loop's own server accepts for as long as connections arrive, so that those of a flood would be
+accepted, and closed for each other, before anything is read from the ones between them.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Callable
+from typing import Final
+
+AT_ONCE: Final = 16  # in one turn of the event loop
+_PAUSE_SECONDS: Final = 0.1  # after a failure
+_NO_FILES: Final = (errno.EMFILE, errno.ENFILE)
+_log: Final = logging.getLogger(__name__)
+
+
+class Acceptor:
+    """Accepts the connections of one listening socket until it is closed."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        connect: Callable[[], asyncio.BaseProtocol],
+        free: Callable[[], bool],
+    ) -> None:
+        """Begin, in the running event loop.
+
+        Args:
+            listening: the socket, which is the acceptor's from now on.
+            connect: creates the protocol of a connection.
+            free: closes a connection when no file can be opened; False: none can be closed.
+        """
+        self._socket = listening
+        self._connect = connect
+        self._free = free
+        self._loop = asyncio.get_running_loop()
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._pause: asyncio.TimerHandle | None = None
+        listening.setblocking(False)
+        self._loop.add_reader(listening, self._accept)
+
+    def close(self) -> None:
+        """Accept no more; idempotent."""
+        if self._pause is not None:
+            self._pause.cancel()
+        if self._socket.fileno() < 0:
+            return
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+
+    def _accept(self) -> None:
+        for _ in range(AT_ONCE):
+            try:
+                accepted, _ = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._take_failure(error)
+                return
+            accepted.setblocking(False)
+            task = self._loop.create_task(self._serve(accepted))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+
+    async def _serve(self, accepted: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._connect, accepted)
+        except OSError:  # the client is gone
+            accepted.close()
+
+    def _take_failure(self, error: OSError) -> None:
+        if error.errno in _NO_FILES and self._free():
+            return
+        _log.warning("cannot accept connections: %s", error)
+        self._loop.remove_reader(self._socket)
+        self._pause = self._loop.call_later(_PAUSE_SECONDS, self._resume)
+
+    def _resume(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._socket, self._accept)

@@ -1,0 +1,92 @@
+"""Which connection is closed for a new one when there are as many as allowed. Pure.
+
+Connections that wait for their client are closed in the order of `Wait`, so that whoever holds many
+without using them never keeps out the kubelet's probes. Of those in the same state the peer with the
+most loses one first: a flood of new connections displaces itself and not the others.
+"""
+
+import enum
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from enginewright_runtime.serve.server.account import Peer
+
+SILENT_SECONDS: Final = 0.25  # in which the first request of a new connection has usually arrived
+IDLE_SECONDS: Final = (
+    1.0  # in which a client that was answered may be about to send its next request
+)
+_ORDER_SECONDS: Final = 0.05  # for which an order is used: finding it takes milliseconds
+
+
+class Wait(enum.IntEnum):
+    """What a connection waits for; the lowest is closed first."""
+
+    FLOODS = enum.auto()  # its turn, and it has sent requests for some time without a pause
+    SILENT = enum.auto()  # a request of which nothing, or only a part of the head, has arrived
+    LINGERS = enum.auto()  # its client to close it, after the last response
+    STALLED = enum.auto()  # a body or the reading of a response, which hardly move
+    IDLE = enum.auto()  # the next request
+    NEW = enum.auto()  # its first request, or its turn, not for long
+    ANSWERED = enum.auto()  # the next request, not for long
+    TRANSFERS = enum.auto()  # a body or the reading of a response
+
+
+# active ones are in one group, so that a peer that has many transfers is not preferred to its victims
+_GROUPS: Final = {each: min(each, Wait.ANSWERED) for each in Wait}
+
+
+class Client(Protocol):
+    """A connection, of any protocol."""
+
+    peer: Peer
+
+    def waits(self, now: float) -> tuple[Wait, float] | None:
+        """Return for what it waits, and since when; None: it does not wait for its client."""
+
+    def abort(self) -> None:
+        """Close it immediately."""
+
+
+class Eviction:
+    """Closes connections for others."""
+
+    def __init__(self, clock: Callable[[], float], newest: int) -> None:
+        """Create it; so many of the newest connections are closed last, peers with few before others."""
+        self._clock = clock
+        self._newest = newest
+        self._order: list[tuple[Wait, float, Client]] = []  # the first to close is last
+        self._found = float("-inf")  # when
+
+    def close_one(self, clients: Iterable[Client]) -> bool:
+        """Close the first of the clients that wait; False: none waits."""
+        now = self._clock()
+        # the newest of an order are closed only if there are no others by then
+        if now - self._found < _ORDER_SECONDS and self._close_next(now, self._newest):
+            return True
+        self._order = self._ordered(clients, now)
+        self._found = now
+        return self._close_next(now, 0)
+
+    def _close_next(self, now: float, spared: int) -> bool:
+        while len(self._order) > spared:
+            wait, since, client = self._order.pop()
+            if client.waits(now) == (wait, since):
+                client.abort()
+                return True
+        return False
+
+    def _ordered(self, clients: Iterable[Client], now: float) -> list[tuple[Wait, float, Client]]:
+        waiting = [(*found, each) for each in clients if (found := each.waits(now))]
+        counts = Counter((_GROUPS[wait], each.peer) for wait, _, each in waiting)
+
+        def order(found: tuple[Wait, float, Client]) -> tuple[int, int, int, float]:
+            wait, since, client = found
+            group = _GROUPS[wait]
+            return -group, counts[group, client.peer], -wait, -since
+
+        waiting.sort(key=order)
+        # the newest are behind all others, so that they are read from first
+        new = [found for found in waiting if found[0] is Wait.NEW][: self._newest]
+        kept = {id(found) for found in new}
+        return [*new, *(found for found in waiting if id(found) not in kept)]

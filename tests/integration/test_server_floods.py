@@ -1,0 +1,231 @@
+"""Server and sidecar beside a thousand connections of each kind that takes what it can.
+
+A kubelet's probe is a new connection with a timeout, a scrape likewise; a client keeps its connection.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from tests.support.floods import flooded
+from tests.support.serving import Server, Wire, linear_model, model, tensor
+from tests.support.sidecar import Sidecar, artifact
+
+pytestmark = pytest.mark.timeout(120)
+
+COUNT = 1200  # connections: more than the server's 1,056 and the sidecar's 256
+SECONDS = 1.5
+PROBE_SECONDS = 1.0  # a pod's probes have 3
+MIB = 1 << 20
+# beside the usual memory of the process: 256 MiB are for bytes in flight
+MEMORY = 256 * MIB + 128 * MIB
+ONE = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 8], "data": [1.0] * 8}]}
+
+KINDS = (
+    "idle",
+    "heads",
+    "slow heads",
+    "header floods",
+    "bodies",
+    "slow bodies",
+    "fast bodies",
+    "expecting",
+    "tiny chunks",
+    "pipelines",
+    "metrics",
+    "refused",
+    "storm",
+    "connects",
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    root = tmp_path_factory.mktemp("floods")
+    task = artifact(root, linear_model(), [{"x": np.full((1, 8), 0.5, np.float32)}])
+    with Server(root, task) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def sidecar(server: Server) -> Iterator[Sidecar]:
+    with Sidecar(server.root, server.task, server.port) as sidecar:
+        sidecar.until_ready()
+        yield sidecar
+
+
+class Repeated:
+    """Something that is done again and again meanwhile; any failure fails the test."""
+
+    def __init__(self, act: Callable[[], None], pause: float) -> None:
+        self.times: list[float] = []
+        self._act = act
+        self._pause = pause
+        self._failure: Exception | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(30)
+        if self._failure is not None:
+            raise self._failure
+        assert self.times
+
+    def _run(self) -> None:
+        while not self._ended.is_set() and self._failure is None:
+            began = time.monotonic()
+            try:
+                self._act()
+            except Exception as error:  # noqa: BLE001 - raised in the test's thread
+                self._failure = error
+            self.times.append(time.monotonic() - began)
+            time.sleep(self._pause)
+
+
+def probes(port: int, *paths: str) -> Repeated:
+    def act() -> None:
+        for path in paths:
+            with Wire(port, timeout=PROBE_SECONDS) as wire:
+                wire.send(f"GET {path} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
+                assert wire.receive().status == 200
+
+    return Repeated(act, 0.05)
+
+
+class Client:
+    """Sends inferences on a connection that it keeps for as long as the server does."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._request = server.infer_request(ONE)
+        self._wire: Wire | None = None
+
+    def ask(self) -> None:
+        wire = self._wire = self._wire or Wire(self._server.port, timeout=5.0)
+        wire.send(self._request)
+        answer = wire.receive()
+        assert answer.status == 200
+        assert answer.json()["outputs"][0]["data"] == [14.0, 15.0, 16.0, 17.0]
+        if answer.headers.get("connection") == "close":
+            self._wire = None
+
+
+def resident(process: int) -> int:
+    """Return the memory of a process, in bytes."""
+    text = Path(f"/proc/{process}/statm").read_text()
+    return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+# fault: Servers | clients hold or flood the server's connections: idle, partial heads, slow or unread
+#   bodies, tiny chunks, pipelined requests, many new connections | the peer with the most, and what
+#   moves least, is closed first; floods take turns | probes, scrapes and other clients are answered
+@pytest.mark.parametrize("sources", [1, 40])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_server_answers_probes_and_clients_beside(
+    server: Server, kind: str, sources: int
+) -> None:
+    before = resident(server.process.pid)
+    with flooded(server.port, kind, COUNT, sources=sources):
+        paths = ("/v2/health/live", "/v2/health/ready", "/metrics")
+        with probes(server.port, *paths), Repeated(Client(server).ask, 0.01) as client:
+            time.sleep(SECONDS)
+            most = resident(server.process.pid)
+    assert most - before < MEMORY
+    assert sorted(client.times)[len(client.times) // 2] < 0.1
+    assert "Traceback" not in server.log()
+
+
+# fault: Servers | clients hold or flood the sidecar's connections: idle, partial heads, pipelined
+#   requests, unread responses, many new connections | as of the server | the pod stays ready
+@pytest.mark.parametrize("sources", [1, 40])
+@pytest.mark.parametrize(
+    "kind", ["idle", "heads", "pipelines", "metrics", "refused", "storm", "connects"]
+)
+def test_the_sidecar_answers_probes_and_scrapes_beside(
+    sidecar: Sidecar, kind: str, sources: int
+) -> None:
+    with (
+        flooded(sidecar.port, kind, COUNT, sources=sources),
+        probes(sidecar.port, "/readyz", "/healthz", "/verdict"),
+        probes(sidecar.port, "/metrics"),
+    ):
+        time.sleep(SECONDS)
+
+
+def spread_out(root: Path, size: int, inflight_bytes: int) -> Server:
+    """Return a server whose responses have `size` bytes, for requests of a few."""
+    spread = model(
+        [helper.make_node("Expand", ["x", "shape"], ["y"])],
+        [tensor("x", TensorProto.FLOAT, 1)],
+        [tensor("y", TensorProto.FLOAT, size // 4)],
+        {"shape": np.array([size // 4])},
+    )
+    task = artifact(root, spread, [{"x": np.array([2], np.float32)}])
+    return Server(root, task, inflight_bytes=inflight_bytes)
+
+
+# fault: Servers | clients do not read large responses | responses are charged until they are written,
+#   and what is not read in 10 s is closed, under pressure first | prevented
+def test_responses_that_nobody_reads_take_limited_memory(tmp_path: Path) -> None:
+    """Sixty of them, of 16 MB each."""
+    request = {
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}],
+        "parameters": {"binary_data_output": True},
+    }
+    with spread_out(tmp_path, 16_000_000, 128 * MIB) as server:
+        before = resident(server.process.pid)
+        wires = []
+        for number in range(60):
+            wire = server.wire()
+            wire.shrink(4096)
+            wire.send(server.infer_request(request))
+            wires.append(wire)
+            if number % 5 == 4:
+                time.sleep(0.3)
+                assert resident(server.process.pid) - before < 384 * MIB
+        time.sleep(1.5)  # their progress is known by now
+        with server.wire() as reader:
+            reader.send(server.infer_request(request))
+            answer = reader.receive()
+            assert answer.status == 200
+            assert len(answer.body) > 16_000_000
+        for wire in wires:
+            wire.__exit__()
+
+
+# fault: Servers | a client sends fast at first and then hardly | progress is demanded in every window |
+#   408
+def test_a_fast_beginning_earns_no_time(tmp_path: Path) -> None:
+    task = artifact(tmp_path, linear_model(), [{"x": np.full((1, 8), 0.5, np.float32)}])
+    head = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\n"
+    lengths = b"Inference-Header-Content-Length: 9\r\nContent-Length: 60000000\r\n\r\n"
+    with (
+        Server(tmp_path, task, transfer_window=0.5, sweep_seconds=0.05) as server,
+        server.wire() as wire,
+    ):
+        wire.send(head + lengths + bytes(50_000_000))
+        began = time.monotonic()
+        assert wire.receive().status == 408
+        assert time.monotonic() - began < 5
+
+
+def test_few_files_limit_the_connections_and_not_the_probes(tmp_path: Path) -> None:
+    task = artifact(tmp_path, linear_model(), [{"x": np.full((1, 8), 0.5, np.float32)}])
+    few = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))"
+    with Server(tmp_path, task, before=few) as server:
+        assert "only 160 connections are allowed" in server.log()
+        with flooded(server.port, "idle", 400), probes(server.port, "/v2/health/live"):
+            time.sleep(SECONDS)
+        assert "cannot accept" not in server.log()

@@ -1,0 +1,200 @@
+"""Clients that take what they can: thousands of connections of one kind, as a process of their own.
+
+Each kind keeps its number of connections open and reconnects where the other side closes one. A process
+of its own, so that what these clients cost does not slow those who measure beside them.
+"""
+
+import contextlib
+import errno
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+_GET: Final = b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n"
+_POST: Final = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\n"
+_LARGE: Final = b"Inference-Header-Content-Length: 9\r\nContent-Length: 60000000\r\n"
+_BATCH: Final = 200  # connections that are begun between two looks at the others
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What each connection does."""
+
+    first: bytes = b""  # sent at once
+    then: bytes = b""  # sent again and again
+    pause: float = 0.0  # seconds between two of these; 0: as fast as they are taken
+    reads: bool = True
+    lives: float = float("inf")  # seconds, then it is replaced by a new one
+    receive_bytes: int | None = None  # of the kernel's buffer for what it does not read
+
+
+KINDS: Final = {
+    "idle": Kind(),
+    "heads": Kind(b"GET /v2/health/live HTTP/1.1\r\nX: "),
+    "slow heads": Kind(b"GET /v2/health/live HTTP/1.1\r\n", b"X", 0.5),
+    "header floods": Kind(b"GET / HTTP/1.1\r\n", b"X: y\r\n" * 500),
+    "bodies": Kind(_POST + _LARGE + b"\r\n", b"x", 0.2),
+    "slow bodies": Kind(_POST + _LARGE + b"\r\n", b"x" * 4096, 0.2),
+    "fast bodies": Kind(_POST + _LARGE + b"\r\n", b"x" * 262_144),
+    "expecting": Kind(_POST + _LARGE + b"Expect: 100-continue\r\n\r\n"),
+    "tiny chunks": Kind(_POST + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n" * 5000),
+    "pipelines": Kind(then=_GET * 1000),
+    "metrics": Kind(b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n" * 500, reads=False),
+    "refused": Kind(b"nonsense\r\n\r\n", b"x", 0.2, reads=False),
+    "storm": Kind(b"GET /v2/health/live HTTP/1.1\r\nX: ", lives=0.1),
+    "connects": Kind(lives=0.1),
+}
+
+
+class _Client:
+    """One connection."""
+
+    def __init__(self, kind: Kind, sent: bytes, port: int, source: str) -> None:
+        self.socket = socket.socket()
+        self.socket.setblocking(False)
+        if not kind.reads:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self.socket.bind((source, 0))
+        code = self.socket.connect_ex(("127.0.0.1", port))
+        if code != errno.EINPROGRESS and code:
+            self.socket.close()
+            raise OSError(code, "connect")
+        self.began = time.monotonic()
+        self.due = self.began
+        self.rest = memoryview(sent)
+
+
+class _Clients:
+    """All connections of one process."""
+
+    def __init__(self, kind: Kind, port: int, count: int, sources: int) -> None:
+        self._kind = kind
+        self._port = port
+        self._count = count
+        self._sources = [f"127.0.0.{2 + number}" for number in range(sources)]
+        self._clients: dict[int, _Client] = {}
+        self._poll = select.epoll()
+        self._opened = 0
+
+    def run(self) -> None:
+        """Go on until the process is killed; print a line once all have been connected."""
+        announced = False
+        pending = _Deadlines()
+        while True:
+            for _ in range(min(_BATCH, self._count - len(self._clients))):
+                self._open()
+            if not announced and self._opened >= self._count:
+                announced = True
+                print("connected", flush=True)
+            self._look()
+            pending.run(self)
+
+    def sweep(self) -> None:
+        """Send what is due, and replace what has lived for long enough."""
+        now = time.monotonic()
+        for client in list(self._clients.values()):
+            if now - client.began > self._kind.lives:
+                self._close(client)
+            elif self._kind.pause and not client.rest and now >= client.due:
+                client.rest = memoryview(self._kind.then)
+                client.due = now + self._kind.pause
+                self._send(client)
+
+    def _open(self) -> None:
+        source = self._sources[self._opened % len(self._sources)]
+        try:
+            client = _Client(self._kind, self._kind.first, self._port, source)
+        except OSError:
+            return
+        self._opened += 1
+        self._clients[client.socket.fileno()] = client
+        self._poll.register(client.socket, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
+
+    def _look(self) -> None:
+        for number, events in self._poll.poll(0.01):
+            client = self._clients.get(number)
+            if client is None:
+                continue
+            if events & select.EPOLLIN:
+                self._read(client, events)
+            if events & (select.EPOLLERR | select.EPOLLHUP):
+                self._close(client)
+            elif events & select.EPOLLOUT and client.socket.fileno() >= 0:
+                self._send(client)
+
+    def _read(self, client: _Client, events: int) -> None:
+        if not self._kind.reads and not events & (select.EPOLLHUP | select.EPOLLERR):
+            return
+        try:
+            while found := client.socket.recv(1 << 18):
+                if len(found) < 1 << 18:
+                    return
+            self._close(client)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._close(client)
+
+    def _send(self, client: _Client) -> None:
+        try:
+            for _ in range(4):  # then it is another's turn
+                if not client.rest:
+                    if self._kind.pause or not self._kind.then:
+                        return
+                    client.rest = memoryview(self._kind.then)
+                client.rest = client.rest[client.socket.send(client.rest) :]
+            self._poll.modify(
+                client.socket, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET
+            )  # reported again
+        except BlockingIOError:
+            return
+        except OSError:
+            self._close(client)
+
+    def _close(self, client: _Client) -> None:
+        if client.socket.fileno() >= 0:
+            self._clients.pop(client.socket.fileno(), None)
+            with contextlib.suppress(OSError):
+                client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            client.socket.close()
+
+
+class _Deadlines:
+    """Sweeps every few milliseconds."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def run(self, clients: _Clients) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            clients.sweep()
+            self._next = now + 0.05
+
+
+@contextmanager
+def flooded(port: int, kind: str, count: int, *, sources: int = 1) -> Iterator[None]:
+    """Have `count` connections of a kind, from so many addresses, beside what happens inside."""
+    command = [sys.executable, "-m", "tests.support.floods", str(port), kind]
+    process = subprocess.Popen([*command, str(count), str(sources)], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"connected\n"
+        yield
+        assert process.poll() is None, "the clients have ended"
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+if __name__ == "__main__":
+    _port, _kind, _count, _number = sys.argv[1:]
+    _Clients(KINDS[_kind], int(_port), int(_count), int(_number)).run()

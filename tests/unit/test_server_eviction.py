@@ -1,0 +1,154 @@
+"""Which connection is closed for a new one, and how those that flood take turns."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+from enginewright_runtime.serve.server import input_turns
+from enginewright_runtime.serve.server.account import Peer
+from enginewright_runtime.serve.server.eviction import Eviction, Wait
+from enginewright_runtime.serve.server.input_turns import InputTurns
+
+NEWEST = 2
+
+
+@dataclass(eq=False)
+class Client:
+    """A connection that waits for something, or for nothing."""
+
+    wait: Wait | None
+    since: float = 0.0
+    peer: Peer = field(default_factory=Peer)
+    aborted: bool = False
+
+    def waits(self, now: float) -> tuple[Wait, float] | None:
+        assert now >= self.since
+        return None if self.aborted or self.wait is None else (self.wait, self.since)
+
+    def abort(self) -> None:
+        assert not self.aborted
+        self.aborted = True
+
+
+class Table:
+    """Connections, and the order in which they are closed."""
+
+    def __init__(self, *clients: Client) -> None:
+        self.clients = list(clients)
+        self.now = 100.0
+        self.eviction = Eviction(lambda: self.now, NEWEST)
+
+    def closed(self) -> Client | None:
+        """Return the one that is closed."""
+        before = [each for each in self.clients if not each.aborted]
+        found = self.eviction.close_one(self.clients)
+        closed = [each for each in before if each.aborted]
+        assert len(closed) == found
+        return closed[0] if closed else None
+
+    def order(self) -> list[Client]:
+        return list(iter(self.closed, None))
+
+
+def test_states_are_closed_in_their_order() -> None:
+    clients = [Client(wait) for wait in Wait if wait is not Wait.NEW]
+    assert Table(*reversed(clients)).order() == clients
+
+
+@pytest.mark.parametrize("wait", list(Wait))
+def test_of_one_peer_the_longest_is_closed_first(wait: Wait) -> None:
+    peer = Peer()
+    clients = [Client(wait, float(number), peer) for number in range(5)]
+    assert Table(*reversed(clients)).order() == clients
+
+
+@pytest.mark.parametrize("wait", [Wait.SILENT, Wait.IDLE, Wait.TRANSFERS])
+def test_a_peer_with_many_loses_before_one_that_waits_for_longer(wait: Wait) -> None:
+    many = Peer()
+    single = Client(wait, 0.0)
+    clients = [Client(wait, 10.0 + number, many) for number in range(5)]
+    assert Table(single, *clients).order()[:4] == clients[:4]  # then they have as many
+
+
+def test_active_connections_of_a_peer_with_many_go_first_whatever_they_do() -> None:
+    many = Peer()
+    answered = Client(Wait.ANSWERED)
+    clients = [Client(Wait.TRANSFERS, 1.0 + number, many) for number in range(3)]
+    assert Table(answered, *clients).order()[:2] == clients[:2]
+
+
+def test_the_newest_connections_are_closed_last() -> None:
+    flood = Peer()
+    transfer = Client(Wait.TRANSFERS)
+    probe = Client(Wait.NEW, 50.0)
+    clients = [Client(Wait.NEW, 51.0 + number, flood) for number in range(5)]
+    assert Table(transfer, probe, *clients).order()[:5] == [*clients[:4], transfer]
+
+
+def test_what_no_longer_waits_is_not_closed() -> None:
+    first, second, third = (Client(Wait.IDLE, float(number)) for number in range(3))
+    table = Table(first, second, third)
+    assert table.closed() is first
+    second.wait = None  # its request has arrived since the order was found
+    assert table.closed() is third
+    assert table.closed() is None
+
+
+def test_the_newest_of_an_order_are_spared_while_others_arrive() -> None:
+    flood = Peer()
+    probe = Client(Wait.NEW, 99.0)
+    table = Table(probe, *(Client(Wait.NEW, 98.0, flood) for _ in range(3)))
+    for _ in range(20):
+        closed = table.closed()
+        assert closed is not None
+        assert closed.peer is flood
+        table.clients.append(Client(Wait.NEW, 99.0, flood))
+    assert not probe.aborted
+
+
+def test_an_order_is_found_again_after_a_while() -> None:
+    table = Table(Client(Wait.TRANSFERS, 0.0), Client(Wait.TRANSFERS, 1.0))
+    assert table.closed() is table.clients[0]
+    added = Client(Wait.SILENT, 99.0)
+    table.clients.append(added)
+    table.now += 1.0
+    assert table.closed() is added
+
+
+async def _all(queue: InputTurns) -> None:
+    """Wait until those that have taken a turn so far have had it."""
+    had = asyncio.Event()
+    queue.take(had.set)
+    await had.wait()
+
+
+def test_turns_are_taken_in_order_and_few_at_a_time() -> None:
+    taken: list[int] = []
+
+    async def run() -> None:
+        queue = InputTurns()
+        for number in range(100):
+            queue.take(lambda number=number: taken.append(number))  # type: ignore[misc]
+        await asyncio.sleep(0)
+        assert 0 < len(taken) <= input_turns._MOST
+        await asyncio.wait_for(_all(queue), 10)
+
+    asyncio.run(run())
+    assert taken == list(range(100))
+
+
+def test_who_fails_in_its_turn_does_not_end_those_of_others() -> None:
+    taken: list[bool] = []
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: taken.append(False))
+        queue = InputTurns()
+        queue.take(fail)
+        queue.take(lambda: taken.append(True))
+        await asyncio.wait_for(_all(queue), 10)
+
+    asyncio.run(run())
+    assert taken == [False, True]
