@@ -8,11 +8,14 @@ import orjson
 import pytest
 from enginewright_runtime.serve.server import encode, json_cost
 from enginewright_runtime.serve.server.binary_tensors import encode_strings, read_tensor
-from enginewright_runtime.serve.server.decode import Decoder, Feeds
+from enginewright_runtime.serve.server.call import InferenceCall
+from enginewright_runtime.serve.server.decode import Decoder, Feeds, held_bytes
 from enginewright_runtime.serve.server.encode import Encoder
+from enginewright_runtime.serve.server.inflight import InFlight
 from enginewright_runtime.serve.server.json_cost import NAMES, VALUES
 from enginewright_runtime.serve.server.message import Body
 from enginewright_runtime.serve.server.request_checks import STRINGS
+from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.session.datatypes import BF16, BYTES, DATATYPES, Datatype
 from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Signature, Tensor
@@ -360,3 +363,49 @@ def test_a_text_costs_what_is_outside_its_strings() -> None:
         assert refused.value.status == 413
     with pytest.raises(RequestError, match="more than 10,000 names"):
         json_cost.check_cost(b"{" + b'"a":1,' * NAMES + b'"a":1}')
+
+
+def test_what_decoded_inputs_take_counts_as_in_flight() -> None:
+    inflight = InFlight(ServerSettings(body_bytes=100, inflight_bytes=300))
+    first, second, probe = InferenceCall(), InferenceCall(), InferenceCall()
+    probe.reserved = True
+    inflight.add(first, 100)
+    inflight.hold(first, 60)
+    inflight.hold(first, 250)
+    for count in (inflight.add, inflight.hold):
+        with pytest.raises(RequestError, match="in flight") as refused:
+            count(second, 51)
+        assert refused.value.status == 503
+    inflight.hold(probe, 200)
+    inflight.release(probe)
+    inflight.add(second, 50)
+    inflight.release(first)
+    inflight.hold(second, 300)
+
+
+def test_inputs_take_their_own_memory_and_the_body_once_if_they_are_views_of_it() -> None:
+    served = signature(*(each for each in DATATYPES if each.name in {"FP32", "FP64", "BYTES"}))
+
+    def held(**sizes: int) -> int:
+        """Return what inputs take beyond the body: FP32 in binary, FP64 and BYTES in JSON."""
+        data: dict[str, list[Any]] = {
+            "FP64": [0.5] * sizes["FP64"],
+            "BYTES": ["x" * sizes["BYTES"]],
+        }
+        inputs: list[dict[str, Any]] = [
+            {"name": name, "datatype": name, "shape": [len(given)], "data": given}
+            for name, given in data.items()
+        ]
+        size = {"binary_data_size": 4 * sizes["FP32"]}
+        inputs.append(
+            {"name": "FP32", "datatype": "FP32", "shape": [sizes["FP32"]], "parameters": size}
+        )
+        header = json.dumps({"inputs": inputs}).encode()
+        body = Body(len(header) + 4 * sizes["FP32"], len(header))
+        body.view()[: len(header)] = header
+        _, feeds = Decoder(served).decode(body, len(header))
+        return held_bytes(feeds, body.view()) - body.length
+
+    assert 8000 < held(FP32=3, FP64=1000, BYTES=1) < 8200
+    assert 80_000 < held(FP32=3, FP64=1, BYTES=80_000) < 80_200
+    assert held(FP32=0, FP64=1, BYTES=1000) < 1000, "nothing is a view"

@@ -8,6 +8,7 @@ import math
 import sys
 from typing import Any, Final
 
+import numpy as np
 from numpy.typing import NDArray
 
 from enginewright_runtime.serve.server.binary_tensors import read_tensor
@@ -102,16 +103,16 @@ def large_bytes(signature: Signature, *, aligned: bool) -> float:
     return math.inf
 
 
-def held_bytes(feeds: Feeds, body: int) -> int:
-    """Return the bytes that `feeds` take, with the `body` bytes if one is a view of them."""
+def held_bytes(feeds: Feeds, body: memoryview) -> int:
+    """Return the bytes that `feeds` take, with those of the body if one is a view of it."""
+    memory = np.frombuffer(body, np.uint8)
     total = 0
     keeps_body = False
     for array in feeds.values():
-        base: object = array.base
-        if isinstance(base, memoryview):
+        if np.may_share_memory(array, memory):
             keeps_body = True
         else:
             total += array.nbytes
         if array.dtype == object:
             total += sum(map(sys.getsizeof, array.flat))
-    return total + body * keeps_body
+    return total + len(body) * keeps_body

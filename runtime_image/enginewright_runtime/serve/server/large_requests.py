@@ -83,4 +83,4 @@ class LargeRequests:
 def _measured(work: Callable[[], _Decoded[_P]], body: Body) -> tuple[_P, Feeds, int]:
     """Return what a body asks for, its inputs, and the bytes that they take."""
     plan, feeds = work()
-    return plan, feeds, held_bytes(feeds, body.length)
+    return plan, feeds, held_bytes(feeds, body.view())
