@@ -4,7 +4,7 @@ import struct
 from dataclasses import dataclass
 
 from enginewright_runtime.serve.server.http2 import frames
-from jh2.hpack import Decoder, Encoder
+from hpack import Decoder, Encoder
 
 Headers = list[tuple[str, str]]
 
@@ -96,7 +96,8 @@ class Client:
                 continue
             response = found.setdefault(each.stream, Response())
             if each.kind == frames.HEADERS:
-                response.headers |= dict(self.decoder.decode(each.payload))
+                fields = self.decoder.decode(each.payload, raw=True)
+                response.headers |= {name.decode(): value.decode() for name, value in fields}
             elif each.kind == frames.DATA:
                 response.body += each.payload
             else:

@@ -3,6 +3,7 @@
 import contextlib
 from urllib.parse import unquote
 
+import hpack
 import pytest
 from enginewright_runtime.serve.server.grpc.head import CallHead, call_head, parse_timeout
 from enginewright_runtime.serve.server.grpc.status import (
@@ -14,7 +15,7 @@ from enginewright_runtime.serve.server.grpc.status import (
 from enginewright_runtime.serve.server.http2.errors import StreamFaultError
 from enginewright_runtime.serve.server.http2.fields import request_head
 from enginewright_runtime.serve.server.http2.hpack import (
-    Decoder,
+    BlockDecoder,
     Field,
     HpackError,
     ListTooLargeError,
@@ -23,7 +24,6 @@ from enginewright_runtime.serve.server.http2.hpack import (
 from hypothesis import given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
-from jh2 import hpack
 
 LIMIT = 16384
 STRINGS = st.binary(max_size=200)
@@ -36,7 +36,7 @@ LISTS = st.lists(st.tuples(NAMES | STRINGS.filter(len), STRINGS), max_size=12)
 def test_blocks_of_another_encoder_are_decoded(
     blocks: list[list[Field]], huffman: bool, table: int
 ) -> None:
-    encoder, decoder = hpack.Encoder(), Decoder(2**20)
+    encoder, decoder = hpack.Encoder(), BlockDecoder(2**20)
     encoder.header_table_size = table
     for fields in blocks:
         assert decoder.decode(encoder.encode(fields, huffman=huffman)) == fields
@@ -53,7 +53,7 @@ def test_another_decoder_decodes_what_is_encoded(fields: list[Field]) -> None:
 def test_any_bytes_are_decoded_or_refused(
     random: list[bytes], fields: list[Field], draw: st.DataObject
 ) -> None:
-    decoder = Decoder(LIMIT)
+    decoder = BlockDecoder(LIMIT)
     mutated = bytearray(hpack.Encoder().encode(fields))
     for _ in range(draw.draw(st.integers(0, 3)) if mutated else 0):
         mutated[draw.draw(st.integers(0, len(mutated) - 1))] = draw.draw(st.integers(0, 255))
@@ -83,11 +83,11 @@ INVALID = {
 @pytest.mark.parametrize("name", INVALID)
 def test_an_invalid_block_is_refused(name: str) -> None:
     with pytest.raises(HpackError):
-        Decoder(LIMIT).decode(bytes.fromhex(INVALID[name]))
+        BlockDecoder(LIMIT).decode(bytes.fromhex(INVALID[name]))
 
 
 def test_entries_are_evicted_from_the_oldest_on() -> None:
-    decoder = Decoder(LIMIT)
+    decoder = BlockDecoder(LIMIT)
     first = hpack.Encoder().encode([(b"x", b"1" * 2000)])
     second = hpack.Encoder().encode([(b"y", b"2" * 3000)])
     decoder.decode(first)
@@ -102,7 +102,7 @@ def test_entries_are_evicted_from_the_oldest_on() -> None:
 
 
 def test_fields_are_limited_by_their_size_after_decompression() -> None:
-    decoder = Decoder(1000)
+    decoder = BlockDecoder(1000)
     decoder.decode(hpack.Encoder().encode([(b"x", b"1" * 900)]))
     with pytest.raises(ListTooLargeError):
         decoder.decode(b"\xbe\xbe")
@@ -212,9 +212,9 @@ def test_a_status_message_can_be_read_whatever_it_contains(text: str) -> None:
 
 def test_trailers_say_status_and_message() -> None:
     block = trailers_only(Status(Code.NOT_FOUND, "größer als 5 %"))
-    assert hpack.Decoder().decode(block) == [
-        (":status", "200"),
-        ("content-type", "application/grpc"),
-        ("grpc-status", "5"),
-        ("grpc-message", "gr%C3%B6%C3%9Fer als 5 %25"),
+    assert BlockDecoder(LIMIT).decode(block) == [
+        (b":status", b"200"),
+        (b"content-type", b"application/grpc"),
+        (b"grpc-status", b"5"),
+        (b"grpc-message", b"gr%C3%B6%C3%9Fer als 5 %25"),
     ]

@@ -10,7 +10,7 @@ from enginewright_runtime.serve.server.http2 import frames
 from enginewright_runtime.serve.server.http2.errors import ConnectionFaultError, ErrorCode
 from enginewright_runtime.serve.server.http2.fields import request_head
 from enginewright_runtime.serve.server.http2.hpack import (
-    Decoder,
+    BlockDecoder,
     Field,
     HpackError,
     ListTooLargeError,
@@ -29,7 +29,7 @@ class HeaderBlocks:
         """Limit a block to `limit` bytes, before and after decompression."""
         self._handlers = handlers
         self._limit = limit
-        self._decoder = Decoder(limit)
+        self._decoder = BlockDecoder(limit)
         self._kept: dict[bytes, tuple[object, int | None]] = {}
         self._block = b""
         self.stream = 0  # of the block that is not complete; 0: there is none
