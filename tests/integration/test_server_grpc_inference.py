@@ -1,5 +1,6 @@
 """gRPC calls of the real server: what the model, its queue and its state answer."""
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from typing import Any, Self
 import grpc
 import numpy as np
 import pytest
+from enginewright_runtime.serve.exchanges import HEADER, ExchangeHead
 from enginewright_runtime.serve.server.grpc.messages import (
     HealthRequest,
     HealthResponse,
@@ -172,6 +174,43 @@ def test_calls_of_one_connection_run_together_or_in_turns_and_none_is_lost(
             np.testing.assert_allclose(y, np.tile(y[0], (rows, 1)))
             assert y[0].tolist() == [14.0, 15.0, 16.0, 17.0]
             assert tuple(answer.outputs[0].shape) == (rows, 4)
+
+
+def taken(server: Server) -> tuple[ExchangeHead, bytes]:
+    """Return the next copy as the sidecar takes it, and ask for all requests."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in server.probe_header().items())
+    with server.wire() as wire:
+        wire.send(f"GET /v2/models/m/shadow?share=1 HTTP/1.1\r\nHost: h\r\n{lines}\r\n".encode())
+        answer = wire.receive()
+    return ExchangeHead.read(answer.headers[HEADER.lower()].encode()), answer.body
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_the_sidecar_takes_copies_of_calls_in_the_form_of_http(tmp_path: Path, typed: bool) -> None:
+    task = write_artifact(tmp_path, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
+    rows = batch(3)
+    if typed:
+        rows.inputs[0].contents.fp32_contents.extend([1.0] * 24)
+        del rows.raw_input_contents[:]
+    with Server(tmp_path, task) as server, Client(server) as client:
+        assert taken(server)[0].request == 0
+        client.call(INFER, rows)
+        deadline = time.monotonic() + 20
+        head, body = taken(server)
+        while not head.request and time.monotonic() < deadline:
+            time.sleep(0.05)
+            head, body = taken(server)
+        request, answer = body[: head.request], body[head.request :]
+        assert head.dropped == 0
+        sent = json.loads(request[: head.request_json])
+        assert sent["inputs"][0]["shape"] == [3, 8]
+        assert request[head.request_json :] == np.ones((3, 8), np.float32).tobytes()
+        document = json.loads(answer[: head.answer_json])
+        assert [output["name"] for output in document["outputs"]] == ["y", "total"]
+        with server.wire() as wire:  # what the sidecar sends to the canary
+            header, tensors = request[: head.request_json], request[head.request_json :]
+            wire.send(server.infer_request(header, tensors))
+            assert wire.receive().body == answer
 
 
 def test_before_the_model_is_ready_and_while_it_drains(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ class ServerApp(ApplicationBase[Connection]):
         self._started = time.time()
         self._task = task
         self._codec: _Codec | None = None
-        self._copies = Copies()
+        self.copies = Copies()
         self._resources = _resources(task)
         self._server_metadata = orjson.dumps(
             {"name": "enginewright", "version": version, "extensions": ["binary_tensor_data"]}
@@ -235,13 +235,18 @@ class ServerApp(ApplicationBase[Connection]):
     ) -> None:
         codec = self._codec
         assert codec is not None  # noqa: S101 - it has decoded the request
-        copied = body if request.of_client and self._copies.chooses() else None
+        copied = body if request.of_client and self.copies.chooses() else None
         responder = _HttpResponder(self, codec.encoder, connection, request, plan, copied)
         self.inference.submit(request, plan, feeds, responder, waited=waited)
 
-    def keep_copy(self, body: Body, json_length: int | None, response: HttpResponse) -> None:
-        """Keep a chosen request for the sidecar."""
-        self._copies.add(body, json_length, response)
+    def answer(
+        self, body: Body, json_length: int | None, arrays: list[NDArray[Any]]
+    ) -> HttpResponse:
+        """Return the response with these outputs to a request that is valid."""
+        codec = self._codec
+        assert codec is not None  # noqa: S101 - it has outputs
+        plan, _ = codec.decoder.decode(body, json_length)
+        return codec.encoder.encode(plan, arrays)
 
     # Everything else.
 
@@ -254,8 +259,8 @@ class ServerApp(ApplicationBase[Connection]):
             share = 0.0
         if not 0 < share <= 1:
             return self.refuse(400, f"?{SHARE_QUERY}= must be above 0 and at most 1")
-        self._copies.ask(share)
-        return self._copies.take()
+        self.copies.ask(share)
+        return self.copies.take()
 
     def _get(self, resource: object) -> HttpResponse:
         inference = self.inference
@@ -375,7 +380,7 @@ class _HttpResponder:
             raise busy("too many bytes of responses are in flight")
         self._connection.respond(response)
         if self._copied is not None:
-            self._app.keep_copy(self._copied, self._request.json_length, response)
+            self._app.copies.add(self._copied, self._request.json_length, response)
 
     def fail(self, error: RequestError) -> None:
         """Send an error."""

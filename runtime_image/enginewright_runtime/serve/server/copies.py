@@ -66,6 +66,10 @@ class Copies:
         """Return whether the request that is about to run is to be kept once it is answered."""
         return self._share > 0.0 and self._chance() < self._share
 
+    def drop(self) -> None:
+        """Count a chosen request that is too large to be kept."""
+        self._dropped += 1
+
     def add(self, body: Body, json_length: int | None, answer: HttpResponse) -> None:
         """Keep a chosen request with the answer that was sent, if there is space."""
         added = _Exchange(body, json_length, answer)
@@ -75,7 +79,7 @@ class Copies:
             or len(self._kept) == MOST
             or self._bytes + added.size > MOST_BYTES
         ):
-            self._dropped += 1
+            self.drop()
             return
         self._kept.append(added)
         self._bytes += added.size

@@ -4,33 +4,38 @@ Runs in the event loop only.
 """
 
 import asyncio
+import logging
 import math
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from enginewright.contract.task import ServeTask
+from numpy.typing import NDArray
 
+from enginewright_runtime.serve.exchanges import LARGEST_BYTES
 from enginewright_runtime.serve.server.app import ServerApp
 from enginewright_runtime.serve.server.application import ApplicationBase
 from enginewright_runtime.serve.server.decode import Feeds
 from enginewright_runtime.serve.server.grpc.call import Call, Reply
 from enginewright_runtime.serve.server.grpc.decode import GrpcDecoder, GrpcPlan, GrpcRequest
 from enginewright_runtime.serve.server.grpc.encode import GrpcEncoder, Parts
+from enginewright_runtime.serve.server.grpc.exchange import http_request
 from enginewright_runtime.serve.server.grpc.methods import MODEL_INFER, Methods
 from enginewright_runtime.serve.server.grpc.status import Code, Status
 from enginewright_runtime.serve.server.grpc.wire import first_raw_tensor, split
 from enginewright_runtime.serve.server.http2.connection import Http2Connection
 from enginewright_runtime.serve.server.inference import busy, unexpected
 from enginewright_runtime.serve.server.job import Job
-from enginewright_runtime.serve.server.message import Body
+from enginewright_runtime.serve.server.message import Body, HttpResponse
 from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel
 from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import shown
 
 _LARGEST_QUESTION: Final = 64 * 1024  # bytes of a message of another method than ModelInfer
+_log: Final = logging.getLogger(__name__)
 _LONGEST_BEGINNING: Final = 4096  # bytes of a message that are searched for its first raw tensor
 _SOON: Final = 1e-6  # seconds: the deadline has passed
 _CODES: Final = {  # of errors with HTTP's status
@@ -84,6 +89,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         """Create it; it shares queue, threads and limits with the application of HTTP."""
         super().__init__(settings, http.inflight)
         self.codec_thread = http.codec_thread
+        self._http = http
         self._task = task
         self._inference = inference = http.inference
         self._large_requests = http.large_requests
@@ -178,8 +184,32 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         left = call.deadline - time.monotonic() + waited
         if left < (plan.timeout or math.inf):
             plan = _Urgent(request.plan, max(left, _SOON))
-        responder = _GrpcResponder(self, codec.encoder, call, request)
+        copied = call.of_client and self._http.copies.chooses()
+        responder = _GrpcResponder(self, codec.encoder, call, request, copied=copied)
         self._inference.submit(call, plan, feeds, responder, waited=waited)
+
+    def keep_copy(
+        self, call: Call, plan: GrpcPlan, feeds: Feeds, arrays: list[NDArray[Any]]
+    ) -> None:
+        """Keep a chosen request, which was answered, for the sidecar."""
+        if sum(array.nbytes for array in (*feeds.values(), *arrays)) > LARGEST_BYTES:
+            self._http.copies.drop()
+        else:
+            work = partial(self._exchange, plan, feeds, arrays)
+            self.codec_thread.submit(call, work, self._exchanged)
+
+    def _exchange(
+        self, plan: GrpcPlan, feeds: Feeds, arrays: list[NDArray[Any]]
+    ) -> tuple[Body, int, HttpResponse]:
+        body, json_length = http_request(plan, feeds)
+        return body, json_length, self._http.answer(body, json_length, arrays)
+
+    def _exchanged(self, made: asyncio.Future[tuple[Body, int, HttpResponse]]) -> None:
+        try:
+            self._http.copies.add(*made.result())
+        except Exception:  # noqa: BLE001 - a request that is not compared fails nothing
+            _log.exception("unexpected error while copying a request")
+            self._http.copies.drop()
 
     def _refuse_decoded(self, call: Call, error: RequestError) -> None:
         """Refuse a request that was decoded in the thread."""
@@ -199,15 +229,23 @@ class GrpcApp(ApplicationBase[Http2Connection]):
 class _GrpcResponder:
     """Answers one inference over gRPC."""
 
-    __slots__ = ("_app", "_call", "_encoder", "_request")
+    __slots__ = ("_app", "_call", "_copied", "_encoder", "_request")
 
     def __init__(
-        self, app: GrpcApp, encoder: GrpcEncoder, call: Call, request: GrpcRequest
+        self,
+        app: GrpcApp,
+        encoder: GrpcEncoder,
+        call: Call,
+        request: GrpcRequest,
+        *,
+        copied: bool,
     ) -> None:
+        """Create it; `copied`: the request is kept once it is answered."""
         self._app = app
         self._encoder = encoder
         self._call = call
         self._request = request
+        self._copied = copied
 
     def succeed(self, job: Job) -> None:
         """Send the outputs."""
@@ -220,6 +258,8 @@ class _GrpcResponder:
             self._app.codec_thread.submit(self._call, encode, self._encoded)
         else:
             self._send(self._encoder.encode(self._request, arrays))
+        if self._copied:
+            self._app.keep_copy(self._call, plan, job.feeds, arrays)
 
     def _encoded(self, encoded: asyncio.Future[Parts]) -> None:
         """Send the outputs that were encoded in the thread."""
