@@ -6,6 +6,7 @@ neither firewall rules nor other listeners of the machine take part in it.
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -40,6 +41,9 @@ def run_inside(arguments: Sequence[str]) -> int | None:
             "note: no namespaces without root: measured on the machine's loopback", file=sys.stderr
         )
         return None
+    signal.signal(
+        signal.SIGTERM, lambda number, _: sys.exit(128 + number)
+    )  # ends the namespaces too
     command = [*prefix, sys.executable, "-m", "bench.serving", *arguments]
     return subprocess.run(command, check=False, env=os.environ | {_INSIDE: "1"}).returncode
 
