@@ -84,29 +84,34 @@ class EchoApp:
     def serve(self, call: Call) -> Reply | Status | None:
         self.served += 1
         assert call.message is not None
+        content = call.message.view()
         if call.method == FAIL:
-            return Status(
-                Code.INVALID_ARGUMENT, call.message.view().tobytes().decode(errors="replace")
-            )
-        if call.method == LATER:
-            self.waiting.append(call)
-            asyncio.get_running_loop().call_later(
-                float(call.message.view().tobytes()), self.answer, call
-            )
-            return None
+            return Status(Code.INVALID_ARGUMENT, content.tobytes().decode(errors="replace"))
         if call.method == METADATA:
             value = call.metadata.get(b"x-test", b"")
             return Reply([value], len(value))
-        if call.method == LARGE:
-            size = int(call.message.view().tobytes())
-            return Reply([memoryview(bytes(size))], size)
         if call.method == SEEN:
             text = (
                 f"served={self.served}\ndropped={self.dropped}\ninflight={self.inflight}\n"
                 f"connections={len(self.connections)}"
             ).encode()
             return Reply([text], len(text))
-        return Reply([call.message.view()], call.message.length)
+        if call.method == ECHO:
+            return Reply([content], len(content))
+        return self._serve_number(call, content)
+
+    def _serve_number(self, call: Call, content: memoryview) -> Reply | Status | None:
+        try:
+            number = float(content.tobytes())
+        except ValueError:
+            number = -1.0
+        if not 0 <= number <= LARGEST:
+            return Status(Code.INVALID_ARGUMENT, "the message is no number in range")
+        if call.method == LARGE:
+            return Reply([memoryview(bytes(int(number)))], int(number))
+        self.waiting.append(call)
+        asyncio.get_running_loop().call_later(number, self.answer, call)
+        return None
 
     def answer(self, call: Call) -> None:
         self.waiting.remove(call)

@@ -552,6 +552,42 @@ async def test_a_message_in_a_large_frame_is_read_into_its_own_memory() -> None:
     assert call.message.memory.__array_interface__["data"][0] + call.message.start & 63 == 0
 
 
+@pytest.mark.parametrize("pieces", [1009, 40_000, 65_536, 200_003])
+@looped
+async def test_large_messages_arrive_in_any_pieces(pieces: int) -> None:
+    peer = Peer()
+    peer.send(settings((frames.INITIAL_WINDOW_SIZE, OPEN_ENDED)) + granted(0, 2**24))
+    contents = [bytes([number]) * (100_000 + number) for number in range(1, 20, 2)]
+    sent = b""
+    for number, content in zip(range(1, 20, 2), contents, strict=True):
+        body = message(content)
+        sent += peer.client.headers(number, call_headers(ECHO.decode()))
+        sent += data(number, body[:3])
+        sent += frame(frames.DATA, frames.PADDED, number, b"\xff" + body[3:60_000] + bytes(255))
+        sent += data(number, body[60_000:]) + data(number, b"", ends=True)
+    for at in range(0, len(sent), pieces):
+        peer.send(sent[at : at + pieces])
+        await peer.turns()
+    assert [each.content for each in peer.responses().values()] == contents
+
+
+@looped
+async def test_a_body_that_is_read_directly_is_checked_as_well() -> None:
+    peer = Peer()
+    for number in range(1, 6001, 2):
+        headers = call_headers(ECHO.decode(), ("content-length", "50006"))
+        peer.send(peer.client.headers(number, headers) + data(number, message(bytes(50_000))[:9]))
+        peer.send(data(number, bytes(49_996), ends=True), 20_000)
+        if number == 1:
+            (reset,) = peer.of(frames.RST_STREAM)
+            assert reset.code == ErrorCode.PROTOCOL_ERROR
+        if peer.pipe.ended:
+            break
+    assert ended(peer) is ErrorCode.ENHANCE_YOUR_CALM
+    assert peer.app.served == 0
+    assert peer.app.inflight == 0
+
+
 SOME_CALLS = st.lists(
     st.tuples(
         st.sampled_from([ECHO, FAIL, METADATA, b"/no/Method"]),

@@ -49,7 +49,7 @@ class Reply:
 
 
 class GrpcApplication(Http2Application, Protocol):
-    """What answers calls."""
+    """What answers calls; what it raises ends the connection."""
 
     @property
     def metadata(self) -> AbstractSet[bytes]:

@@ -155,11 +155,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         if self._state is _State.CLOSING:
             return
         if self._direct is not None:
-            self._direct = None
-            self._processing = True
-            self._session.received(nbytes)
-            self._processing = False
-            self._flush()
+            self._take_direct(nbytes)
         elif self._reading_paused:
             self._pending = self._pending[self._pending_at :] + self._view[:nbytes]
             self._pending_at = 0
@@ -297,6 +293,18 @@ class Http2Connection(asyncio.BufferedProtocol):
             if not taken:
                 return at
             at += taken
+
+    def _take_direct(self, size: int) -> None:
+        """Take bytes that were read into a body."""
+        self._direct = None
+        self._processing = True
+        try:
+            self._session.received(size)
+        except ConnectionFaultError as fault:
+            self._fail(fault)
+        finally:
+            self._processing = False
+        self._flush()
 
     def _take_preface(self, view: memoryview, at: int) -> int:
         known = min(len(view), len(frames.PREFACE))
