@@ -258,7 +258,7 @@ def flood(name: str, first: int) -> bytes:
 
 @pytest.mark.parametrize("name", FLOODS)
 def test_floods_neither_hold_up_other_clients_nor_take_memory(name: str) -> None:
-    with serving("--transfer_grace", "3") as server:
+    with serving("--transfer_window", "3") as server:
         status = Path(f"/proc/{server.process.pid}/statm")
         before = int(status.read_text().split()[1])
         host, port = server.address.split(":")
