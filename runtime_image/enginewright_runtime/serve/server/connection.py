@@ -16,7 +16,7 @@ import enum
 import random
 import time
 from http import HTTPStatus
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from typing_extensions import override
 
@@ -24,8 +24,7 @@ from enginewright_runtime.serve.server.account import Holding, Peer
 from enginewright_runtime.serve.server.chunked import ChunkedDecoder, ChunkedError
 from enginewright_runtime.serve.server.eviction import IDLE_SECONDS, SILENT_SECONDS, Wait
 from enginewright_runtime.serve.server.head import HeadError, HeadParser
-from enginewright_runtime.serve.server.inflight import InFlight
-from enginewright_runtime.serve.server.input_turns import InputTurns
+from enginewright_runtime.serve.server.http_application import HttpApplication
 from enginewright_runtime.serve.server.message import (
     JOINED_BYTES,
     Body,
@@ -34,7 +33,6 @@ from enginewright_runtime.serve.server.message import (
     charged_bytes,
 )
 from enginewright_runtime.serve.server.progress import Progress
-from enginewright_runtime.serve.server.settings import ServerSettings
 
 RECEIVE_BYTES: Final = 64 * 1024  # a client that pipelines has so many kept, too
 
@@ -46,40 +44,6 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NEVER: Final = float("inf")
 _LINES_PER_TURN: Final = 64  # of a chunked body's framing: each costs as much as kilobytes of data
 _TURNS_SECONDS: Final = 0.1  # more than the turns of a client that pipelines a few requests take
-
-
-class HttpApplication(Protocol):
-    """What answers requests."""
-
-    settings: ServerSettings
-    inflight: InFlight
-    turns: InputTurns
-    draining: bool
-    date: bytes  # header line, updated by the application
-
-    def connected(self, connection: "Connection") -> bool:
-        """Add a new connection; False: no capacity is left."""
-
-    def disconnected(self, connection: "Connection") -> None:
-        """Remove a connection and whatever it still waits for."""
-
-    def admit(self, request: HttpRequest) -> HttpResponse | None:
-        """Check a request's head; a response refuses the request before its body is read."""
-
-    def check_size(self, request: HttpRequest, size: int) -> HttpResponse | None:
-        """Check the bytes of a body, announced or arrived so far; a response refuses them."""
-
-    def refuse_bytes(self, request: HttpRequest) -> HttpResponse:
-        """Build the response to a request whose bytes the account has no space for."""
-
-    def release(self, request: HttpRequest) -> None:
-        """Release what `admit` reserved and what is charged for the body; idempotent."""
-
-    def serve(self, connection: "Connection", request: HttpRequest) -> HttpResponse | None:
-        """Answer; None: `connection.respond` will be called later, and `release` before it."""
-
-    def refuse(self, status: int, message: str) -> HttpResponse:
-        """Build the response to bytes that are not a valid request."""
 
 
 class _State(enum.Enum):
