@@ -13,7 +13,7 @@ from enginewright_runtime.serve.server.grpc.status import Code
 from enginewright_runtime.serve.server.http2 import frames
 from enginewright_runtime.serve.server.http2.errors import ErrorCode
 from enginewright_runtime.serve.server.http2.session import MAX_FRAME, MAX_STREAMS
-from enginewright_runtime.serve.server.message import ALIGNMENT
+from enginewright_runtime.serve.server.message import ALIGNMENT, JOINED_BYTES
 from enginewright_runtime.serve.server.settings import ServerSettings
 from hypothesis import given
 from hypothesis import settings as effort
@@ -235,7 +235,8 @@ async def test_a_large_refused_call_is_answered_before_its_end() -> None:
 @looped
 async def test_a_message_is_aligned_where_the_application_wants_it(spaces: int) -> None:
     peer = Peer()
-    peer.send(peer.client.call(1, LATER.decode(), b" " * spaces + b"1000"))
+    message = b" " * spaces + b"1000" + b" " * JOINED_BYTES
+    peer.send(peer.client.call(1, LATER.decode(), message))
     (call,) = peer.app.waiting
     assert call.message is not None
     address = call.message.memory.__array_interface__["data"][0] + call.message.start

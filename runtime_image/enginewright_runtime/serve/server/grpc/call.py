@@ -26,7 +26,7 @@ from enginewright_runtime.serve.server.http2.fields import RequestHead
 from enginewright_runtime.serve.server.http2.hpack import literal
 from enginewright_runtime.serve.server.http2.session import Session
 from enginewright_runtime.serve.server.http2.stream import Stream
-from enginewright_runtime.serve.server.message import Body
+from enginewright_runtime.serve.server.message import JOINED_BYTES, Body
 
 _PREFIX: Final = struct.Struct(">BL")  # Compressed-Flag, Message-Length
 _NEVER: Final = float("inf")
@@ -239,8 +239,9 @@ class Call(InferenceCall):
                 self._refuse(refusal)
                 self._discard_at_least(length)
             else:
-                aligned_at = 0 if flag else self._app.aligned_at(rest)
-                self.message = Body(length, aligned_at)
+                # a small tensor is copied faster than its place is found
+                place = 0 if flag or length <= JOINED_BYTES else self._app.aligned_at(rest)
+                self.message = Body(length, place)
                 self._view = self.message.view()
         return rest
 

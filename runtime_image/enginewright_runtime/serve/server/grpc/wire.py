@@ -16,6 +16,7 @@ from enginewright_runtime.serve.server.grpc.messages import (
 from enginewright_runtime.session.request_errors import RequestError
 
 _BYTES: Final = 2  # wire type of strings, bytes, messages and packed numbers
+_SHORT: Final = 0x87  # wire type, and whether the tag has more bytes
 _FIXED: Final = {1: 8, 5: 4}  # bytes of the wire types with a fixed size
 _RAW: Final = RAW_INPUT_CONTENTS << 3 | _BYTES
 _ID: Final = REQUEST_ID << 3 | _BYTES
@@ -123,11 +124,14 @@ def _fields(message: memoryview, start: int, end: int) -> list[_Field]:
     while at < end:
         begin = at
         tag = message[at]
-        if tag < 0x80:
-            at += 1
+        at += 1
+        # the usual field first: below number 16, of fewer than 128 bytes
+        if tag & _SHORT == _BYTES and tag > _BYTES and at < end and message[at] < 0x80:
+            value = at + 1
+            at = value + message[at]
         else:
-            tag, at = _varint(message, at, end, _LONGEST_TAG)
-        value, at = _end(message, tag, at, end)
+            tag, at = _varint(message, begin, end, _LONGEST_TAG)
+            value, at = _end(message, tag, at, end)
         if at > end:
             raise _invalid("a field exceeds it")
         fields.append((tag, begin, value, at))
