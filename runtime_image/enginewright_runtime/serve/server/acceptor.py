@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 AT_ONCE: Final = 16  # in one turn of the event loop
+_REST_SECONDS: Final = 0.001  # after so many at once: those that are open come first
 _PAUSE_SECONDS: Final = 0.1  # after a failure
 _NO_FILES: Final = (errno.EMFILE, errno.ENFILE)
 _log: Final = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class Acceptor:
             task = self._loop.create_task(self._serve(accepted))
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
+        self._rest(_REST_SECONDS)
 
     async def _serve(self, accepted: socket.socket) -> None:
         try:
@@ -75,8 +77,11 @@ class Acceptor:
         if error.errno in _NO_FILES and self._free():
             return
         _log.warning("cannot accept connections: %s", error)
+        self._rest(_PAUSE_SECONDS)
+
+    def _rest(self, seconds: float) -> None:
         self._loop.remove_reader(self._socket)
-        self._pause = self._loop.call_later(_PAUSE_SECONDS, self._resume)
+        self._pause = self._loop.call_later(seconds, self._resume)
 
     def _resume(self) -> None:
         self._pause = None
