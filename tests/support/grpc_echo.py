@@ -15,7 +15,7 @@ from typing import Final
 import uvloop
 from enginewright_runtime.serve.server.account import Peer
 from enginewright_runtime.serve.server.application import listen
-from enginewright_runtime.serve.server.grpc.call import Call, Calls, Reply
+from enginewright_runtime.serve.server.grpc.call import Calls, GrpcCall, Reply
 from enginewright_runtime.serve.server.grpc.status import Code, Status
 from enginewright_runtime.serve.server.http2.connection import Http2Connection
 from enginewright_runtime.serve.server.settings import ServerSettings
@@ -42,11 +42,11 @@ class EchoApp:
         self.draining = False
         self.connections: set[Http2Connection] = set()
         self.inflight = 0
-        self._sizes: Counter[Call] = Counter()
+        self._sizes: Counter[GrpcCall] = Counter()
         self._peers: dict[str, Peer] = {}
         self.served = 0
         self.dropped = 0
-        self.waiting: list[Call] = []
+        self.waiting: list[GrpcCall] = []
 
     def peer(self, address: str) -> Peer:
         return self._peers.setdefault(address, Peer())
@@ -63,7 +63,7 @@ class EchoApp:
         for connection in tuple(self.connections):
             connection.check(now)
 
-    def admit(self, call: Call) -> Status | None:
+    def admit(self, call: GrpcCall) -> Status | None:
         if call.method not in METHODS:
             return Status(Code.UNIMPLEMENTED, f"no method {call.method.decode(errors='replace')}")
         return None
@@ -71,17 +71,17 @@ class EchoApp:
     def aligned_at(self, beginning: memoryview) -> int:
         return max(0, bytes(beginning).find(ALIGNED))
 
-    def account(self, call: Call, size: int) -> Status | None:
+    def account(self, call: GrpcCall, size: int) -> Status | None:
         if self._sizes[call] + size > LARGEST:
             return Status(Code.RESOURCE_EXHAUSTED, f"the message exceeds {LARGEST} bytes")
         self._sizes[call] += size
         self.inflight += size
         return None
 
-    def release(self, call: Call) -> None:
+    def release(self, call: GrpcCall) -> None:
         self.inflight -= self._sizes.pop(call, 0)
 
-    def serve(self, call: Call) -> Reply | Status | None:
+    def serve(self, call: GrpcCall) -> Reply | Status | None:
         self.served += 1
         assert call.message is not None
         content = call.message.view()
@@ -100,7 +100,7 @@ class EchoApp:
             return Reply([content], len(content))
         return self._serve_number(call, content)
 
-    def _serve_number(self, call: Call, content: memoryview) -> Reply | Status | None:
+    def _serve_number(self, call: GrpcCall, content: memoryview) -> Reply | Status | None:
         try:
             number = float(content.tobytes())
         except ValueError:
@@ -113,7 +113,7 @@ class EchoApp:
         asyncio.get_running_loop().call_later(number, self.answer, call)
         return None
 
-    def answer(self, call: Call) -> None:
+    def answer(self, call: GrpcCall) -> None:
         self.waiting.remove(call)
         assert call.message is not None
         if call.abandoned:

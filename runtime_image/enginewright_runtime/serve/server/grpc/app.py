@@ -18,7 +18,7 @@ from enginewright_runtime.serve.exchanges import LARGEST_BYTES
 from enginewright_runtime.serve.server.app import ServerApp
 from enginewright_runtime.serve.server.application import ApplicationBase
 from enginewright_runtime.serve.server.decode import Feeds
-from enginewright_runtime.serve.server.grpc.call import Call, Reply
+from enginewright_runtime.serve.server.grpc.call import GrpcCall, Reply
 from enginewright_runtime.serve.server.grpc.decode import GrpcDecoder, GrpcPlan, GrpcRequest
 from enginewright_runtime.serve.server.grpc.encode import GrpcEncoder, Parts
 from enginewright_runtime.serve.server.grpc.exchange import http_request
@@ -106,9 +106,9 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         encoder = GrpcEncoder(self._task.model, self._task.revision, model.signature)
         self._codec = _GrpcCodec(decoder, encoder)
 
-    # `GrpcApplication`, called by `Call`.
+    # `GrpcApplication`, called by `GrpcCall`.
 
-    def admit(self, call: Call) -> Status | None:
+    def admit(self, call: GrpcCall) -> Status | None:
         """Refuse a call that cannot be served, as far as its head shows."""
         if call.method in self._methods:
             return None
@@ -127,7 +127,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         """Return where the first raw tensor begins, which then needs no copy."""
         return first_raw_tensor(beginning[:_LONGEST_BEGINNING]) or 0
 
-    def account(self, call: Call, size: int) -> Status | None:
+    def account(self, call: GrpcCall, size: int) -> Status | None:
         """Count `size` bytes of message as in flight, or refuse them."""
         if call.method != MODEL_INFER and call.accounted + size > _LARGEST_QUESTION:
             return Status(Code.RESOURCE_EXHAUSTED, f"the message exceeds {_LARGEST_QUESTION} bytes")
@@ -137,12 +137,12 @@ class GrpcApp(ApplicationBase[Http2Connection]):
             return self._refuse(call, error)
         return None
 
-    def release(self, call: Call) -> None:
+    def release(self, call: GrpcCall) -> None:
         """Release the call's in-flight bytes."""
         self.inflight.release(call)
         self._inference.release_probe(call)
 
-    def serve(self, call: Call) -> Reply | Status | None:
+    def serve(self, call: GrpcCall) -> Reply | Status | None:
         """Answer a call whose message is complete; None: the model's thread will answer it."""
         message = call.message
         assert message is not None  # noqa: S101 - it is complete
@@ -159,7 +159,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
 
     # Inference.
 
-    def _infer(self, call: Call, body: Body) -> None:
+    def _infer(self, call: GrpcCall, body: Body) -> None:
         self._inference.check_queue(call)
         codec = self._codec
         assert codec is not None  # noqa: S101 - the queue is the model's
@@ -177,7 +177,9 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         else:
             self._submit(call, *codec.decoder.decode(message, parts))
 
-    def _submit(self, call: Call, request: GrpcRequest, feeds: Feeds, waited: float = 0.0) -> None:
+    def _submit(
+        self, call: GrpcCall, request: GrpcRequest, feeds: Feeds, waited: float = 0.0
+    ) -> None:
         codec = self._codec
         assert codec is not None  # noqa: S101 - it has decoded the request
         plan: GrpcPlan | _Urgent = request.plan
@@ -189,7 +191,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         self._inference.submit(call, plan, feeds, responder, waited=waited)
 
     def keep_copy(
-        self, call: Call, plan: GrpcPlan, feeds: Feeds, arrays: list[NDArray[Any]]
+        self, call: GrpcCall, plan: GrpcPlan, feeds: Feeds, arrays: list[NDArray[Any]]
     ) -> None:
         """Keep a chosen request, which was answered, for the sidecar."""
         if sum(array.nbytes for array in (*feeds.values(), *arrays)) > LARGEST_BYTES:
@@ -211,7 +213,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
             _log.exception("unexpected error while copying a request")
             self._http.copies.drop()
 
-    def _refuse_decoded(self, call: Call, error: RequestError) -> None:
+    def _refuse_decoded(self, call: GrpcCall, error: RequestError) -> None:
         """Refuse a request that was decoded in the thread."""
         status = self._refuse(call, error)
         if call.abandoned:
@@ -219,7 +221,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         else:
             call.fail(status)
 
-    def _refuse(self, call: Call, error: RequestError) -> Status:
+    def _refuse(self, call: GrpcCall, error: RequestError) -> Status:
         """Return the status of a call that is not submitted, and count it if it is an inference."""
         if call.method == MODEL_INFER:
             self._inference.count_refusal(call, error)
@@ -235,7 +237,7 @@ class _GrpcResponder:
         self,
         app: GrpcApp,
         encoder: GrpcEncoder,
-        call: Call,
+        call: GrpcCall,
         request: GrpcRequest,
         *,
         copied: bool,

@@ -55,19 +55,19 @@ class GrpcApplication(Http2Application, Protocol):
     def metadata(self) -> AbstractSet[bytes]:
         """Names of the request headers that it reads."""
 
-    def admit(self, call: "Call") -> Status | None:
+    def admit(self, call: "GrpcCall") -> Status | None:
         """Check a call's method and metadata; a status refuses it before its message is read."""
 
     def aligned_at(self, beginning: memoryview) -> int:
         """Return which byte of a message with this `beginning` should be on a 64-byte boundary."""
 
-    def account(self, call: "Call", size: int) -> Status | None:
+    def account(self, call: "GrpcCall", size: int) -> Status | None:
         """Account for `size` more bytes of message; a status refuses them."""
 
-    def release(self, call: "Call") -> None:
+    def release(self, call: "GrpcCall") -> None:
         """Release what `admit` and `account` reserved; idempotent."""
 
-    def serve(self, call: "Call") -> Reply | Status | None:
+    def serve(self, call: "GrpcCall") -> Reply | Status | None:
         """Answer; None: the call's `respond` or `fail` will be called later."""
 
 
@@ -81,13 +81,13 @@ class Calls:
         """Read a call's headers."""
         return call_head(head, self._app.metadata)
 
-    def handle(self, session: Session, stream: Stream, head: object) -> "Call":
+    def handle(self, session: Session, stream: Stream, head: object) -> "GrpcCall":
         """Begin a call."""
         assert isinstance(head, CallHead)  # noqa: S101 - `prepare` made it
-        return Call(self._app, session, stream, head)
+        return GrpcCall(self._app, session, stream, head)
 
 
-class Call(InferenceCall):
+class GrpcCall(InferenceCall):
     """One call, from its headers to its response (`RequestHandler`).
 
     Attributes:

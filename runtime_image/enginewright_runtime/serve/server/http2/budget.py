@@ -5,7 +5,7 @@ import time
 from enginewright_runtime.serve.server.http2.errors import ConnectionFaultError, ErrorCode
 
 
-class Budget:
+class FrameBudget:
     """An allowance that time and useful work refill; the connection ends once it is spent."""
 
     __slots__ = ("_capacity", "_left", "_rate", "_renewed", "_what")

@@ -47,7 +47,7 @@ class Http2Application(Protocol):
         """Remove a connection."""
 
 
-class _State(enum.Enum):
+class _Http2State(enum.Enum):
     PREFACE = enum.auto()
     OPEN = enum.auto()
     CLOSING = enum.auto()  # everything is sent; further input is discarded
@@ -92,7 +92,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._settings = app.settings
         self._buffer = buffer
         self._view = memoryview(buffer)
-        self._state = _State.PREFACE
+        self._state = _Http2State.PREFACE
         self._transport: asyncio.Transport | None = None
         self._direct: memoryview | None = None  # of a body, that is being read into
         self._pending = b""  # part of a frame, or frames that wait for the connection's turn
@@ -135,7 +135,7 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
-        self._state = _State.CLOSING
+        self._state = _Http2State.CLOSING
         self._transport = self._direct = None
         self._pending = b""
         self._session.cancel()
@@ -152,7 +152,7 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     @override
     def buffer_updated(self, nbytes: int) -> None:
-        if self._state is _State.CLOSING:
+        if self._state is _Http2State.CLOSING:
             return
         if self._direct is not None:
             self._take_direct(nbytes)
@@ -188,7 +188,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         transport, session = self._transport, self._session
         if transport is None:
             return
-        if self._state is _State.CLOSING or not session.begun:
+        if self._state is _Http2State.CLOSING or not session.begun:
             if now > self._deadline:
                 transport.abort()
             return
@@ -211,7 +211,7 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     def close_idle(self) -> None:
         """Have the client open no more streams; close once those that it has opened are answered."""
-        if self._transport is None or self._state is _State.CLOSING:
+        if self._transport is None or self._state is _Http2State.CLOSING:
             return
         if not self._session.begun:
             self._transport.close()
@@ -225,7 +225,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         found: tuple[Wait, float] | None
         if self._transport is None:
             found = None
-        elif self._state is _State.CLOSING:
+        elif self._state is _Http2State.CLOSING:
             found = Wait.LINGERS, self._deadline - self._settings.linger_seconds
         elif session.streams or self._sender.paused:
             since = session.moves_since()
@@ -275,7 +275,7 @@ class Http2Connection(asyncio.BufferedProtocol):
     def _consume(self, data: bytes | bytearray, at: int, end: int) -> int:
         """Process complete frames, and of bodies what has arrived; return where the rest begins."""
         view, session = memoryview(data), self._session
-        if self._state is _State.PREFACE:
+        if self._state is _Http2State.PREFACE:
             at = self._take_preface(view[at:end], at)
         left = _TURN_FRAMES
         while True:
@@ -283,7 +283,7 @@ class Http2Connection(asyncio.BufferedProtocol):
                 at += session.take_payload(view[at:end])
                 if session.in_payload:
                     return at
-            if end - at < frames.HEAD.size or self._state is _State.PREFACE:
+            if end - at < frames.HEAD.size or self._state is _Http2State.PREFACE:
                 return at
             if not left:
                 self._yield_turn()
@@ -312,7 +312,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             raise ConnectionFaultError(ErrorCode.PROTOCOL_ERROR, "this port speaks HTTP/2")
         if known < len(frames.PREFACE):
             return at
-        self._state = _State.OPEN
+        self._state = _Http2State.OPEN
         return at + known
 
     def _take_frame(self, data: bytes | bytearray, view: memoryview, at: int, end: int) -> int:
@@ -399,7 +399,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         if (
             self._session.going is Going.FINAL
             and not self._session.streams
-            and self._state is _State.OPEN
+            and self._state is _Http2State.OPEN
             and not self._sender.paused
         ):
             self._close(self._transport)
@@ -410,7 +410,7 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     def _fail(self, fault: ConnectionFaultError) -> None:
         """End the connection for what the client did (RFC 9113 5.4.1)."""
-        if self._state is not _State.CLOSING and self._transport is not None:
+        if self._state is not _Http2State.CLOSING and self._transport is not None:
             self._session.fail(fault)
             self._sender.flush()
             self._close(self._transport)
@@ -421,7 +421,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         Closing a socket with unread input resets the connection, and the client may lose what it has
         not read yet. So only the sending side is closed, and input is read and discarded for a while.
         """
-        self._state = _State.CLOSING
+        self._state = _Http2State.CLOSING
         self._pending = b""
         self._deadline = time.monotonic() + self._settings.linger_seconds
         if unsent := transport.get_write_buffer_size():

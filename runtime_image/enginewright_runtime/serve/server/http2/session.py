@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from enginewright_runtime.serve.server.http2 import frames
-from enginewright_runtime.serve.server.http2.budget import Budget
+from enginewright_runtime.serve.server.http2.budget import FrameBudget
 from enginewright_runtime.serve.server.http2.errors import (
     ConnectionFaultError,
     ErrorCode,
@@ -102,8 +102,8 @@ class Session:
         self._pad_left = 0
         self._data_ends = False
         self._received = 0  # bytes of DATA since the connection's window was renewed
-        self._frames = Budget("frames that are not useful", _FRAMES, _FRAMES / 10)
-        self._resets = Budget("resets", _RESETS, _RESETS / 5)
+        self._frames = FrameBudget("frames that are not useful", _FRAMES, _FRAMES / 10)
+        self._resets = FrameBudget("resets", _RESETS, _RESETS / 5)
         announced = {
             frames.MAX_CONCURRENT_STREAMS: MAX_STREAMS,
             frames.INITIAL_WINDOW_SIZE: frames.LARGEST,
@@ -501,11 +501,11 @@ def transfer_seconds(settings: ServerSettings, size: int) -> float:
 
 _TAKE: Final = {
     frames.HEADERS: Session._take_headers,  # noqa: SLF001 - the table of its own methods
-    frames.PRIORITY: Session._take_priority,  # noqa: SLF001
-    frames.RST_STREAM: Session._take_reset,  # noqa: SLF001
-    frames.SETTINGS: Session._take_settings,  # noqa: SLF001
-    frames.PING: Session._take_ping,  # noqa: SLF001
-    frames.GOAWAY: Session._take_goaway,  # noqa: SLF001
-    frames.WINDOW_UPDATE: Session._take_window_update,  # noqa: SLF001
-    frames.CONTINUATION: Session._take_continuation,  # noqa: SLF001
+    frames.PRIORITY: Session._take_priority,  # noqa: SLF001 - likewise
+    frames.RST_STREAM: Session._take_reset,  # noqa: SLF001 - likewise
+    frames.SETTINGS: Session._take_settings,  # noqa: SLF001 - likewise
+    frames.PING: Session._take_ping,  # noqa: SLF001 - likewise
+    frames.GOAWAY: Session._take_goaway,  # noqa: SLF001 - likewise
+    frames.WINDOW_UPDATE: Session._take_window_update,  # noqa: SLF001 - likewise
+    frames.CONTINUATION: Session._take_continuation,  # noqa: SLF001 - likewise
 }
