@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 
 import pytest
-from enginewright_runtime.serve.server.account import Account, Holding
+from enginewright_runtime.serve.server.account import ByteAccount, Holding
 from enginewright_runtime.serve.server.message import charged_bytes
-from enginewright_runtime.serve.server.progress import Progress
+from enginewright_runtime.serve.server.pace import TransferPace
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
@@ -21,16 +21,16 @@ class World:
 
     now: float = 0.0
     evicted: list[Holding] = field(default_factory=list)
-    account: Account = field(init=False)
+    account: ByteAccount = field(init=False)
 
     def __post_init__(self) -> None:
-        self.account = Account(LIMIT, SLOW, lambda: self.now)
+        self.account = ByteAccount(LIMIT, SLOW, lambda: self.now)
 
     def holding(self, address: str, *, rate: float | None = None) -> Holding:
         """Return a holding that is a transfer if it has a rate."""
         created = Holding(self.account.peer(address), lambda: self.evicted.append(created))
         if rate is not None:
-            progress = Progress(self.now, window=10.0, minimum=1.0)
+            progress = TransferPace(self.now, window=10.0, minimum=1.0)
             progress.rate = rate
             self.account.begin(created, progress)
         return created
@@ -219,7 +219,7 @@ def test_what_is_charged_covers_what_has_arrived(arrived: int, more: int) -> Non
     ],
 )
 def test_a_transfer_must_keep_its_rate_in_every_window(moved: list[float], is_enough: bool) -> None:
-    progress = Progress(0.0, window=10.0, minimum=50.0)
+    progress = TransferPace(0.0, window=10.0, minimum=50.0)
     total, found = 0.0, True
     for second, amount in enumerate(moved, 1):
         total += amount
@@ -228,7 +228,7 @@ def test_a_transfer_must_keep_its_rate_in_every_window(moved: list[float], is_en
 
 
 def test_a_rate_is_known_after_a_second() -> None:
-    progress = Progress(0.0, window=10.0, minimum=1.0)
+    progress = TransferPace(0.0, window=10.0, minimum=1.0)
     progress.update(0.5, 1000)
     assert progress.rate == float("inf")
     progress.update(2.0, 1000)

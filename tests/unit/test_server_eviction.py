@@ -2,26 +2,27 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 from enginewright_runtime.serve.server import input_turns
 from enginewright_runtime.serve.server.account import Peer
-from enginewright_runtime.serve.server.eviction import Eviction, Wait
+from enginewright_runtime.serve.server.eviction import Eviction, WaitsFor
 from enginewright_runtime.serve.server.input_turns import InputTurns
 
 NEWEST = 2
 
 
 @dataclass(eq=False)
-class Client:
+class OpenConnection:
     """A connection that waits for something, or for nothing."""
 
-    wait: Wait | None
+    wait: WaitsFor | None
     since: float = 0.0
     peer: Peer = field(default_factory=Peer)
     aborted: bool = False
 
-    def waits(self, now: float) -> tuple[Wait, float] | None:
+    def waits(self, now: float) -> tuple[WaitsFor, float] | None:
         assert now >= self.since
         return None if self.aborted or self.wait is None else (self.wait, self.since)
 
@@ -33,12 +34,12 @@ class Client:
 class Table:
     """Connections, and the order in which they are closed."""
 
-    def __init__(self, *clients: Client) -> None:
+    def __init__(self, *clients: OpenConnection) -> None:
         self.clients = list(clients)
         self.now = 100.0
         self.eviction = Eviction(lambda: self.now, NEWEST)
 
-    def closed(self) -> Client | None:
+    def closed(self) -> OpenConnection | None:
         """Return the one that is closed."""
         before = [each for each in self.clients if not each.aborted]
         found = self.eviction.close_one(self.clients)
@@ -46,47 +47,47 @@ class Table:
         assert len(closed) == found
         return closed[0] if closed else None
 
-    def order(self) -> list[Client]:
+    def order(self) -> list[OpenConnection]:
         return list(iter(self.closed, None))
 
 
 def test_states_are_closed_in_their_order() -> None:
-    clients = [Client(wait) for wait in Wait if wait is not Wait.NEW]
+    clients = [OpenConnection(wait) for wait in WaitsFor if wait is not WaitsFor.NEW]
     assert Table(*reversed(clients)).order() == clients
 
 
-@pytest.mark.parametrize("wait", list(Wait))
-def test_of_one_peer_the_longest_is_closed_first(wait: Wait) -> None:
+@pytest.mark.parametrize("wait", list(WaitsFor))
+def test_of_one_peer_the_longest_is_closed_first(wait: WaitsFor) -> None:
     peer = Peer()
-    clients = [Client(wait, float(number), peer) for number in range(5)]
+    clients = [OpenConnection(wait, float(number), peer) for number in range(5)]
     assert Table(*reversed(clients)).order() == clients
 
 
-@pytest.mark.parametrize("wait", [Wait.SILENT, Wait.IDLE, Wait.TRANSFERS])
-def test_a_peer_with_many_loses_before_one_that_waits_for_longer(wait: Wait) -> None:
+@pytest.mark.parametrize("wait", [WaitsFor.SILENT, WaitsFor.IDLE, WaitsFor.TRANSFERS])
+def test_a_peer_with_many_loses_before_one_that_waits_for_longer(wait: WaitsFor) -> None:
     many = Peer()
-    single = Client(wait, 0.0)
-    clients = [Client(wait, 10.0 + number, many) for number in range(5)]
+    single = OpenConnection(wait, 0.0)
+    clients = [OpenConnection(wait, 10.0 + number, many) for number in range(5)]
     assert Table(single, *clients).order()[:4] == clients[:4]  # then they have as many
 
 
 def test_active_connections_of_a_peer_with_many_go_first_whatever_they_do() -> None:
     many = Peer()
-    answered = Client(Wait.ANSWERED)
-    clients = [Client(Wait.TRANSFERS, 1.0 + number, many) for number in range(3)]
+    answered = OpenConnection(WaitsFor.ANSWERED)
+    clients = [OpenConnection(WaitsFor.TRANSFERS, 1.0 + number, many) for number in range(3)]
     assert Table(answered, *clients).order()[:2] == clients[:2]
 
 
 def test_the_newest_connections_are_closed_last() -> None:
     flood = Peer()
-    transfer = Client(Wait.TRANSFERS)
-    probe = Client(Wait.NEW, 50.0)
-    clients = [Client(Wait.NEW, 51.0 + number, flood) for number in range(5)]
+    transfer = OpenConnection(WaitsFor.TRANSFERS)
+    probe = OpenConnection(WaitsFor.NEW, 50.0)
+    clients = [OpenConnection(WaitsFor.NEW, 51.0 + number, flood) for number in range(5)]
     assert Table(transfer, probe, *clients).order()[:5] == [*clients[:4], transfer]
 
 
 def test_what_no_longer_waits_is_not_closed() -> None:
-    first, second, third = (Client(Wait.IDLE, float(number)) for number in range(3))
+    first, second, third = (OpenConnection(WaitsFor.IDLE, float(number)) for number in range(3))
     table = Table(first, second, third)
     assert table.closed() is first
     second.wait = None  # its request has arrived since the order was found
@@ -96,27 +97,27 @@ def test_what_no_longer_waits_is_not_closed() -> None:
 
 def test_the_newest_of_an_order_are_spared_while_others_arrive() -> None:
     flood = Peer()
-    probe = Client(Wait.NEW, 99.0)
-    table = Table(probe, *(Client(Wait.NEW, 98.0, flood) for _ in range(3)))
+    probe = OpenConnection(WaitsFor.NEW, 99.0)
+    table = Table(probe, *(OpenConnection(WaitsFor.NEW, 98.0, flood) for _ in range(3)))
     for _ in range(20):
         closed = table.closed()
         assert closed is not None
         assert closed.peer is flood
-        table.clients.append(Client(Wait.NEW, 99.0, flood))
+        table.clients.append(OpenConnection(WaitsFor.NEW, 99.0, flood))
     assert not probe.aborted
 
 
 def test_an_order_is_found_again_after_a_while() -> None:
-    table = Table(Client(Wait.TRANSFERS, 0.0), Client(Wait.TRANSFERS, 1.0))
+    table = Table(OpenConnection(WaitsFor.TRANSFERS, 0.0), OpenConnection(WaitsFor.TRANSFERS, 1.0))
     assert table.closed() is table.clients[0]
-    added = Client(Wait.SILENT, 99.0)
+    added = OpenConnection(WaitsFor.SILENT, 99.0)
     table.clients.append(added)
     table.now += 1.0
     assert table.closed() is added
 
 
 async def _all(queue: InputTurns) -> None:
-    """Wait until those that have taken a turn so far have had it."""
+    """WaitsFor until those that have taken a turn so far have had it."""
     had = asyncio.Event()
     queue.take(had.set)
     await had.wait()
@@ -128,7 +129,7 @@ def test_turns_are_taken_in_order_and_few_at_a_time() -> None:
     async def run() -> None:
         queue = InputTurns()
         for number in range(100):
-            queue.take(lambda number=number: taken.append(number))  # type: ignore[misc]
+            queue.take(partial(taken.append, number))
         await asyncio.sleep(0)
         assert 0 < len(taken) <= input_turns._MOST
         await asyncio.wait_for(_all(queue), 10)

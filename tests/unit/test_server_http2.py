@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any
 
 import pytest
-from enginewright_runtime.serve.server.eviction import Wait
+from enginewright_runtime.serve.server.eviction import WaitsFor
 from enginewright_runtime.serve.server.grpc.status import Code
 from enginewright_runtime.serve.server.http2 import frames
 from enginewright_runtime.serve.server.http2.errors import ErrorCode
@@ -39,7 +39,7 @@ def looped(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
     @wraps(test)
     def run(*args: Any, **named: Any) -> None:
-        asyncio.run(test(*args, **named))  # type: ignore[arg-type]
+        asyncio.run(test(*args, **named))  # type: ignore[arg-type]  # it is a coroutine
 
     return run
 
@@ -808,10 +808,10 @@ async def test_connections_are_closed_for_others_in_the_order_of_what_they_wait_
     now = time.monotonic()
     found = [each.connection.waits(now) for each in peers]
     ranks = [each[0] if each else None for each in found]
-    assert ranks[:2] == [Wait.ANSWERED, Wait.NEW]
-    assert ranks[2:] == [Wait.TRANSFERS, None, Wait.TRANSFERS, Wait.LINGERS]
+    assert ranks[:2] == [WaitsFor.ANSWERED, WaitsFor.NEW]
+    assert ranks[2:] == [WaitsFor.TRANSFERS, None, WaitsFor.TRANSFERS, WaitsFor.LINGERS]
     later = [each.connection.waits(now + 2) for each in (silent, part)]
-    assert [each and each[0] for each in later] == [Wait.IDLE, Wait.SILENT]
+    assert [each and each[0] for each in later] == [WaitsFor.IDLE, WaitsFor.SILENT]
 
 
 @looped

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 from weakref import WeakValueDictionary
 
-from enginewright_runtime.serve.server.progress import Progress
+from enginewright_runtime.serve.server.pace import TransferPace
 
 _SHARE: Final = 1 / 2  # of the limit; a peer that holds more, while others want some,
 _OPEN_SHARE: Final = 3 / 4  # finds this share of it full, so that others always find space
@@ -39,11 +39,11 @@ class Holding:
         self.peer = peer
         self.evict = evict
         self.size = 0  # bytes
-        self.progress: Progress | None = None  # of a transfer; what has none is not given up
+        self.progress: TransferPace | None = None  # of a transfer; what has none is not given up
         self.is_exempt = False  # of the pod's own sidecar: neither refused nor given up
 
 
-class Account:
+class ByteAccount:
     """All bytes that are held."""
 
     def __init__(self, limit: int, slow_rate: float, clock: Callable[[], float]) -> None:
@@ -79,7 +79,7 @@ class Account:
         """Return what to charge for a response, of which one may be larger than the limit."""
         return min(size, int(self.limit * _SHARE))
 
-    def begin(self, holding: Holding, progress: Progress) -> None:
+    def begin(self, holding: Holding, progress: TransferPace) -> None:
         """Let a holding be given up, since it is a transfer now."""
         holding.progress = progress
         self._transfers.add(holding)

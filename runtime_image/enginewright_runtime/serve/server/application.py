@@ -10,7 +10,7 @@ import orjson
 
 from enginewright_runtime.serve.server.acceptor import AT_ONCE
 from enginewright_runtime.serve.server.account import Peer
-from enginewright_runtime.serve.server.eviction import Client, Eviction
+from enginewright_runtime.serve.server.eviction import Eviction, OpenConnection
 from enginewright_runtime.serve.server.inflight import InFlight
 from enginewright_runtime.serve.server.input_turns import InputTurns
 from enginewright_runtime.serve.server.message import JSON_TYPE, HttpResponse
@@ -22,7 +22,7 @@ _BACKLOG: Final = (
 )
 
 
-class ServedConnection(Client, Protocol):
+class ServedConnection(OpenConnection, Protocol):
     """A connection of any protocol, as its application uses it."""
 
     def check(self, now: float) -> None:

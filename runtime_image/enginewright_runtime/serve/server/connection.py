@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from enginewright_runtime.serve.server.account import Holding, Peer
 from enginewright_runtime.serve.server.chunked import ChunkedDecoder, ChunkedError
-from enginewright_runtime.serve.server.eviction import IDLE_SECONDS, SILENT_SECONDS, Wait
+from enginewright_runtime.serve.server.eviction import IDLE_SECONDS, SILENT_SECONDS, WaitsFor
 from enginewright_runtime.serve.server.head import HeadError, HeadParser
 from enginewright_runtime.serve.server.http_application import HttpApplication
 from enginewright_runtime.serve.server.message import (
@@ -32,7 +32,7 @@ from enginewright_runtime.serve.server.message import (
     HttpResponse,
     charged_bytes,
 )
-from enginewright_runtime.serve.server.progress import Progress
+from enginewright_runtime.serve.server.pace import TransferPace
 
 RECEIVE_BYTES: Final = 64 * 1024  # a client that pipelines has so many kept, too
 
@@ -249,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
             return _NEVER
         return max(self._expires, self._since + self._settings.aged_idle_seconds)
 
-    def waits(self, now: float) -> tuple[Wait, float] | None:
+    def waits(self, now: float) -> tuple[WaitsFor, float] | None:
         """Return for what the connection waits, and since when; None: its response is due, or it is closed.
 
         One whose next request waits for its turn counts as new since its first turn, and goes before
@@ -260,23 +260,23 @@ class Connection(asyncio.BufferedProtocol):
             return None
         if transfer := self._incoming.progress or self._outgoing.progress:
             is_slow = transfer.rate < settings.slow_rate
-            return Wait.STALLED if is_slow else Wait.TRANSFERS, self._since
+            return WaitsFor.STALLED if is_slow else WaitsFor.TRANSFERS, self._since
         if self._state is _State.CLOSING:
-            return Wait.LINGERS, self._since
+            return WaitsFor.LINGERS, self._since
         if self._request is not None or transport.is_closing():
             return None
         return self._waits_between_requests(now)
 
-    def _waits_between_requests(self, now: float) -> tuple[Wait, float]:
+    def _waits_between_requests(self, now: float) -> tuple[WaitsFor, float]:
         if self._yielded:
             is_flood = now - self._turns_since > _TURNS_SECONDS
-            return Wait.FLOODS if is_flood else Wait.NEW, self._turns_since
+            return WaitsFor.FLOODS if is_flood else WaitsFor.NEW, self._turns_since
         since = min(self._head_since, now) if self._pending else self._since
         if self._is_new or self._pending:
             is_silent = now - since > SILENT_SECONDS
-            recent = Wait.NEW if self._is_new else Wait.ANSWERED
-            return Wait.SILENT if is_silent else recent, since
-        return Wait.IDLE if now - since > IDLE_SECONDS else Wait.ANSWERED, since
+            recent = WaitsFor.NEW if self._is_new else WaitsFor.ANSWERED
+            return WaitsFor.SILENT if is_silent else recent, since
+        return WaitsFor.IDLE if now - since > IDLE_SECONDS else WaitsFor.ANSWERED, since
 
     def abort(self) -> None:
         """Close the connection immediately."""
@@ -586,9 +586,9 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self.abort()
 
-    def _progress(self, now: float) -> Progress:
+    def _progress(self, now: float) -> TransferPace:
         settings = self._settings
-        return Progress(now, window=settings.transfer_window, minimum=settings.transfer_rate)
+        return TransferPace(now, window=settings.transfer_window, minimum=settings.transfer_rate)
 
     def _close(self, transport: asyncio.Transport, now: float, *, linger: bool) -> None:
         """Close once everything is written.

@@ -1,6 +1,6 @@
 """Which connection is closed for a new one when there are as many as allowed. Pure.
 
-Connections that wait for their client are closed in the order of `Wait`, so that whoever holds many
+Connections that wait for their client are closed in the order of `WaitsFor`, so that whoever holds many
 without using them never keeps out the kubelet's probes. Of those in the same state the peer with the
 most loses one first: a flood of new connections displaces itself and not the others.
 """
@@ -19,7 +19,7 @@ IDLE_SECONDS: Final = (
 _ORDER_SECONDS: Final = 0.05  # for which an order is used: finding it takes milliseconds
 
 
-class Wait(enum.IntEnum):
+class WaitsFor(enum.IntEnum):
     """What a connection waits for; the lowest is closed first."""
 
     FLOODS = enum.auto()  # its turn, and it has sent requests for some time without a pause
@@ -33,15 +33,15 @@ class Wait(enum.IntEnum):
 
 
 # active ones are in one group, so that a peer that has many transfers is not preferred to its victims
-_GROUPS: Final = {each: min(each, Wait.ANSWERED) for each in Wait}
+_GROUPS: Final = {each: min(each, WaitsFor.ANSWERED) for each in WaitsFor}
 
 
-class Client(Protocol):
+class OpenConnection(Protocol):
     """A connection, of any protocol."""
 
     peer: Peer
 
-    def waits(self, now: float) -> tuple[Wait, float] | None:
+    def waits(self, now: float) -> tuple[WaitsFor, float] | None:
         """Return for what it waits, and since when; None: it does not wait for its client."""
 
     def abort(self) -> None:
@@ -55,10 +55,10 @@ class Eviction:
         """Create it; so many of the newest connections are closed last, peers with few before others."""
         self._clock = clock
         self._newest = newest
-        self._order: list[tuple[Wait, float, Client]] = []  # the first to close is last
+        self._order: list[tuple[WaitsFor, float, OpenConnection]] = []  # the first to close is last
         self._found = float("-inf")  # when
 
-    def close_one(self, clients: Iterable[Client]) -> bool:
+    def close_one(self, clients: Iterable[OpenConnection]) -> bool:
         """Close the first of the clients that wait; False: none waits."""
         now = self._clock()
         # the newest of an order are closed only if there are no others by then
@@ -76,17 +76,19 @@ class Eviction:
                 return True
         return False
 
-    def _ordered(self, clients: Iterable[Client], now: float) -> list[tuple[Wait, float, Client]]:
+    def _ordered(
+        self, clients: Iterable[OpenConnection], now: float
+    ) -> list[tuple[WaitsFor, float, OpenConnection]]:
         waiting = [(*found, each) for each in clients if (found := each.waits(now))]
         counts = Counter((_GROUPS[wait], each.peer) for wait, _, each in waiting)
 
-        def order(found: tuple[Wait, float, Client]) -> tuple[int, int, int, float]:
+        def order(found: tuple[WaitsFor, float, OpenConnection]) -> tuple[int, int, int, float]:
             wait, since, client = found
             group = _GROUPS[wait]
             return -group, counts[group, client.peer], -wait, -since
 
         waiting.sort(key=order)
         # the newest are behind all others, so that they are read from first
-        new = [found for found in waiting if found[0] is Wait.NEW][: self._newest]
+        new = [found for found in waiting if found[0] is WaitsFor.NEW][: self._newest]
         kept = {id(found) for found in new}
         return [*new, *(found for found in waiting if id(found) not in kept)]

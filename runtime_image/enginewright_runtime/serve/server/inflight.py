@@ -3,7 +3,7 @@
 import time
 from typing import Final
 
-from enginewright_runtime.serve.server.account import Account, Holding
+from enginewright_runtime.serve.server.account import ByteAccount, Holding
 from enginewright_runtime.serve.server.call import InferenceCall
 from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.session.request_errors import RequestError
@@ -15,7 +15,7 @@ class InFlight:
     """Limits the bytes of requests that are not yet answered."""
 
     def __init__(self, settings: ServerSettings) -> None:
-        self.account = Account(settings.inflight_bytes, settings.slow_rate, time.monotonic)
+        self.account = ByteAccount(settings.inflight_bytes, settings.slow_rate, time.monotonic)
         self._body_limit = settings.body_bytes
 
     def admit_largest(self, tensors: int) -> None:

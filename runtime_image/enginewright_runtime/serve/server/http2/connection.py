@@ -17,7 +17,7 @@ from typing import Final, Protocol, cast
 from typing_extensions import override
 
 from enginewright_runtime.serve.server.account import Peer
-from enginewright_runtime.serve.server.eviction import IDLE_SECONDS, SILENT_SECONDS, Wait
+from enginewright_runtime.serve.server.eviction import IDLE_SECONDS, SILENT_SECONDS, WaitsFor
 from enginewright_runtime.serve.server.http2 import frames
 from enginewright_runtime.serve.server.http2.errors import ConnectionFaultError, ErrorCode
 from enginewright_runtime.serve.server.http2.sender import Sender
@@ -219,26 +219,26 @@ class Http2Connection(asyncio.BufferedProtocol):
             self._go_away()
             self._flush()
 
-    def waits(self, now: float) -> tuple[Wait, float] | None:
-        """Return for what the connection waits, and since when, as `eviction.Client` does."""
+    def waits(self, now: float) -> tuple[WaitsFor, float] | None:
+        """Return for what the connection waits, and since when, as `eviction.OpenConnection` does."""
         session = self._session
-        found: tuple[Wait, float] | None
+        found: tuple[WaitsFor, float] | None
         if self._transport is None:
             found = None
         elif self._state is _Http2State.CLOSING:
-            found = Wait.LINGERS, self._deadline - self._settings.linger_seconds
+            found = WaitsFor.LINGERS, self._deadline - self._settings.linger_seconds
         elif session.streams or self._sender.paused:
             since = session.moves_since()
-            found = None if since is None else (Wait.TRANSFERS, since)
+            found = None if since is None else (WaitsFor.TRANSFERS, since)
         elif self._yielded:
             is_flood = now - self._turns_since > _TURNS_SECONDS
-            found = Wait.FLOODS if is_flood else Wait.NEW, self._turns_since
+            found = WaitsFor.FLOODS if is_flood else WaitsFor.NEW, self._turns_since
         elif not session.begun or self._part_since != _NEVER:
             since = min(self._part_since, session.idle_since)
-            found = Wait.SILENT if now - since > SILENT_SECONDS else Wait.NEW, since
+            found = WaitsFor.SILENT if now - since > SILENT_SECONDS else WaitsFor.NEW, since
         else:
             is_idle = now - session.idle_since > IDLE_SECONDS
-            found = Wait.IDLE if is_idle else Wait.ANSWERED, session.idle_since
+            found = WaitsFor.IDLE if is_idle else WaitsFor.ANSWERED, session.idle_since
         return found
 
     def abort(self) -> None:

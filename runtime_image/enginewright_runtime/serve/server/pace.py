@@ -26,7 +26,7 @@ class _Window:
         return now - since, moved - before
 
 
-class Progress:
+class TransferPace:
     """The progress of one transfer. Times in seconds, amounts in bytes, rates in bytes per second."""
 
     __slots__ = ("_judged", "_minimum", "_recent", "_window", "rate")
