@@ -141,12 +141,17 @@ def _traffic() -> Row:
         ),
         graph(
             "Requests per run",
-            "Requests that the model ran at once, on average.",
+            "Requests that the model ran at once: mean, and 90th percentile.",
             Look(span=3),
             Query(
                 f"sum(rate(enginewright_batch_size_sum{{{_OF}}}[$__rate_interval]))"
                 f" / sum(rate(enginewright_batch_size_count{{{_OF}}}[$__rate_interval]))",
-                "requests",
+                "mean",
+            ),
+            Query(
+                "histogram_quantile(0.9, sum by (le)"
+                f" (rate(enginewright_batch_size_bucket{{{_OF}}}[$__rate_interval])))",
+                "90%",
             ),
         ),
         graph(

@@ -68,6 +68,7 @@ class ServingPod:
             server.requests[code] += count
         server.queue.observe(0.002)
         server.compute.observe(0.010)
+        server.batches.observe(4)
         server.out_of_profile += 1
         pod_state = self._findings
         pod_state.server(live=True, ready=True)
