@@ -22,10 +22,7 @@ pytestmark = pytest.mark.timeout(120)
 
 COUNT = 1200  # connections: more than the server's 1,056 and the sidecar's 256
 SECONDS = 1.5
-PROBE_SECONDS = 1.0
-# Of connections that come faster than they can be accepted the kernel drops some, and a dropped one is
-# repeated after 1 s: as long as a pod's probes have.
-STORM_SECONDS = 3.0
+PROBE_SECONDS = 3.0  # as a pod's probes have
 MIB = 1 << 20
 # beside the usual memory of the process: 256 MiB are for bytes in flight
 MEMORY = 256 * MIB + 128 * MIB
@@ -97,12 +94,10 @@ class Repeated:
             time.sleep(self._pause)
 
 
-def probes(port: int, kind: str, *paths: str) -> Repeated:
-    timeout = STORM_SECONDS if kind in {"storm", "connects"} else PROBE_SECONDS
-
+def probes(port: int, *paths: str) -> Repeated:
     def act() -> None:
         for path in paths:
-            with Wire(port, timeout=timeout) as wire:
+            with Wire(port, timeout=PROBE_SECONDS) as wire:
                 wire.send(f"GET {path} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
                 assert wire.receive().status == 200
 
@@ -144,7 +139,7 @@ def test_the_server_answers_probes_and_clients_beside(
     before = resident(server.process.pid)
     with flooded(server.port, kind, COUNT, sources=sources):
         paths = ("/v2/health/live", "/v2/health/ready", "/metrics")
-        with probes(server.port, kind, *paths), Repeated(Client(server).ask, 0.01) as client:
+        with probes(server.port, *paths), Repeated(Client(server).ask, 0.01) as client:
             time.sleep(SECONDS)
             most = resident(server.process.pid)
     assert most - before < MEMORY
@@ -163,8 +158,8 @@ def test_the_sidecar_answers_probes_and_scrapes_beside(
 ) -> None:
     with (
         flooded(sidecar.port, kind, COUNT, sources=sources),
-        probes(sidecar.port, kind, "/readyz", "/healthz", "/verdict"),
-        probes(sidecar.port, kind, "/metrics"),
+        probes(sidecar.port, "/readyz", "/healthz", "/verdict"),
+        probes(sidecar.port, "/metrics"),
     ):
         time.sleep(SECONDS)
 
