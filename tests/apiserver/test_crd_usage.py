@@ -69,6 +69,7 @@ spec:
     paused: false
   serving:
     maxQueue: 256
+    batching: {maxSize: 8, maxDelay: 5ms}
     startupTimeout: 20m
     terminationGracePeriod: 2m
     sidecar:
@@ -207,7 +208,7 @@ def test_an_address_is_enough_and_the_rest_is_filled_in(namespace: Namespace) ->
             "allowSignatureChange": False,
             "paused": False,
         },
-        "serving": {"maxQueue": 256},
+        "serving": {"maxQueue": 256, "batching": {"maxSize": 32, "maxDelay": "0s"}},
     }
 
 
@@ -262,7 +263,7 @@ def test_explain_teaches_shapes(namespace: Namespace) -> None:
     ("field", "sentence"),
     [
         ("im.spec.source.uri", "External data files must be in the same folder."),
-        ("im.spec.build.interim", "This version does not support it."),
+        ("im.spec.build.interim", "This version supports only None."),
         ("im.spec.podTemplate.tolerations.effect", "Effect of the taint; absent: every effect."),
         ("im.status.serving", "The revision that serves now; absent: none."),
         ("aclass.spec.computeCapability", 'in quotes, such as "8.9".'),
