@@ -39,10 +39,12 @@ def main() -> int:
     parser.add_argument("--soak", type=float, metavar="MINUTES", help="only our server, saturated")
     options = parser.parse_args()
     load.require_h2load()
-    absent = {} if options.soak else _install(_wanted(options))
-    inside = isolation.run_inside(sys.argv[1:])
-    if inside is not None:
-        return inside
+    absent = isolation.inherited()
+    if absent is None:
+        absent = {} if options.soak else _install(_wanted(options))
+        inside = isolation.run_inside(sys.argv[1:], absent)
+        if inside is not None:
+            return inside
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work)
         if options.soak:
@@ -91,17 +93,20 @@ def _wanted(options: argparse.Namespace) -> list[Server]:
 
 
 def _install(servers: list[Server]) -> dict[str, str]:
-    """Create the environments of peers; return why some are absent."""
-    absent = {}
-    for server in servers:
-        if server.environment is None:
-            continue
+    """Download the models and create the peers' environments; return why some are absent."""
+    subprocess.run([str(REPOSITORY / "hack/models")], check=True, stdout=subprocess.DEVNULL)
+    failures: dict[str, str] = {}  # by environment
+    for each in dict.fromkeys(server.environment for server in servers if server.environment):
         try:
-            environments.install(server.environment)
+            environments.install(each)
         except environments.AbsentError as error:
-            absent[server.name] = str(error)
-            print(f"ABSENT {server.name}: {error}", file=sys.stderr)
-    return absent
+            failures[each] = str(error)
+            print(f"ABSENT {each}: {error}", file=sys.stderr)
+    return {
+        server.name: failures[server.environment]
+        for server in servers
+        if server.environment in failures
+    }
 
 
 def _about(options: argparse.Namespace) -> dict[str, Any]:

@@ -4,6 +4,7 @@ The namespaces end with the process that asked for them: no server survives the 
 neither firewall rules nor other listeners of the machine take part in it.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -19,33 +20,36 @@ _NAMESPACES: Final = ("--net", "--pid", "--fork", "--kill-child", "--mount-proc"
 _UP: Final = 'ip link set lo up && exec "$@"'
 
 
+def inherited() -> dict[str, str] | None:
+    """Return what `run_inside` was given; None: this process is not inside."""
+    known = os.environ.get(_INSIDE)
+    return None if known is None else json.loads(known)
+
+
 def network() -> str:
     """Return which network the measurement has."""
-    return _OWN if os.environ.get(_INSIDE) == "1" else _MACHINE
+    return _MACHINE if inherited() is None else _OWN
 
 
-def run_inside(arguments: Sequence[str]) -> int | None:
+def run_inside(arguments: Sequence[str], known: dict[str, str]) -> int | None:
     """Run this program once more inside the namespaces; return its exit code.
 
     Args:
         arguments: of the program.
+        known: for `inherited`.
 
     Returns:
-        None where it is inside already, or cannot be: then it goes on here.
+        None where there can be no namespaces.
     """
-    if _INSIDE in os.environ:
-        return None
     prefix = _prefix()
     if prefix is None:
-        print(
-            "note: no namespaces without root: measured on the machine's loopback", file=sys.stderr
-        )
+        print("note: no namespaces here: measured on the machine's loopback", file=sys.stderr)
         return None
-    signal.signal(
-        signal.SIGTERM, lambda number, _: sys.exit(128 + number)
-    )  # ends the namespaces too
+    # the namespaces end with this program, and with them the servers
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     command = [*prefix, sys.executable, "-m", "bench.serving", *arguments]
-    return subprocess.run(command, check=False, env=os.environ | {_INSIDE: "1"}).returncode
+    environment = os.environ | {_INSIDE: json.dumps(known)}
+    return subprocess.run(command, check=False, env=environment).returncode
 
 
 def _prefix() -> list[str] | None:
