@@ -454,6 +454,12 @@ BAD_MODELS: list[tuple[str, Spec, str, str]] = [
         "write a time from 0s to 1s, such as 5ms",
     ),
     (
+        "a timeout of days",
+        {"serving": {"requestTimeout": "48h"}},
+        "spec.serving.requestTimeout",
+        "write a requestTimeout between 0s and 24h",
+    ),
+    (
         "batches of nothing",
         {"serving": {"batching": {"maxSize": 0}}},
         "spec.serving.batching.maxSize",

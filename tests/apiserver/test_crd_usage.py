@@ -70,6 +70,7 @@ spec:
   serving:
     maxQueue: 256
     batching: {maxSize: 8, maxDelay: 5ms}
+    requestTimeout: 10s
     startupTimeout: 20m
     terminationGracePeriod: 2m
     sidecar:
@@ -208,7 +209,11 @@ def test_an_address_is_enough_and_the_rest_is_filled_in(namespace: Namespace) ->
             "allowSignatureChange": False,
             "paused": False,
         },
-        "serving": {"maxQueue": 256, "batching": {"maxSize": 32, "maxDelay": "0s"}},
+        "serving": {
+            "maxQueue": 256,
+            "requestTimeout": "60s",
+            "batching": {"maxSize": 32, "maxDelay": "0s"},
+        },
     }
 
 

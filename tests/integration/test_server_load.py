@@ -187,6 +187,25 @@ def test_a_deadline_is_kept_without_computing(slow: Server, second: int) -> None
     assert computed(slow) == before + 2
 
 
+def test_a_request_without_a_deadline_has_the_servers(tmp_path: Path, second: int) -> None:
+    artifact = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}])
+    task = artifact.model_copy(update={"request_seconds": 0.2})
+    with Server(tmp_path, task, sweep_seconds=0.05) as server, ExitStack() as stack:
+        running, plain, patient, probe = (stack.enter_context(server.wire()) for _ in range(4))
+        running.send(turning(server, second * 2))
+        arrived(server)
+        plain.send(turning(server, 1))
+        patient.send(turning(server, 1, timeout=60_000_000))
+        probe.send(turning(server, 1, probe=True))
+        answer = plain.receive()
+        assert answer.status == 504
+        assert "waited longer than 0.2 s" in answer.json()["error"]
+        assert computed(server) == 0  # the first is still running
+        assert [wire.receive().status for wire in (running, patient, probe)] == [200] * 3
+        plain.send(turning(server, 1))  # the connection goes on
+        assert plain.receive().status == 200
+
+
 def test_what_nobody_waits_for_is_not_computed(slow: Server, second: int) -> None:
     before, gone = computed(slow), metric(slow, 'code="499"')
     with slow.wire() as running:

@@ -320,7 +320,8 @@ def test_sizes_that_change_nothing_restart_no_pods() -> None:
 
 def test_the_task_says_what_to_serve() -> None:
     batching = {"maxSize": 8, "maxDelay": "5ms"}
-    world = World(serving={"maxQueue": 7, "batching": batching}).settle().job_succeeds()
+    serving = {"maxQueue": 7, "batching": batching, "requestTimeout": "10s"}
+    world = World(serving=serving).settle().job_succeeds()
     (variable,) = container(world.the("Deployment")["spec"]["template"], "server")["env"]
     assert ServeTask.model_validate_json(variable["value"]) == ServeTask(
         model="resnet",
@@ -330,6 +331,7 @@ def test_the_task_says_what_to_serve() -> None:
         max_queue=7,
         batch_size=8,
         batch_delay_seconds=0.005,
+        request_seconds=10.0,
     )
 
 

@@ -32,7 +32,7 @@ from enginewright.api.scalars import (
 )
 from enginewright.contract.base import TEXT_LENGTH
 from enginewright.contract.precisions import RUNS
-from enginewright.contract.task import BATCH_SIZE
+from enginewright.contract.task import BATCH_SIZE, REQUEST_SECONDS
 
 MAX_REPLICAS = 1000
 
@@ -465,6 +465,11 @@ class Serving(ApiModel):
 
     max_queue: Annotated[int, Field(ge=1, le=65536), INT32] = 256
     """Maximum number of queued requests per pod; further ones get 503 with Retry-After."""
+
+    request_timeout: Annotated[Duration, between("a requestTimeout", "0s", "24h")] = (
+        f"{REQUEST_SECONDS:.0f}s"
+    )
+    """How long a request may wait for the model before it gets 504, such as 10s, up to 24h, unless the request has a timeout or deadline of its own. 0s: without limit."""
 
     autoscaling: Autoscaling | None = None
     """How the number of pods follows the load: a HorizontalPodAutoscaler for each class. Changing it creates no revision."""

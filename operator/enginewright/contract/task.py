@@ -37,6 +37,7 @@ GRPC_PORT: Final = 8001  # Triton's default
 LIVE_PATH: Final = "/v2/health/live"  # of the Open Inference Protocol
 READY_PATH: Final = "/v2/health/ready"
 BATCH_SIZE: Final = 32  # default of serving.batching.maxSize
+REQUEST_SECONDS: Final = 60.0  # default of serving.requestTimeout
 SIDECAR_PORT: Final = 8081  # docs/sidecar.md; of an engine Job's build stage: /progress
 
 PREPARE_STAGES: Final = ("fetch", "validate", "convert", "golden", "quantize", "publish")
@@ -195,5 +196,7 @@ class ServeTask(Message):
     max_queue: int = 256  # waiting requests; further ones get 503
     batch_size: int = BATCH_SIZE  # rows that requests which run together may have; 1: none do
     batch_delay_seconds: float = 0.0  # that a request may wait for others
+    # that a request without a timeout may wait for the model; 0: without limit
+    request_seconds: float = REQUEST_SECONDS
     promise: Promise = Promise()
     drain_seconds: float | None = None  # after SIGTERM; None: the server's default

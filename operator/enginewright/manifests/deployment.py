@@ -221,6 +221,7 @@ def _pod_template(
         max_queue=snapshot.max_queue,
         batch_size=snapshot.batch_size,
         batch_delay_seconds=snapshot.batch_delay_seconds,
+        request_seconds=snapshot.request_seconds,
         promise=snapshot.promise,
         drain_seconds=None
         if snapshot.termination_seconds is None

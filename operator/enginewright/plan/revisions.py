@@ -37,6 +37,7 @@ def wanted_snapshot(
         max_queue=spec.serving.max_queue,
         batch_size=spec.serving.batching.max_size,
         batch_delay_seconds=short_duration(spec.serving.batching.max_delay),
+        request_seconds=duration(spec.serving.request_timeout).total_seconds(),
         pod_template=spec.pod_template.manifest(),
         store_claim=facts.config.store.claim,
         # only if it matters: else pods of revisions without this field would restart

@@ -54,6 +54,7 @@ def _parts(snapshot: Snapshot) -> dict[str, str]:
         "fallback": _text(snapshot.promise.model_dump(mode="json", exclude_none=True)),
         "queue": str(snapshot.max_queue),
         "batching": f"{snapshot.batch_size}, {snapshot.batch_delay_seconds:g} s",
+        "request timeout": f"{snapshot.request_seconds:g} s",
         "podTemplate": _text(snapshot.pod_template),
         "sidecar resources": _text(snapshot.sidecar_resources),
         "sidecar environment": _text(snapshot.sidecar_env) if snapshot.sidecar_env else "",

@@ -63,6 +63,7 @@ class InferenceService:
         self._state = "starting"  # shown to users while not ready
         self._draining = False
         self._serving: _Serving | None = None
+        self._waiting: dict[Job, None] = {}  # without a timeout of their own, oldest first
         self._probes = 0
 
     def progress(self, state: str) -> None:
@@ -95,6 +96,11 @@ class InferenceService:
         """Terminate the current run if it takes too long; its request fails, the next one runs."""
         if self._serving is not None:
             self._serving.model.stop_run(self._serving.stop_after)
+
+    def expire_waiting(self, now: float) -> None:
+        """Answer requests without a timeout of their own that have waited too long."""
+        for job in [job for job in self._waiting if job.is_late(now)]:
+            self._expire(job)
 
     def drain(self) -> None:
         """Stop being ready, and run deferred requests now."""
@@ -204,6 +210,9 @@ class InferenceService:
             job.deadline -= waited
             left = max(0.0, plan.timeout - waited)
             job.timer = asyncio.get_running_loop().call_later(left, self._expire, job)
+        elif self._task.request_seconds and not call.reserved:
+            job.deadline = job.queued + self._task.request_seconds - waited
+            self._waiting[job] = None
         serving.worker.submit(job)
 
     def count_refusal(self, call: InferenceCall, error: RequestError) -> None:
@@ -218,6 +227,7 @@ class InferenceService:
         """Answer a job that the worker has returned."""
         if job.timer is not None:
             job.timer.cancel()
+        self._waiting.pop(job, None)
         call = job.call
         if not job.started:
             self._expire_late(job)
@@ -253,6 +263,7 @@ class InferenceService:
     def _expire(self, job: Job) -> None:
         """Answer a job whose timeout has expired, unless it is running."""
         job.timer = None
+        self._waiting.pop(job, None)
         if job.started or job.answered:
             return
         job.answered = True
@@ -263,9 +274,11 @@ class InferenceService:
         if call.abandoned:
             self._count(call, figures.CLIENT_CLOSED)
             return
-        seconds = job.plan.timeout
-        message = f"the request waited longer than its timeout of {seconds:g} s"
-        self._fail(job, RequestError(504, message))
+        if job.plan.timeout:
+            limit = f"its timeout of {job.plan.timeout:g} s"
+        else:
+            limit = f"{self._task.request_seconds:g} s (spec.serving.requestTimeout)"
+        self._fail(job, RequestError(504, f"the request waited longer than {limit}"))
 
     def _expire_late(self, job: Job) -> None:
         """Handle a job that was not run: it expired, or its client disconnected."""

@@ -265,5 +265,6 @@ class _Server:
             await asyncio.sleep(self._settings.sweep_seconds)
             self._app.renew_date()
             self._app.inference.stop_long_run()
+            self._app.inference.expire_waiting(time.monotonic())
             for app in self._apps:
                 app.check_connections(time.monotonic())
