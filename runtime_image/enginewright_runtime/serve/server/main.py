@@ -11,10 +11,7 @@ import os
 import signal
 import sys
 import threading
-import time
-from collections.abc import Iterable
 from dataclasses import replace
-from importlib import metadata
 from typing import Final
 
 import uvloop
@@ -26,20 +23,13 @@ from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.core.reporting import failed, write_termination_message
 from enginewright_runtime.serve import probe_token
 from enginewright_runtime.serve.server import memory
-from enginewright_runtime.serve.server.acceptor import Acceptor
-from enginewright_runtime.serve.server.app import ServerApp
 from enginewright_runtime.serve.server.application import listen
-from enginewright_runtime.serve.server.connection import RECEIVE_BYTES, Connection
+from enginewright_runtime.serve.server.endpoints import Endpoints
 from enginewright_runtime.serve.server.files import fit_files
-from enginewright_runtime.serve.server.grpc.app import GrpcApp
-from enginewright_runtime.serve.server.grpc.call import Calls
-from enginewright_runtime.serve.server.head import HeadParser
-from enginewright_runtime.serve.server.http2.connection import Http2Connection
 from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel, prepare
 
 _log: Final = logging.getLogger(__name__)
-_POLL_SECONDS: Final = 0.05
 
 
 def run(
@@ -89,15 +79,9 @@ class _Server:
         self._task = task
         self._paths = paths
         self._ports = ports
-        self._settings = settings
-        version = metadata.version("enginewright")
-        self._app = ServerApp(
-            task, settings, version, probe_token.read_or_create(paths.probe_token)
-        )
-        self._grpc = GrpcApp(task, settings, version, self._app)
-        self._apps = self._app, self._grpc
-        self._buffer = bytearray(RECEIVE_BYTES)
-        self._heads = HeadParser()
+        token = probe_token.read_or_create(paths.probe_token)
+        self._endpoints = Endpoints(task, settings, token)
+        self._inference = self._endpoints.app.inference
         self._stop = asyncio.Event()
         self._exit_code: int = ExitCode.OK
         self._loader: threading.Thread | None = None
@@ -114,28 +98,15 @@ class _Server:
             loop.add_signal_handler(number, self._on_signal, number)
         http_socket, grpc_socket = map(listen, self._ports)
         self._write_crash_report()  # before any health endpoint answers
-        calls = Calls(self._grpc)
-        acceptors = (
-            Acceptor(
-                http_socket,
-                lambda: Connection(self._app, self._heads, self._buffer),
-                self._app.close_one,
-            ),
-            Acceptor(
-                grpc_socket,
-                lambda: Http2Connection(self._grpc, calls, self._buffer),
-                self._grpc.close_one,
-            ),
-        )
-        sweep = asyncio.create_task(self._sweep())
+        self._endpoints.accept(http_socket, grpc_socket)
+        sweep = asyncio.create_task(self._endpoints.sweep())
         self._loader = threading.Thread(target=self._load, args=(loop,), name="load", daemon=True)
         self._loader.start()
         await self._stop.wait()
         if self._exit_code == ExitCode.OK:
             self._log_why_not_live()
-            await self._drain(acceptors)
-        for acceptor in acceptors:
-            acceptor.close()
+            await self._drain()
+        self._endpoints.close()
         sweep.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await sweep
@@ -154,7 +125,7 @@ class _Server:
 
     def _load(self, loop: asyncio.AbstractEventLoop) -> None:
         def report_progress(state: str) -> None:
-            loop.call_soon_threadsafe(self._app.inference.progress, state)
+            loop.call_soon_threadsafe(self._inference.progress, state)
 
         _log.info(
             "model %s, revision %s: loading on backend %s, ports %d and %d open",
@@ -195,8 +166,7 @@ class _Server:
     def _ready(self, model: ServedModel) -> None:
         if self._stop.is_set():
             return
-        self._grpc.serve_model(model)
-        self._app.serve_model(model)
+        self._endpoints.serve_model(model)
         _log.info(
             "model %s, revision %s: ready, %s",
             self._task.model,
@@ -215,13 +185,12 @@ class _Server:
             _log.warning("second signal %d: exiting immediately", number)
             os._exit(128 + number)
         _log.info("signal %d: draining", number)
-        self._app.drain()
-        self._grpc.draining = True
+        self._endpoints.begin_drain()
         self._stop.set()
 
     def _log_why_not_live(self) -> None:
         """Report why the process is not live, if that is why the kubelet terminates it."""
-        problem = self._app.inference.why_not_live()
+        problem = self._inference.why_not_live()
         if problem is None or problem.reason is None:
             return
         report = failed("serve", StageFailure(problem.reason, problem.message))
@@ -229,42 +198,8 @@ class _Server:
         write_termination_message(self._paths, report.termination_message())
         self._exit_code = exit_code(problem.reason)
 
-    @property
-    def _connections(self) -> list[Connection | Http2Connection]:
-        return [connection for app in self._apps for connection in app.connections]
-
-    async def _drain(self, acceptors: Iterable[Acceptor]) -> None:
-        """Serve new requests while endpoints are removed, then finish the remaining ones."""
-        began = time.monotonic()
-        settings = self._settings
-        if self._app.inference.model is None:
+    async def _drain(self) -> None:
+        if self._inference.model is None:
             write_termination_message(self._paths, "")
             return
-        await asyncio.sleep(settings.drain_linger)
-        for acceptor in acceptors:
-            acceptor.close()
-        for connection in self._connections:
-            connection.close_idle()
-        while self._connections or self._app.inference.outstanding:
-            if time.monotonic() - began > settings.drain_seconds:
-                _log.error(
-                    "%d connections and %d requests were aborted after %.0f s",
-                    len(self._connections),
-                    self._app.inference.outstanding,
-                    settings.drain_seconds,
-                )
-                for connection in self._connections:
-                    connection.abort()
-                return
-            await asyncio.sleep(_POLL_SECONDS)
-        _log.info("drained in %.1f s", time.monotonic() - began)
-
-    async def _sweep(self) -> None:
-        """Enforce the time limits of runs and connections, for as long as the server runs."""
-        while True:
-            await asyncio.sleep(self._settings.sweep_seconds)
-            self._app.renew_date()
-            self._app.inference.stop_long_run()
-            self._app.inference.expire_waiting(time.monotonic())
-            for app in self._apps:
-                app.check_connections(time.monotonic())
+        await self._endpoints.drain()

@@ -1,0 +1,105 @@
+"""The ports of one server process and the applications behind them, from opening to drain."""
+
+import asyncio
+import logging
+import socket
+import time
+from importlib import metadata
+from typing import Final
+
+from enginewright.contract.task import ServeTask
+
+from enginewright_runtime.serve.server.acceptor import Acceptor
+from enginewright_runtime.serve.server.app import ServerApp
+from enginewright_runtime.serve.server.connection import RECEIVE_BYTES, Connection
+from enginewright_runtime.serve.server.grpc.app import GrpcApp
+from enginewright_runtime.serve.server.grpc.call import Calls
+from enginewright_runtime.serve.server.head import HeadParser
+from enginewright_runtime.serve.server.http2.connection import Http2Connection
+from enginewright_runtime.serve.server.settings import ServerSettings
+from enginewright_runtime.serve.server.startup import ServedModel
+
+_log: Final = logging.getLogger(__name__)
+_POLL_SECONDS: Final = 0.05
+
+
+class Endpoints:
+    """HTTP and gRPC of one process."""
+
+    def __init__(self, task: ServeTask, settings: ServerSettings, probe_token: str) -> None:
+        """Create it without a port; requests with `probe_token` are the sidecar's."""
+        self._settings = settings
+        version = metadata.version("enginewright")
+        self.app = ServerApp(task, settings, version, probe_token)
+        self.grpc = GrpcApp(task, settings, version, self.app)
+        self._apps = self.app, self.grpc
+        self._calls = Calls(self.grpc)
+        self._buffer = bytearray(RECEIVE_BYTES)
+        self._heads = HeadParser()
+        self._acceptors: list[Acceptor] = []
+
+    def accept(self, http: socket.socket, grpc: socket.socket) -> None:
+        """Accept connections of these listening sockets, which are the endpoints' from now on."""
+        self._acceptors += [
+            Acceptor(
+                http,
+                lambda: Connection(self.app, self._heads, self._buffer),
+                self.app.close_one,
+            ),
+            Acceptor(
+                grpc,
+                lambda: Http2Connection(self.grpc, self._calls, self._buffer),
+                self.grpc.close_one,
+            ),
+        ]
+
+    def serve_model(self, model: ServedModel) -> None:
+        """Become ready with `model`."""
+        self.grpc.serve_model(model)
+        self.app.serve_model(model)
+
+    def begin_drain(self) -> None:
+        """Stop being ready; every response from now on closes its connection."""
+        self.app.drain()
+        self.grpc.draining = True
+
+    async def drain(self) -> None:
+        """Serve new requests while endpoints are removed, then finish the remaining ones."""
+        began = time.monotonic()
+        settings, inference = self._settings, self.app.inference
+        await asyncio.sleep(settings.drain_linger)
+        self.close()
+        for connection in self._connections:
+            connection.close_idle()
+        while self._connections or inference.outstanding:
+            if time.monotonic() - began > settings.drain_seconds:
+                _log.error(
+                    "%d connections and %d requests were aborted after %.0f s",
+                    len(self._connections),
+                    inference.outstanding,
+                    settings.drain_seconds,
+                )
+                for connection in self._connections:
+                    connection.abort()
+                return
+            await asyncio.sleep(_POLL_SECONDS)
+        _log.info("drained in %.1f s", time.monotonic() - began)
+
+    def close(self) -> None:
+        """Accept no more connections; idempotent."""
+        for acceptor in self._acceptors:
+            acceptor.close()
+
+    async def sweep(self) -> None:
+        """Enforce the time limits of runs and connections until cancelled."""
+        while True:
+            await asyncio.sleep(self._settings.sweep_seconds)
+            self.app.renew_date()
+            self.app.inference.stop_long_run()
+            self.app.inference.expire_waiting(time.monotonic())
+            for app in self._apps:
+                app.check_connections(time.monotonic())
+
+    @property
+    def _connections(self) -> list[Connection | Http2Connection]:
+        return [connection for app in self._apps for connection in app.connections]
