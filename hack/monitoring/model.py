@@ -24,7 +24,7 @@ _STATE_STEPS: Final = ((None, GOOD), (1, WARNING), (2, BAD))
 
 def panel_rows() -> tuple[Row, ...]:
     """Return all rows."""
-    return _now(), _placement(), _traffic(), _latency(), _identity()
+    return _now(), _placement(), _traffic(), _latency(), _device(), _identity()
 
 
 def _now() -> Row:
@@ -222,6 +222,27 @@ def _latency() -> Row:
                 f"sum by (pod) (increase(enginewright_baseline_lowered_total{{{_OF}}}[1h]))",
                 "{{pod}}: baseline lowered, times in an hour",
             ),
+        ),
+    ]
+
+
+def _device() -> Row:
+    return "GPU", [
+        graph(
+            "GPU memory in use",
+            "Share of the memory of each pod's GPU or MIG slice that all processes on it use.",
+            Look(span=12, unit="percentunit"),
+            Query(
+                f"max by (pod) (enginewright_gpu_memory_bytes{{{_OF}}}"
+                f" / enginewright_gpu_memory_size_bytes{{{_OF}}})",
+                "{{pod}}",
+            ),
+        ),
+        graph(
+            "GPU utilisation",
+            "Share of time in which a kernel ran on each pod's GPU, of any process; none for MIG slices.",
+            Look(span=12, unit="percentunit"),
+            Query(f"max by (pod) (enginewright_gpu_utilization_ratio{{{_OF}}})", "{{pod}}"),
         ),
     ]
 

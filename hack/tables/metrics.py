@@ -13,6 +13,8 @@ from enginewright.controller.metrics import EngineMetrics, ModelCollector
 from enginewright.controller.verdicts import poll_counter
 from enginewright.kube.metrics import RestMetrics
 from enginewright.plan.types import FleetConfig
+from enginewright_runtime.core.nvml_use import DeviceUse
+from enginewright_runtime.serve.server.device_use import DeviceMetrics
 from enginewright_runtime.serve.server.metrics import Metrics as ServerMetrics
 from enginewright_runtime.serve.sidecar.metrics import FAMILIES
 from prometheus_client import CollectorRegistry
@@ -45,7 +47,8 @@ def _nothing(_: object) -> None:
 
 def server_metrics() -> str:
     """Return the server's metrics."""
-    return _metrics(_exposed([ServerMetrics("", "")]), common={"model", "revision"})
+    device = DeviceMetrics("", "", lambda: DeviceUse(0, 0, 0.0))
+    return _metrics(_exposed([ServerMetrics("", ""), device]), common={"model", "revision"})
 
 
 def sidecar_metrics() -> str:

@@ -7,6 +7,7 @@ import pytest
 from enginewright.contract.engines import why_unusable
 from enginewright.contract.reasons import Reason
 from enginewright_runtime.core.nvml import device_bytes
+from enginewright_runtime.core.nvml_use import DeviceMeter
 from enginewright_runtime.session.driver import Device
 
 from tests.support.engines import EnginePlace, matmul, recipe
@@ -31,6 +32,26 @@ def test_the_driver_names_the_device(device: Device) -> None:
 
 def test_memory_of_the_device_is_told() -> None:
     assert (device_bytes() or 0) > 0
+
+
+def test_its_use_is_told() -> None:
+    """Utilisation of a whole device only; compare with `nvidia-smi`."""
+    meter = DeviceMeter.open()
+    assert meter is not None
+    use = meter.read()
+    assert use is not None
+    assert 0 < use.used < use.size
+    assert use.utilization is None or 0 <= use.utilization <= 1
+
+
+def test_the_driver_and_nvml_agree_on_the_size(device: Device) -> None:
+    """CUDA's figure leaves out what the driver keeps for itself."""
+    meter = DeviceMeter.open()
+    assert meter is not None
+    use = meter.read()
+    assert use is not None
+    assert device.memory is not None
+    assert 0.9 * use.size < device.memory <= use.size
 
 
 def test_an_engine_built_on_the_device_is_proven_and_measured(

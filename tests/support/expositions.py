@@ -23,6 +23,8 @@ from enginewright.kube.metrics import RestMetrics
 from enginewright.kube.resources import INFERENCE_MODELS
 from enginewright.plan.engines import Ended
 from enginewright.plan.types import FleetConfig
+from enginewright_runtime.core.nvml_use import DeviceUse
+from enginewright_runtime.serve.server.device_use import DeviceMetrics
 from enginewright_runtime.serve.server.metrics import Metrics
 from enginewright_runtime.serve.sidecar.golden import ProbeResult
 from enginewright_runtime.serve.sidecar.metrics import expose
@@ -54,6 +56,7 @@ class ServingPod:
         self._findings = PodState(task, _manifest(), 1, SidecarSettings(), time.monotonic)
         self._server = Metrics(MODEL, REVISION)
         self._server.depth = lambda: 2
+        self._server.add(DeviceMetrics(MODEL, REVISION, lambda: DeviceUse(6 << 30, 24 << 30, 0.7)))
         for index in range(40):  # enough for a baseline and for measurements to compare
             self._findings.golden(
                 ProbeResult("s0", 0.010, 0.0, compute=0.010, error=1e-6, compared=1), 1.0

@@ -47,8 +47,12 @@ class TensorRtProvider:
         model = build(list(nodes), [value("x", 1, 4)], [value("y", 1, 4)], domains=domains)
         model.graph.value_info.append(value("h", 1, 4))
         onnx.save(model, path)
+        return self.run(_OPEN, str(path))
+
+    def run(self, code: str, *arguments: str) -> str:
+        """Return what a program in that environment prints, with the stand-ins for NVIDIA's libraries."""
         done = subprocess.run(
-            [str(self._python), "-c", _OPEN, str(path)],
+            [str(self._python), "-c", code, *arguments],
             capture_output=True,
             text=True,
             timeout=300,

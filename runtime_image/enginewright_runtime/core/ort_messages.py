@@ -21,6 +21,7 @@ _CUDA_PLACE: Final = re.compile(r" ?; GPU=-?\d+ ;.*", re.DOTALL)  # with the pod
 _LONGEST: Final = 400
 _NO_MEMORY: Final = re.compile(
     r"std::bad_alloc|[Ff]ailed to allocate (?:memory|\d+ bytes)|MemoryError|[Oo]ut of memory"
+    r"|Available memory of \d+ is smaller than requested"  # a limited arena's
     r"|(?:CUDNN|CUBLAS)_STATUS_ALLOC_FAILED"
 )
 

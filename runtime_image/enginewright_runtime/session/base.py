@@ -29,6 +29,7 @@ class SessionRequest:
     threads: int
     extensions: Libraries = NO_LIBRARIES  # checked
     level: str = HIGHEST  # a key of `LEVELS`
+    device_memory: int | None = None  # bytes that the device has; None: unknown, or no device
 
 
 class ProviderError(Exception):

@@ -12,9 +12,10 @@ from enginewright.contract.images import PROVIDERS
 from typing_extensions import override
 
 from enginewright_runtime.session import driver, libraries
-from enginewright_runtime.session.base import SessionBackend
+from enginewright_runtime.session.base import SessionBackend, SessionRequest
 
 CAPI: Final = Path(ort.__file__).parent / "capi"
+_RESERVED: Final = 1 << 30  # bytes at least that the arena leaves
 
 
 def cuda_major() -> str | None:
@@ -23,6 +24,15 @@ def cuda_major() -> str | None:
 
     version = getattr(build_and_package_info, "cuda_version", "")
     return str(version).partition(".")[0] or None
+
+
+def arena_limit(memory: int) -> int:
+    """Return the bytes of a device with `memory` that ONNX Runtime's arena may take.
+
+    The rest is for what is allocated outside of it: CUDA's context, kernels, the workspaces of cuBLAS
+    and cuDNN. A tenth and at least 1 GiB, but of a small MIG slice at most a quarter.
+    """
+    return memory - min(max(_RESERVED, memory // 10), memory // 4)
 
 
 class CudaBackend(SessionBackend):
@@ -41,6 +51,30 @@ class CudaBackend(SessionBackend):
     @override
     def cuda_major(self) -> str | None:
         return cuda_major()
+
+    @override
+    def provider_options(self, request: SessionRequest) -> dict[str, str]:
+        """Return options that keep one request from stalling or starving the others.
+
+        ONNX Runtime's defaults are for one process that runs one shape (cuda_execution_provider_info.h):
+
+        - cudnn_conv_algo_search=EXHAUSTIVE runs every algorithm for each new shape of each Conv, while
+          requests wait; HEURISTIC asks cuDNN which one to use.
+        - arena_extend_strategy=kNextPowerOfTwo doubles each extension, memory that a canary or another
+          pod on a time-sliced device then lacks, since the arena returns none.
+        - gpu_mem_limit is unlimited: an oversized request may leave cuBLAS and cuDNN, which allocate
+          outside of the arena, without memory for all later ones.
+
+        The others are ONNX Runtime's: copies stay in the compute stream (data races otherwise), and FP32
+        uses TF32, whose effect on the outputs is a matter of parity, which is proved.
+        """
+        options = {
+            "cudnn_conv_algo_search": "HEURISTIC",
+            "arena_extend_strategy": "kSameAsRequested",
+        }
+        if request.device_memory:
+            options["gpu_mem_limit"] = str(arena_limit(request.device_memory))
+        return options
 
     @override
     def version(self) -> str:

@@ -30,6 +30,7 @@ class Device:
 
     driver: Driver
     compute_capability: str | None = None  # "8.9"; None: there is no device, or it does not tell
+    memory: int | None = None  # bytes, also of those in use; None: likewise
 
 
 NOT_NEEDED: Final = Device(Driver(needed=False, present=False))
@@ -75,7 +76,9 @@ def _read(answer: dict[str, Any], cuda_major: str | None) -> Device:
             _unusable(Reason.DRIVER_TOO_OLD, message, version), answer.get("compute_capability")
         )
     return Device(
-        Driver(needed=True, present=True, version=version), answer.get("compute_capability")
+        Driver(needed=True, present=True, version=version),
+        answer.get("compute_capability"),
+        answer.get("memory"),
     )
 
 

@@ -39,7 +39,7 @@ def _ask() -> dict[str, Any]:
 
 
 def _device(cuda: ctypes.CDLL) -> dict[str, Any]:
-    """Return the compute capability of device 0; {}: the driver reports none."""
+    """Return compute capability and memory of device 0; {}: the driver reports none."""
     device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     try:
         failed = (
@@ -49,7 +49,19 @@ def _device(cuda: ctypes.CDLL) -> dict[str, Any]:
         )
     except AttributeError:
         return {}
-    return {} if failed else {"compute_capability": f"{major.value}.{minor.value}"}
+    if failed:
+        return {}
+    return {"compute_capability": f"{major.value}.{minor.value}"} | _memory(cuda, device)
+
+
+def _memory(cuda: ctypes.CDLL, device: ctypes.c_int) -> dict[str, int]:
+    """Return the device's bytes, of a MIG slice those of the slice; {}: the driver does not tell."""
+    size = ctypes.c_size_t()
+    try:
+        failed = cuda.cuDeviceTotalMem_v2(ctypes.byref(size), device)
+    except AttributeError:
+        return {}
+    return {"memory": size.value} if size.value and not failed else {}
 
 
 def _error_string(cuda: ctypes.CDLL, code: int) -> str:

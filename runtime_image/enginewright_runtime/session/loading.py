@@ -94,12 +94,17 @@ def create(
     distribution()
     backend = find(name)
     refuse_fallback = strict or backend.compiled
-    obstacle = _obstacle(backend, device)
+    asked = device or ask_device(backend)
+    obstacle = _obstacle(backend, asked)
     if obstacle and refuse_fallback:
         raise StageFailure.of(obstacle)
     wanted = level if level and backend.optimized else HIGHEST
     request = SessionRequest(
-        model_path, threads or threads_of_cgroup(), of_model(model_path), wanted
+        model_path,
+        threads or threads_of_cgroup(),
+        of_model(model_path),
+        wanted,
+        device_memory=asked.memory,
     )
     try:
         session, output = _attempt(backend, request)
@@ -141,7 +146,7 @@ def ask_device(backend: SessionBackend) -> Device:
     return driver.ask(backend.cuda_major()) if backend.needs_driver else driver.NOT_NEEDED
 
 
-def _obstacle(backend: SessionBackend, device: Device | None) -> Finding | None:
+def _obstacle(backend: SessionBackend, device: Device) -> Finding | None:
     """Return why the provider cannot be created, as far as can be checked before loading."""
     found: list[Finding] = []
     if names := backend.missing_libraries():
@@ -149,10 +154,9 @@ def _obstacle(backend: SessionBackend, device: Device | None) -> Finding | None:
             f"{backend.provider} needs libraries that are not in this image: {', '.join(names)}"
         )
         found.append(Finding(reason=Reason.PROVIDER_MISSING, cause=message))
-    asked = device or ask_device(backend)
-    if asked.driver.reason:
-        found.append(Finding(reason=asked.driver.reason, cause=asked.driver.message))
-    elif unusable := why_unusable(backend.name, asked.compute_capability):
+    if device.driver.reason:
+        found.append(Finding(reason=device.driver.reason, cause=device.driver.message))
+    elif unusable := why_unusable(backend.name, device.compute_capability):
         reason = Reason.ENGINE_INCOMPATIBLE if backend.compiled else Reason.PROVIDER_REFUSED
         found.append(Finding(reason=reason, cause=unusable))
     return causes.first(found)

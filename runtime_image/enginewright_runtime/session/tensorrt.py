@@ -36,9 +36,16 @@ class TensorRtBackend(CudaBackend):
     def providers(self, options: ort.SessionOptions, request: SessionRequest) -> list[Any] | None:
         del options
         load_plugins(request.extensions)
+        return [
+            (self.provider, self.provider_options(request)),
+            (CudaBackend.provider, super().provider_options(request)),
+            CPU_PROVIDER,
+        ]
+
+    @override
+    def provider_options(self, request: SessionRequest) -> dict[str, str]:
         paths = [str(path) for path in request.extensions.plugins]
-        given = {"trt_extra_plugin_lib_paths": ";".join(paths)} if paths else {}
-        return [(self.provider, given), CudaBackend.provider, CPU_PROVIDER]
+        return {"trt_extra_plugin_lib_paths": ";".join(paths)} if paths else {}
 
     @override
     def version(self) -> str:

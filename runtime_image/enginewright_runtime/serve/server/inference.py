@@ -19,6 +19,7 @@ import enginewright_runtime.serve.server.metrics as figures
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.serve.server.call import InferenceCall, Responder
 from enginewright_runtime.serve.server.decode import Feeds
+from enginewright_runtime.serve.server.device_use import DeviceMetrics, DeviceSampler
 from enginewright_runtime.serve.server.health import HealthProblem
 from enginewright_runtime.serve.server.job import Job, RequestPlan
 from enginewright_runtime.serve.server.run_errors import Fault
@@ -84,6 +85,8 @@ class InferenceService:
         watchdog = Watchdog(model.diagnosis.run_known_valid, settings)
         if model.needs_driver:
             watchdog.listen()
+            sampler = DeviceSampler()
+            self._metrics.add(DeviceMetrics(self._task.model, self._task.revision, sampler.latest))
         self._serving = _Serving(
             model,
             worker,

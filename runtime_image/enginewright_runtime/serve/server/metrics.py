@@ -49,6 +49,10 @@ class Metrics(Collector):
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
+    def add(self, collector: Collector) -> None:
+        """Expose the metrics of `collector` too."""
+        self._registry.register(collector)
+
     def expose(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
         return generate_latest(self._registry)

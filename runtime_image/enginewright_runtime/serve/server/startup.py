@@ -108,9 +108,9 @@ def prepare(task: ServeTask, artifact: Path, progress: Callable[[str], None]) ->
         cause = f"{failure.cause}; {other_products}"
         raise StageFailure(Reason.PROCESSOR_MISMATCH, cause) from failure
     progress("timing batches of requests")
-    # the device's memory limit is not known here
-    memory = None if backend.needs_driver else enginewright_runtime.core.limits.memory()
-    prover = BatchProver(runner, signature, buckets, memory)
+    memory = enginewright_runtime.core.limits.memory()
+    # the host's memory says nothing about what fits on a device
+    prover = BatchProver(runner, signature, buckets, None if backend.needs_driver else memory)
     batches = prover.prove(
         samples,
         most=task.batch_size,
@@ -148,7 +148,12 @@ def prepare(task: ServeTask, artifact: Path, progress: Callable[[str], None]) ->
         signature=signature,
         runner=runner,
         stop_run=session.stop,
-        diagnosis=Diagnosis(runner.run, signature.outputs, samples, memory),
+        diagnosis=Diagnosis(
+            runner.run,
+            signature.outputs,
+            samples,
+            device.memory if backend.needs_driver else memory,
+        ),
         buckets=buckets,
         execution=report,
         slowest_run=slowest,

@@ -1,0 +1,139 @@
+"""Memory and utilisation of a device, read from a stand-in with nvml.h's signatures; absent without one."""
+
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+from enginewright_runtime.core.nvml_use import DeviceMeter, DeviceUse
+from enginewright_runtime.serve.server.device_use import DeviceMetrics, DeviceSampler
+from enginewright_runtime.serve.server.metrics import Metrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.preflight_runs import until
+
+NVML = """
+#include <unistd.h>
+typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { unsigned gpu, memory; } Utilization;
+#define GPU ((void *)0xd0)
+#define SLICE ((void *)0x51)
+int nvmlInit_v2(void) { return NO_DRIVER; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = DEVICES; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = GPU; return index; }
+int nvmlDeviceGetMigMode(void *device, unsigned *current, unsigned *pending) {
+    *current = SLICES > 0; *pending = 7; return device != GPU || SLICES < 0 ? 3 : 0;
+}
+int nvmlDeviceGetMaxMigDeviceCount(void *device, unsigned *count) { *count = 7; return device != GPU; }
+int nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned index, void **slice) {
+    *slice = SLICE; return index >= 2 && index < 2 + SLICES ? 0 : 6;
+}
+int nvmlDeviceGetMemoryInfo(void *device, Memory *memory) {
+    while (HANGS) pause();
+    memory->total = device == SLICE ? 10 : 80; memory->free = 5; memory->used = device == SLICE ? 3 : 42;
+    return FAILS;
+}
+int nvmlDeviceGetUtilizationRates(void *device, Utilization *rates) {
+    rates->gpu = 73; rates->memory = 9; return device != GPU;
+}
+"""
+USUAL = {"NO_DRIVER": 0, "DEVICES": 1, "SLICES": -1, "HANGS": 0, "FAILS": 0}
+
+
+def nvml(folder: Path, **differs: int) -> str:
+    library = folder / "libnvidia-ml.so"
+    defined = [f"-D{name}=({value})" for name, value in (USUAL | differs).items()]
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", *defined, "-o", str(library), "-xc", "-"],
+        input=NVML,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return str(library)
+
+
+@pytest.mark.parametrize(
+    ("differs", "use"),
+    [
+        ({}, DeviceUse(42, 80, 0.73)),
+        ({"SLICES": 0}, DeviceUse(42, 80, 0.73)),
+        ({"SLICES": 1}, DeviceUse(3, 10, None)),
+    ],
+    ids=["a device without MIG", "MIG is disabled", "a slice"],
+)
+def test_what_a_device_uses(differs: dict[str, int], use: DeviceUse, tmp_path: Path) -> None:
+    meter = DeviceMeter.open(nvml(tmp_path, **differs))
+    assert meter is not None
+    assert meter.read() == use
+
+
+@pytest.mark.parametrize(
+    "differs", [{"NO_DRIVER": 9}, {"DEVICES": 2}, {"DEVICES": 0}, {"SLICES": 2}]
+)
+def test_nothing_is_reported_of_an_unknown_device(differs: dict[str, int], tmp_path: Path) -> None:
+    assert DeviceMeter.open(nvml(tmp_path, **differs)) is None
+
+
+def test_nothing_is_reported_without_nvml() -> None:
+    assert DeviceMeter.open("libnvidia-ml-that-is-nowhere.so.1") is None
+    assert DeviceMeter.open("libc.so.6") is None
+
+
+def test_a_failed_call_is_no_sample(tmp_path: Path) -> None:
+    meter = DeviceMeter.open(nvml(tmp_path, FAILS=15))
+    assert meter is not None
+    assert meter.read() is None
+
+
+def exposed(sampler: DeviceSampler) -> dict[str, float]:
+    """Return the device's series as a scrape has them."""
+    metrics = Metrics("rank", "r1")
+    metrics.add(DeviceMetrics("rank", "r1", sampler.latest))
+    return {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(metrics.expose().decode())
+        for sample in family.samples
+        if sample.name.startswith("enginewright_gpu")
+        and sample.labels == {"model": "rank", "revision": "r1"}
+    }
+
+
+def test_the_device_is_exposed_until_its_sample_is_too_old(tmp_path: Path) -> None:
+    now = 100.0
+    sampler = DeviceSampler(nvml(tmp_path), interval=3600, oldest=30, clock=lambda: now)
+    until(lambda: sampler.latest() is not None, "a sample")
+    assert exposed(sampler) == {
+        "enginewright_gpu_memory_bytes": 42,
+        "enginewright_gpu_memory_size_bytes": 80,
+        "enginewright_gpu_utilization_ratio": 0.73,
+    }
+    now = 131.0
+    assert exposed(sampler) == {}
+
+
+def test_a_slice_has_no_utilisation(tmp_path: Path) -> None:
+    sampler = DeviceSampler(nvml(tmp_path, SLICES=1))
+    until(lambda: sampler.latest() is not None, "a sample")
+    assert exposed(sampler) == {
+        "enginewright_gpu_memory_bytes": 3,
+        "enginewright_gpu_memory_size_bytes": 10,
+    }
+
+
+# fault: Devices | a call of NVIDIA's management library that never returns | its own thread makes it;
+#   a scrape reads the latest sample | the device's metrics are absent after 30 s
+def test_a_driver_that_hangs_holds_up_no_scrape(tmp_path: Path) -> None:
+    sampler = DeviceSampler(nvml(tmp_path, HANGS=1))
+    assert any(thread.name == "nvml" for thread in threading.enumerate())
+    assert exposed(sampler) == {}
+
+
+def test_without_nvml_the_thread_ends(tmp_path: Path) -> None:
+    before = {thread for thread in threading.enumerate() if thread.name == "nvml"}
+    sampler = DeviceSampler(str(tmp_path / "none.so"))
+    until(
+        lambda: {each for each in threading.enumerate() if each.name == "nvml"} <= before,
+        "the end of the thread",
+    )
+    assert exposed(sampler) == {}
