@@ -134,7 +134,6 @@ REFUSED = {
     "shape": (INVALID, "input 'turns': shape [2] has 2 in dimension 0; the model expects [1]"),
     "type": (INVALID, "input 'turns': datatype 'INT32', expected 'INT64'"),
     "missing": (INVALID, "missing input: 'turns'"),
-    "priority": (INVALID, "parameter 'priority' of the request: requests run in the order"),
     "sequence": (INVALID, "sequences are not supported"),
     "parameter": (INVALID, "parameter 'mine' of the request: it is unknown"),
     "shared memory": (INVALID, "of input 'turns': shared memory is not supported"),

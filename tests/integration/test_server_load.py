@@ -123,6 +123,101 @@ def test_past_the_queue_requests_are_refused_at_once(slow: Server, second: int) 
         assert last.receive().status == 200
 
 
+def order_of_answers(server: Server, sent: list[Wire]) -> list[int]:
+    """Return the places of wires in the order in which their answers arrive."""
+    found: list[int] = []
+
+    def wait(place: int, wire: Wire) -> None:
+        assert wire.receive().status == 200
+        found.append(place)
+
+    threads = [threading.Thread(target=wait, args=item) for item in enumerate(sent)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    return found
+
+
+def test_waiting_requests_run_in_the_order_of_their_priorities(tmp_path: Path, second: int) -> None:
+    task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}])
+    # long enough for the answers to arrive in the order in which they are sent
+    turns = max(1, second // 10)
+    with Server(tmp_path, task) as server, ExitStack() as stack:
+        running = stack.enter_context(server.wire())
+        running.send(turning(server, second))
+        arrived(server)
+        wires = []
+        for priority in (5, 0, 2, 9, 1, 3):
+            wires.append(stack.enter_context(server.wire()))
+            wires[-1].send(turning(server, turns, priority=priority))
+            until(lambda: depth(server) == len(wires))
+        assert order_of_answers(server, wires) == [4, 2, 1, 5, 0, 3]
+
+
+def test_a_full_queue_gives_up_a_lower_priority_for_a_higher_one(slow: Server, second: int) -> None:
+    refused = metric(slow, 'code="503"')
+    with ExitStack() as stack:
+        running, low, first, high, equal = (stack.enter_context(slow.wire()) for _ in range(5))
+        running.send(turning(slow, second))
+        arrived(slow)
+        first.send(turning(slow, 1))
+        low.send(turning(slow, 1, priority=4))
+        until(lambda: depth(slow) == 2)
+        equal.send(turning(slow, 1, priority=4))
+        assert equal.receive().status == 503
+        high.send(turning(slow, 1, priority=2))
+        answer = low.receive()
+        assert answer.status == 503
+        assert answer.headers["retry-after"] == "1"
+        assert "requests of a higher priority fill the queue" in answer.json()["error"]
+        assert depth(slow) == 2
+        equal.send(turning(slow, 1))  # not above the two that wait
+        assert equal.receive().status == 503
+        low.send(turning(slow, 1, priority=1))  # its connection is still of use
+        assert first.receive().status == 503
+        assert [wire.receive().status for wire in (running, high, low)] == [200] * 3
+    assert metric(slow, 'code="503"') == refused + 4
+    assert depth(slow) == 0
+
+
+def test_a_client_that_left_gives_up_its_place_without_an_answer(slow: Server, second: int) -> None:
+    left = metric(slow, 'code="499"')
+    with slow.wire() as running, slow.wire() as first, slow.wire() as high:
+        running.send(turning(slow, second))
+        arrived(slow)
+        first.send(turning(slow, 1))
+        with slow.wire() as leaving:
+            leaving.send(turning(slow, 1, priority=5))
+            until(lambda: depth(slow) == 2)
+        arrived(slow)
+        high.send(turning(slow, 1, priority=1))
+        until(lambda: metric(slow, 'code="499"') == left + 1)
+        assert [wire.receive().status for wire in (running, first, high)] == [200] * 3
+
+
+def test_a_flood_of_the_highest_priority_does_not_stop_the_others(slow: Server) -> None:
+    stop = threading.Event()
+
+    def flood() -> None:
+        with slow.wire() as wire:
+            while not stop.is_set():
+                wire.send(turning(slow, 100, priority=1))
+                assert wire.receive().status == 200
+
+    with ThreadPoolExecutor(2) as pool, slow.wire() as other:
+        floods = [pool.submit(flood) for _ in range(2)]
+        try:
+            until(lambda: depth(slow) >= 1)
+            for _ in range(3):
+                other.send(turning(slow, 1, priority=5))
+                assert other.receive().status == 200
+        finally:
+            stop.set()
+        for each in floods:
+            each.result()
+
+
 def test_two_probes_at_a_time_get_past_a_full_queue(slow: Server, second: int) -> None:
     refused, good = metric(slow, 'code="503"'), metric(slow, 'code="200"')
     with ExitStack() as stack:

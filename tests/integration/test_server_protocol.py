@@ -94,7 +94,7 @@ def test_every_type_comes_back_as_it_went(echo: Server, binary_in: bool, binary_
         for name, (_, array) in KINDS.items()
     ]
     outputs = [triton.InferRequestedOutput(f"out_{name}", binary_data=binary_out) for name in names]
-    result = client(echo).infer("m", inputs, outputs=outputs, request_id="abc")
+    result = client(echo).infer("m", inputs, outputs=outputs, request_id="abc", priority=2)
     assert result.get_response()["id"] == "abc"
     for name in names:
         expected = KINDS[name][1]
@@ -258,8 +258,12 @@ REFUSED = [
         "parameter 'binary_data' of output 'y' must be true or false",
     ),
     (x() | {"parameters": {"binary_data_output": "yes"}}, "must be true or false"),
-    (x() | {"parameters": {"binary_data": True}}, "takes 'binary_data_output', 'timeout'"),
-    (x() | {"parameters": {"priority": 1}}, "requests run in the order of their arrival"),
+    (
+        x() | {"parameters": {"binary_data": True}},
+        "takes 'binary_data_output', 'priority', 'timeout'",
+    ),
+    (x() | {"parameters": {"priority": -1}}, "'priority' must be a number: 1 is the highest, 5"),
+    (x() | {"parameters": {"priority": True}}, "'priority' must be a number: 1 is the highest, 5"),
     (x() | {"parameters": {"sequence_id": 1}}, "sequences are not supported"),
     (x() | {"parameters": {"timeout": -1}}, "'timeout' must be a number of microseconds"),
     (x() | {"parameters": {"timeout": True}}, "'timeout' must be a number of microseconds"),

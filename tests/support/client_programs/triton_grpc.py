@@ -132,7 +132,6 @@ def refused() -> dict[str, list[str]]:
             "shape": error(lambda: one.infer("m", [flat])),
             "type": error(lambda: one.infer("m", [wrong])),
             "missing": error(lambda: one.infer("m", [])),
-            "priority": error(lambda: one.infer("m", [x], priority=1)),
             "sequence": error(lambda: one.infer("m", [x], sequence_id=1)),
             "parameter": error(lambda: one.infer("m", [x], parameters={"mine": 1})),
             "shared memory": error(lambda: one.infer("m", [shared])),
@@ -159,7 +158,7 @@ def main() -> None:
         some = one.infer(
             "m", [turns(1)], request_id="é7", outputs=[triton.InferRequestedOutput("sum")]
         ).get_response(as_json=True)
-        in_time = one.infer("m", [turns(3)], timeout=30_000_000, client_timeout=30)
+        in_time = one.infer("m", [turns(3)], timeout=30_000_000, client_timeout=30, priority=1)
         found["in time"] = in_time.as_numpy("done").tolist()
     found |= {
         "echo": echoed(),

@@ -190,11 +190,11 @@ class ServerApp(ApplicationBase[Connection]):
         return None
 
     def _infer(self, connection: Connection, request: HttpRequest) -> None:
-        self.inference.check_queue(request)
         codec, body = self._codec, request.body
-        assert codec is not None  # noqa: S101 - the queue is the model's
         if body is None:
             raise RequestError(400, "the body is empty; send a JSON object with 'inputs'")
+        self.inference.check_queue(request, body, request.json_length or body.length)
+        assert codec is not None  # noqa: S101 - the queue is the model's
         if request.json_length is not None and request.json_length > body.length:
             raise RequestError(
                 400,

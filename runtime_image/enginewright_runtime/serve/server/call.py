@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 class InferenceCall:
     """One request, until it is answered."""
 
-    __slots__ = ("abandoned", "copy", "defer", "holding", "probe", "reserved")
+    __slots__ = ("abandoned", "copy", "defer", "displaces", "holding", "probe", "reserved")
 
     def __init__(self) -> None:
         self.holding: Holding | None = None  # what counts as in flight
@@ -22,6 +22,7 @@ class InferenceCall:
         )
         self.defer = 0.0  # seconds that a probe may wait for an idle moment
         self.reserved = False  # a probe of the sidecar: bypasses the limits and is not counted
+        self.displaces = False  # the queue is full: it needs the place of one of a lower priority
         self.abandoned = False  # the client is gone
 
     @property

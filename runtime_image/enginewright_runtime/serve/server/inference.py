@@ -22,6 +22,8 @@ from enginewright_runtime.serve.server.decode import Feeds
 from enginewright_runtime.serve.server.device_use import DeviceMetrics, DeviceSampler
 from enginewright_runtime.serve.server.health import HealthProblem
 from enginewright_runtime.serve.server.job import Job, RequestPlan
+from enginewright_runtime.serve.server.message import Body
+from enginewright_runtime.serve.server.priorities import DEFAULT, may_state_priority
 from enginewright_runtime.serve.server.run_errors import Fault
 from enginewright_runtime.serve.server.settings import PROBE_SLOTS, ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel
@@ -176,17 +178,55 @@ class InferenceService:
             call.reserved = False
             self._probes -= 1
 
-    def check_queue(self, call: InferenceCall) -> None:
-        """Refuse a request that the queue has no capacity for, before it is decoded.
+    def check_queue(self, call: InferenceCall, body: Body | None = None, head: int = 0) -> None:
+        """Refuse a request that the queue has no capacity for, before it is decoded if possible.
+
+        Args:
+            call: the request.
+            body: of it; None: it is decoded.
+            head: bytes of the body, from its beginning, that have its parameters.
 
         Raises:
             RequestError: 503.
         """
         serving = self._serving
         if serving is None or (serving.worker.full and not call.reserved):
-            raise busy(f"the queue is full with {self._task.max_queue} requests")
+            # known only once it is decoded: whether it is more urgent than what waits
+            if serving is None or not (
+                serving.worker.has_below(DEFAULT)
+                or body is None
+                or may_state_priority(body.view()[:head])
+            ):
+                raise self._full()
+            call.displaces = True
         if call.copy and serving.worker.depth > _WAITING_COPIES:
             raise busy("too many requests wait for one more copy")
+
+    def _full(self) -> RequestError:
+        return busy(f"the queue is full with {self._task.max_queue} requests")
+
+    def _make_room(self, worker: InferenceWorker, priority: int) -> None:
+        """Refuse a waiting request of a lower priority than `priority` if the queue is full.
+
+        Raises:
+            RequestError: 503, there is none.
+        """
+        if not worker.full:
+            return
+        job = worker.give_up(priority)
+        if job is None:
+            raise self._full()
+        if job.timer is not None:
+            job.timer.cancel()
+        self._waiting.pop(job, None)
+        if job.is_dropped:
+            self._expire_late(job)
+            return
+        if job.call.of_client:
+            self._metrics.queue.observe(time.monotonic() - job.queued)
+        job.answered = True
+        self._fail(job, busy("requests of a higher priority fill the queue"))
+        job.responder.release()
 
     def submit(
         self,
@@ -205,9 +245,14 @@ class InferenceService:
             feeds: its inputs.
             responder: sends what becomes of it.
             waited: seconds of its timeout that have passed.
+
+        Raises:
+            RequestError: 503, the queue is full with requests that are as urgent.
         """
         serving = self._serving
         assert serving is not None  # noqa: S101 - it was admitted
+        if call.displaces:
+            self._make_room(serving.worker, plan.priority)
         job = Job(call, plan, feeds, responder, time.monotonic())
         if plan.timeout:
             job.deadline -= waited

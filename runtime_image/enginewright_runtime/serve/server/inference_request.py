@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from enginewright_runtime.serve.server import jsondata
 from enginewright_runtime.serve.server import request_checks as checks
 from enginewright_runtime.serve.server.json_cost import check_cost, collection_paused
+from enginewright_runtime.serve.server.priorities import DEFAULT, read_priority
 from enginewright_runtime.session.datatypes import BF16
 from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Signature, Tensor
@@ -38,6 +39,7 @@ class InferenceRequest:
     outputs: list[str]
     binary: tuple[bool, ...]  # for each output: as bytes after the response's JSON
     timeout: float  # seconds; 0: none
+    priority: int = DEFAULT
     answers: dict[tuple[tuple[int, ...], ...], bytes] = field(default_factory=dict)  # by `encode`
 
     @property
@@ -70,8 +72,9 @@ def _read(signature: Signature, text: memoryview | bytes) -> InferenceRequest:
     if identifier is not None:
         checks.check_identifier(identifier)
     timeout = checks.timeout_seconds(parameters)
+    priority = read_priority(parameters)
     return InferenceRequest(
-        identifier, arrays, binary_inputs, binary_size, outputs, binary, timeout
+        identifier, arrays, binary_inputs, binary_size, outputs, binary, timeout, priority
     )
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from enginewright_runtime.serve.server.batching import elements_of, joinable, rows_of
 from enginewright_runtime.serve.server.call import InferenceCall, Responder
 from enginewright_runtime.serve.server.decode import Feeds
+from enginewright_runtime.serve.server.priorities import HIGHEST, LOWEST
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,6 +25,10 @@ class RequestPlan(Protocol):
     @property
     def timeout(self) -> float:
         """Seconds that it may wait; 0: without limit."""
+
+    @property
+    def priority(self) -> int:
+        """Its priority among requests; 1 is the highest."""
 
     @property
     def has_run(self) -> bool:
@@ -46,6 +51,7 @@ class Job:
         "finished",
         "latest",
         "plan",
+        "priority",
         "queued",
         "ran",
         "responder",
@@ -68,6 +74,8 @@ class Job:
         self.responder = responder
         self.rows = 0 if call.reserved else rows_of(feeds)  # 0: it runs alone
         self.elements = elements_of(feeds)
+        # probes are few, and must get through; copies are nobody's
+        self.priority = HIGHEST if call.reserved else LOWEST if call.copy else plan.priority
         self.batch = 1  # requests in its run; 0: another one of its run has their number
         self.ran: Feeds = {}  # the inputs of its run
         self.queued = now
@@ -93,8 +101,8 @@ class Job:
 
     def joins(self, other: "Job") -> bool:
         """Whether it may run in one batch with `other`."""
-        if not self.rows or not other.rows:
-            return False
+        if not self.rows or not other.rows or self.priority != other.priority:
+            return False  # a more urgent one would wait for the less urgent ones in its batch
         if self.plan is other.plan:  # the same JSON, so the same shapes
             return True
         return self.plan.outputs == other.plan.outputs and joinable(self.feeds, other.feeds)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Collection, Iterable
 from typing import Any, Final
 
+from enginewright_runtime.serve.server.priorities import PRIORITY
 from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Signature, Tensor, quoted_names, shown
 
@@ -11,7 +12,7 @@ TIMEOUT: Final = "timeout"
 BINARY_OUTPUT: Final = "binary_data_output"  # of a request: the default of `BINARY`
 BINARY: Final = "binary_data"  # of a requested output
 BINARY_SIZE: Final = "binary_data_size"  # of an input
-OF_REQUEST: Final = frozenset({TIMEOUT, BINARY_OUTPUT})
+OF_REQUEST: Final = frozenset({TIMEOUT, BINARY_OUTPUT, PRIORITY})
 OF_INPUT: Final = frozenset({BINARY_SIZE})
 OF_OUTPUT: Final = frozenset({BINARY})
 STRINGS: Final = 100_000  # of all inputs: ONNX Runtime copies each with the GIL held
@@ -19,7 +20,6 @@ STRINGS: Final = 100_000  # of all inputs: ONNX Runtime copies each with the GIL
 _LONGEST_IDENTIFIER: Final = 1024  # characters; it is repeated in the response
 _WHY_NOT: Final = {
     "classification": "the classification extension is not supported",
-    "priority": "requests run in the order of their arrival",
     "sequence_id": "sequences are not supported",
     "sequence_start": "sequences are not supported",
     "sequence_end": "sequences are not supported",

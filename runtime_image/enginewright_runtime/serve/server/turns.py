@@ -6,13 +6,13 @@ small model several times, and the first request of a turn would run alone.
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from enginewright_runtime.serve.server.batching import BatchLimits
 from enginewright_runtime.serve.server.job import Job
 from enginewright_runtime.serve.server.runs import ModelRuns
+from enginewright_runtime.serve.server.waiting import Waiting
 
 _TURN_SECONDS: Final = 0.001  # after which other connections are served first
 _LONG_SECONDS: Final = 0.02  # a run that takes longer belongs into the model's thread
@@ -41,7 +41,7 @@ class Turns:
         self._limits = limits
         self._done = done
         self._hand_over = hand_over
-        self._waiting: deque[Job] = deque()
+        self._waiting = Waiting()
         self._long = 0
 
     def __len__(self) -> int:
@@ -58,7 +58,15 @@ class Turns:
         """Run `job` once the requests that have already arrived are read."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._run)
-        self._waiting.append(job)
+        self._waiting.add(job)
+
+    def has_below(self, priority: int) -> bool:
+        """Whether a job of a lower priority waits."""
+        return self._waiting.has_below(priority)
+
+    def give_up(self, priority: int) -> Job | None:
+        """Remove and return the newest job of the lowest priority; None: none is below `priority`."""
+        return self._waiting.give_up(priority)
 
     def _run(self) -> None:
         end = time.monotonic() + _TURN_SECONDS
@@ -85,6 +93,7 @@ class Turns:
         jobs: list[Job] = []
         rows = elements = 0
         most = min(limits.rows, limits.turn_rows)
+        waiting.be_fair()
         while waiting:
             job = waiting[0]
             if job.is_dropped or job.is_late(now):

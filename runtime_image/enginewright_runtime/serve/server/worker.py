@@ -1,33 +1,29 @@
 """Where the model runs: its thread with a bounded queue, or, if a run is short, the event loop.
 
-What is queued when the thread has finished a run is run together, if batches are worthwhile. A few
-milliseconds inside the event loop would stall every other connection, so `turns` takes short runs only,
-and only while the thread has nothing to do. Golden inferences that may be deferred wait outside the
-queue until no request would be delayed. Counters that both threads use are written by one of them only.
+A few milliseconds inside the event loop would stall every other connection, so `turns` takes short runs
+only, and only while the thread has nothing to do. Counters that both threads use are written by one of
+them only.
 """
 
 import asyncio
-import contextlib
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from numpy.typing import NDArray
 
 from enginewright_runtime.serve.server.batching import BatchLimits
 from enginewright_runtime.serve.server.decode import Feeds
-from enginewright_runtime.serve.server.idle import Pauses
 from enginewright_runtime.serve.server.job import Job, RequestPlan
+from enginewright_runtime.serve.server.job_queue import JobQueue
 from enginewright_runtime.serve.server.run_errors import Fault
 from enginewright_runtime.serve.server.runs import ModelRuns
 from enginewright_runtime.serve.server.turns import Turns
 
 _log: Final = logging.getLogger(__name__)
-_LOOK_SECONDS: Final = 1.0  # interval at which abandoned deferred jobs are looked for
 
 
 class InferenceWorker:
@@ -57,16 +53,10 @@ class InferenceWorker:
         self._capacity = capacity
         self._done = done
         self._loop = asyncio.get_running_loop()
-        self._queue: SimpleQueue[Job | None] = SimpleQueue()  # None: check the deferred jobs
-        self._held: Job | None = None  # taken from the queue for the next run; used by the thread
-        self._deferred: deque[Job] = deque()
-        self._pauses = Pauses()  # used by the thread
-        self._deferred_seconds = 0.0  # duration of the last deferred job; likewise
-        self._deferring = True
+        self._queue = JobQueue(limits)
         self._results: deque[Job] = deque()
         self._waking = False
         self._submitted = 0  # written by the loop
-        self._taken = 0  # written by the thread
         self._returned = 0  # written by the loop
         self._busy_since = 0.0  # written by the thread
         self._thread = threading.Thread(target=self._work, name="model", daemon=True)
@@ -75,12 +65,12 @@ class InferenceWorker:
     @property
     def depth(self) -> int:
         """Jobs that wait in the queue, including abandoned ones that were not yet dequeued."""
-        return self._submitted - self._taken - len(self._deferred) + len(self._turns)
+        return len(self._queue) + len(self._turns)
 
     @property
     def full(self) -> bool:
         """Whether the queue has no capacity; an idle thread may not have dequeued its next job yet."""
-        queued_or_running = self.outstanding - len(self._deferred)
+        queued_or_running = self.outstanding - self._queue.deferred
         return self.depth >= self._capacity and queued_or_running > self._capacity
 
     @property
@@ -90,11 +80,7 @@ class InferenceWorker:
 
     def submit(self, job: Job) -> None:
         """Queue `job`, or keep it for an idle moment if it may be deferred."""
-        if job.latest:
-            self._submitted += 1
-            self._deferred.append(job)
-            self._queue.put(None)
-        elif self._turns.takes(job) and not self._is_busy:
+        if not job.latest and self._turns.takes(job) and not self._is_busy:
             self._turns.add(job)
         else:
             self._enqueue(job)
@@ -106,12 +92,26 @@ class InferenceWorker:
     @property
     def _is_busy(self) -> bool:
         """Whether the thread runs a job, or has one to run."""
-        return bool(self._busy_since) or self._submitted - self._returned > len(self._deferred)
+        return bool(self._busy_since) or self._submitted - self._returned > self._queue.deferred
+
+    def has_below(self, priority: int) -> bool:
+        """Whether a job of a lower priority waits."""
+        return self._queue.has_below(priority) or self._turns.has_below(priority)
+
+    def give_up(self, priority: int) -> Job | None:
+        """Remove and return the newest waiting job of the lowest priority; `done` is not called for it.
+
+        None: no job of a lower priority than `priority` waits.
+        """
+        job = self._queue.give_up(priority)
+        if job is None:
+            return self._turns.give_up(priority)
+        self._returned += 1
+        return job
 
     def stop_deferring(self) -> None:
         """Run deferred jobs without further delay: the server is draining."""
-        self._deferring = False
-        self._queue.put(None)
+        self._queue.stop_deferring()
 
     def busy_seconds(self, now: float) -> float:
         """Return how long the current run has taken so far; 0 when idle."""
@@ -124,8 +124,7 @@ class InferenceWorker:
 
     def _work(self) -> None:
         while True:
-            jobs = self._batch(self._take())
-            self._taken += len(jobs)
+            jobs = self._queue.take()
             self._run(jobs)
             self._results.extend(jobs)
             if not self._waking:
@@ -135,26 +134,6 @@ class InferenceWorker:
                 except RuntimeError:  # the loop has ended, the process is exiting
                     return
 
-    def _batch(self, first: Job) -> list[Job]:
-        """Return `first` and the queued jobs that run with it, those that nobody waits for included."""
-        jobs, most = [first], self._limits.rows
-        rows = first.rows
-        wait_until = first.queued + self._limits.delay
-        while first.rows and rows < most:
-            wait = wait_until - time.monotonic()
-            try:
-                job = self._queue.get(wait > 0, max(wait, 0.0))
-            except Empty:
-                break
-            if job is None:
-                continue
-            rows += job.rows
-            if rows > most or not first.joins(job):
-                self._held = job
-                break
-            jobs.append(job)
-        return jobs
-
     def _run(self, jobs: list[Job]) -> None:
         now = time.monotonic()
         waiting = [each for each in jobs if not (each.is_dropped or each.is_late(now))]
@@ -162,36 +141,6 @@ class InferenceWorker:
             count = self._limits.whole([each.rows for each in waiting])
             self._compute(waiting[:count])
             waiting = waiting[count:]
-
-    def _take(self) -> Job:
-        """Wait for the next job: from the queue, or a deferred one that may run now."""
-        held, self._held = self._held, None
-        if held is not None:
-            return held
-        while True:
-            now = time.monotonic()
-            if self._deferred and self._overdue(self._deferred[0], now):
-                return self._deferred.popleft()
-            wait: float | None = 0.0
-            if self._queue.empty():
-                self._pauses.begin(now)
-                wait = self._deferred_in(now)
-                if wait == 0.0:
-                    return self._deferred.popleft()
-            with contextlib.suppress(Empty):
-                if job := self._queue.get(wait != 0.0, wait):
-                    self._pauses.end(job.queued)
-                    return job
-
-    def _deferred_in(self, now: float) -> float | None:
-        """Return the seconds until the deferred jobs are checked again; None: there are none."""
-        if not self._deferred:
-            return None
-        free_at = self._pauses.free_at(now, self._deferred_seconds)
-        return max(0.0, min(free_at, now + _LOOK_SECONDS, self._deferred[0].latest) - now)
-
-    def _overdue(self, job: Job, now: float) -> bool:
-        return not self._deferring or job.call.abandoned or job.latest <= now
 
     def _compute(self, jobs: list[Job]) -> None:
         self._busy_since = time.monotonic()
@@ -203,8 +152,7 @@ class InferenceWorker:
             if job.error is not None:
                 job.fault = self._diagnose(job, job.error)
         self._busy_since = 0.0
-        if jobs[0].latest:
-            self._deferred_seconds = jobs[0].finished - jobs[0].started
+        self._queue.ran(jobs[0])
 
     def _diagnose(self, job: Job, error: Exception) -> Fault:
         try:

@@ -36,7 +36,8 @@ from enginewright_runtime.session.signature import shown
 
 _LARGEST_QUESTION: Final = 64 * 1024  # bytes of a message of another method than ModelInfer
 _log: Final = logging.getLogger(__name__)
-_LONGEST_BEGINNING: Final = 4096  # bytes of a message that are searched for its first raw tensor
+# bytes of a message that are searched for its first raw tensor, and a priority
+_LONGEST_BEGINNING: Final = 4096
 _SOON: Final = 1e-6  # seconds: the deadline has passed
 _CODES: Final = {  # of errors with HTTP's status
     400: Code.INVALID_ARGUMENT,
@@ -67,6 +68,11 @@ class _Urgent:
     def outputs(self) -> list[str]:
         """Names of the outputs."""
         return self.plan.outputs
+
+    @property
+    def priority(self) -> int:
+        """Its priority among requests."""
+        return self.plan.priority
 
     @property
     def has_run(self) -> bool:
@@ -160,7 +166,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
     # Inference.
 
     def _infer(self, call: GrpcCall, body: Body) -> None:
-        self._inference.check_queue(call)
+        self._inference.check_queue(call, body, _LONGEST_BEGINNING)
         codec = self._codec
         assert codec is not None  # noqa: S101 - the queue is the model's
         call.message = None  # the tensors keep references to the memory they need

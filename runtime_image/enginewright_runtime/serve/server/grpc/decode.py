@@ -16,6 +16,7 @@ from enginewright_runtime.serve.server.decode import Feeds, large_bytes
 from enginewright_runtime.serve.server.grpc import typed_contents
 from enginewright_runtime.serve.server.grpc.messages import PARAMETER_CHOICES, InferRequest
 from enginewright_runtime.serve.server.grpc.wire import SplitRequest
+from enginewright_runtime.serve.server.priorities import DEFAULT, read_priority
 from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Signature, Tensor
 
@@ -46,6 +47,7 @@ class GrpcPlan:
     outputs: list[str]
     raw: bool  # outputs are sent as raw bytes
     timeout: float  # seconds; 0: none
+    priority: int = DEFAULT
     answers: dict[Shapes, tuple[bytes, ...]] = field(default_factory=dict)  # by `encode`
 
     @property
@@ -174,7 +176,8 @@ class GrpcDecoder:
         parameters = _parameters(request, checks.OF_REQUEST, "the request")
         inputs = self._read_inputs(request)
         outputs, raw = self._read_outputs(request, parameters, typed=typed)
-        return GrpcPlan(inputs, outputs, raw, checks.timeout_seconds(parameters))
+        timeout = checks.timeout_seconds(parameters)
+        return GrpcPlan(inputs, outputs, raw, timeout, read_priority(parameters))
 
     def _read_inputs(self, request: Any) -> tuple[InputPlan, ...]:  # noqa: ANN401 - made at run time
         signature = self._signature
