@@ -132,7 +132,7 @@ def _traffic() -> Row:
         graph(
             "Requests per second",
             "Answers by status code; 499: the client disconnected before its answer.",
-            Look(span=12, unit="reqps"),
+            Look(span=9, unit="reqps"),
             Query(
                 f"sum by (code) (rate(enginewright_requests_total{{{_OF}}}[$__rate_interval]))",
                 "{{code}}",
@@ -155,10 +155,31 @@ def _traffic() -> Row:
             ),
         ),
         graph(
-            "Waiting requests",
-            "Requests in the queue, summed over all pods.",
+            "Requests in flight",
+            "Requests that arrive, wait, run or are answered, and those in the queue; summed over all pods.",
             Look(span=3),
-            Query(f"sum(enginewright_queue_depth{{{_OF}}})", "waiting"),
+            Query(f"sum(enginewright_requests_in_flight{{{_OF}}})", "in flight"),
+            Query(f"sum(enginewright_queue_depth{{{_OF}}})", "in the queue"),
+        ),
+        graph(
+            "Size",
+            "Bodies of requests and responses: mean, and 99th percentile.",
+            Look(span=3, unit="bytes"),
+            *(
+                query
+                for name in ("request", "response")
+                for query in (
+                    Query(
+                        f"sum(rate(enginewright_{name}_bytes_sum{{{_OF}}}[$__rate_interval]))"
+                        f" / sum(rate(enginewright_{name}_bytes_count{{{_OF}}}[$__rate_interval]))",
+                        f"{name}, mean",
+                    ),
+                    *quantiles(
+                        f"rate(enginewright_{name}_bytes_bucket{{{_OF}}}[$__rate_interval])",
+                        {f"{name}, 99%": 0.99},
+                    ),
+                )
+            ),
         ),
         graph(
             "Copies for a canary",
@@ -187,19 +208,23 @@ def _latency() -> Row:
             graph(
                 title,
                 f"Quantiles of the stage `{stage}` of requests, over all pods.",
-                Look(span=6, unit="s"),
+                Look(span=8, unit="s"),
                 *quantiles(
                     f"rate(enginewright_request_duration_seconds_bucket{{{_OF},"
-                    f' stage="{stage}"}}[$__rate_interval])',
+                    f" {stages}}}[$__rate_interval])",
                     {"p50": 0.5, "p90": 0.9, "p99": 0.99},
                 ),
             )
-            for stage, title in (("queue", "Time in the queue"), ("compute", "Inference time"))
+            for stage, stages, title in (
+                ("total", 'stage="total", code="2xx"', "From request to response"),
+                ("queue", 'stage="queue"', "Time in the queue"),
+                ("compute", 'stage="compute"', "Inference time"),
+            )
         ),
         graph(
             "Golden inferences: baseline and now",
             "Current golden inferences, through the server like requests, and inference time of the usual shapes at the pod's start.",
-            Look(span=6, unit="s"),
+            Look(span=12, unit="s"),
             Query(
                 "max by (quantile)"
                 f' (enginewright_baseline_latency_seconds{{{_OF}, quantile=~"0.5|0.99"}})',
@@ -213,7 +238,7 @@ def _latency() -> Row:
         graph(
             "Latency ratio by pod",
             "Inference time divided by the usual one, which fails above 2.2, and by the class's benchmark, which fails above 2.",
-            Look(span=6, steps=SLOW),
+            Look(span=12, steps=SLOW),
             Query(
                 f"max by (pod, check) (enginewright_latency_ratio{{{_OF}}})",
                 "{{pod}}: {{check}}",

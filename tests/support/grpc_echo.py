@@ -81,6 +81,9 @@ class EchoApp:
     def release(self, call: GrpcCall) -> None:
         self.inflight -= self._sizes.pop(call, 0)
 
+    def answered(self, call: GrpcCall) -> None:
+        raise AssertionError(f"{call.method.decode()} is no inference of a model")
+
     def serve(self, call: GrpcCall) -> Reply | Status | None:
         self.served += 1
         assert call.message is not None

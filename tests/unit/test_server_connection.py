@@ -33,6 +33,10 @@ class Echo(ApplicationBase[Connection]):
     def release(self, request: HttpRequest) -> None:
         self.inflight.release(request)
 
+    def answered(self, request: HttpRequest, response: HttpResponse, began: float) -> None:
+        del response, began
+        raise AssertionError(f"{request.target.decode()} is no inference")
+
     def refuse_bytes(self, request: HttpRequest) -> HttpResponse:
         del request
         return self.refuse(503, "busy")

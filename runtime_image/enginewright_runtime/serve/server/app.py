@@ -75,6 +75,7 @@ class ServerApp(ApplicationBase[Connection]):
         self.large_requests = LargeRequests(
             self.codec_thread, self.inflight, self.inference, task.max_queue
         )
+        self.metrics.in_flight.append(self._in_flight)
         self._started = time.time()
         self._task = task
         self._codec: _Codec | None = None
@@ -93,6 +94,10 @@ class ServerApp(ApplicationBase[Connection]):
             _model_metadata(self._task, model),
         )
         self.inference.serve_model(model)
+
+    def _in_flight(self) -> int:
+        """Return the clients' inferences whose heads have arrived, and that are not answered."""
+        return sum(connection.counted_requests for connection in self.connections)
 
     def drain(self) -> None:
         """Stop being ready; every response from now on closes its connection."""
@@ -148,6 +153,10 @@ class ServerApp(ApplicationBase[Connection]):
         """Release the request's in-flight bytes and its probe slot."""
         self.inflight.release(request)
         self.inference.release_probe(request)
+
+    def answered(self, request: HttpRequest, response: HttpResponse, began: float) -> None:
+        """Count an inference, whose answer is written."""
+        self.metrics.answered(response.status, began, request.length, response.length)
 
     def serve(self, connection: Connection, request: HttpRequest) -> HttpResponse | None:
         """Answer a request whose body is complete; None: the model's thread will answer it."""

@@ -12,7 +12,16 @@ if TYPE_CHECKING:
 class InferenceCall:
     """One request, until it is answered."""
 
-    __slots__ = ("abandoned", "copy", "defer", "displaces", "holding", "probe", "reserved")
+    __slots__ = (
+        "abandoned",
+        "copy",
+        "counted",
+        "defer",
+        "displaces",
+        "holding",
+        "probe",
+        "reserved",
+    )
 
     def __init__(self) -> None:
         self.holding: Holding | None = None  # what counts as in flight
@@ -24,6 +33,7 @@ class InferenceCall:
         self.reserved = False  # a probe of the sidecar: bypasses the limits and is not counted
         self.displaces = False  # the queue is full: it needs the place of one of a lower priority
         self.abandoned = False  # the client is gone
+        self.counted = False  # an inference request of a client, once it is admitted or refused
 
     @property
     def accounted(self) -> int:

@@ -79,6 +79,7 @@ class Connection(asyncio.BufferedProtocol):
         "_state",
         "_transport",
         "_turns_since",
+        "_unwritten",
         "_view",
         "_writing_paused",
         "_yielded",
@@ -97,7 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pending = b""  # part of a head, or requests that arrived while one is in progress
         self._pending_at = 0  # bytes of it that have been processed
         self._is_new = True  # it has had no answer yet
-        self._since = 0.0  # when it connected, was answered, began a body or began to close
+        self._since = 0.0  # when it connected, was answered, sent a head or began to close
         self._head_since = _NEVER  # when the first part of a head arrived
         self._filled = 0
         self._expires = _NEVER
@@ -108,6 +109,8 @@ class Connection(asyncio.BufferedProtocol):
         self._request: HttpRequest | None = None
         self._body_view: memoryview | None = None
         self._chunked: ChunkedDecoder | None = None
+        # of the last answer that is counted, until the socket has taken it; and when its head came
+        self._unwritten: tuple[HttpRequest, HttpResponse, float] | None = None
         self._transport: asyncio.Transport | None = None
         self.peer = Peer()
         self._incoming = Holding(self.peer, self._evict_sender)
@@ -143,6 +146,7 @@ class Connection(asyncio.BufferedProtocol):
         self._request = None
         self._body_view = None
         self._chunked = None
+        self._unwritten = None
         self._pending = b""
         self._app.disconnected(self)
 
@@ -183,6 +187,9 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._writing_paused = False
         self._account.release(self._outgoing)
+        if self._unwritten is not None:
+            self._app.answered(*self._unwritten)
+            self._unwritten = None
         if self._transport is not None:
             self._since = time.monotonic()
             self._continue()
@@ -277,6 +284,12 @@ class Connection(asyncio.BufferedProtocol):
             recent = WaitsFor.NEW if self._is_new else WaitsFor.ANSWERED
             return WaitsFor.SILENT if is_silent else recent, since
         return WaitsFor.IDLE if now - since > IDLE_SECONDS else WaitsFor.ANSWERED, since
+
+    @property
+    def counted_requests(self) -> int:
+        """Inference requests of clients that are not answered, including an answer not yet written."""
+        request = self._request
+        return int(self._unwritten is not None or (request is not None and request.counted))
 
     def abort(self) -> None:
         """Close the connection immediately."""
@@ -396,6 +409,7 @@ class Connection(asyncio.BufferedProtocol):
         if len(head) > self._settings.head_bytes:
             self._finish(self._head_too_large())
             return
+        self._since = time.monotonic()
         try:
             request = self._heads.parse(head)
         except HeadError as error:
@@ -431,7 +445,6 @@ class Connection(asyncio.BufferedProtocol):
             self._expect_body(request, followed)
 
     def _expect_body(self, request: HttpRequest, followed: int) -> None:
-        self._since = time.monotonic()
         self._filled = 0
         self._incoming.is_exempt = request.reserved
         request.holding = self._incoming
@@ -521,7 +534,7 @@ class Connection(asyncio.BufferedProtocol):
         if transport is None:
             return
         self._app.release(request)
-        now = time.monotonic()
+        began, now = self._since, time.monotonic()
         wanted = request.keep_alive
         keep = wanted and not self._app.draining and now < self._expires
         if not keep:
@@ -539,6 +552,15 @@ class Connection(asyncio.BufferedProtocol):
             self._is_new = False
         else:
             self._close(transport, now, linger=wanted)
+        if request.counted:
+            self._count(request, response, began)
+
+    def _count(self, request: HttpRequest, response: HttpResponse, began: float) -> None:
+        """Have a request counted, once its answer is written."""
+        if self._writing_paused:
+            self._unwritten = request, response, began
+        else:
+            self._app.answered(request, response, began)
 
     def _finish(self, response: HttpResponse) -> None:
         """Answer an invalid request, or one whose body is not read, and close."""
@@ -546,7 +568,9 @@ class Connection(asyncio.BufferedProtocol):
         if transport is None or self._state is _State.CLOSING:
             return
         request, self._request = self._request, None
+        began = self._since
         if request is not None:
+            request.length = self._filled if self._state is not _State.HEAD else 0
             self._app.release(request)
         self._drop_body()
         head_only = request is not None and request.method == b"HEAD"
@@ -554,6 +578,8 @@ class Connection(asyncio.BufferedProtocol):
             transport, response, [] if head_only else response.parts, b"Connection: close\r\n"
         )
         self._close(transport, time.monotonic(), linger=True)
+        if request is not None and request.counted:
+            self._count(request, response, began)
 
     def _send(
         self,

@@ -41,5 +41,11 @@ class HttpApplication(Protocol):
     def serve(self, connection: "Connection", request: HttpRequest) -> HttpResponse | None:
         """Answer; None: `connection.respond` will be called later, and `release` before it."""
 
+    def answered(self, request: HttpRequest, response: HttpResponse, began: float) -> None:
+        """Count a request that is `counted`: the socket has taken the last byte of its response.
+
+        `began` is when its head had arrived, as `time.monotonic()`.
+        """
+
     def refuse(self, status: int, message: str) -> HttpResponse:
         """Build the response to bytes that are not a valid request."""

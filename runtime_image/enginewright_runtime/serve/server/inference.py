@@ -160,6 +160,7 @@ class InferenceService:
         if self.is_probe(call) and self._probes < PROBE_SLOTS:
             call.reserved = True
             self._probes += 1
+        call.counted = call.of_client
         self.require_model()
 
     def require_model(self) -> ServedModel:

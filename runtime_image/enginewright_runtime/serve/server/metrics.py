@@ -4,6 +4,7 @@
 by the event loop's thread, so they need neither.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -19,17 +20,18 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from enginewright_runtime.serve.histogram import DurationHistogram
+from enginewright_runtime.serve.histogram import DurationHistogram, SizeHistogram
 
 CONTENT_TYPE: Final = f"Content-Type: {CONTENT_TYPE_PLAIN_0_0_4}\r\n".encode()
 CLIENT_CLOSED: Final = 499  # the client disconnected; the code that nginx logs for it
 _BOUNDS: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
-    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
 )
 _BATCH_BOUNDS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _USUAL_CODES: Final = (200, 400, 500, 503, 504)
 _LABELS: Final = ("model", "revision")
+_CLASSES: Final = (2, 4, 5)  # of status codes, by their first digit; each is a set of series
 
 
 class Metrics(Collector):
@@ -39,6 +41,10 @@ class Metrics(Collector):
         self._labels = (model, revision)
         self.queue = DurationHistogram(_BOUNDS)
         self.compute = DurationHistogram(_BOUNDS)
+        # from a request's head to its response, by class of status code: errors are often fast
+        self.total = {first: DurationHistogram(_BOUNDS) for first in _CLASSES}
+        self.received = SizeHistogram()
+        self.sent = SizeHistogram()
         self.batches = DurationHistogram(_BATCH_BOUNDS)  # of requests per run, not of durations
         # responses to inference requests by status code; series exist before the first response,
         # since a rate needs that
@@ -46,12 +52,26 @@ class Metrics(Collector):
         self.copies = Counter({200: 0})  # likewise, to copies of other pods' requests
         self.out_of_profile = 0
         self.depth: Callable[[], int] = lambda: 0
+        self.in_flight: list[Callable[[], int]] = []  # one of each protocol
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
     def add(self, collector: Collector) -> None:
         """Expose the metrics of `collector` too."""
         self._registry.register(collector)
+
+    def answered(self, status: int, began: float, received: int, sent: int) -> None:
+        """Count an inference request of a client, whose response is written.
+
+        Args:
+            status: its status code.
+            began: when its head had arrived, as `time.monotonic()`.
+            received: bytes of its body.
+            sent: bytes of the response's body.
+        """
+        self.total[status // 100].observe(time.monotonic() - began)
+        self.received.observe(received)
+        self.sent.observe(sent)
 
     def expose(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
@@ -62,12 +82,33 @@ class Metrics(Collector):
         """Yield the metrics for `prometheus_client`."""
         durations = HistogramMetricFamily(
             "enginewright_request_duration_seconds",
-            "Time of inference requests waiting for the model (queue) and in it (compute).",
-            labels=(*_LABELS, "stage"),
+            "Time of inference requests waiting for the model (queue), in it (compute), and from the"
+            " head of the request to the last byte of its response (total), which also has the class"
+            " of the status code: 2xx, 4xx or 5xx.",
+            labels=(*_LABELS, "stage", "code"),
         )
-        for stage, histogram in (("queue", self.queue), ("compute", self.compute)):
-            durations.add_metric((*self._labels, stage), histogram.buckets(), histogram.total)
+        stages: tuple[tuple[tuple[str, ...], DurationHistogram], ...] = (
+            (("queue",), self.queue),
+            (("compute",), self.compute),
+            *((("total", f"{first}xx"), found) for first, found in self.total.items()),
+        )
+        for stage, histogram in stages:  # those without a code do not have the label
+            durations.add_metric((*self._labels, *stage), histogram.buckets(), histogram.total)
         yield durations
+        for name, about, sizes in (
+            ("enginewright_request_bytes", "Bodies of inference requests.", self.received),
+            ("enginewright_response_bytes", "Bodies of responses to them.", self.sent),
+        ):
+            bodies = HistogramMetricFamily(name, about, labels=_LABELS)
+            bodies.add_metric(self._labels, sizes.buckets(), sizes.total)
+            yield bodies
+        in_flight = GaugeMetricFamily(
+            "enginewright_requests_in_flight",
+            "Inference requests whose head has arrived and whose response is not written.",
+            labels=_LABELS,
+        )
+        in_flight.add_metric(self._labels, sum(count() for count in self.in_flight))
+        yield in_flight
         batches = HistogramMetricFamily(
             "enginewright_batch_size",
             "Inference requests per run of the model.",

@@ -106,6 +106,9 @@ class SidecarApp(ApplicationBase[Connection]):
     def release(self, request: HttpRequest) -> None:
         """Do nothing: no body is accepted."""
 
+    def answered(self, request: HttpRequest, response: HttpResponse, began: float) -> None:
+        """Do nothing: no request is an inference."""
+
     def serve(self, connection: Connection, request: HttpRequest) -> HttpResponse | None:
         """Answer; /metrics and /measurements later, since the server is asked first."""
         target = _target(request)

@@ -23,7 +23,7 @@ from enginewright_runtime.serve.server.grpc.decode import GrpcDecoder, GrpcPlan,
 from enginewright_runtime.serve.server.grpc.encode import GrpcEncoder, Parts
 from enginewright_runtime.serve.server.grpc.exchange import http_request
 from enginewright_runtime.serve.server.grpc.methods import MODEL_INFER, Methods
-from enginewright_runtime.serve.server.grpc.status import Code, Status
+from enginewright_runtime.serve.server.grpc.status import HTTP_STATUS, Code, Status
 from enginewright_runtime.serve.server.grpc.wire import first_raw_tensor, split
 from enginewright_runtime.serve.server.http2.connection import Http2Connection
 from enginewright_runtime.serve.server.inference import busy, unexpected
@@ -96,6 +96,8 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         super().__init__(settings, http.inflight)
         self.codec_thread = http.codec_thread
         self._http = http
+        self._metrics = http.metrics
+        self._metrics.in_flight.append(self._in_flight)
         self._task = task
         self._inference = inference = http.inference
         self._large_requests = http.large_requests
@@ -111,6 +113,10 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         )
         encoder = GrpcEncoder(self._task.model, self._task.revision, model.signature)
         self._codec = _GrpcCodec(decoder, encoder)
+
+    def _in_flight(self) -> int:
+        """Return the clients' inferences that have arrived in part at least, and are not answered."""
+        return sum(connection.counted_requests for connection in self.connections)
 
     # `GrpcApplication`, called by `GrpcCall`.
 
@@ -147,6 +153,12 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         """Release the call's in-flight bytes."""
         self.inflight.release(call)
         self._inference.release_probe(call)
+
+    def answered(self, call: GrpcCall) -> None:
+        """Count an inference, whose answer is written."""
+        self._metrics.answered(
+            HTTP_STATUS.get(call.status, 500), call.began, call.request_bytes, call.response_bytes
+        )
 
     def serve(self, call: GrpcCall) -> Reply | Status | None:
         """Answer a call whose message is complete; None: the model's thread will answer it."""

@@ -67,6 +67,9 @@ class GrpcApplication(Http2Application, Protocol):
     def release(self, call: "GrpcCall") -> None:
         """Release what `admit` and `account` reserved; idempotent."""
 
+    def answered(self, call: "GrpcCall") -> None:
+        """Count a call that is `counted`, whose response is written."""
+
     def serve(self, call: "GrpcCall") -> Reply | Status | None:
         """Answer; None: the call's `respond` or `fail` will be called later."""
 
@@ -95,6 +98,8 @@ class GrpcCall(InferenceCall):
         metadata: of the names that the application reads.
         deadline: when the client stops waiting, as `time.monotonic()`.
         message: the request message, complete and decompressed when the call is served.
+        status: how it was answered.
+        response_bytes: of the message that it was answered with.
         route: the application's own.
     """
 
@@ -116,7 +121,9 @@ class GrpcCall(InferenceCall):
         "message",
         "metadata",
         "method",
+        "response_bytes",
         "route",
+        "status",
     )
 
     def __init__(
@@ -135,6 +142,8 @@ class GrpcCall(InferenceCall):
         self._serving = False  # the application owes an answer
         self._done = False  # answered or abandoned
         self.route: object = None
+        self.status = Code.OK
+        self.response_bytes = 0
         self.method = head.method
         self.metadata = head.metadata
         self.message: Body | None = None
@@ -146,9 +155,20 @@ class GrpcCall(InferenceCall):
 
     # Called by the application.
 
+    @property
+    def began(self) -> float:
+        """When the call's headers arrived, as `time.monotonic()`."""
+        return self._stream.started
+
+    @property
+    def request_bytes(self) -> int:
+        """Bytes of the request's body that have arrived."""
+        return self._stream.received
+
     def respond(self, reply: Reply) -> None:
         """Answer with a message; no-op if nobody waits for it."""
         if self._finish():
+            self.response_bytes = reply.length
             prefix = _PREFIX.pack(0, reply.length)
             self._session.respond(
                 self._stream,
@@ -161,6 +181,7 @@ class GrpcCall(InferenceCall):
     def fail(self, status: Status) -> None:
         """Answer with a status; no-op if nobody waits for it."""
         if self._finish():
+            self.status = status.code
             block = statuses.trailers_only(status)
             if status.code is Code.UNIMPLEMENTED:
                 block += statuses.ACCEPTED
@@ -214,6 +235,11 @@ class GrpcCall(InferenceCall):
         if self._refusal is None and self._http_status == _OK:
             self._refuse(_TOO_SLOW)
         self._answer_refused()
+
+    def sent(self) -> None:
+        """Have the call counted."""
+        if self.counted:
+            self._app.answered(self)
 
     def cancel(self) -> None:
         """Drop the call: nobody waits for it."""

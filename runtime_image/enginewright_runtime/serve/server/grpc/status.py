@@ -34,6 +34,20 @@ class Code(enum.IntEnum):
     UNAUTHENTICATED = 16
 
 
+HTTP_STATUS: Final = {  # by which requests of all protocols are counted
+    Code.OK: 200,
+    Code.CANCELLED: 499,
+    Code.INVALID_ARGUMENT: 400,
+    Code.DEADLINE_EXCEEDED: 504,
+    Code.NOT_FOUND: 404,
+    Code.PERMISSION_DENIED: 403,
+    Code.RESOURCE_EXHAUSTED: 413,
+    Code.UNIMPLEMENTED: 501,
+    Code.UNAVAILABLE: 503,
+    Code.UNAUTHENTICATED: 401,
+}  # else 500
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """How a call failed."""

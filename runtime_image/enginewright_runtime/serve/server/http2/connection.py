@@ -241,6 +241,11 @@ class Http2Connection(asyncio.BufferedProtocol):
             found = WaitsFor.IDLE if is_idle else WaitsFor.ANSWERED, session.idle_since
         return found
 
+    @property
+    def counted_requests(self) -> int:
+        """Inference requests of clients that are not answered, including answers not yet written."""
+        return sum(stream.handler.counted for stream in self._session.streams.values())
+
     def abort(self) -> None:
         """Close the connection immediately."""
         transport, self._transport = self._transport, None

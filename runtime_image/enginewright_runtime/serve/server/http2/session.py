@@ -270,6 +270,7 @@ class Session:
 
     def sent(self, stream: Stream) -> None:
         """Close the stream of a request whose response is written."""
+        stream.handler.sent()
         if stream.receiving:  # the rest of the request is not needed (8.1)
             self.sender.write(frames.reset(stream.id, ErrorCode.NO_ERROR))
         self._forget(stream, by_server=stream.receiving)

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 class RequestHandler(Protocol):
     """Receives one request and answers it with `Session.respond`."""
 
+    @property
+    def counted(self) -> bool:
+        """Whether it is an inference request of a client."""
+
     def receive(self, part: memoryview) -> None:
         """Take a part of the body; its memory is reused afterwards."""
 
@@ -28,6 +32,9 @@ class RequestHandler(Protocol):
 
     def expire(self) -> None:
         """Refuse the request, which takes too long to arrive."""
+
+    def sent(self) -> None:
+        """Take note that the response is written completely."""
 
     def cancel(self) -> None:
         """Drop the request: the client has reset the stream or disconnected."""

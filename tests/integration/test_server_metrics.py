@@ -1,0 +1,161 @@
+"""What the metrics say about requests, of a real server and of both protocols."""
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from enginewright_runtime.serve.server.grpc.messages import InferRequest
+
+from tests.support.serving import Server, linear_model, slow_model, write_artifact
+
+LONG = 4_000  # turns of the slow model: about a second
+MODEL = 'model="m",revision="r1"'
+
+
+@pytest.fixture(scope="module")
+def linear(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    root = tmp_path_factory.mktemp("linear")
+    task = write_artifact(root, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
+    with Server(root, task) as server:
+        yield server
+
+
+def series(server: Server, name: str) -> float:
+    """Return the value of a series, given as in the exposition."""
+    text = server.get("/metrics").body.decode()
+    (found,) = re.findall(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
+    return float(found)
+
+
+def total(server: Server, code: str) -> float:
+    labels = f'code="{code}",{MODEL},stage="total"'
+    return series(server, f"enginewright_request_duration_seconds_count{{{labels}}}")
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def linear_call(server: Server) -> bytes:
+    """Send one inference of the linear model over gRPC; return the answer's bytes."""
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 8]}
+    request = InferRequest(model_name="m", inputs=[tensor], raw_input_contents=[b"\0" * 32])
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        answer: bytes = call(request.SerializeToString(), timeout=20)
+        return answer
+
+
+def x(columns: int = 8) -> dict[str, Any]:
+    data = [1.0] * columns
+    return {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, columns], "data": data}]}
+
+
+def test_requests_of_both_protocols_are_timed_by_class_of_code(linear: Server) -> None:
+    good, bad = total(linear, "2xx"), total(linear, "4xx")
+    assert linear.post(x()).status == 200
+    assert linear_call(linear)
+    assert linear.post(x(columns=7)).status == 400
+    with (
+        pytest.raises(grpc.RpcError),
+        grpc.insecure_channel(f"127.0.0.1:{linear.grpc_port}") as channel,
+    ):
+        channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(b"", timeout=20)
+    assert total(linear, "2xx") == good + 2
+    assert total(linear, "4xx") == bad + 2
+
+
+def test_sizes_are_those_of_the_bodies(linear: Server) -> None:
+    names = [
+        f"enginewright_{what}_bytes_{each}"
+        for what in ("request", "response")
+        for each in ("sum", "count")
+    ]
+    before = [series(linear, f"{name}{{{MODEL}}}") for name in names]
+    request = linear.infer_request(x())
+    with linear.wire() as wire:
+        wire.send(request)
+        answer = wire.receive()
+    body = len(request.partition(b"\r\n\r\n")[2])
+    after = [series(linear, f"{name}{{{MODEL}}}") for name in names]
+    assert [b - a for a, b in zip(before, after, strict=True)] == [body, 1, len(answer.body), 1]
+
+
+def test_what_is_no_inference_of_a_client_is_not_timed(linear: Server) -> None:
+    before = [total(linear, code) for code in ("2xx", "4xx", "5xx")]
+    assert linear.post(x(), headers=linear.probe_header()).status == 200
+    assert linear.post(x(), headers={"Enginewright-Shadow": "1"}).status == 200
+    assert linear.get("/v2/models/m").status == 200
+    assert linear.get("/v2/models/m/infer").status == 405
+    assert linear.get("/none").status == 404
+    assert [total(linear, code) for code in ("2xx", "4xx", "5xx")] == before
+
+
+def test_a_refused_body_counts_as_far_as_it_came(linear: Server) -> None:
+    name = f"enginewright_request_bytes_sum{{{MODEL}}}"
+    before = series(linear, name)
+    with linear.wire() as wire:
+        wire.send(
+            b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999999\r\n\r\n"
+        )
+        assert wire.receive().status == 413
+    assert series(linear, name) == before
+
+
+def test_the_time_of_a_response_ends_when_the_client_has_read_it(tmp_path: Path) -> None:
+    """A client that does not read keeps the request in flight, and its response is not counted."""
+    task = write_artifact(tmp_path, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
+    rows = 600_000  # 9.6 MB of response: more than the kernel keeps
+    in_flight = f"enginewright_requests_in_flight{{{MODEL}}}"
+    inputs = {"name": "x", "datatype": "FP32", "shape": [rows, 8]}
+    document = {
+        "inputs": [inputs | {"parameters": {"binary_data_size": rows * 32}}],
+        "parameters": {"binary_data_output": True},
+    }
+    requests = f'enginewright_requests_total{{code="200",{MODEL}}}'
+    with Server(tmp_path, task) as server, server.wire() as wire:
+        assert series(server, in_flight) == 0
+        wire.shrink(64 * 1024)
+        wire.send(server.infer_request(document, b"\0" * rows * 32))
+        until(lambda: series(server, requests) == 1, "it was answered")
+        assert series(server, in_flight) == 1
+        assert total(server, "2xx") == 0
+        assert wire.receive().status == 200
+        until(lambda: total(server, "2xx") == 1, "it was read")
+        assert series(server, in_flight) == 0
+
+
+def test_requests_are_in_flight_from_head_to_response(tmp_path: Path) -> None:
+    task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1], np.int64)}])
+    name = f"enginewright_requests_in_flight{{{MODEL}}}"
+    slow = {"name": "turns", "datatype": "INT64", "shape": [1]}
+    with Server(tmp_path, task) as server:
+        request = server.infer_request({"inputs": [slow | {"data": [1]}]})
+        head = request.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
+        with server.wire() as wire:
+            wire.send(head)
+            until(lambda: series(server, name) == 1, "its body is awaited")
+        until(lambda: series(server, name) == 0, "the client has left")
+        calling = threading.Thread(target=grpc_slowly, args=(server,))
+        calling.start()
+        until(lambda: series(server, name) == 1, "the model runs")
+        calling.join()
+        assert series(server, name) == 0
+
+
+def grpc_slowly(server: Server) -> None:
+    tensor = {"name": "turns", "datatype": "INT64", "shape": [1]}
+    raw = np.array([LONG], np.int64).tobytes()
+    request = InferRequest(model_name="m", inputs=[tensor], raw_input_contents=[raw])
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        assert call(request.SerializeToString(), timeout=60)
