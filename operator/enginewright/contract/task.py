@@ -29,6 +29,7 @@ STABLE_PATH: Final = f"{ARTIFACT_PATH}/.stable"  # manifest and golden samples o
 STABLE_FAILURE: Final = "failure"  # file there instead: why they were not fetched
 TERMINATION_LOG: Final = "/dev/termination-log"
 PROBE_LANE_PATH: Final = "/tmp/enginewright-probe"  # noqa: S108 - not shared with other pods; see probe_token
+RUNTIME_CACHE_PATH: Final = "/tmp/enginewright-runtime-cache"  # noqa: S108 - likewise; see runtime_cache
 POD_INFO_PATH: Final = "/podinfo"  # the pod's annotations, a downwardAPI volume
 RELEASE_FILE: Final = "release"
 SHADOW_FILE: Final = "shadow"

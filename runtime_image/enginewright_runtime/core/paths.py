@@ -25,6 +25,7 @@ class Paths:
     stable: Path  # golden samples of another revision
     termination_log: Path
     probe_token: Path  # shared by the containers of a pod
+    runtime_cache: Path  # outlives restarts of the server's container
     release: Path  # an annotation that the operator writes
     shadow: Path  # likewise
 
@@ -49,6 +50,7 @@ class Paths:
             stable=place(task.STABLE_PATH),
             termination_log=place(task.TERMINATION_LOG),
             probe_token=place(task.PROBE_LANE_PATH),
+            runtime_cache=place(task.RUNTIME_CACHE_PATH),
             release=place(task.POD_INFO_PATH) / task.RELEASE_FILE,
             shadow=place(task.POD_INFO_PATH) / task.SHADOW_FILE,
         )

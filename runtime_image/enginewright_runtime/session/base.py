@@ -30,6 +30,9 @@ class SessionRequest:
     extensions: Libraries = NO_LIBRARIES  # checked
     level: str = HIGHEST  # a key of `LEVELS`
     device_memory: int | None = None  # bytes that the device has; None: unknown, or no device
+    runtime_cache: Path | None = (
+        None  # the folder in which compiled kernels are kept; None: nowhere
+    )
 
 
 class ProviderError(Exception):
@@ -43,6 +46,7 @@ class SessionBackend(ABC):
     provider: ClassVar[str]
     needs_driver: ClassVar[bool] = False  # NVIDIA's
     compiled: ClassVar[bool] = False  # runs engines, which no other provider can run
+    caches_kernels: ClassVar[bool] = False  # compiles kernels as it runs, and keeps them
     optimized: ClassVar[bool] = False  # runs the graph as ONNX Runtime optimises it
 
     def offered(self) -> bool:

@@ -58,8 +58,9 @@ class CudaBackend(SessionBackend):
 
         ONNX Runtime's defaults are for one process that runs one shape (cuda_execution_provider_info.h):
 
-        - cudnn_conv_algo_search=EXHAUSTIVE runs every algorithm for each new shape of each Conv, while
-          requests wait; HEURISTIC asks cuDNN which one to use.
+        - cudnn_conv_algo_search: a Conv plans anew whenever its input has other sizes than in the run
+          before, while the request waits. HEURISTIC is cuDNN's fast heuristic (mode A), EXHAUSTIVE its
+          slow one (mode B), DEFAULT the fallback (conv.cc of ONNX Runtime 1.31).
         - arena_extend_strategy=kNextPowerOfTwo doubles each extension, memory that a canary or another
           pod on a time-sliced device then lacks, since the arena returns none.
         - gpu_mem_limit is unlimited: an oversized request may leave cuBLAS and cuDNN, which allocate

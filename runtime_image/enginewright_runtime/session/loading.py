@@ -72,6 +72,7 @@ def create(
     strict: bool = True,
     device: Device | None = None,
     level: str | None = None,
+    runtime_cache: Path | None = None,
 ) -> LoadedModel:
     """Load `model_path` on backend `name`, with the libraries in its sibling folder `extensions`.
 
@@ -84,6 +85,7 @@ def create(
         device: what the driver reported; None: it is queried if the backend needs one.
         level: of graph optimisations, a key of `optimization.LEVELS`; None: the highest at which
             ONNX Runtime loads the model. Backends with their own compiler always use the highest.
+        runtime_cache: the folder in which a backend that compiles kernels keeps them; None: nowhere.
 
     Raises:
         StageFailure: ProviderMissing, ProviderRefused, DriverMissing or DriverTooOld when the
@@ -105,6 +107,7 @@ def create(
         of_model(model_path),
         wanted,
         device_memory=asked.memory,
+        runtime_cache=runtime_cache,
     )
     try:
         session, output = _attempt(backend, request)

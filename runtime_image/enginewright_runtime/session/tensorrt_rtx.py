@@ -36,6 +36,7 @@ class TensorRtRtxBackend(SessionBackend):
     provider: ClassVar[str] = PROVIDERS["tensorrt-rtx"]
     needs_driver: ClassVar[bool] = True
     compiled: ClassVar[bool] = True
+    caches_kernels: ClassVar[bool] = True
 
     @override
     def offered(self) -> bool:
@@ -75,6 +76,17 @@ class TensorRtRtxBackend(SessionBackend):
         if not devices:
             raise ProviderError(f"{self.provider} found no supported device")
         return None
+
+    @override
+    def provider_options(self, request: SessionRequest) -> dict[str, str]:
+        """Return the folder of the runtime cache (tensorrt_rtx_provider_options.h in the wheel).
+
+        The plug-in reads it with the engine, overwrites one that it rejects, and writes it when the
+        session ends (version 0.5.0). `enable_cuda_graph` stays off: it compiles kernels for a size
+        before its first run, while the request waits.
+        """
+        folder = request.runtime_cache
+        return {"nv_runtime_cache_path": str(folder)} if folder else {}
 
     @override
     def complete(self) -> bool:

@@ -135,7 +135,9 @@ class _Server:
             *self._ports,
         )
         try:
-            model = prepare(self._task, self._paths.artifact, report_progress)
+            model = prepare(
+                self._task, self._paths.artifact, report_progress, self._paths.runtime_cache
+            )
         except StageFailure as failure:
             self._report_failure(loop, failure)
         except MemoryError:

@@ -1,15 +1,12 @@
 """Runs the model on every golden sample and profile shape before it is ready: parity and warm-up."""
 
-import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
-import numpy as np
 from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import Reason
-from enginewright.contract.task import ShapeProfile
 from numpy.typing import NDArray
 
 from enginewright_runtime.core.failure import StageFailure
@@ -19,6 +16,7 @@ from enginewright_runtime.proof.parity.tolerances import Tolerances
 from enginewright_runtime.serve.manifest import served_profiles
 from enginewright_runtime.serve.server.buckets import ComputeBuckets
 from enginewright_runtime.serve.server.decode import Feeds
+from enginewright_runtime.serve.server.warm_up import profile_points, step_points
 from enginewright_runtime.session.device_errors import lost_device
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.samples import GoldenSample, type_name
@@ -27,6 +25,7 @@ from enginewright_runtime.session.signature import Signature
 _log: Final = logging.getLogger(__name__)
 _REPEATS: Final = 3  # runs of every input: the first of a shape includes initialization
 _REPEAT_SECONDS: Final = 2.0  # for all repeats; a slow model is measured by its first run
+_STEP_SECONDS: Final = 60.0  # for the sizes between those of the profiles
 
 
 class StartupProver:
@@ -42,9 +41,20 @@ class StartupProver:
         self._slowest = 0.0
 
     def prove(
-        self, samples: list[GoldenSample], manifest: Manifest, progress: Callable[[str], None]
+        self,
+        samples: list[GoldenSample],
+        manifest: Manifest,
+        progress: Callable[[str], None],
+        *,
+        steps: bool = False,
     ) -> float:
         """Run every golden sample and every profile shape; return the slowest run in seconds.
+
+        Args:
+            samples: golden samples.
+            manifest: of the artefact.
+            progress: called with the current step, for users.
+            steps: also run 1, 2, 4, … rows, since the backend prepares each size when it first runs.
 
         Raises:
             StageFailure: ParityFailed, DeviceLost.
@@ -59,14 +69,47 @@ class StartupProver:
         if not comparison.verdict().compared:
             _log.warning("no output can be compared: all vary, and their distribution is unknown")
         points = [(f"golden sample {sample.name!r}", sample.feeds) for sample in samples]
-        for label, feeds in _profile_points(samples, served_profiles(manifest)):
+        for label, feeds in profile_points(
+            [sample.feeds for sample in samples], served_profiles(manifest)
+        ):
             progress(f"warming up {label}")
             self._run(feeds, label)
             points.append((label, feeds))
+        if steps:
+            points += self._run_steps([feeds for _, feeds in points], manifest, progress)
         slowest = self._slowest
         progress("warming up once more")
         self._repeat(points)
         return slowest
+
+    def _run_steps(
+        self, known: list[Feeds], manifest: Manifest, progress: Callable[[str], None]
+    ) -> list[tuple[str, Feeds]]:
+        """Run the sizes between those of the profiles; return those that run.
+
+        Whether the model accepts them is for its clients to find out: some tie the rows to other sizes.
+        """
+        began = time.monotonic()
+        done: list[tuple[str, Feeds]] = []
+        points = step_points(known, served_profiles(manifest))
+        for number, (label, feeds) in enumerate(points, 1):
+            if time.monotonic() - began > _STEP_SECONDS:
+                _log.warning(
+                    "%d of %d sizes were not run before requests",
+                    len(points) - number + 1,
+                    len(points),
+                )
+                break
+            progress(f"warming up {label}, {number} of {len(points)}")
+            try:
+                self._run(feeds, label)
+            except StageFailure as failure:
+                if failure.reason is Reason.DEVICE_LOST:
+                    raise
+                _log.warning("not warmed up: %s", failure.cause)
+                continue
+            done.append((label, feeds))
+        return done
 
     def _repeat(self, points: list[tuple[str, Feeds]]) -> None:
         began = time.monotonic()
@@ -105,25 +148,3 @@ class StartupProver:
     def _again(self, sample: GoldenSample) -> dict[str, NDArray[Any]]:
         arrays = self._runner.run(self._outputs, sample.feeds)
         return dict(zip(self._outputs, arrays, strict=True))
-
-
-def _profile_points(
-    samples: list[GoldenSample], profiles: Iterable[Iterable[ShapeProfile]]
-) -> Iterator[tuple[str, Feeds]]:
-    """Yield inputs for the min, opt and max shapes of the profiles that no golden sample has.
-
-    Their values are those of the first sample, repeated, so that indices stay valid.
-    """
-    known = {_shapes(sample.feeds) for sample in samples}
-    for inputs, corner in itertools.product(profiles, ("min", "opt", "max")):
-        feeds = dict(samples[0].feeds)
-        for profile in inputs:
-            shape: tuple[int, ...] = getattr(profile, corner)
-            feeds[profile.input] = np.resize(feeds[profile.input], shape)
-        if _shapes(feeds) not in known:
-            known.add(_shapes(feeds))
-            yield f"the {corner} shapes", feeds
-
-
-def _shapes(feeds: Feeds) -> frozenset[tuple[str, tuple[int, ...]]]:
-    return frozenset((name, array.shape) for name, array in feeds.items())

@@ -36,6 +36,7 @@ from enginewright_runtime.serve.server.buckets import ComputeBuckets
 from enginewright_runtime.serve.server.diagnosis import Diagnosis
 from enginewright_runtime.serve.server.execution import ExecutionReport
 from enginewright_runtime.serve.server.proofs import StartupProver
+from enginewright_runtime.serve.server.runtime_cache import RuntimeCache
 from enginewright_runtime.serve.server.stopping import StoppableSession
 from enginewright_runtime.session import loading, processor
 from enginewright_runtime.session.base import SessionBackend
@@ -70,13 +71,19 @@ class ServedModel:
     summary: str  # one line for the log
 
 
-def prepare(task: ServeTask, artifact: Path, progress: Callable[[str], None]) -> ServedModel:
+def prepare(
+    task: ServeTask,
+    artifact: Path,
+    progress: Callable[[str], None],
+    runtime_caches: Path | None = None,
+) -> ServedModel:
     """Check, load, verify and warm up the model or engine of `artifact`.
 
     Args:
         task: which model on which backend, and what was promised about it.
         artifact: the folder with manifest, model and golden samples.
         progress: called with the current step, for users.
+        runtime_caches: the folder of `RuntimeCache`; None: kernels are not kept.
 
     Raises:
         StageFailure: why it must not serve.
@@ -93,15 +100,21 @@ def prepare(task: ServeTask, artifact: Path, progress: Callable[[str], None]) ->
     if manifest.recipe.extensions:
         progress("test-loading the libraries of spec.extensions")
         verify_libraries(artifact / manifest.model, manifest.recipe.extensions)
+    load = partial(_load, task, artifact, manifest, threads, device)
+    cache = None
+    if runtime_caches is not None and backend.caches_kernels:
+        cache = _open_cache(runtime_caches, task, artifact, manifest, load, device, progress)
     progress(f"loading the model on backend {task.backend}")
-    loaded = _load(task, artifact, manifest, threads, device)
+    loaded = load(cache.folder if cache else None)
     signature, samples = _read(task, artifact, manifest, loaded)
     loaded_after = time.monotonic() - began
     session = StoppableSession(loaded.session)
     runner = Runner(session, signature)
     buckets = ComputeBuckets()
     try:
-        slowest = StartupProver(runner, signature, buckets).prove(samples, manifest, progress)
+        slowest = StartupProver(runner, signature, buckets).prove(
+            samples, manifest, progress, steps=backend.needs_driver and loaded.cause is None
+        )
     except StageFailure as failure:
         if other_products is None or failure.reason is not Reason.PARITY_FAILED:
             raise
@@ -123,11 +136,14 @@ def prepare(task: ServeTask, artifact: Path, progress: Callable[[str], None]) ->
     shapes, feeds = baseline_feeds(samples, manifest.recipe)
     progress(f"measuring the latency of {shapes}")
     usual = measure(partial(runner.run, list(signature.outputs)), shapes, feeds)
+    if cache is not None:
+        cache.keep()
     seconds = time.monotonic() - began
     details = {
         "threads": threads,
         "outputs_left_out": signature.left_out,
         "batching": {"max_size": batches.rows, "off": batches.off},
+        **({"runtime_cache": {"bytes": cache.bytes, "reused": cache.reused}} if cache else {}),
         "proofs": {
             "golden_samples": len(samples),
             "slowest_run_seconds": round(slowest, 6),
@@ -184,8 +200,39 @@ def _check(
     return device
 
 
+def _open_cache(
+    root: Path,
+    task: ServeTask,
+    artifact: Path,
+    manifest: Manifest,
+    load: Callable[[Path | None], loading.LoadedModel],
+    device: Device,
+    progress: Callable[[str], None],
+) -> RuntimeCache | None:
+    """Return the engine's cache, filled; None: none can be kept."""
+    engine = manifest.engine
+    cache = RuntimeCache.open(root, engine.sha256, device) if engine else None
+    if cache is None or cache.reused:
+        return cache
+
+    def run_all() -> None:
+        loaded = load(cache.folder)
+        signature, samples = _read(task, artifact, manifest, loaded)
+        prover = StartupProver(Runner(loaded.session, signature), signature, ComputeBuckets())
+        prover.prove(samples, manifest, progress, steps=True)
+
+    progress("compiling the engine's kernels")
+    cache.fill(run_all)
+    return cache
+
+
 def _load(
-    task: ServeTask, artifact: Path, manifest: Manifest, threads: int, device: Device
+    task: ServeTask,
+    artifact: Path,
+    manifest: Manifest,
+    threads: int,
+    device: Device,
+    runtime_cache: Path | None,
 ) -> loading.LoadedModel:
     strict = task.promise.policy == "Forbid"
     try:
@@ -196,6 +243,7 @@ def _load(
             strict=strict,
             device=device,
             level=manifest.graph_optimization,
+            runtime_cache=runtime_cache,
         )
     except SessionError as error:
         if damaged := damaged_file(artifact, manifest):
