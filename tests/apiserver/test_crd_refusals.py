@@ -466,6 +466,12 @@ BAD_MODELS: list[tuple[str, Spec, str, str]] = [
         "greater than or equal to 1",
     ),
     (
+        "tokens from nowhere",
+        {"serving": {"auth": {}}},
+        "spec.serving.auth.secretRef",
+        "Required value",
+    ),
+    (
         "autoscaling the wrong way round",
         {"serving": {"autoscaling": {"minReplicas": 8, "maxReplicas": 2}}},
         "spec.serving.autoscaling",

@@ -72,6 +72,7 @@ spec:
     batching: {maxSize: 8, maxDelay: 5ms}
     requestTimeout: 10s
     startupTimeout: 20m
+    auth: {secretRef: {name: clients}}
     terminationGracePeriod: 2m
     sidecar:
       resources: {requests: {cpu: 10m}}

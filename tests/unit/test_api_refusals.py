@@ -41,6 +41,7 @@ def test_a_field_that_would_be_ignored_is_named(change: dict[str, Any], expected
         {"replicas": 0, "backends": ["cpu"], "accelerators": [{"class": "cpu"}]},
         {"serving": {"autoscaling": {"maxReplicas": 8}}},
         {"serving": {"batching": {"maxSize": 8, "maxDelay": "5ms"}}},
+        {"serving": {"auth": {"secretRef": {"name": "clients"}}}},
     ],
 )
 def test_what_is_acted_on_passes(change: dict[str, Any]) -> None:

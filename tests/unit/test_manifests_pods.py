@@ -335,6 +335,27 @@ def test_the_task_says_what_to_serve() -> None:
     )
 
 
+def test_the_tokens_of_clients_are_mounted_where_they_are_read() -> None:
+    pod = serving_pod(serving={"auth": {"secretRef": {"name": "clients"}}})
+    fetch, sidecar, server = containers(pod)
+    for each in (server, sidecar):
+        assert mounts(each)[contract.TOKENS_PATH] is True
+        (task,) = [each for each in each["env"] if each["name"] == contract.TASK_VARIABLE]
+        assert ServeTask.model_validate_json(task["value"]).auth is True
+        assert "clients" not in task["value"]
+    assert contract.TOKENS_PATH not in mounts(fetch)
+    (volume,) = [each for each in pod["spec"]["volumes"] if "secret" in each]
+    assert volume["secret"] == {"secretName": "clients", "optional": True}, "the server reports it"
+
+
+def test_requiring_tokens_is_a_new_revision() -> None:
+    names = [
+        World(**spec).settle().job_succeeds().status["revision"]
+        for spec in ({}, *({"serving": {"auth": {"secretRef": {"name": name}}}} for name in "ab"))
+    ]
+    assert len(set(names)) == 3
+
+
 def test_the_probes_ask_the_server_for_what_each_is_about() -> None:
     server = container(serving_pod(), "server")
     assert server["ports"] == [

@@ -231,6 +231,18 @@ def rejected() -> World:
     return world.settle()
 
 
+def test_a_canary_without_its_secret_waits_for_it() -> None:
+    world = analysing()
+    old, new = world.status["active"]["revision"], world.status["revision"]
+    (canary,) = world.canaries()
+    world.crash(canary["metadata"]["name"], Reason.SECRET_UNUSABLE, index=0, restarts=7)
+    world.later(hours=1)
+    assert [revision(each) for each in world.canaries()] == [new]
+    assert carried(world) == {old}
+    assert world.conditions()["RolledBack"][0] == "False"
+    assert world.conditions()["Ready"] == ("False", "SecretUnusable")
+
+
 @pytest.mark.parametrize("event", ["restart", "status lost", "scaled", "a day"])
 def test_a_rejected_revision_is_not_tried_again_while_the_spec_stays(event: str) -> None:
     world = rejected()

@@ -447,6 +447,13 @@ class Autoscaling(ApiModel):
     """Metrics that the number of pods follows. Absent: 80% of the CPU that the server requests, on classes without a resourceName; on others, or without such a request, one waiting request per pod (enginewright_queue_depth)."""
 
 
+class Auth(ApiModel):
+    """Who may send requests."""
+
+    secret_ref: LocalObjectReference
+    """Secret of this namespace whose keys are names of clients and whose values are their bearer tokens, one per line. A change takes effect in running pods within two minutes; without a valid token every request is refused."""
+
+
 class Sidecar(ApiModel):
     """The sidecar container, which continuously verifies the server."""
 
@@ -484,6 +491,9 @@ class Serving(ApiModel):
         Duration | None, between("a terminationGracePeriod", "20s", "1h")
     ] = None
     """How long a pod may take to terminate, such as 5m, from 20s to 1h: requests still in progress are aborted 15s before the end; absent: 40s."""
+
+    auth: Auth | None = None
+    """Who may send requests, over HTTP and gRPC: clients with a bearer token. Absent: everybody who reaches the pods."""
 
     sidecar: Sidecar = Sidecar()
     """Settings of the sidecar in every pod."""

@@ -25,7 +25,9 @@ Difference: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 StatusCode: TypeAlias = Annotated[str, Field(pattern=r"^[1-5][0-9]{2}$")]
 Responses: TypeAlias = Annotated[dict[StatusCode, Number], Field(max_length=64)]
-DropReason: TypeAlias = Literal["NotKept", "CanaryNotReady", "CanaryBusy", "TooLarge"]
+DropReason: TypeAlias = Literal[
+    "NotKept", "CanaryNotReady", "CanaryBusy", "CanaryRefused", "TooLarge"
+]
 
 
 class LatencySeries(Message):
@@ -140,7 +142,7 @@ class ShadowComparison(Message):
     dropped_by: Annotated[dict[Text, Number], Field(max_length=SERIES)] = Field(
         default_factory=dict
     )
-    """Of them, by reason: `NotKept` by the server, since there are too many or they are too large; `CanaryNotReady`; `CanaryBusy`; `TooLarge`: the answer would take more than the sidecar's memory to decode."""
+    """Of them, by reason: `NotKept` by the server, since there are too many or they are too large; `CanaryNotReady`; `CanaryBusy`; `CanaryRefused`, since it needs a token that the pod does not have; `TooLarge`: the answer would take more than the sidecar's memory to decode."""
     outputs: Annotated[tuple[ShadowOutput, ...], Field(max_length=OUTPUTS)] = ()
     """By output, of at most 64 that changed most; outputs that vary from run to run are left out."""
 

@@ -75,6 +75,7 @@ class Reason(StrEnum):
     STORAGE_FULL = "StorageFull"  # of the store's volume, or of the node's disk
     OUT_OF_MEMORY = "OutOfMemory"
     TIMEOUT = "Timeout"
+    SECRET_UNUSABLE = "SecretUnusable"  # noqa: S105 - of spec.serving: missing or without valid content
     POD_NOT_STARTED = "PodNotStarted"  # an image, a Secret or a volume is missing
     EVICTED = "Evicted"  # by the kubelet, which lacked disk or memory, or found a limit exceeded
     INTERNAL_ERROR = "InternalError"
@@ -181,6 +182,10 @@ REMEDIES: Final[dict[Reason, str]] = {
     ),
     Reason.OUT_OF_MEMORY: "raise spec.podTemplate.resources.limits.memory",
     Reason.TIMEOUT: "raise spec.build.timeout, or find out why the stage is slow from its pod's log",
+    Reason.SECRET_UNUSABLE: (
+        "create or correct the Secret that the message names, in the model's namespace; the pod starts when its"
+        " container restarts next"
+    ),
     Reason.POD_NOT_STARTED: "correct what the message names; kubectl describe pod shows more",
     Reason.EVICTED: (
         "raise spec.build.resources.requests and limits for ephemeral-storage or memory, whichever is named,"
@@ -199,6 +204,7 @@ _TRANSIENT: Final = frozenset(
         Reason.BUILD_OUT_OF_MEMORY,
         Reason.DRIVER_MISSING,  # another node may have it, or this one is repaired
         Reason.CAPACITY_BLOCKED,
+        Reason.SECRET_UNUSABLE,
         Reason.POD_NOT_STARTED,
         Reason.DEVICE_LOST,  # likewise
         Reason.RUNS_FAIL,

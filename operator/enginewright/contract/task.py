@@ -31,6 +31,7 @@ TERMINATION_LOG: Final = "/dev/termination-log"
 PROBE_LANE_PATH: Final = "/tmp/enginewright-probe"  # noqa: S108 - not shared with other pods; see probe_token
 RUNTIME_CACHE_PATH: Final = "/tmp/enginewright-runtime-cache"  # noqa: S108 - likewise; see runtime_cache
 POD_INFO_PATH: Final = "/podinfo"  # the pod's annotations, a downwardAPI volume
+TOKENS_PATH: Final = "/run/enginewright/tokens"  # spec.serving.auth, one file per client
 RELEASE_FILE: Final = "release"
 SHADOW_FILE: Final = "shadow"
 HTTP_PORT: Final = 8080
@@ -199,5 +200,6 @@ class ServeTask(Message):
     batch_delay_seconds: float = 0.0  # that a request may wait for others
     # that a request without a timeout may wait for the model; 0: without limit
     request_seconds: float = REQUEST_SECONDS
+    auth: bool = False  # whether requests need one of the tokens in `TOKENS_PATH`
     promise: Promise = Promise()
     drain_seconds: float | None = None  # after SIGTERM; None: the server's default

@@ -20,6 +20,7 @@ from enginewright.contract.task import (
     SIDECAR_PORT,
     STORE_PATH,
     TASK_VARIABLE,
+    TOKENS_PATH,
     ServeTask,
 )
 from enginewright.contract.verdict import RELEASE_ANNOTATION
@@ -41,6 +42,7 @@ from enginewright.manifests.snapshot import ClassSnapshot, Revision, Snapshot
 
 SERVER: Final = "server"  # name of the container
 POD_INFO: Final = "podinfo"  # name of the volume with the pod's annotations
+_TOKENS: Final = "enginewright-tokens"  # likewise, with the tokens of clients
 STARTUP_SECONDS: Final = 600
 GRACE_SECONDS: Final = 40  # the server drains for 25 s at most
 _AFTER_DRAIN_SECONDS: Final = 15  # for the sidecar, and for a drain that ends late
@@ -222,6 +224,7 @@ def _pod_template(
         batch_size=snapshot.batch_size,
         batch_delay_seconds=snapshot.batch_delay_seconds,
         request_seconds=snapshot.request_seconds,
+        auth=snapshot.auth_secret is not None,
         promise=snapshot.promise,
         drain_seconds=None
         if snapshot.termination_seconds is None
@@ -248,6 +251,7 @@ def _pod_template(
         task=task,
         mounts=[
             {"name": "artifact", "mountPath": ARTIFACT_PATH, "readOnly": True},
+            *_token_mounts(snapshot),
             *(template.get("volumeMounts") or ()),
         ],
         resources=resources,
@@ -297,6 +301,7 @@ def _pod_template(
                 "name": "store",
                 "persistentVolumeClaim": {"claimName": snapshot.store_claim, "readOnly": True},
             },
+            *_secret_volumes(snapshot),
             *(template.get("volumes") or ()),
         ],
     }
@@ -315,6 +320,22 @@ def _pod_template(
     }
 
 
+def _token_mounts(snapshot: Snapshot) -> list[dict[str, Any]]:
+    if snapshot.auth_secret is None:
+        return []
+    return [{"name": _TOKENS, "mountPath": TOKENS_PATH, "readOnly": True}]
+
+
+def _secret_volumes(snapshot: Snapshot) -> list[dict[str, Any]]:
+    """Return the volumes of the Secrets in spec.serving.
+
+    They are optional, so that the server reports a missing one instead of a pod that never starts.
+    """
+    if snapshot.auth_secret is None:
+        return []
+    return [{"name": _TOKENS, "secret": {"secretName": snapshot.auth_secret, "optional": True}}]
+
+
 def _sidecar(
     snapshot: Snapshot, accelerator: ClassSnapshot, task: str, defaults: PodDefaults
 ) -> dict[str, Any]:
@@ -331,6 +352,7 @@ def _sidecar(
         mounts=[
             {"name": "artifact", "mountPath": ARTIFACT_PATH, "readOnly": True},
             {"name": POD_INFO, "mountPath": POD_INFO_PATH, "readOnly": True},
+            *_token_mounts(snapshot),  # for copies of requests, which canaries answer
         ],
         resources=dict(snapshot.sidecar_resources) or _sidecar_resources(snapshot),
         env=snapshot.sidecar_env,

@@ -50,6 +50,7 @@ class Snapshot(BaseModel):
     batch_size: int = BATCH_SIZE
     batch_delay_seconds: float = 0.0
     request_seconds: float = REQUEST_SECONDS
+    auth_secret: str | None = None  # None: requests need no token
     promise: Promise = Promise()
     pod_template: Mapping[str, Any] = {}  # as in the spec, camelCase
     store_claim: str

@@ -19,9 +19,10 @@ from enginewright.plan.classes import matching
 from enginewright.plan.proofs import refusal
 from enginewright.plan.types import Facts
 
-# Failures of the store, not of a revision: the artefact is prepared again.
-_OF_STORE: Final = frozenset(
+# Failures of the store or of a Secret, not of a revision: the artefact is prepared again, the Secret corrected.
+_OF_OTHERS: Final = frozenset(
     {
+        Reason.SECRET_UNUSABLE,
         Reason.ARTIFACT_MISSING,
         Reason.ARTIFACT_CORRUPT,
         Reason.STORE_UNAVAILABLE,
@@ -104,7 +105,7 @@ def pod_failures(
     blocked = (
         unschedulable
         or any(each.refused for each in deployments)
-        or any(each.reason in _OF_STORE for pod, each in found if not pod.ready)
+        or any(each.reason in _OF_OTHERS for pod, each in found if not pod.ready)
     )
     lasting = _lasting(facts, found, stable, since)
     late = any(each.is_current and each.is_stuck and each.desired for each in deployments)
@@ -136,7 +137,7 @@ def _lasting(
     since: datetime | None,
 ) -> RolloutFailure | None:
     """Return a failure that would repeat."""
-    found = [(pod, each) for pod, each in found if each.reason not in _OF_STORE]
+    found = [(pod, each) for pod, each in found if each.reason not in _OF_OTHERS]
     crashed = [pod for pod, each in found if pods.failure(pod)]
     if pods.is_repeated(crashed) and not _crashes_too(facts, stable, since):
         return _of(next(each for pod, each in found if pod in crashed))

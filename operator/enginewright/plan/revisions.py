@@ -38,6 +38,7 @@ def wanted_snapshot(
         batch_size=spec.serving.batching.max_size,
         batch_delay_seconds=short_duration(spec.serving.batching.max_delay),
         request_seconds=duration(spec.serving.request_timeout).total_seconds(),
+        auth_secret=spec.serving.auth.secret_ref.name if spec.serving.auth else None,
         pod_template=spec.pod_template.manifest(),
         store_claim=facts.config.store.claim,
         # only if it matters: else pods of revisions without this field would restart

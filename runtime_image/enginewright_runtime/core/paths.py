@@ -26,6 +26,7 @@ class Paths:
     termination_log: Path
     probe_token: Path  # shared by the containers of a pod
     runtime_cache: Path  # outlives restarts of the server's container
+    tokens: Path  # of clients, one file each
     release: Path  # an annotation that the operator writes
     shadow: Path  # likewise
 
@@ -51,6 +52,7 @@ class Paths:
             termination_log=place(task.TERMINATION_LOG),
             probe_token=place(task.PROBE_LANE_PATH),
             runtime_cache=place(task.RUNTIME_CACHE_PATH),
+            tokens=place(task.TOKENS_PATH),
             release=place(task.POD_INFO_PATH) / task.RELEASE_FILE,
             shadow=place(task.POD_INFO_PATH) / task.SHADOW_FILE,
         )

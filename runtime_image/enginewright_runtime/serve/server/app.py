@@ -130,6 +130,11 @@ class ServerApp(ApplicationBase[Connection]):
             return self.refuse(403, "only the pod's sidecar may read this; see its /measurements")
         return self._admit_inference(request) if infer else None
 
+    def is_inference(self, request: HttpRequest) -> bool:
+        """Return whether a request is for the model's outputs."""
+        target = request.target
+        return (self._resources.get(target) or self._find(target)) is _Resource.INFER
+
     def check_size(self, request: HttpRequest, size: int) -> HttpResponse | None:
         """Refuse a body of `size` bytes that is too large."""
         try:

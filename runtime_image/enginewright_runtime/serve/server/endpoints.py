@@ -9,8 +9,14 @@ from typing import Final
 
 from enginewright.contract.task import ServeTask
 
+from enginewright_runtime.serve.mounted_secret import MountedSecret
 from enginewright_runtime.serve.server.acceptor import Acceptor
 from enginewright_runtime.serve.server.app import ServerApp
+from enginewright_runtime.serve.server.authentication import (
+    Authentication,
+    GuardedGrpcApp,
+    GuardedServerApp,
+)
 from enginewright_runtime.serve.server.connection import RECEIVE_BYTES, Connection
 from enginewright_runtime.serve.server.grpc.app import GrpcApp
 from enginewright_runtime.serve.server.grpc.call import Calls
@@ -26,16 +32,36 @@ _POLL_SECONDS: Final = 0.05
 class Endpoints:
     """HTTP and gRPC of one process."""
 
-    def __init__(self, task: ServeTask, settings: ServerSettings, probe_token: str) -> None:
-        """Create it without a port; requests with `probe_token` are the sidecar's."""
+    def __init__(
+        self, task: ServeTask, settings: ServerSettings, probe_token: str, tokens: MountedSecret
+    ) -> None:
+        """Create it without a port.
+
+        Args:
+            task: what to serve.
+            settings: limits and timeouts.
+            probe_token: requests with it are the sidecar's.
+            tokens: of clients, if the task requires one.
+
+        Raises:
+            StageFailure: none of the tokens is valid.
+        """
         self._settings = settings
         version = metadata.version("enginewright")
-        self.app = ServerApp(task, settings, version, probe_token)
-        self.grpc = GrpcApp(task, settings, version, self.app)
+        self.app: ServerApp
+        self.grpc: GrpcApp
+        self._authentication: Authentication | None = None
+        if task.auth:
+            self._authentication = guard = Authentication(tokens, task.revision)
+            self.app = GuardedServerApp(task, settings, version, probe_token, guard)
+            self.grpc = GuardedGrpcApp(task, settings, version, self.app, guard)
+        else:
+            self.app = ServerApp(task, settings, version, probe_token)
+            self.grpc = GrpcApp(task, settings, version, self.app)
         self._apps = self.app, self.grpc
         self._calls = Calls(self.grpc)
         self._buffer = bytearray(RECEIVE_BYTES)
-        self._heads = HeadParser()
+        self._heads = HeadParser(authorization=task.auth)
         self._acceptors: list[Acceptor] = []
 
     def accept(self, http: socket.socket, grpc: socket.socket) -> None:
@@ -94,6 +120,8 @@ class Endpoints:
         """Enforce the time limits of runs and connections until cancelled."""
         while True:
             await asyncio.sleep(self._settings.sweep_seconds)
+            if self._authentication is not None:
+                self._authentication.renew()
             self.app.renew_date()
             self.app.inference.stop_long_run()
             self.app.inference.expire_waiting(time.monotonic())

@@ -30,9 +30,11 @@ class HeadError(Exception):
 class HeadParser:
     """Parses one complete head at a time, for any number of connections in one thread."""
 
-    __slots__ = ("_parser", "_problem", "_request")
+    __slots__ = ("_fields", "_parser", "_problem", "_request")
 
-    def __init__(self) -> None:
+    def __init__(self, *, authorization: bool = False) -> None:
+        """Create it; `authorization`: that header is read."""
+        self._fields = _FIELDS | _AUTHORIZATION if authorization else _FIELDS
         self._parser: httptools.HttpRequestParser | None = None
         self._request: HttpRequest | None = None
         self._problem: HeadError | None = None
@@ -76,7 +78,7 @@ class HeadParser:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Read a header field if the server uses it."""
-        take = _FIELDS.get(name) or _FIELDS.get(name.lower())
+        take = self._fields.get(name) or self._fields.get(name.lower())
         if take is not None and self._request is not None and self._problem is None:
             try:
                 take(self._request, value)
@@ -151,6 +153,16 @@ def _content_encoding(request: HttpRequest, value: bytes) -> None:
     request.content_encoding = value.strip().lower()
 
 
+def _authorization(request: HttpRequest, value: bytes) -> None:
+    if request.authorization:
+        raise HeadError(400, "there is more than one Authorization header")
+    request.authorization = value.strip()
+
+
+_AUTHORIZATION: Final[dict[bytes, Callable[[HttpRequest, bytes], None]]] = {
+    b"authorization": _authorization,
+    b"Authorization": _authorization,
+}
 _FIELDS: Final[dict[bytes, Callable[[HttpRequest, bytes], None]]] = {
     b"content-length": _content_length,
     b"transfer-encoding": _transfer_encoding,

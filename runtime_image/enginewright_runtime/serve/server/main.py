@@ -22,6 +22,7 @@ from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.core.reporting import failed, write_termination_message
 from enginewright_runtime.serve import probe_token
+from enginewright_runtime.serve.mounted_secret import MountedSecret
 from enginewright_runtime.serve.server import memory
 from enginewright_runtime.serve.server.application import listen
 from enginewright_runtime.serve.server.endpoints import Endpoints
@@ -55,7 +56,12 @@ def run(
     chosen = fit_files(settings or ServerSettings(), protocols=2)
     if task.drain_seconds is not None:
         chosen = replace(chosen, drain_seconds=task.drain_seconds)
-    server = _Server(task, paths or Paths.from_environment(), (port, grpc_port), chosen)
+    paths = paths or Paths.from_environment()
+    try:
+        server = _Server(task, paths, (port, grpc_port), chosen)
+    except StageFailure as failure:
+        _report(paths, failure)
+        return exit_code(failure.reason)
     try:
         code = uvloop.run(server.run())
     except OSError as error:
@@ -70,6 +76,12 @@ def run(
     return code
 
 
+def _report(paths: Paths, failure: StageFailure) -> None:
+    report = failed("serve", failure)
+    _log.error("%s: %s", report.reason, report.outcome)
+    write_termination_message(paths, report.termination_message())
+
+
 class _Server:
     """One run of the server."""
 
@@ -80,7 +92,7 @@ class _Server:
         self._paths = paths
         self._ports = ports
         token = probe_token.read_or_create(paths.probe_token)
-        self._endpoints = Endpoints(task, settings, token)
+        self._endpoints = Endpoints(task, settings, token, MountedSecret(paths.tokens))
         self._inference = self._endpoints.app.inference
         self._stop = asyncio.Event()
         self._exit_code: int = ExitCode.OK
@@ -159,9 +171,7 @@ class _Server:
                 loop.call_soon_threadsafe(self._ready, model)
 
     def _report_failure(self, loop: asyncio.AbstractEventLoop, failure: StageFailure) -> None:
-        report = failed("serve", failure)
-        _log.error("%s: %s", report.reason, report.outcome)
-        write_termination_message(self._paths, report.termination_message())
+        _report(self._paths, failure)
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(self._fail, failure.reason)
 

@@ -48,6 +48,7 @@ class HttpRequest(InferenceCall):
     """One request: its head, then its body."""
 
     __slots__ = (
+        "authorization",
         "body",
         "chunked",
         "content_encoding",
@@ -74,6 +75,7 @@ class HttpRequest(InferenceCall):
         self.chunked = False
         self.json_length: int | None = None  # Inference-Header-Content-Length
         self.content_encoding = b""
+        self.authorization = b""  # if the server reads it
         self.expects_continue = False
         self.has_host = False
         self.refusal: HttpResponse | None = None  # sent once the body has been discarded

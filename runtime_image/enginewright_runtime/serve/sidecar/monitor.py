@@ -20,6 +20,7 @@ from enginewright.contract.verdict import Check, CheckVerdict
 from pydantic import ValidationError
 
 from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.serve.mounted_secret import MountedSecret
 from enginewright_runtime.serve.probe_token import HEADER, read_or_create
 from enginewright_runtime.serve.sidecar.answers import AnswerComparison
 from enginewright_runtime.serve.sidecar.client import (
@@ -98,6 +99,7 @@ class Monitor:
             paths.shadow,
             settings,
             self._memory,
+            tokens=MountedSecret(paths.tokens),
         )
         self._schedule = ProbeSchedule(samples.names, settings)
         self._golden_began = float("-inf")
@@ -139,7 +141,8 @@ class Monitor:
     async def scrape(self) -> bytes:
         """Return the server's metrics; empty if it has none or does not respond in time."""
         with contextlib.suppress(UnreachableError):
-            response = await self._scrapes.get("/metrics", self._settings.scrape_seconds)
+            seconds = self._settings.scrape_seconds
+            response = await self._scrapes.get("/metrics", seconds, self._own)
             plain = response.headers.get(b"content-type", b"").startswith(b"text/plain")
             if response.status == 200 and plain and len(response.body) <= _EXPOSITION_BYTES:
                 return bytes(response.body)
@@ -311,7 +314,7 @@ class Monitor:
         return _rest(interval, began)
 
     async def _get(self, client: Client, path: str) -> ServerResponse:
-        return await client.get(path, self._settings.request_seconds)
+        return await client.get(path, self._settings.request_seconds, self._own)
 
     def _log_changes(self) -> None:
         """Log checks whose state or reason changed."""

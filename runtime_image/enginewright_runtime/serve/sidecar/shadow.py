@@ -18,6 +18,7 @@ from enginewright.contract.measurements import OutputChange, ShadowComparison
 from enginewright.contract.shadow import ShadowOrder, is_current, read_order
 
 from enginewright_runtime.proof.parity.measuring import largest_of
+from enginewright_runtime.serve.client_tokens import copies_token
 from enginewright_runtime.serve.exchanges import (
     HEADER,
     LARGEST_BYTES,
@@ -25,6 +26,7 @@ from enginewright_runtime.serve.exchanges import (
     SHARE_QUERY,
     ExchangeHead,
 )
+from enginewright_runtime.serve.mounted_secret import MountedSecret
 from enginewright_runtime.serve.sidecar.answer_change import change, free_axes
 from enginewright_runtime.serve.sidecar.client import Client, ServerResponse, UnreachableError
 from enginewright_runtime.serve.sidecar.json_tensors import JSON_BYTES, TooLargeError
@@ -37,6 +39,7 @@ from enginewright_runtime.session.samples import type_name
 _log: Final = logging.getLogger(__name__)
 _BUSY: Final = frozenset({408, 429, 503, 504})
 _REJECTED: Final = range(400, 500)
+_UNAUTHORIZED: Final = 401  # another Secret than the pod's, or an older version of it
 _LARGEST_ANSWER: Final = 2 * LARGEST_BYTES
 _JSON_LENGTH: Final = b"inference-header-content-length"
 
@@ -54,6 +57,8 @@ class Shadow:
         annotation: Path,
         settings: SidecarSettings,
         memory: AbstractAsyncContextManager[None],
+        *,
+        tokens: MountedSecret,
     ) -> None:
         """Create it.
 
@@ -66,6 +71,7 @@ class Shadow:
             annotation: the file with the operator's order.
             settings: intervals and limits.
             memory: held while answers are compared.
+            tokens: the Secret of clients' tokens, if canaries need one.
         """
         self._own = own
         self._model = model
@@ -76,6 +82,7 @@ class Shadow:
         self._free = free_axes(manifest)
         self._largest: dict[str, float] = {}  # value of each output so far; empty: not known yet
         self._annotation = annotation
+        self._tokens = tokens
         self._settings = settings
         self._memory = memory
         self._canaries: dict[str, Client] = {}
@@ -161,15 +168,19 @@ class Shadow:
         """Return a canary's answer with outputs; None, and counted: there is none."""
         client = self._canary(order)
         base = f"/v2/models/{self._model}/versions/{order.revision}"
+        authorization = self._authorization(order.revision)
         try:
             # another pod may have got the address: it must not get the request
-            ready = await client.get(f"{base}/ready", self._settings.request_seconds)
+            ready = await client.get(f"{base}/ready", self._settings.request_seconds, authorization)
         except UnreachableError:
             ready = None
+        if ready is not None and ready.status == _UNAUTHORIZED:
+            totals.dropped["CanaryRefused"] += 1
+            return None
         if ready is None or ready.status != 200:
             totals.dropped["CanaryNotReady"] += 1
             return None
-        headers = f"{HEADER}: 1\r\n"
+        headers = f"{HEADER}: 1\r\n{authorization}"
         if json_length is not None:
             headers += f"Inference-Header-Content-Length: {json_length}\r\n"
         try:
@@ -187,6 +198,14 @@ class Shadow:
         else:
             totals.failed += 1
         return None
+
+    def _authorization(self, revision: str) -> str:
+        """Return the header line with which a canary takes copies; "": it needs none."""
+        try:
+            token = copies_token(self._tokens.read(), revision)
+        except OSError:
+            token = ""
+        return f"Authorization: Bearer {token}\r\n" if token else ""
 
     def _canary(self, order: ShadowOrder) -> Client:
         """Return the connection to one of the canary's pods, each in turn."""

@@ -41,6 +41,7 @@ _LONGEST_BEGINNING: Final = 4096
 _SOON: Final = 1e-6  # seconds: the deadline has passed
 _CODES: Final = {  # of errors with HTTP's status
     400: Code.INVALID_ARGUMENT,
+    401: Code.UNAUTHENTICATED,
     404: Code.NOT_FOUND,
     413: Code.RESOURCE_EXHAUSTED,
     501: Code.UNIMPLEMENTED,
@@ -132,7 +133,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
             if self._inference.outstanding >= self.settings.connections and not call.reserved:
                 raise busy("too many requests are due")
         except RequestError as error:
-            return self._refuse(call, error)
+            return self.refuse(call, error)
         return None
 
     def aligned_at(self, beginning: memoryview) -> int:
@@ -146,7 +147,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         try:
             self.inflight.add(call, size)
         except RequestError as error:
-            return self._refuse(call, error)
+            return self.refuse(call, error)
         return None
 
     def release(self, call: GrpcCall) -> None:
@@ -170,9 +171,9 @@ class GrpcApp(ApplicationBase[Http2Connection]):
                 return None
             answer = self._methods.answer(call.method, bytes(message.view()))
         except RequestError as error:
-            return self._refuse(call, error)
+            return self.refuse(call, error)
         except Exception:  # noqa: BLE001 - an internal error fails one call, not the connection
-            return self._refuse(call, unexpected("serving a call"))
+            return self.refuse(call, unexpected("serving a call"))
         return Reply([answer], len(answer))
 
     # Inference.
@@ -233,13 +234,13 @@ class GrpcApp(ApplicationBase[Http2Connection]):
 
     def _refuse_decoded(self, call: GrpcCall, error: RequestError) -> None:
         """Refuse a request that was decoded in the thread."""
-        status = self._refuse(call, error)
+        status = self.refuse(call, error)
         if call.abandoned:
             self.release(call)
         else:
             call.fail(status)
 
-    def _refuse(self, call: GrpcCall, error: RequestError) -> Status:
+    def refuse(self, call: GrpcCall, error: RequestError) -> Status:
         """Return the status of a call that is not submitted, and count it if it is an inference."""
         if call.method == MODEL_INFER:
             self._inference.count_refusal(call, error)

@@ -14,6 +14,14 @@ from enginewright_runtime.session.signature import Tensor, shown
 SERVICE: Final = "inference.GRPCInferenceService"
 MODEL_INFER: Final = f"/{SERVICE}/ModelInfer".encode()
 _HEALTH: Final = "grpc.health.v1.Health"
+# what a kubelet or a balancer asks for
+OPEN_METHODS: Final = frozenset(
+    {
+        f"/{SERVICE}/ServerLive".encode(),
+        f"/{SERVICE}/ServerReady".encode(),
+        f"/{_HEALTH}/Check".encode(),
+    }
+)
 _SERVING: Final = 1  # of grpc.health.v1.HealthCheckResponse.ServingStatus
 _NOT_SERVING: Final = 2
 

@@ -1,0 +1,266 @@
+"""Bearer tokens against the real server: who is let in, when that changes, and what nobody is told."""
+
+import contextlib
+import json
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from enginewright.contract.reasons import ExitCode
+from enginewright.contract.report import read_termination_message
+from enginewright.contract.task import ServeTask
+
+from tests.integration.test_server_grpc_inference import CHECK, INFER, SERVICE, Client, batch
+from tests.integration.test_sidecar_shadow import (
+    compared,
+    counts,
+    measured,
+    order,
+    request,
+    watched,
+)
+from tests.support.secret_volumes import write_secret
+from tests.support.serving import Answer, Server, linear_model, write_artifact
+from tests.support.sidecar import Sidecar, artifact
+
+TOKEN = "t0ken-of-the-shop"
+OTHER = "t0ken-of-search"
+X = [[1.0] * 8]
+DOCUMENT = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 8], "data": X}]}
+INFER_PATH = "/v2/models/m/infer"
+SAMPLES = [{"x": np.ones((1, 8), np.float32)}]
+SECONDS = 20.0
+
+
+def guarded(root: Path, **tokens: str) -> ServeTask:
+    """Return a task that requires one of `tokens`."""
+    write_secret(root / "run/enginewright/tokens", **tokens)
+    return write_artifact(root, linear_model(), SAMPLES).model_copy(update={"auth": True})
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    root = tmp_path_factory.mktemp("guarded")
+    with Server(root, guarded(root, shop=f"{TOKEN}\n", search=OTHER)) as server:
+        yield server
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def get(server: Server, path: str, headers: Mapping[str, str] | None = None) -> Answer:
+    lines = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+    with server.wire() as wire:
+        wire.send(f"GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{lines}\r\n".encode())
+        return wire.receive()
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("token", [TOKEN, OTHER])
+def test_a_client_with_a_token_is_answered(server: Server, token: str) -> None:
+    assert server.post(DOCUMENT, headers=bearer(token)).status == 200
+    for path in ("/v2", "/v2/models/m", "/v2/models/m/ready", "/v2/models/m/execution", "/metrics"):
+        assert get(server, path, bearer(token)).status == 200
+    assert get(server, "/v2/models/other", bearer(token)).status == 404
+
+
+@pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready"])
+def test_kubelets_need_no_token(server: Server, path: str) -> None:
+    assert get(server, path).status == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/v2", "/v2/models/m", "/v2/models/m/ready", "/v2/models/m/execution", "/metrics"),
+        *("/v2/models/m/measurements", "/v2/models/other", "/", "/v2/health/live/../../models/m"),
+        "http://h/v2/models/m",
+    ],
+)
+def test_all_else_needs_one(server: Server, path: str) -> None:
+    answer = get(server, path)
+    assert answer.status == 401
+    assert answer.headers["www-authenticate"] == 'Bearer realm="enginewright"'
+    assert "send Authorization: Bearer TOKEN" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        bearer("wrong"),
+        bearer(TOKEN + "x"),
+        bearer(""),
+        {"Authorization": f"Basic {TOKEN}"},
+        {"Authorization": TOKEN},
+        {"Enginewright-Probe": "0" * 64},
+        {"Enginewright-Shadow": "1"},
+    ],
+)
+def test_an_inference_without_a_valid_token_is_refused(
+    server: Server, headers: dict[str, str]
+) -> None:
+    answer = server.post(DOCUMENT, headers=headers)
+    assert answer.status == 401
+    invalid = "Authorization" in headers
+    assert ('error="invalid_token"' in answer.headers["www-authenticate"]) is invalid
+    assert TOKEN not in json.dumps([answer.headers, answer.body.decode()])
+
+
+def test_two_tokens_are_ambiguous(server: Server) -> None:
+    lines = f"Authorization: Bearer {TOKEN}\r\n" * 2
+    with server.wire() as wire:
+        wire.send(f"GET /v2 HTTP/1.1\r\nHost: h\r\n{lines}\r\n".encode())
+        assert wire.receive().status == 400
+
+
+def test_a_body_is_refused_before_it_is_sent(server: Server) -> None:
+    """Its length is announced, and nothing of it has arrived."""
+    with server.wire() as wire:
+        head = f"POST {INFER_PATH} HTTP/1.1\r\nHost: h\r\nContent-Length: 60000000\r\n"
+        wire.send(f"{head}Expect: 100-continue\r\n\r\n".encode())
+        answer = wire.receive()
+        assert (answer.status, answer.headers["connection"]) == (401, "close")
+
+
+def test_refusals_are_counted_and_nobody_is_told_a_token(server: Server) -> None:
+    def refused() -> float:
+        text = get(server, "/metrics", bearer(TOKEN)).body.decode()
+        found = re.search(r'enginewright_requests_total\{code="401".*\} ([0-9.e+]+)', text)
+        return float(found[1]) if found else 0.0
+
+    before = refused()
+    assert server.post(DOCUMENT, headers=bearer("almost-" + TOKEN)).status == 401
+    with Client(server) as client:
+        assert client.refused(INFER, batch(1))[0] == "UNAUTHENTICATED"
+    assert refused() == before + 2
+    log = server.log()
+    assert "requests need a token of one of these clients: search, shop" in log
+    for secret in (TOKEN, OTHER):
+        assert secret not in log
+        assert secret not in get(server, "/metrics", bearer(TOKEN)).body.decode()
+        assert secret not in server.task.to_json()
+
+
+def test_grpc_reads_the_token_from_the_calls_metadata(server: Server) -> None:
+    with Client(server) as client:
+        assert client.health() == 1
+        for method in ("ServerLive", "ServerReady"):
+            client.call(f"/{SERVICE}/{method}")
+        for name in ("authorization",):
+            client.call(INFER, batch(2), metadata=[(name, f"Bearer {TOKEN}")])
+        refused = [
+            client.refused(INFER, batch(2)),
+            client.refused(INFER, batch(2), metadata=[("authorization", "Bearer wrong")]),
+            client.refused(f"/{SERVICE}/ServerMetadata"),
+            client.refused("/mine/Method"),
+        ]
+        assert {code for code, _ in refused} == {"UNAUTHENTICATED"}
+        assert "a bearer token is required" in refused[0][1]
+        assert "is not valid" in refused[1][1]
+        client.call(CHECK)
+
+
+def test_tokens_change_without_a_restart(tmp_path: Path) -> None:
+    task = guarded(tmp_path, shop=TOKEN)
+    volume = tmp_path / "run/enginewright/tokens"
+    with Server(tmp_path, task, sweep_seconds=0.05) as server, Client(server) as client:
+
+        def status(token: str) -> int:
+            return server.post(DOCUMENT, headers=bearer(token)).status
+
+        def calls(token: str) -> bool:
+            with contextlib.suppress(Exception):
+                client.call(INFER, batch(1), metadata=[("authorization", f"Bearer {token}")])
+                return True
+            return False
+
+        assert (status(TOKEN), status(OTHER)) == (200, 401)
+        assert (calls(TOKEN), calls(OTHER)) == (True, False)
+        write_secret(volume, shop=OTHER)
+        until(lambda: (status(TOKEN), status(OTHER)) == (401, 200), "the new token counts")
+        assert (calls(TOKEN), calls(OTHER)) == (False, True), "on an open connection too"
+        write_secret(volume)
+        until(lambda: status(OTHER) == 401, "an empty Secret lets nobody in")
+        assert "every request is refused until it is corrected" in server.log()
+        assert get(server, "/v2/health/ready").status == 200
+        write_secret(volume, shop="not a token")
+        until(lambda: "key 'shop' has a line that is no bearer token" in server.log(), "is logged")
+        assert status("not a token") == status("not") == 401
+        write_secret(volume, shop=TOKEN)
+        until(lambda: status(TOKEN) == 200, "it is corrected")
+
+
+@pytest.mark.parametrize("tokens", [{}, {"shop": " \n"}, {"shop": "two words"}, None])
+def test_without_any_token_the_server_does_not_start(
+    tmp_path: Path, tokens: dict[str, str] | None
+) -> None:
+    task = guarded(tmp_path, **(tokens or {}))
+    if tokens is None:
+        volume = tmp_path / "run/enginewright/tokens"
+        volume.rename(tmp_path / "elsewhere")
+    server = Server(tmp_path, task)
+    assert server.wait() == ExitCode.TRANSIENT
+    report = read_termination_message((tmp_path / "dev/termination-log").read_text())
+    assert report is not None
+    assert report.failure is not None
+    assert report.failure.reason == "SecretUnusable"
+    assert "the Secret of spec.serving.auth.secretRef does not exist or has no" in report.outcome
+    assert "create or correct the Secret" in report.outcome
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", server.port), 1).close()
+
+
+@pytest.fixture
+def pods(tmp_path: Path) -> Iterator[tuple[Server, Sidecar, Server, Path]]:
+    """Yield server and sidecar of a serving pod, a canary's server and its Secret, with the same tokens."""
+    roots = tmp_path / "serving", tmp_path / "canary"
+    tasks = []
+    for root, revision in zip(roots, ("r1", "r2"), strict=True):
+        root.mkdir()
+        write_secret(root / "run/enginewright/tokens", shop=TOKEN)
+        update: dict[str, Any] = {"auth": True, "revision": revision}
+        tasks.append(artifact(root, linear_model(), SAMPLES).model_copy(update=update))
+    with (
+        Server(roots[0], tasks[0]) as serving,
+        Server(roots[1], tasks[1], sweep_seconds=0.05) as canary,
+        watched(roots[0], tasks[0], serving.port, canary.port) as sidecar,
+    ):
+        sidecar.until_ready()
+        yield serving, sidecar, canary, roots[1] / "run/enginewright/tokens"
+
+
+def test_the_sidecar_verifies_its_server_and_canaries_take_copies(
+    pods: tuple[Server, Sidecar, Server, Path],
+) -> None:
+    serving, sidecar, canary, secret = pods
+    assert {each.state for each in sidecar.verdict().checks} <= {"ok", "unknown"}
+    assert b"enginewright_requests_total" in sidecar.get("/metrics").body, "of the server"
+    authorized = request(serving, X).replace(
+        b"\r\n", f"\r\nAuthorization: Bearer {TOKEN}\r\n".encode(), 1
+    )
+    compared(serving, sidecar, authorized)
+    write_secret(secret, shop=OTHER)
+    until(lambda: canary.post(DOCUMENT, headers=bearer(OTHER)).status == 200, "it is renewed")
+    sidecar.shadow(order())
+
+    def refused() -> bool:
+        with serving.wire() as wire:
+            wire.send(authorized)
+            wire.receive()
+        found = measured(sidecar)
+        return found is not None and found.dropped_by.get("CanaryRefused", 0) > 0
+
+    sidecar.until(refused, "copies are refused")
+    assert counts(sidecar)[1:3] == (0, 0), "which says nothing about the revision"
