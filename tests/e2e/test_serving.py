@@ -15,6 +15,7 @@ from tritonclient.utils import InferenceServerException
 from hack.samples.magika import features, label
 from tests.e2e.files import Files
 from tests.e2e.harness import SHORT_HOLD, Namespace, eventually, http_json, inference_model
+from tests.e2e.test_fallback import metrics, value
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -207,6 +208,13 @@ def test_declared_shapes_on_the_cpu_backend_with_tritons_client(namespace: Names
         )
         assert scores.shape == (2, 2)
         np.testing.assert_allclose(scores.sum(axis=1), 1, rtol=1e-3)
+        (counted,) = client.get_inference_statistics("classify")["model_stats"]
+        assert counted["inference_stats"]["success"]["count"] >= 1
+        assert counted["last_inference"]
+        exposed = metrics(namespace, "classify")
+        assert value(exposed, "enginewright_request_duration_seconds_count", 'code="2xx"') >= 1
+        assert value(exposed, "enginewright_request_bytes_sum") > 2 * 3 * 48 * 192 * 4
+        assert value(exposed, "enginewright_requests_in_flight") == 0
         too_large = InferInput("x", [9, 3, 48, 192], "FP32")
         too_large.set_data_from_numpy(np.zeros((9, 3, 48, 192), np.float32), binary_data=True)
         with pytest.raises(InferenceServerException, match="4"):

@@ -106,6 +106,22 @@ def test_tritons_client_reads_health_and_metadata(triton: Any) -> None:
     assert len(triton["inputs"]) == len(KINDS)
 
 
+def test_tritons_client_reads_the_statistics(triton: Any) -> None:
+    every, one, version = triton["statistics"]
+    assert every == one == version
+    (found,) = one["model_stats"]
+    assert [found[key] for key in ("name", "version", "inference_count")] == ["m", "r1", "1"]
+    # of protobuf's JSON: numbers are strings, and those that are 0 are left out
+    stats = {key: int(value.get("count", 0)) for key, value in found["inference_stats"].items()}
+    assert stats == {
+        **dict.fromkeys(("success", "queue", "compute_infer"), 1),
+        **dict.fromkeys(("compute_input", "compute_output"), 1),
+        **dict.fromkeys(("fail", "cache_hit", "cache_miss"), 0),
+    }
+    (batch,) = found["batch_stats"]
+    assert (batch["batch_size"], batch["compute_infer"]["count"]) == ("1", "1")
+
+
 @pytest.mark.parametrize("how", ["echo", "gzip"])
 def test_tritons_client_sends_and_receives_every_type(triton: Any, how: str) -> None:
     assert triton[how] == ALL
@@ -139,7 +155,7 @@ REFUSED = {
     "shared memory": (INVALID, "of input 'turns': shared memory is not supported"),
     "classification": (INVALID, "the classification extension is not supported"),
     "deflate": (UNIMPLEMENTED, "compression 'deflate' is not supported; use gzip"),
-    "statistics": (UNIMPLEMENTED, "ModelStatistics' is not supported"),
+    "statistics": ("StatusCode.NOT_FOUND", "model 'n' is not served here"),
     "config": (UNIMPLEMENTED, "ModelConfig' is not supported"),
 }
 

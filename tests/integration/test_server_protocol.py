@@ -1,5 +1,6 @@
 """The protocol as clients see it: Triton's own client and JSON against the real server."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,39 @@ def test_every_type_comes_back_as_it_went(echo: Server, binary_in: bool, binary_
         np.testing.assert_array_equal(actual, expected)
 
 
+def test_tritons_client_reads_what_the_statistics_extension_defines(tmp_path: Path) -> None:
+    task = write_artifact(tmp_path, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
+    with Server(tmp_path, task) as server:
+        (before,) = client(server).get_inference_statistics()["model_stats"]
+        assert before["last_inference"] == before["inference_count"] == 0
+        assert before["batch_stats"] == []
+        began = time.time_ns()
+        for rows in (1, 3):
+            values = np.ones((rows, 8), np.float32)
+            client(server).infer("m", [triton_input("x", "FP32", values, binary=True)])
+        assert server.post(b"{").status == 400
+        took = time.time_ns() - began
+        asked = client(server)
+        (found,) = asked.get_inference_statistics("m", "1")["model_stats"]
+        assert found == asked.get_inference_statistics("m")["model_stats"][0]
+        with pytest.raises(InferenceServerException, match="'other' is not served here"):
+            asked.get_inference_statistics("other")
+    assert found["inference_count"] == found["execution_count"] == 2
+    stats = found["inference_stats"]
+    counts = {key: value["count"] for key, value in stats.items()}
+    assert counts == {
+        **dict.fromkeys(("success", "queue", "compute_infer"), 2),
+        **dict.fromkeys(("compute_input", "compute_output"), 2),
+        "fail": 1,
+        **dict.fromkeys(("cache_hit", "cache_miss"), 0),
+    }
+    assert 0 < stats["compute_infer"]["ns"] + stats["queue"]["ns"] < stats["success"]["ns"] < took
+    (batch,) = found["batch_stats"]
+    assert batch["batch_size"] == 1
+    assert batch["compute_infer"] == stats["compute_infer"]
+    assert began / 1e6 - 1000 < found["last_inference"] < (began + took) / 1e6 + 1000
+
+
 def test_without_requested_outputs_all_come(echo: Server) -> None:
     inputs = [
         triton_input(f"in_{name}", name, array, binary=True) for name, (_, array) in KINDS.items()
@@ -162,7 +196,7 @@ def test_tritons_client_finds_what_it_looks_for(linear: Server) -> None:
     assert asked.is_model_ready("m")
     assert asked.is_model_ready("m", "r1")
     assert not asked.is_model_ready("other")
-    assert asked.get_server_metadata()["extensions"] == ["binary_tensor_data"]
+    assert asked.get_server_metadata()["extensions"] == ["binary_tensor_data", "statistics"]
     metadata = asked.get_model_metadata("m", "1")
     assert metadata["versions"] == ["r1"]
     assert metadata["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 8]}]

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from enginewright_runtime.serve.histogram import SizeHistogram
+from enginewright_runtime.serve.histogram import RunCounts, SizeHistogram
 from enginewright_runtime.serve.server.metrics import Metrics
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,6 +27,18 @@ def test_sizes_are_counted_in_every_bucket_that_they_fit(sizes: list[int]) -> No
     assert histogram.total == sum(sizes)
     for bound, count in histogram.buckets():
         assert count == sum(size <= float(bound) for size in sizes), bound
+
+
+@given(st.lists(st.tuples(st.integers(1, 300), st.booleans())))
+def test_runs_are_counted_by_their_requests(runs: list[tuple[int, bool]]) -> None:
+    counts = RunCounts()
+    for requests, succeeded in runs:
+        counts.add(requests, 0.5, succeeded=succeeded)
+    assert counts.requests == sum(requests for requests, _ in runs)
+    for bound, count in counts.buckets((1, 2, 64)):
+        assert count == sum(requests <= float(bound) for requests, _ in runs), bound
+    assert sum(count for count, _ in counts.succeeded.values()) == sum(ok for _, ok in runs)
+    assert sum(total for _, total in counts.succeeded.values()) == sum(ok for _, ok in runs) / 2
 
 
 def test_an_answer_is_counted_with_its_duration_and_sizes() -> None:

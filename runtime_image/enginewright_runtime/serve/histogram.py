@@ -1,6 +1,7 @@
-"""Prometheus histograms; the client library alone would cost a sidecar 7 MB."""
+"""Histograms for Prometheus; its client library alone would cost a sidecar 7 MB."""
 
 from bisect import bisect_left
+from collections import Counter
 from typing import Final
 
 _SIZE_POWERS: Final = range(6, 31, 2)  # bounds of 64 B, 256 B, 1 KiB, ... 1 GiB
@@ -56,3 +57,38 @@ class SizeHistogram:
         counts = self._counts
         rows = [(str(2**power), sum(counts[: power + 1])) for power in _SIZE_POWERS]
         return [*rows, ("+Inf", sum(counts))]
+
+
+class RunCounts:
+    """Runs of a model, by the requests of each, which are few different numbers."""
+
+    __slots__ = ("_failed", "succeeded")
+
+    def __init__(self) -> None:
+        self.succeeded: dict[int, tuple[int, float]] = {}  # requests -> runs, seconds of all
+        self._failed: Counter[int] = Counter()
+
+    def add(self, requests: int, seconds: float, *, succeeded: bool) -> None:
+        """Count one run."""
+        if succeeded:
+            count, total = self.succeeded.get(requests, (0, 0.0))
+            self.succeeded[requests] = count + 1, total + seconds
+        else:
+            self._failed[requests] += 1
+
+    @property
+    def requests(self) -> int:
+        """Requests of all runs."""
+        return sum(requests * count for requests, count in self._counts())
+
+    def buckets(self, bounds: tuple[int, ...]) -> list[tuple[str, int]]:
+        """Return upper bound and cumulative count of every bucket; the last one counts all."""
+        counts = self._counts()
+        rows = [(str(bound), sum(n for size, n in counts if size <= bound)) for bound in bounds]
+        return [*rows, ("+Inf", sum(count for _, count in counts))]
+
+    def _counts(self) -> list[tuple[int, int]]:
+        return [
+            *((size, count) for size, (count, _) in self.succeeded.items()),
+            *self._failed.items(),
+        ]

@@ -137,7 +137,7 @@ def refused() -> dict[str, list[str]]:
             "shared memory": error(lambda: one.infer("m", [shared])),
             "classification": error(lambda: one.infer("m", [x], outputs=[classes])),
             "deflate": error(lambda: one.infer("m", [x], compression_algorithm="deflate")),
-            "statistics": error(lambda: one.get_inference_statistics("m")),
+            "statistics": error(lambda: one.get_inference_statistics("n")),
             "config": error(lambda: one.get_model_config("m")),
         }
 
@@ -160,8 +160,12 @@ def main() -> None:
         ).get_response(as_json=True)
         in_time = one.infer("m", [turns(3)], timeout=30_000_000, client_timeout=30, priority=1)
         found["in time"] = in_time.as_numpy("done").tolist()
+    found |= {"echo": echoed()}
+    with client("echo") as one:
+        found["statistics"] = [
+            one.get_inference_statistics(*which, as_json=True) for which in ((), ("m",), ("m", "1"))
+        ]
     found |= {
-        "echo": echoed(),
         "gzip": echoed(compression_algorithm="gzip"),
         "large": large(),
         "halves": halves(),

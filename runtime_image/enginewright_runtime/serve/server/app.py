@@ -33,6 +33,7 @@ from enginewright_runtime.serve.server.large_requests import LargeRequests
 from enginewright_runtime.serve.server.message import Body, HttpRequest, HttpResponse
 from enginewright_runtime.serve.server.settings import RETRY_AFTER_SECONDS, ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel
+from enginewright_runtime.serve.server.statistics import EXTENSIONS, statistics
 from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Tensor
 
@@ -48,6 +49,7 @@ class _Resource(enum.Enum):
     INFER = enum.auto()
     EXECUTION = enum.auto()
     MEASUREMENTS = enum.auto()
+    STATISTICS = enum.auto()
     SHADOW = enum.auto()
     METRICS = enum.auto()
 
@@ -82,7 +84,7 @@ class ServerApp(ApplicationBase[Connection]):
         self.copies = Copies()
         self._resources = _resources(task)
         self._server_metadata = orjson.dumps(
-            {"name": "enginewright", "version": version, "extensions": ["binary_tensor_data"]}
+            {"name": "enginewright", "version": version, "extensions": EXTENSIONS}
         )
 
     def serve_model(self, model: ServedModel) -> None:
@@ -298,6 +300,8 @@ class ServerApp(ApplicationBase[Connection]):
             return model.execution.document()
         if resource is _Resource.MEASUREMENTS:
             return self._measurements(model)
+        if resource is _Resource.STATISTICS:
+            return orjson.dumps({"model_stats": [statistics(self._task, self.metrics)]})
         codec = self._codec
         assert codec is not None  # noqa: S101 - it is made with the model
         return codec.metadata
@@ -415,6 +419,7 @@ def _resources(task: ServeTask) -> dict[bytes, _Resource]:
         LIVE_PATH: _Resource.LIVE,
         READY_PATH: _Resource.READY,
         "/metrics": _Resource.METRICS,
+        "/v2/models/stats": _Resource.STATISTICS,  # of all models
     }
     model = f"/v2/models/{task.model}"
     for base in (model, f"{model}/versions/{task.revision}", f"{model}/versions/1"):
@@ -422,6 +427,7 @@ def _resources(task: ServeTask) -> dict[bytes, _Resource]:
         found[f"{base}/ready"] = _Resource.MODEL_READY
         found[f"{base}/infer"] = _Resource.INFER
         found[f"{base}/execution"] = _Resource.EXECUTION
+        found[f"{base}/stats"] = _Resource.STATISTICS
         found[f"{base}/measurements"] = _Resource.MEASUREMENTS
         found[f"{base}/{RESOURCE}"] = _Resource.SHADOW
     return {path.encode(): resource for path, resource in found.items()}

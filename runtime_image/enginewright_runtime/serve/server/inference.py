@@ -349,7 +349,7 @@ class InferenceService:
             return
         buckets = self._serving.model.buckets
         if job.batch:
-            self._metrics.batches.observe(job.batch)
+            self._metrics.runs.add(job.batch, seconds, succeeded=job.error is None)
         if job.error is None and job.batch:
             buckets.add(job.ran, seconds)
         else:

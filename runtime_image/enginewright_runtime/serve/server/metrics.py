@@ -20,7 +20,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from enginewright_runtime.serve.histogram import DurationHistogram, SizeHistogram
+from enginewright_runtime.serve.histogram import DurationHistogram, RunCounts, SizeHistogram
 
 CONTENT_TYPE: Final = f"Content-Type: {CONTENT_TYPE_PLAIN_0_0_4}\r\n".encode()
 CLIENT_CLOSED: Final = 499  # the client disconnected; the code that nginx logs for it
@@ -45,7 +45,8 @@ class Metrics(Collector):
         self.total = {first: DurationHistogram(_BOUNDS) for first in _CLASSES}
         self.received = SizeHistogram()
         self.sent = SizeHistogram()
-        self.batches = DurationHistogram(_BATCH_BOUNDS)  # of requests per run, not of durations
+        self.runs = RunCounts()
+        self.last_answer = 0.0  # when one was written, as `time.monotonic()`; 0: never
         # responses to inference requests by status code; series exist before the first response,
         # since a rate needs that
         self.requests = Counter(dict.fromkeys(_USUAL_CODES, 0))
@@ -69,7 +70,8 @@ class Metrics(Collector):
             received: bytes of its body.
             sent: bytes of the response's body.
         """
-        self.total[status // 100].observe(time.monotonic() - began)
+        self.last_answer = now = time.monotonic()
+        self.total[status // 100].observe(now - began)
         self.received.observe(received)
         self.sent.observe(sent)
 
@@ -114,7 +116,7 @@ class Metrics(Collector):
             "Inference requests per run of the model.",
             labels=_LABELS,
         )
-        batches.add_metric(self._labels, self.batches.buckets(), self.batches.total)
+        batches.add_metric(self._labels, self.runs.buckets(_BATCH_BOUNDS), self.runs.requests)
         yield batches
         requests = CounterMetricFamily(
             "enginewright_requests",

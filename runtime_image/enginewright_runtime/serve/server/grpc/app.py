@@ -102,7 +102,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         self._task = task
         self._inference = inference = http.inference
         self._large_requests = http.large_requests
-        self._methods = Methods(task, version, inference)
+        self._methods = Methods(task, version, inference, http.metrics)
         self._codec: _GrpcCodec | None = None
 
     def serve_model(self, model: ServedModel) -> None:

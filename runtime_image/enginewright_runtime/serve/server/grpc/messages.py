@@ -113,6 +113,33 @@ _MESSAGES: Final[dict[str, dict[str, _Field]]] = {
         "outputs": _many(5, "Output"),
         "raw_output_contents": _many(RAW_OUTPUT_CONTENTS, _BYTES),
     },
+    "Statistics": {"model_stats": _many(1, "ModelStatistics")},
+    "ModelStatistics": {
+        "name": _one(1, _STRING),
+        "version": _one(2, _STRING),
+        "last_inference": _one(3, _UINT64),
+        "inference_count": _one(4, _UINT64),
+        "execution_count": _one(5, _UINT64),
+        "inference_stats": _one(6, "InferStatistics"),
+        "batch_stats": _many(7, "BatchStatistics"),
+    },
+    "Duration": {"count": _one(1, _UINT64), "ns": _one(2, _UINT64)},
+    "InferStatistics": {
+        "success": _one(1, "Duration"),
+        "fail": _one(2, "Duration"),
+        "queue": _one(3, "Duration"),
+        "compute_input": _one(4, "Duration"),
+        "compute_infer": _one(5, "Duration"),
+        "compute_output": _one(6, "Duration"),
+        "cache_hit": _one(7, "Duration"),
+        "cache_miss": _one(8, "Duration"),
+    },
+    "BatchStatistics": {
+        "batch_size": _one(1, _UINT64),
+        "compute_input": _one(2, "Duration"),
+        "compute_infer": _one(3, "Duration"),
+        "compute_output": _one(4, "Duration"),
+    },
     "HealthRequest": {"service": _one(1, _STRING)},
     "HealthResponse": {"status": _one(1, _INT32)},  # an enum has the same encoding
 }
@@ -158,5 +185,7 @@ ModelMetadata: Final = _message("ModelMetadata")
 Contents: Final = _message("Contents")
 InferRequest: Final = _message("InferRequest")
 InferResponse: Final = _message("InferResponse")
+Statistics: Final = _message("Statistics")
+ModelStatistics: Final = _message("ModelStatistics")
 HealthRequest: Final = _message("HealthRequest")
 HealthResponse: Final = _message("HealthResponse")

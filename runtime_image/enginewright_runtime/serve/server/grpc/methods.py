@@ -8,6 +8,8 @@ from google.protobuf.message import DecodeError
 
 from enginewright_runtime.serve.server.grpc import messages
 from enginewright_runtime.serve.server.inference import InferenceService
+from enginewright_runtime.serve.server.metrics import Metrics
+from enginewright_runtime.serve.server.statistics import EXTENSIONS, statistics
 from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Tensor, shown
 
@@ -24,6 +26,7 @@ OPEN_METHODS: Final = frozenset(
 )
 _SERVING: Final = 1  # of grpc.health.v1.HealthCheckResponse.ServingStatus
 _NOT_SERVING: Final = 2
+_STATISTICS: Final = tuple(messages.ModelStatistics.DESCRIPTOR.fields_by_name)
 
 _Answer = Callable[[Any], Any]
 
@@ -31,12 +34,15 @@ _Answer = Callable[[Any], Any]
 class Methods:
     """The methods of one server, except ModelInfer."""
 
-    def __init__(self, task: ServeTask, version: str, inference: InferenceService) -> None:
+    def __init__(
+        self, task: ServeTask, version: str, inference: InferenceService, metrics: Metrics
+    ) -> None:
         """Create them; `version` is the server's."""
         self._task = task
+        self._metrics = metrics
         self._inference = inference
         self._server = messages.ServerMetadata(
-            name="enginewright", version=version, extensions=["binary_tensor_data"]
+            name="enginewright", version=version, extensions=EXTENSIONS
         )
         self._answers: dict[bytes, tuple[Any, _Answer]] = {
             f"/{SERVICE}/ServerLive".encode(): (messages.Empty, self._server_live),
@@ -44,6 +50,7 @@ class Methods:
             f"/{SERVICE}/ModelReady".encode(): (messages.Model, self._model_ready),
             f"/{SERVICE}/ServerMetadata".encode(): (messages.Empty, lambda _: self._server),
             f"/{SERVICE}/ModelMetadata".encode(): (messages.Model, self._model_metadata),
+            f"/{SERVICE}/ModelStatistics".encode(): (messages.Model, self._statistics),
             f"/{_HEALTH}/Check".encode(): (messages.HealthRequest, self._health),
         }
 
@@ -101,6 +108,15 @@ class Methods:
             inputs=_described(signature.inputs),
             outputs=_described(signature.outputs),
         )
+
+    def _statistics(self, request: Any) -> object:  # noqa: ANN401 - made at run time
+        """Return the model's statistics, also if no model is named, which asks for those of all."""
+        if request.name:
+            self.check_model(request.name, request.version)
+        self._inference.require_model()
+        found = statistics(self._task, self._metrics)
+        shown = {name: found[name] for name in _STATISTICS}
+        return messages.Statistics(model_stats=[shown])
 
     def _health(self, request: Any) -> object:  # noqa: ANN401 - made at run time
         """Return what a kubelet's gRPC probe asks for: whether the server is ready."""
