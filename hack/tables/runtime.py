@@ -119,6 +119,10 @@ def server_limits() -> str:
             "bytes of requests that have arrived, until they are answered, and of responses until they are read",
             f"{mebibytes(limits.inflight_bytes)}, or four of the largest; beyond that, transfers below {limits.slow_rate // 1024} KiB/s are closed, slowest first, then those of clients that hold most; then 503",
         ),
+        (
+            "bytes of unfinished messages that one gRPC connection announces",
+            "the same, whether they have arrived or not; further ones are UNAVAILABLE",
+        ),
         ("request line and headers", f"{limits.head_bytes // 1024} KiB, 128 fields"),
         (
             "connections, of each protocol",

@@ -8,7 +8,6 @@ import asyncio
 import signal
 import sys
 import time
-from collections import Counter
 from dataclasses import fields
 from typing import Final
 
@@ -18,6 +17,8 @@ from enginewright_runtime.serve.server.application import listen
 from enginewright_runtime.serve.server.grpc.call import Calls, GrpcCall, Reply
 from enginewright_runtime.serve.server.grpc.status import Code, Status
 from enginewright_runtime.serve.server.http2.connection import Http2Connection
+from enginewright_runtime.serve.server.inflight import InFlight
+from enginewright_runtime.serve.server.input_turns import InputTurns
 from enginewright_runtime.serve.server.settings import ServerSettings
 
 ECHO: Final = b"/test.Echo/Echo"
@@ -41,15 +42,18 @@ class EchoApp:
         self.settings = settings
         self.draining = False
         self.connections: set[Http2Connection] = set()
-        self.inflight = 0
-        self._sizes: Counter[GrpcCall] = Counter()
-        self._peers: dict[str, Peer] = {}
+        self.inflight = InFlight(settings)
+        self.turns = InputTurns(rests_above=4)
         self.served = 0
         self.dropped = 0
         self.waiting: list[GrpcCall] = []
 
     def peer(self, address: str) -> Peer:
-        return self._peers.setdefault(address, Peer())
+        return self.inflight.account.peer(address)
+
+    @property
+    def held(self) -> int:
+        return self.inflight.account.total
 
     def connected(self, connection: Http2Connection) -> bool:
         has_capacity = len(self.connections) < self.settings.connections
@@ -71,15 +75,18 @@ class EchoApp:
     def aligned_at(self, beginning: memoryview) -> int:
         return max(0, bytes(beginning).find(ALIGNED))
 
-    def account(self, call: GrpcCall, size: int) -> Status | None:
-        if self._sizes[call] + size > LARGEST:
+    def check_size(self, call: GrpcCall, size: int) -> Status | None:
+        del call
+        if size > LARGEST:
             return Status(Code.RESOURCE_EXHAUSTED, f"the message exceeds {LARGEST} bytes")
-        self._sizes[call] += size
-        self.inflight += size
         return None
 
+    def refuse_bytes(self, call: GrpcCall, why: str) -> Status:
+        del call
+        return Status(Code.UNAVAILABLE, why)
+
     def release(self, call: GrpcCall) -> None:
-        self.inflight -= self._sizes.pop(call, 0)
+        self.inflight.release(call)
 
     def answered(self, call: GrpcCall) -> None:
         raise AssertionError(f"{call.method.decode()} is no inference of a model")
@@ -95,7 +102,7 @@ class EchoApp:
             return Reply([value], len(value))
         if call.method == SEEN:
             text = (
-                f"served={self.served}\ndropped={self.dropped}\ninflight={self.inflight}\n"
+                f"served={self.served}\ndropped={self.dropped}\ninflight={self.held}\n"
                 f"connections={len(self.connections)}"
             ).encode()
             return Reply([text], len(text))

@@ -113,8 +113,8 @@ class Peer:
 
     async def turns(self) -> None:
         """Let the server do what it has postponed."""
-        for _ in range(1000):
-            await asyncio.sleep(0)
+        for _ in range(5000):
+            await asyncio.sleep(0.001)
             if self.pipe.reading:
                 return
 

@@ -369,16 +369,15 @@ def test_what_decoded_inputs_take_counts_as_in_flight() -> None:
     inflight = InFlight(ServerSettings(body_bytes=100, inflight_bytes=300))
     first, second, probe = InferenceCall(), InferenceCall(), InferenceCall()
     probe.reserved = True
-    inflight.add(first, 100)
+    inflight.hold(first, 100)
     inflight.hold(first, 60)
     inflight.hold(first, 250)
-    for count in (inflight.add, inflight.hold):
-        with pytest.raises(RequestError, match="in flight") as refused:
-            count(second, 51)
-        assert refused.value.status == 503
+    with pytest.raises(RequestError, match="in flight") as refused:
+        inflight.hold(second, 51)
+    assert refused.value.status == 503
     inflight.hold(probe, 200)
     inflight.release(probe)
-    inflight.add(second, 50)
+    inflight.hold(second, 50)
     inflight.release(first)
     inflight.hold(second, 300)
 

@@ -66,7 +66,7 @@ async def test_a_call_is_answered_with_headers_message_and_trailers() -> None:
     assert response.status == Code.OK
     assert response.headers[":status"] == "200"
     assert response.headers["content-type"] == "application/grpc"
-    assert peer.app.inflight == 0
+    assert peer.app.held == 0
 
 
 @looped
@@ -129,7 +129,7 @@ async def test_what_is_no_unary_call_fails_with_the_status_that_the_specificatio
     if name == "an unknown compression":
         assert response.headers["grpc-accept-encoding"] == "identity,gzip"
     assert peer.app.served == 0
-    assert peer.app.inflight == 0
+    assert peer.app.held == 0
     peer.send(peer.client.call(3, ECHO.decode(), b"next"))
     assert peer.of(frames.GOAWAY) == []
     assert peer.app.served == 1
@@ -180,10 +180,12 @@ async def test_a_compressed_message_is_decompressed_in_turns() -> None:
         + frame(frames.WINDOW_UPDATE, 0, 1, b"\0\x7f\0\0")
     )
     assert peer.app.served == 0
-    for _ in range(20):
-        await asyncio.sleep(0)
+    for _ in range(5000):
+        await asyncio.sleep(0.001)
+        if peer.app.served:
+            break
     assert peer.responses()[1].content == content
-    assert peer.app.inflight == 0
+    assert peer.app.held == 0
 
 
 @pytest.mark.parametrize(
@@ -205,7 +207,24 @@ async def test_a_compressed_message_has_the_size_that_it_states(
     for _ in range(5):
         await asyncio.sleep(0)
     assert peer.responses()[1].status == expected
-    assert peer.app.inflight == 0
+    assert peer.app.held == 0
+
+
+@looped
+async def test_a_compressed_message_is_charged_as_it_is_decompressed() -> None:
+    """However large it states to be."""
+    peer = Peer()
+    stated = 60 * 1024 * 1024
+    content = gzip.compress(bytes(300_000))[:-4] + stated.to_bytes(4, "little")
+    headers = call_headers(ECHO.decode(), ("grpc-encoding", "gzip"))
+    peer.send(peer.client.headers(1, headers) + data(1, message(content + content, 1), ends=True))
+    assert peer.app.held < 4 * 1024 * 1024
+    for _ in range(5000):
+        await asyncio.sleep(0.001)
+        if not peer.app.held:
+            break
+    assert peer.responses()[1].status == Code.INTERNAL
+    assert peer.app.held == 0
 
 
 @looped
@@ -258,11 +277,11 @@ async def test_a_call_that_nobody_waits_for_is_marked_and_not_answered(how: str)
     else:
         peer.connection.connection_lost(None)
     assert call.abandoned
-    assert peer.app.inflight == 4  # until the application drops it
+    assert peer.app.held == 4  # until the application drops it
     written = bytes(peer.pipe.written)
     peer.app.answer(call)
     await asyncio.sleep(0)
-    assert peer.app.inflight == 0
+    assert peer.app.held == 0
     assert peer.app.dropped == 1
     assert peer.pipe.written == written
 
@@ -272,12 +291,12 @@ async def test_a_call_that_nobody_waits_for_is_marked_and_not_answered(how: str)
 async def test_what_is_accounted_for_an_incomplete_message_is_released(how: str) -> None:
     peer = Peer()
     peer.send(peer.client.headers(1, call_headers(ECHO.decode())) + data(1, message(b"a" * 99)[:9]))
-    assert peer.app.inflight == 99
+    assert peer.app.held == 99, "all of a message in one page"
     if how == "reset":
         peer.send(frame(frames.RST_STREAM, 0, 1, b"\0\0\0\x08"))
     else:
         peer.connection.connection_lost(None)
-    assert peer.app.inflight == 0
+    assert peer.app.held == 0
 
 
 @pytest.fixture
@@ -377,7 +396,7 @@ async def test_a_flood_of_frames_without_use_ends_the_connection(name: str) -> N
         if peer.pipe.ended:
             break
     assert ended(peer) is ErrorCode.ENHANCE_YOUR_CALM
-    assert peer.app.inflight == 0
+    assert peer.app.held == 0
     assert len(peer.frames) < 1200
 
 
@@ -501,10 +520,12 @@ async def test_a_response_that_a_window_holds_ends_at_its_time_limit() -> None:
     peer = Peer()
     peer.send(settings((frames.INITIAL_WINDOW_SIZE, 0)))
     peer.send(peer.client.call(1, LARGE.decode(), b"16384"))
+    assert peer.app.held > 16384
     now = time.monotonic()
-    peer.connection.check(now + DEFAULTS.transfer_window)
+    peer.connection.check(now + DEFAULTS.transfer_window - 1)
     assert not peer.of(frames.RST_STREAM)
-    peer.connection.check(now + DEFAULTS.transfer_window + 2)
+    peer.connection.check(now + DEFAULTS.transfer_window)
+    assert peer.app.held == 0
     (reset,) = peer.of(frames.RST_STREAM)
     assert reset.code == ErrorCode.CANCEL
 
@@ -597,7 +618,7 @@ async def test_a_body_that_is_read_directly_is_checked_as_well() -> None:
             break
     assert ended(peer) is ErrorCode.ENHANCE_YOUR_CALM
     assert peer.app.served == 0
-    assert peer.app.inflight == 0
+    assert peer.app.held == 0
 
 
 SOME_CALLS = st.lists(
@@ -649,7 +670,7 @@ async def test_pieces_in_which_a_conversation_arrives_make_no_difference(
         index += 1
     assert pieces.pipe.written == whole.pipe.written
     assert [*whole.responses()] == [2 * index + 1 for index in range(len(calls))]
-    assert whole.app.inflight == 0
+    assert whole.app.held == 0
 
 
 @given(SOME_CALLS, st.data())
@@ -673,7 +694,7 @@ async def test_whatever_arrives_the_connection_answers_or_ends(
     await peer.turns()
     peer.connection.check(time.monotonic() + 1000)
     peer.connection.connection_lost(None)
-    assert peer.app.inflight == 0
+    assert peer.app.held == 0
 
 
 # Time limits and the end.
@@ -688,7 +709,7 @@ async def test_a_body_that_does_not_arrive_ends_its_call_alone() -> None:
     assert not peer.of(frames.RST_STREAM)
     peer.connection.check(now + DEFAULTS.transfer_window + 1)
     assert peer.responses()[1].status == Code.DEADLINE_EXCEEDED
-    assert peer.app.inflight == 0
+    assert peer.app.held == 0
     assert not peer.of(frames.GOAWAY)
 
 
@@ -706,15 +727,28 @@ async def test_what_is_refused_anyway_is_so_when_it_does_not_arrive() -> None:
 @looped
 async def test_bodies_that_arrive_at_once_share_the_rate() -> None:
     peer = Peer()
-    size = 10 * DEFAULTS.transfer_rate
-    for number in (1, 3):
-        peer.send(peer.client.headers(number, call_headers(ECHO.decode())))
-        peer.send(data(number, message(bytes(2 * size))[:size]))
+    size = int(DEFAULTS.transfer_rate * DEFAULTS.transfer_window)
     now = time.monotonic()
-    peer.connection.check(now + DEFAULTS.transfer_window + 19)
+    for number, arrives in ((1, 0.4), (3, 0.6)):
+        peer.send(peer.client.headers(number, call_headers(ECHO.decode())))
+        peer.send(data(number, message(bytes(2 * size))[: int(arrives * size)]))
+    peer.connection.check(now + DEFAULTS.transfer_window / 2)
     assert not peer.of(frames.RST_STREAM)
-    peer.connection.check(now + DEFAULTS.transfer_window + 21)
-    assert [each.stream for each in peer.of(frames.RST_STREAM)] == [1, 3]
+    peer.connection.check(now + DEFAULTS.transfer_window * 1.01)
+    assert [each.stream for each in peer.of(frames.RST_STREAM)] == [1]
+
+
+@looped
+async def test_a_fast_beginning_of_a_body_earns_no_time() -> None:
+    peer = Peer()
+    size = int(10 * DEFAULTS.transfer_rate * DEFAULTS.transfer_window)
+    now = time.monotonic()
+    peer.send(peer.client.headers(1, call_headers(ECHO.decode())))
+    peer.send(data(1, message(bytes(2 * size))[: size // 2]) + data(1, bytes(size // 2)))
+    for part in range(1, 5):
+        peer.connection.check(now + DEFAULTS.transfer_window * part / 2)
+    assert peer.responses()[1].status == Code.DEADLINE_EXCEEDED
+    assert peer.app.held == 0
 
 
 @looped
@@ -821,8 +855,12 @@ async def test_connections_are_closed_for_others_in_the_order_of_what_they_wait_
     ranks = [each[0] if each else None for each in found]
     assert ranks[:2] == [WaitsFor.ANSWERED, WaitsFor.NEW]
     assert ranks[2:] == [WaitsFor.TRANSFERS, None, WaitsFor.TRANSFERS, WaitsFor.LINGERS]
-    later = [each.connection.waits(now + 2) for each in (silent, part)]
-    assert [each and each[0] for each in later] == [WaitsFor.IDLE, WaitsFor.SILENT]
+    for each in (sends, reads):
+        each.connection.check(now + 2)
+    later = [each.connection.waits(now + 2) for each in (silent, part, sends, reads)]
+    ranks = [each[0] if each else None for each in later]
+    assert ranks[:2] == [WaitsFor.IDLE, WaitsFor.SILENT]
+    assert ranks[2:] == [WaitsFor.STALLED, WaitsFor.STALLED]
 
 
 @looped

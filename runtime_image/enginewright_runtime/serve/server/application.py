@@ -38,14 +38,19 @@ _C = TypeVar("_C", bound=ServedConnection)
 class ApplicationBase(Generic[_C]):
     """Keeps the connections and the Date header of an application."""
 
-    def __init__(self, settings: ServerSettings, inflight: InFlight | None = None) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        inflight: InFlight | None = None,
+        turns: InputTurns | None = None,
+    ) -> None:
         """Create it; `inflight` is of all applications of a server, None: this is the only one."""
         self.settings = settings
         self.draining = False
         self.date = b""
         self.connections: set[_C] = set()
         self.inflight = inflight or InFlight(settings)
-        self.turns = InputTurns()
+        self.turns = turns or InputTurns()
         self._eviction = Eviction(time.monotonic, newest=8 * AT_ONCE)
         self.renew_date()
 

@@ -32,18 +32,8 @@ class InFlight:
         if size > self._body_limit:
             raise RequestError(413, f"the body exceeds the limit of {self._body_limit} bytes")
 
-    def add(self, call: InferenceCall, size: int) -> None:
-        """Count `size` more bytes of a request's body.
-
-        Raises:
-            RequestError: 413, the body is too large; 503, all are together.
-        """
-        total = call.accounted + size
-        self.check(total)
-        self.hold(call, total)
-
     def hold(self, call: InferenceCall, size: int) -> None:
-        """Count at least `size` bytes for a request, which is what it takes once it is decoded.
+        """Count at least `size` bytes for a request: what has arrived, or what it takes once decoded.
 
         Raises:
             RequestError: 503, all together take too much.

@@ -19,9 +19,16 @@ _MOST: Final = 16  # in one turn of the event loop, since what they read afterwa
 class InputTurns:
     """A queue of what proceeds when it is its turn."""
 
-    def __init__(self) -> None:
+    def __init__(self, rests_above: int = 0) -> None:
+        """Create it; there are pauses while more than `rests_above` wait."""
+        self._rests_above = rests_above
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_scheduled = False
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether so many wait that there are pauses."""
+        return len(self._waiting) > self._rests_above
 
     def take(self, proceed: Callable[[], None]) -> None:
         """Call `proceed` in a later turn of the event loop, after those that wait already."""
@@ -47,7 +54,7 @@ class InputTurns:
         if not self._waiting:
             return
         loop = asyncio.get_running_loop()
-        if is_busy:
+        if is_busy and self.is_crowded:
             loop.call_later(_PAUSE_SECONDS, self._run)
         else:
             loop.call_soon(self._run)

@@ -39,10 +39,13 @@ class TransferPace:
         self._recent = _Window(now, _RATE_SECONDS)
         self.rate = float("inf")  # within the last one or two seconds; infinite: not yet known
 
-    def update(self, now: float, moved: int) -> bool:
-        """Take note of what has been transferred in all; False: too little in the last window."""
+    def update(self, now: float, moved: int, sharing: int = 1) -> bool:
+        """Take note of what has been transferred in all; False: too little in the last window.
+
+        So many transfers, `sharing`, have the minimum together.
+        """
         seconds, amount = self._recent.update(now, moved)
         if seconds >= _RATE_SECONDS:
             self.rate = amount / seconds
         seconds, amount = self._judged.update(now, moved)
-        return seconds < self._window or amount >= self._minimum * seconds
+        return seconds < self._window or amount * sharing >= self._minimum * seconds

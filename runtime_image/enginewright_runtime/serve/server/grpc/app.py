@@ -27,6 +27,7 @@ from enginewright_runtime.serve.server.grpc.status import HTTP_STATUS, Code, Sta
 from enginewright_runtime.serve.server.grpc.wire import first_raw_tensor, split
 from enginewright_runtime.serve.server.http2.connection import Http2Connection
 from enginewright_runtime.serve.server.inference import busy, unexpected
+from enginewright_runtime.serve.server.input_turns import InputTurns
 from enginewright_runtime.serve.server.job import Job
 from enginewright_runtime.serve.server.message import Body, HttpResponse
 from enginewright_runtime.serve.server.settings import ServerSettings
@@ -38,6 +39,7 @@ _LARGEST_QUESTION: Final = 64 * 1024  # bytes of a message of another method tha
 _log: Final = logging.getLogger(__name__)
 # bytes of a message that are searched for its first raw tensor, and a priority
 _LONGEST_BEGINNING: Final = 4096
+_FEW: Final = 4  # connections that send many frames at once; those of more take turns with pauses
 _SOON: Final = 1e-6  # seconds: the deadline has passed
 _CODES: Final = {  # of errors with HTTP's status
     400: Code.INVALID_ARGUMENT,
@@ -94,7 +96,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         http: ServerApp,
     ) -> None:
         """Create it; it shares queue, threads and limits with the application of HTTP."""
-        super().__init__(settings, http.inflight)
+        super().__init__(settings, http.inflight, turns=InputTurns(rests_above=_FEW))
         self.codec_thread = http.codec_thread
         self._http = http
         self._metrics = http.metrics
@@ -140,15 +142,19 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         """Return where the first raw tensor begins, which then needs no copy."""
         return first_raw_tensor(beginning[:_LONGEST_BEGINNING]) or 0
 
-    def account(self, call: GrpcCall, size: int) -> Status | None:
-        """Count `size` bytes of message as in flight, or refuse them."""
-        if call.method != MODEL_INFER and call.accounted + size > _LARGEST_QUESTION:
+    def check_size(self, call: GrpcCall, size: int) -> Status | None:
+        """Refuse a message of `size` bytes that is too large."""
+        if call.method != MODEL_INFER and size > _LARGEST_QUESTION:
             return Status(Code.RESOURCE_EXHAUSTED, f"the message exceeds {_LARGEST_QUESTION} bytes")
         try:
-            self.inflight.add(call, size)
+            self.inflight.check(size)
         except RequestError as error:
             return self.refuse(call, error)
         return None
+
+    def refuse_bytes(self, call: GrpcCall, why: str) -> Status:
+        """Refuse a call since too many bytes are in flight."""
+        return self.refuse(call, busy(why))
 
     def release(self, call: GrpcCall) -> None:
         """Release the call's in-flight bytes."""
@@ -290,11 +296,14 @@ class _GrpcResponder:
             return
         try:
             self._send(encoded.result())
+        except RequestError as error:
+            self.fail(error)
         except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
             self.fail(unexpected("encoding a response"))
 
     def _send(self, parts: Parts) -> None:
-        self._call.respond(Reply(parts, sum(map(len, parts))))
+        if not self._call.respond(Reply(parts, sum(map(len, parts)))):
+            raise busy("too many bytes of responses are in flight")
 
     def fail(self, error: RequestError) -> None:
         """Send an error."""

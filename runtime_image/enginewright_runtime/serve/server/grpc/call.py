@@ -1,17 +1,19 @@
 """Unary calls of gRPC over HTTP/2 (grpc/grpc doc/PROTOCOL-HTTP2.md).
 
-A message that arrives whole is one copy from the socket's buffer; a larger one has its memory as
-soon as its length is known, and is received there. What refuses a call before its message has
-arrived waits for the end of a small one, so that ordinary refusals reset no streams.
+A message that arrives whole is one copy from the socket's buffer; a larger one has its memory, which
+the kernel provides page by page, as soon as its length is known, and is received there. It is charged
+to the account as it arrives. What refuses a call before its message has arrived waits for the end of a
+small one, so that ordinary refusals reset no streams.
 """
 
-import asyncio
 import struct
 import time
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
+from enginewright_runtime.serve.server.account import Holding
 from enginewright_runtime.serve.server.call import InferenceCall
 from enginewright_runtime.serve.server.grpc import status as statuses
 from enginewright_runtime.serve.server.grpc.compression import (
@@ -26,13 +28,16 @@ from enginewright_runtime.serve.server.http2.fields import RequestHead
 from enginewright_runtime.serve.server.http2.hpack import literal
 from enginewright_runtime.serve.server.http2.session import Session
 from enginewright_runtime.serve.server.http2.stream import Stream
-from enginewright_runtime.serve.server.message import JOINED_BYTES, Body
+from enginewright_runtime.serve.server.message import JOINED_BYTES, Body, charged_bytes
 
 _PREFIX: Final = struct.Struct(">BL")  # Compressed-Flag, Message-Length
 _NEVER: Final = float("inf")
 _OK: Final = 200
 _TOO_SLOW: Final = Status(Code.DEADLINE_EXCEEDED, "the request took too long to arrive")
 _CARDINALITY: Final = Status(Code.UNIMPLEMENTED, "a unary call has exactly one request message")
+_TOO_MUCH: Final = Status(
+    Code.UNAVAILABLE, "too many bytes of responses are in flight; try again later"
+)
 _TRUNCATED: Final = Status(Code.INTERNAL, "the request message is truncated")
 _NOT_GRPC: Final = {
     405: (b"this port speaks gRPC; use POST\n", literal(b"allow", b"POST")),
@@ -61,11 +66,14 @@ class GrpcApplication(Http2Application, Protocol):
     def aligned_at(self, beginning: memoryview) -> int:
         """Return which byte of a message with this `beginning` should be on a 64-byte boundary."""
 
-    def account(self, call: "GrpcCall", size: int) -> Status | None:
-        """Account for `size` more bytes of message; a status refuses them."""
+    def check_size(self, call: "GrpcCall", size: int) -> Status | None:
+        """Check the size of a message, in bytes; a status refuses it."""
+
+    def refuse_bytes(self, call: "GrpcCall", why: str) -> Status:
+        """Return the status of a call that is refused since memory is short."""
 
     def release(self, call: "GrpcCall") -> None:
-        """Release what `admit` and `account` reserved; idempotent."""
+        """Release what `admit` reserved and what is charged for the call; idempotent."""
 
     def answered(self, call: "GrpcCall") -> None:
         """Count a call that is `counted`, whose response is written."""
@@ -165,18 +173,26 @@ class GrpcCall(InferenceCall):
         """Bytes of the request's body that have arrived."""
         return self._stream.received
 
-    def respond(self, reply: Reply) -> None:
-        """Answer with a message; no-op if nobody waits for it."""
-        if self._finish():
-            self.response_bytes = reply.length
-            prefix = _PREFIX.pack(0, reply.length)
-            self._session.respond(
-                self._stream,
-                statuses.RESPONSE,
-                [prefix, *reply.parts],
-                reply.length + len(prefix),
-                statuses.SUCCESS,
-            )
+    def respond(self, reply: Reply) -> bool:
+        """Answer with a message; no-op if nobody waits for it.
+
+        False: the client does not accept it yet, and there is no space to keep it until then.
+        """
+        if self._done:
+            return True
+        self.response_bytes = reply.length
+        prefix = _PREFIX.pack(0, reply.length)
+        if not self._session.respond(
+            self._stream,
+            statuses.RESPONSE,
+            [prefix, *reply.parts],
+            reply.length + len(prefix),
+            statuses.SUCCESS,
+        ):
+            self.response_bytes = 0
+            return False
+        self._finish()
+        return True
 
     def fail(self, status: Status) -> None:
         """Answer with a status; no-op if nobody waits for it."""
@@ -204,6 +220,7 @@ class GrpcCall(InferenceCall):
         elif part:
             self._view[self._filled : end] = part
             self._filled = end
+            self._charge(end)
 
     def memory(self, size: int) -> memoryview | None:
         """Return where the next bytes of the message belong."""
@@ -214,6 +231,13 @@ class GrpcCall(InferenceCall):
     def received(self, size: int) -> None:
         """Count bytes that were read directly."""
         self._filled += size
+        self._charge(self._filled)
+
+    @property
+    def awaited(self) -> int:
+        """Bytes of a message of which memory was allocated for all, and a part has arrived."""
+        view = self._view
+        return 0 if view is None or self._filled == len(view) else len(view)
 
     def end(self) -> None:
         """Serve the call, whose request is complete."""
@@ -261,20 +285,57 @@ class GrpcCall(InferenceCall):
             self._compressed = flag == 1
             if flag > 1 or (flag and not self._gzip):
                 self._refuse(Status(Code.INTERNAL, "the message is compressed, but not the call"))
-            elif (refusal := self._app.account(self, length)) is not None:
+            elif (refusal := self._app.check_size(self, length)) is not None:
                 self._refuse(refusal)
                 self._discard_at_least(length)
             else:
-                # a small tensor is copied faster than its place is found
-                place = 0 if flag or length <= JOINED_BYTES else self._app.aligned_at(rest)
-                self.message = Body(length, place)
-                self._view = self.message.view()
+                self._expect(length, rest)
         return rest
+
+    def _expect(self, length: int, beginning: memoryview) -> None:
+        """Prepare for a message of `length` bytes, of which a beginning has arrived."""
+        session, account = self._session, self._app.inflight.account
+        self.holding = holding = Holding(session.peer, self._give_up)
+        holding.is_exempt = self.reserved
+        if len(beginning) < length:
+            if session.awaited + length > account.limit and not self.reserved:
+                why = f"the connection announces more than {account.limit} bytes of messages"
+                self._refuse(self._app.refuse_bytes(self, why))
+                self._discard_at_least(length)
+                return
+            account.begin(holding, session.pace(self._stream))
+        # a small tensor is copied faster than its place is found
+        place = 0 if self._compressed or length <= JOINED_BYTES else self._app.aligned_at(beginning)
+        self.message = Body(length, place)
+        self._view = self.message.view()
+
+    def _charge(self, arrived: int) -> None:
+        """Charge what has arrived of the message."""
+        message, holding = self.message, self.holding
+        assert message is not None  # noqa: S101 - it arrives
+        assert holding is not None  # noqa: S101 - likewise
+        if arrived <= holding.size:
+            return
+        account = self._app.inflight.account
+        if account.hold(holding, charged_bytes(arrived, message.length)):
+            if holding.progress is not None and arrived == message.length:
+                account.end(holding)
+            return
+        self._refuse(self._app.refuse_bytes(self, "too many bytes are in flight"))
+        self._discard_at_least(message.length - arrived)
+
+    def _give_up(self) -> None:
+        """Refuse the call, since the memory of its message is needed for others."""
+        why = "the message arrived too slowly while memory was short"
+        self._refuse(self._app.refuse_bytes(self, why))
+        self._answer_refused()
 
     def _refuse(self, status: Status) -> None:
         """Answer with `status` at the end of the request, whose message is not needed."""
         self._refusal = status
         self.message = self._view = None
+        if self.holding is not None:
+            self._app.inflight.account.release(self.holding)
 
     def _discard(self, size: int) -> None:
         if self._refusal is not None or self._http_status != _OK:
@@ -301,9 +362,12 @@ class GrpcCall(InferenceCall):
         except CompressionError as error:
             self.fail(_not_decompressed(error))
             return
-        if (refusal := self._app.account(self, size)) is not None:
+        if (refusal := self._app.check_size(self, len(message) + size)) is not None:
             self.fail(refusal)
             return
+        assert self.holding is not None  # noqa: S101 - the message has arrived
+        # others that hold less go first
+        self._app.inflight.account.begin(self.holding, self._session.new_pace(time.monotonic()))
         out = Body(size, 0)
         self._step(Decompression(message, out.view()), out)
 
@@ -315,11 +379,18 @@ class GrpcCall(InferenceCall):
         except CompressionError as error:
             self.fail(_not_decompressed(error))
             return
-        if complete:
+        account, holding, compressed = self._app.inflight.account, self.holding, self.message
+        assert holding is not None  # noqa: S101 - the call is not answered
+        assert compressed is not None  # noqa: S101 - likewise
+        size = compressed.length + charged_bytes(work.filled, out.length)
+        if not account.hold(holding, size):
+            self.fail(self._app.refuse_bytes(self, "too many bytes are in flight"))
+        elif complete:
+            account.end(holding)
             self.message = out
             self._serve()
         else:
-            asyncio.get_running_loop().call_soon(self._step, work, out)
+            self._app.turns.take(partial(self._step, work, out))
 
     def _serve(self) -> None:
         if self.deadline != _NEVER and time.monotonic() > self.deadline:
@@ -328,7 +399,8 @@ class GrpcCall(InferenceCall):
         self._serving = True
         answer = self._app.serve(self)
         if isinstance(answer, Reply):
-            self.respond(answer)
+            if not self.respond(answer):
+                self.fail(_TOO_MUCH)
         elif answer is not None:
             self.fail(answer)
 

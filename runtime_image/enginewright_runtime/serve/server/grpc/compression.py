@@ -30,14 +30,14 @@ def stated_size(message: memoryview) -> int:
 class Decompression:
     """One message in progress."""
 
-    __slots__ = ("_at", "_filled", "_message", "_out", "_stream")
+    __slots__ = ("_at", "_message", "_out", "_stream", "filled")
 
     def __init__(self, message: memoryview, out: memoryview) -> None:
         """Decompress `message` into `out`, which has its stated size."""
         self._message = message
         self._at = 0  # bytes of it that were given to zlib
         self._out = out
-        self._filled = 0
+        self.filled = 0  # bytes of `out`
         self._stream = zlib.decompressobj(_GZIP)
 
     def step(self) -> bool:
@@ -54,11 +54,11 @@ class Decompression:
             part = self._stream.decompress(given, _STEP_BYTES)
         except zlib.error as error:
             raise CompressionError(str(error)) from error
-        end = self._filled + len(part)
+        end = self.filled + len(part)
         if end > len(self._out):
             raise CompressionError("it is larger than it states")
-        self._out[self._filled : end] = part
-        self._filled = end
+        self._out[self.filled : end] = part
+        self.filled = end
         if not self._stream.eof:
             if not given and not part:
                 raise CompressionError("it is truncated")

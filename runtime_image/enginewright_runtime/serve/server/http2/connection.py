@@ -16,17 +16,22 @@ from typing import Final, Protocol, cast
 
 from typing_extensions import override
 
-from enginewright_runtime.serve.server.account import Peer
+from enginewright_runtime.serve.server.account import Holding, Peer
 from enginewright_runtime.serve.server.eviction import IDLE_SECONDS, SILENT_SECONDS, WaitsFor
 from enginewright_runtime.serve.server.http2 import frames
 from enginewright_runtime.serve.server.http2.errors import ConnectionFaultError, ErrorCode
 from enginewright_runtime.serve.server.http2.sender import Sender
 from enginewright_runtime.serve.server.http2.session import Going, Session, transfer_seconds
 from enginewright_runtime.serve.server.http2.stream import RequestHandlers
+from enginewright_runtime.serve.server.inflight import InFlight
+from enginewright_runtime.serve.server.input_turns import InputTurns
+from enginewright_runtime.serve.server.pace import TransferPace
 from enginewright_runtime.serve.server.settings import ServerSettings
 
 _DIRECT_BYTES: Final = 32 * 1024  # left of a frame, above which another system call is worth it
 _TURN_FRAMES: Final = 128  # processed in one turn of the event loop: about a millisecond
+_CROWD_FRAMES: Final = 16  # likewise, while many connections wait for their turns
+_CROWD_BYTES: Final = 64 * 1024  # of a message, read at a time while many arrive
 _NEVER: Final = float("inf")
 _TURNS_SECONDS: Final = 0.1  # more than the turns of a client that sends many requests at once take
 
@@ -36,6 +41,8 @@ class Http2Application(Protocol):
 
     settings: ServerSettings
     draining: bool
+    inflight: InFlight
+    turns: InputTurns
 
     def peer(self, address: str) -> Peer:
         """Return the peer with an IP address."""
@@ -76,6 +83,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         "_state",
         "_transport",
         "_turns_since",
+        "_unwritten",
         "_view",
         "_yielded",
         "peer",
@@ -84,6 +92,7 @@ class Http2Connection(asyncio.BufferedProtocol):
     peer: Peer
     _sender: Sender
     _session: Session
+    _unwritten: Holding
 
     def __init__(self, app: Http2Application, handlers: RequestHandlers, buffer: bytearray) -> None:
         """Serve `handlers`; the buffer is shared, since no callback leaves data in it."""
@@ -122,7 +131,16 @@ class Http2Connection(asyncio.BufferedProtocol):
         spread = random.uniform(1 - jitter, 1 + jitter)  # noqa: S311 - no secret
         self._expires = now + self._settings.connection_age * spread
         self._sender = sender = Sender(stream)
-        self._session = session = Session(self._handlers, self._settings, sender, self._due)
+        self._unwritten = Holding(self.peer, self.abort)
+        self._session = session = Session(
+            self._handlers,
+            self._settings,
+            sender,
+            self._app.inflight.account,
+            self.peer,
+            due=self._due,
+            abort=self.abort,
+        )
         sender.sent, sender.sent_data = session.sent, session.sent_data
         if self._app.connected(self):
             self._flush()
@@ -138,6 +156,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._state = _Http2State.CLOSING
         self._transport = self._direct = None
         self._pending = b""
+        self._app.inflight.account.release(self._unwritten)
         self._session.cancel()
         self._app.disconnected(self)
 
@@ -147,8 +166,11 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     @override
     def get_buffer(self, sizehint: int) -> memoryview:
-        self._direct = self._session.memory(_DIRECT_BYTES)
-        return self._view if self._direct is None else self._direct
+        direct = self._session.memory(_DIRECT_BYTES)
+        if direct is not None and self._app.inflight.account.is_crowded:
+            direct = direct[:_CROWD_BYTES]
+        self._direct = direct
+        return self._view if direct is None else direct
 
     @override
     def buffer_updated(self, nbytes: int) -> None:
@@ -170,13 +192,23 @@ class Http2Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         self._sender.paused = True
         unwritten = 0 if self._transport is None else self._transport.get_write_buffer_size()
-        self._read_by = time.monotonic() + transfer_seconds(self._settings, unwritten)
+        now = time.monotonic()
+        self._read_by = now + transfer_seconds(self._settings, unwritten)
         self._pause_reading()
+        account, holding = self._app.inflight.account, self._unwritten
+        if not account.hold(holding, account.charged_response(unwritten)):
+            self.abort()
+            return
+        settings = self._settings
+        pace = TransferPace(now, window=settings.transfer_window, minimum=settings.transfer_rate)
+        account.begin(holding, pace)
 
     @override
     def resume_writing(self) -> None:
         self._sender.paused = False
         self._read_by = _NEVER
+        self._app.inflight.account.release(self._unwritten)
+        self._session.release_read()
         self._sender.pump()
         self._flush()
         self._continue()
@@ -195,6 +227,8 @@ class Http2Connection(asyncio.BufferedProtocol):
         if now > self._read_by:
             transport.abort()
             return
+        if pace := self._unwritten.progress:
+            pace.update(now, self._unwritten.size - transport.get_write_buffer_size())
         if not self._reading_paused and now > self._part_since + self._settings.head_seconds:
             self._fail(
                 ConnectionFaultError(ErrorCode.ENHANCE_YOUR_CALM, "a frame took too long to arrive")
@@ -229,7 +263,8 @@ class Http2Connection(asyncio.BufferedProtocol):
             found = WaitsFor.LINGERS, self._deadline - self._settings.linger_seconds
         elif session.streams or self._sender.paused:
             since = session.moves_since()
-            found = None if since is None else (WaitsFor.TRANSFERS, since)
+            moves = WaitsFor.STALLED if session.hardly_moves else WaitsFor.TRANSFERS
+            found = None if since is None else (moves, since)
         elif self._yielded:
             is_flood = now - self._turns_since > _TURNS_SECONDS
             found = WaitsFor.FLOODS if is_flood else WaitsFor.NEW, self._turns_since
@@ -282,7 +317,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         view, session = memoryview(data), self._session
         if self._state is _Http2State.PREFACE:
             at = self._take_preface(view[at:end], at)
-        left = _TURN_FRAMES
+        left = _CROWD_FRAMES if self._app.turns.is_crowded else _TURN_FRAMES
         while True:
             if session.in_payload:
                 at += session.take_payload(view[at:end])
@@ -310,6 +345,8 @@ class Http2Connection(asyncio.BufferedProtocol):
         finally:
             self._processing = False
         self._flush()
+        if self._app.inflight.account.is_crowded:
+            self._yield_turn()
 
     def _take_preface(self, view: memoryview, at: int) -> int:
         known = min(len(view), len(frames.PREFACE))
@@ -352,7 +389,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._pause_reading()
         self._yielded = True
         self._turns_since = min(self._turns_since, time.monotonic())
-        asyncio.get_running_loop().call_soon(self._take_turn)
+        self._app.turns.take(self._take_turn)
 
     def _take_turn(self) -> None:
         self._yielded = False
@@ -401,6 +438,8 @@ class Http2Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         self._sender.flush()
+        if self._session.read and not self._sender.paused:
+            self._session.release_read()
         if (
             self._session.going is Going.FINAL
             and not self._session.streams

@@ -66,7 +66,7 @@ class Sender:
     def respond(
         self, stream: Stream, block: bytes, parts: Parts, length: int, trailers: bytes
     ) -> bool:
-        """Send a response; False: part of it waits for a window.
+        """Send a response; False: it must `wait` for a window, nothing was sent.
 
         Args:
             stream: of the request.
@@ -75,29 +75,37 @@ class Sender:
             length: bytes of all parts; without any, the header block is the whole response.
             trailers: the header block after the body; empty: the body ends the response.
         """
+        if length and (
+            not trailers
+            or length > self._window
+            or length > stream.window
+            or length > frames.DEFAULT_FRAME
+            or self._waiting
+            or self.paused
+        ):
+            return False
         if self._block_prefix:
             block = self._block_prefix + block
             self._block_prefix = b""
         if not length:
             self._headers(stream, block, frames.END_STREAM)
-            return True
-        if (
-            trailers
-            and length <= self._window
-            and length <= stream.window
-            and length <= frames.DEFAULT_FRAME
-            and not self._waiting
-            and not self.paused
-        ):
+        else:
             self._window -= length
             self.write(_whole(stream.id, block, parts, length, trailers))
-            return True
+        return True
+
+    def wait(
+        self, stream: Stream, block: bytes, parts: Parts, length: int, trailers: bytes
+    ) -> None:
+        """Send the rest of a response when windows admit it; likewise."""
+        if self._block_prefix:
+            block = self._block_prefix + block
+            self._block_prefix = b""
         self._headers(stream, block, 0)
         stream.unsent = deque(memoryview(part) for part in parts if len(part))
         stream.unsent_size = length
         stream.trailers = trailers
         self._waiting[stream.id] = stream
-        return False
 
     def drop(self, stream: Stream) -> None:
         """Forget what a stream has not sent."""
@@ -176,6 +184,7 @@ class Sender:
             left -= length
             self._window -= length
             stream.window -= length
+            stream.written += length
             self._data(stream, parts, length, last=not (unsent or stream.trailers))
             if length >= _SUBSTANTIAL:
                 self.sent_data()

@@ -2,8 +2,9 @@
 
 Without the socket: bytes come from `Http2Connection` and go to `Sender`.
 
-The client may send as much as it likes: bodies are admitted by their size before memory is allocated
-for them, so receive windows have their maximum (5.2.2), and nothing waits for WINDOW_UPDATE.
+The client may send as much as it likes: the account admits bodies as they arrive, so receive windows
+have their maximum (5.2.2), and nothing waits for WINDOW_UPDATE. What a response takes until the client
+accepts it is charged, too.
 
 What costs more than it does the client is limited by budgets, which time and useful work refill:
 
@@ -15,8 +16,10 @@ What costs more than it does the client is limited by budgets, which time and us
 import enum
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+from enginewright_runtime.serve.server.account import ByteAccount, Holding, Peer
 from enginewright_runtime.serve.server.http2 import frames
 from enginewright_runtime.serve.server.http2.budget import FrameBudget
 from enginewright_runtime.serve.server.http2.errors import (
@@ -28,6 +31,7 @@ from enginewright_runtime.serve.server.http2.fields import check_fields
 from enginewright_runtime.serve.server.http2.header_blocks import HeaderBlocks
 from enginewright_runtime.serve.server.http2.sender import Parts, Sender
 from enginewright_runtime.serve.server.http2.stream import RequestHandlers, Stream
+from enginewright_runtime.serve.server.pace import TransferPace
 from enginewright_runtime.serve.server.settings import ServerSettings
 
 MAX_STREAMS: Final = 128  # concurrent ones of a connection
@@ -58,6 +62,8 @@ class Session:
     """The streams of one connection."""
 
     __slots__ = (
+        "_abort",
+        "_account",
         "_blocks",
         "_closed",
         "_data_ends",
@@ -74,6 +80,8 @@ class Session:
         "_settings",
         "going",
         "idle_since",
+        "peer",
+        "read",
         "sender",
         "streams",
     )
@@ -83,12 +91,29 @@ class Session:
         handlers: RequestHandlers,
         settings: ServerSettings,
         sender: Sender,
+        account: ByteAccount,
+        peer: Peer,
+        *,
         due: Callable[[], None],
+        abort: Callable[[], None],
     ) -> None:
-        """Begin with the server's settings; `due` is called after a response was given."""
+        """Begin with the server's settings.
+
+        Args:
+            handlers: of requests.
+            settings: of the server.
+            sender: what is written goes to it.
+            account: responses are charged to it until the client has read them.
+            peer: the client.
+            due: called after a response was given.
+            abort: closes the connection.
+        """
         self._handlers = handlers
         self._settings = settings
+        self._account = account
+        self.peer = peer
         self._due = due
+        self._abort = abort
         self._blocks = HeaderBlocks(handlers, settings.head_bytes)
         self.sender = sender
         self.streams: dict[int, Stream] = {}  # that are not closed
@@ -97,6 +122,7 @@ class Session:
         self._opened = False  # the client's settings have arrived
         self._last = 0  # the client's last stream
         self._closed: dict[int, bool] = {}  # recent streams -> whether the server ended them
+        self.read: list[Holding] = []  # of responses that are written, maybe not yet by the kernel
         self._data_stream: Stream | None = None  # None: the rest of the frame is discarded
         self._data_left = 0  # bytes of the current frame, without padding
         self._pad_left = 0
@@ -224,14 +250,21 @@ class Session:
         responses = sum(each.unsent is not None for each in streams)
         for each in streams:
             if each.unsent is not None:
-                seconds = transfer_seconds(self._settings, each.unsent_size * responses)
-                if now > each.answered + seconds:
-                    self.sender.write(frames.reset(each.id, ErrorCode.CANCEL))
-                    self._forget(each, by_server=True)
-            elif each.receiving:
-                seconds = transfer_seconds(self._settings, each.received * requests)
-                if now > each.started + seconds:
-                    each.handler.expire()
+                if not self.pace(each).update(now, each.written, responses):
+                    self._cancel_response(each)
+            elif each.receiving and not self.pace(each).update(now, each.received, requests):
+                each.handler.expire()
+
+    def pace(self, stream: Stream) -> TransferPace:
+        """Return the pace of what a stream transfers, since its beginning."""
+        if stream.pace is None:
+            stream.pace = self.new_pace(stream.started)
+        return stream.pace
+
+    def new_pace(self, now: float) -> TransferPace:
+        """Return the pace of a transfer that begins."""
+        settings = self._settings
+        return TransferPace(now, window=settings.transfer_window, minimum=settings.transfer_rate)
 
     def moves_since(self) -> float | None:
         """Return since when the client sends or reads.
@@ -242,6 +275,18 @@ class Session:
         if any(not each.receiving and each.unsent is None for each in streams):
             return None
         return min((each.started for each in streams), default=self.idle_since)
+
+    @property
+    def hardly_moves(self) -> bool:
+        """Whether all that the client sends or reads is slow."""
+        slow = self._settings.slow_rate
+        streams = self.streams.values()
+        return bool(streams) and all(each.pace and each.pace.rate < slow for each in streams)
+
+    @property
+    def awaited(self) -> int:
+        """Bytes of all messages that are arriving in memory of their whole size."""
+        return sum(each.handler.awaited for each in self.streams.values())
 
     def go_away(self) -> None:
         """Have the client open its next streams on another connection (6.8)."""
@@ -265,8 +310,9 @@ class Session:
         self._data_stream = None
         self._data_left = self._pad_left = 0
         for stream in streams.values():
-            self.sender.drop(stream)
+            self._drop_response(stream)
             stream.handler.cancel()
+        self.release_read()
 
     def sent(self, stream: Stream) -> None:
         """Close the stream of a request whose response is written."""
@@ -285,16 +331,60 @@ class Session:
 
     def respond(
         self, stream: Stream, block: bytes, parts: Parts, length: int, trailers: bytes
-    ) -> None:
-        """Answer a request, see `Sender.respond`; no-op if its stream is closed."""
+    ) -> bool:
+        """Answer a request, see `Sender.respond`; no-op if its stream is closed.
+
+        False: the client must first accept the response, and there is no space to keep it until then.
+        """
         if self.streams.get(stream.id) is not stream:
-            return
+            return True
         if self.sender.respond(stream, block, parts, length, trailers):
             self.sent(stream)
-        else:
-            stream.answered = time.monotonic()
+        elif self._charge(stream, length):
+            self.sender.wait(stream, block, parts, length, trailers)
             self.sender.pump()
+        else:
+            return False
         self._due()
+        return True
+
+    # Responses that wait for the client.
+
+    def release_read(self) -> None:
+        """Charge responses no more that are written completely."""
+        read, self.read = self.read, []
+        for each in read:
+            self._account.release(each)
+
+    def _charge(self, stream: Stream, length: int) -> bool:
+        account = self._account
+        holding = Holding(self.peer, partial(self._give_up, stream))
+        holding.is_exempt = stream.handler.reserved
+        if not account.hold(holding, account.charged_response(length)):
+            return False
+        stream.outgoing = holding
+        stream.pace = self.new_pace(time.monotonic())
+        account.begin(holding, stream.pace)
+        return True
+
+    def _give_up(self, stream: Stream) -> None:
+        """End a response, since its memory is needed for others."""
+        if self.streams.get(stream.id) is stream and not self.sender.paused:
+            self._cancel_response(stream)
+            self._due()
+        else:  # parts of it are in the transport's buffer
+            self._abort()
+
+    def _cancel_response(self, stream: Stream) -> None:
+        self.sender.write(frames.reset(stream.id, ErrorCode.CANCEL))
+        self._drop_response(stream)
+        self._forget(stream, by_server=True)
+
+    def _drop_response(self, stream: Stream) -> None:
+        self.sender.drop(stream)
+        holding, stream.outgoing = stream.outgoing, None
+        if holding is not None:
+            self._account.release(holding)
 
     # Header blocks.
 
@@ -481,7 +571,9 @@ class Session:
     def _forget(self, stream: Stream, *, by_server: bool) -> None:
         del self.streams[stream.id]
         if stream.unsent is not None:
-            self.sender.drop(stream)
+            self._drop_response(stream)
+        elif stream.outgoing is not None:
+            self.read.append(stream.outgoing)
         if self._data_stream is stream:
             self._data_stream = None
         self._remember(stream.id, by_server=by_server)

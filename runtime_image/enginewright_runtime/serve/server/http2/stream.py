@@ -8,7 +8,9 @@ from enginewright_runtime.serve.server.http2.fields import RequestHead
 if TYPE_CHECKING:
     from collections import deque
 
+    from enginewright_runtime.serve.server.account import Holding
     from enginewright_runtime.serve.server.http2.session import Session
+    from enginewright_runtime.serve.server.pace import TransferPace
 
 
 class RequestHandler(Protocol):
@@ -17,6 +19,14 @@ class RequestHandler(Protocol):
     @property
     def counted(self) -> bool:
         """Whether it is an inference request of a client."""
+
+    @property
+    def reserved(self) -> bool:
+        """Whether it is the pod's own sidecar's: neither refused nor given up for others."""
+
+    @property
+    def awaited(self) -> int:
+        """Bytes of a body of which memory was allocated for all, and a part has arrived."""
 
     def receive(self, part: memoryview) -> None:
         """Take a part of the body; its memory is reused afterwards."""
@@ -54,10 +64,11 @@ class Stream:
     """The state of one stream that is not closed (RFC 9113 5.1)."""
 
     __slots__ = (
-        "answered",
         "expected",
         "handler",
         "id",
+        "outgoing",
+        "pace",
         "received",
         "receiving",
         "started",
@@ -65,6 +76,7 @@ class Stream:
         "unsent",
         "unsent_size",
         "window",
+        "written",
     )
 
     handler: RequestHandler
@@ -79,7 +91,11 @@ class Stream:
         self.unsent: deque[memoryview] | None = None  # parts of a response that wait for a window
         self.trailers = b""  # header block after them
         self.unsent_size = 0  # bytes of them at first
-        self.answered = 0.0  # when the response was given
+        self.written = 0  # bytes of them that have been written
+        self.outgoing: Holding | None = None  # what is charged for them
+        self.pace: TransferPace | None = (
+            None  # of the request, then of the response, while it moves
+        )
 
     def count(self, size: int) -> None:
         """Count a part of the body.

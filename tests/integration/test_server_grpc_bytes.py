@@ -1,0 +1,260 @@
+"""Bytes of gRPC messages count when they have arrived, those of responses until they are read.
+
+The hostile clients come from another address than the others, as clients of a Service do.
+"""
+
+import gzip
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+import numpy as np
+import pytest
+from enginewright_runtime.serve.server.grpc.messages import InferRequest
+from enginewright_runtime.serve.server.http2 import frames
+from onnx import TensorProto, helper
+
+from tests.support import http2
+from tests.support.serving import Server, model, tensor, write_artifact
+
+MIB = 1 << 20
+LIMIT = 64 * MIB  # of bytes in flight
+LARGEST = 16 * MIB  # of a message
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+OTHER_ADDRESS = "127.0.0.2"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that spreads one number out as often as a request says, and returns its other input."""
+    root = tmp_path_factory.mktemp("bytes")
+    spreading = model(
+        [
+            helper.make_node("Expand", ["x", "n"], ["y"]),
+            helper.make_node("Identity", ["z"], ["same"]),
+        ],
+        [
+            tensor("x", TensorProto.FLOAT, 1),
+            tensor("n", TensorProto.INT64, 1),
+            tensor("z", TensorProto.FLOAT, "k"),
+        ],
+        [tensor("y", TensorProto.FLOAT, "m"), tensor("same", TensorProto.FLOAT, "k")],
+    )
+    feeds: dict[str, Any] = {
+        "x": np.ones(1, np.float32),
+        "n": np.array([4], np.int64),
+        "z": np.ones(2, np.float32),
+    }
+    task = write_artifact(root, spreading, [feeds])
+    with Server(root, task, inflight_bytes=LIMIT, body_bytes=LARGEST, sweep_seconds=0.1) as it:
+        yield it
+
+
+def request(*, spread: int = 1, values: int = 1, outputs: tuple[str, ...] = ("y",)) -> Any:
+    arrays: dict[str, Any] = {
+        "z": np.ones(values, np.float32),  # first, where it is aligned and need not be copied
+        "x": np.ones(1, np.float32),
+        "n": np.array([spread], np.int64),
+    }
+    return InferRequest(
+        model_name="m",
+        inputs=[
+            {
+                "name": name,
+                "datatype": "INT64" if name == "n" else "FP32",
+                "shape": list(array.shape),
+            }
+            for name, array in arrays.items()
+        ],
+        outputs=[{"name": name} for name in outputs],
+        raw_input_contents=[array.tobytes() for array in arrays.values()],
+    )
+
+
+class Hostile:
+    """A connection that sends any frames, from another address."""
+
+    def __init__(self, server: Server, *values: tuple[int, int]) -> None:
+        self.client = http2.Client()
+        self.received = b""
+        self._socket = socket.create_connection(
+            ("127.0.0.1", server.grpc_port), timeout=20, source_address=(OTHER_ADDRESS, 0)
+        )
+        self.send(frames.PREFACE + http2.settings(*values))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def send(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def announce(self, stream: int, length: int, sent: int = 0, flag: int = 0) -> None:
+        """Begin a call whose message has `length` bytes, of which so many follow."""
+        self.send(self.client.headers(stream, http2.call_headers(INFER)))
+        prefix = http2.message(b"", flag)[:1] + length.to_bytes(4, "big")
+        self.send(http2.data(stream, prefix + bytes(min(sent, 16_000))))
+        for at in range(16_000, sent, 16_000):
+            self.send(http2.data(stream, bytes(min(16_000, sent - at))))
+
+    def acknowledged(self) -> None:
+        """Return when the server has read what was sent."""
+        self.send(http2.frame(frames.PING, payload=b"reached?"))
+        until = time.monotonic() + 20
+        while not any(
+            each.kind == frames.PING and each.flags & frames.ACK and each.payload == b"reached?"
+            for each in http2.split(self.received)
+        ):
+            assert time.monotonic() < until
+            part = self._socket.recv(1 << 16)
+            assert part, "the server has closed the connection"
+            self.received += part
+
+    def responses(self) -> dict[int, http2.Response]:
+        return self.client.responses(self.received)
+
+    def is_closed(self) -> bool:
+        """Read what there is; return whether the connection has ended."""
+        self._socket.settimeout(0.2)
+        try:
+            while part := self._socket.recv(1 << 16):
+                self.received += part
+        except TimeoutError:
+            return False
+        except ConnectionError:
+            return True
+        return True
+
+
+def answered(server: Server, message: Any) -> None:
+    """Have a client that behaves well be answered."""
+    with grpc.insecure_channel(
+        f"127.0.0.1:{server.grpc_port}", options=[("grpc.max_receive_message_length", -1)]
+    ) as channel:
+        channel.unary_unary(INFER)(message.SerializeToString(), timeout=20)
+
+
+def computed(server: Server) -> float:
+    """Return how many requests the model has answered."""
+    lines = server.get("/metrics").body.decode().splitlines()
+    return sum(
+        float(line.rsplit(" ", 1)[1])
+        for line in lines
+        if "duration_seconds_count" in line and 'stage="compute"' in line
+    )
+
+
+def resident(server: Server) -> int:
+    return int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]) * 4096
+
+
+# fault: Requests | a few gRPC calls announce large messages and send nothing | bytes are charged as
+#   they arrive | prevented
+def test_messages_that_are_only_announced_refuse_nobody(server: Server) -> None:
+    before = resident(server)
+    with ExitStack() as stack:
+        for _ in range(8):
+            client = stack.enter_context(Hostile(server))
+            for stream in (1, 3, 5):
+                client.announce(stream, LARGEST)
+            client.acknowledged()
+        answered(server, request(values=3 * MIB))  # 12 MiB
+        assert resident(server) - before < LIMIT
+
+
+def test_a_connection_announces_no_more_than_the_server_holds(server: Server) -> None:
+    with Hostile(server) as client:
+        for stream in range(1, 2 * 6, 2):
+            client.announce(stream, LARGEST)
+        client.acknowledged()
+        refused = client.responses()
+        assert set(refused) == {9, 11}
+        assert {each.status for each in refused.values()} == {grpc.StatusCode.UNAVAILABLE.value[0]}
+        assert "announces more than" in refused[9].headers["grpc-message"]
+
+
+# fault: Requests | gRPC calls send much of their messages and then nothing | they are given up for
+#   others, slowest first: UNAVAILABLE | when others need the memory
+def test_messages_that_arrive_slowly_make_space_for_others(server: Server) -> None:
+    before = resident(server)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Hostile(server)) for _ in range(6)]
+        for client in clients:
+            client.announce(1, LARGEST, LARGEST - 100_000)
+            client.acknowledged()
+        for _ in range(4):
+            answered(server, request(values=3 * MIB))
+        for client in clients:
+            client.is_closed()
+        responses = [client.responses() for client in clients]
+        refused = [found[1].headers for found in responses if found]
+        assert refused
+        assert {each["grpc-status"] for each in refused} == {"14"}
+        assert resident(server) - before < 2 * LIMIT
+
+
+# fault: Requests | small compressed gRPC messages state large sizes | what is decompressed is
+#   charged, as far as it is | prevented
+def test_stated_sizes_of_compressed_messages_refuse_nobody(server: Server) -> None:
+    content = gzip.compress(bytes(LARGEST), 1)
+    lie = content[:-4] + LARGEST.to_bytes(4, "little")
+    encoding = ("grpc-encoding", "gzip")
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Hostile(server)) for _ in range(8)]
+        for client in clients:
+            for stream in range(1, 20, 2):
+                headers = client.client.headers(stream, http2.call_headers(INFER, encoding))
+                client.send(headers + http2.data(stream, http2.message(lie, 1)[:-9]))
+        answered(server, request(values=3 * MIB))
+        for client in clients:
+            client.acknowledged()
+            for stream in range(1, 20, 2):
+                client.send(http2.data(stream, http2.message(lie, 1)[-9:], ends=True))
+        answered(server, request(values=1 * MIB))
+
+
+# fault: Servers | gRPC clients do not read responses | these are charged until they are read, and given
+#   up for others or after 10 s without progress | prevented
+@pytest.mark.parametrize("window", [0, frames.DEFAULT_WINDOW])
+def test_responses_that_nobody_reads_are_limited_and_make_space(
+    server: Server, window: int
+) -> None:
+    before = resident(server)
+    wanted = request(spread=2 * MIB).SerializeToString()  # 8 MiB
+    with ExitStack() as stack:
+        for _ in range(6):
+            client = stack.enter_context(Hostile(server, (frames.INITIAL_WINDOW_SIZE, window)))
+            for stream in range(1, 2 * 16, 2):
+                client.send(client.client.call(stream, INFER, wanted))
+        time.sleep(1.5)  # their progress is known by now
+        for _ in range(4):
+            answered(server, request(spread=3 * MIB))
+            assert resident(server) - before < 3 * LIMIT
+
+
+def test_small_responses_that_nobody_reads_are_limited(server: Server) -> None:
+    """None is large enough to be charged before it is sent."""
+    before, runs = resident(server), computed(server)
+    wanted = request(spread=3000).SerializeToString()  # 12 kB
+    with ExitStack() as stack:
+        for number in range(1, 65):
+            client = stack.enter_context(Hostile(server, (frames.INITIAL_WINDOW_SIZE, 0)))
+            for stream in range(1, 2 * 120, 2):
+                client.send(client.client.call(stream, INFER, wanted))
+            until = time.monotonic() + 20
+            while computed(server) < runs + 120 * number:
+                assert time.monotonic() < until
+                time.sleep(0.01)
+        answered(server, request(spread=3 * MIB))
+        assert resident(server) - before < 2 * LIMIT
+
+
+def test_the_server_is_still_well(server: Server) -> None:
+    assert "Traceback" not in server.log()
+    assert server.process.poll() is None
