@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,11 @@ from enginewright.contract.engines import why_unusable
 from enginewright.contract.task import ServeTask
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.serve import fetch_artifact
+from enginewright_runtime.serve.manifest import read_manifest
+from enginewright_runtime.session import loading
+from enginewright_runtime.session.direct_inputs import DirectInputs
 from enginewright_runtime.session.driver import Device
+from enginewright_runtime.session.tensorrt_rtx import TensorRtRtxBackend
 
 from tests.support.engines import EnginePlace, mixed, recipe, sizes
 
@@ -67,6 +72,50 @@ def start(root: Path, task: ServeTask) -> Any:
 def test_every_number_of_rows_has_run_before_it_is_ready(tmp_path: Path, task: ServeTask) -> None:
     steps = start(tmp_path, task)["steps"]
     assert [each for each in steps if each.startswith("warming up 4 rows")]
+
+
+def test_inputs_that_the_device_reads_directly_give_the_same(
+    tmp_path: Path, task: ServeTask, device: Device
+) -> None:
+    """Sizes in turn, each input overwritten at once: a copy that is still under way would show."""
+    report = start(tmp_path, task)["execution"]["details"]["inputs"]
+    assert report["seconds"], "both ways were timed"
+    artifact = Paths.under(tmp_path).artifact
+    manifest = read_manifest(task, artifact)
+    session = loading.create("tensorrt-rtx", artifact / manifest.model, device=device).session
+    allocate = loading.find("tensorrt-rtx").host_memory()
+    assert allocate is not None, "the plug-in has page-locked memory"
+    direct = DirectInputs(session, allocate)
+    random = np.random.default_rng(0)
+    for number in range(300):
+        feeds = {"x": random.standard_normal((1 + number % 8, 3, 32, 32)).astype(np.float32)}
+        wanted = session.run(["y"], feeds)[0]
+        np.testing.assert_allclose(direct.run(["y"], feeds)[0], wanted, rtol=1e-3, atol=1e-5)
+
+
+def test_cuda_graphs_give_the_same(
+    tmp_path: Path, task: ServeTask, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not in use yet: prints what they gain for one size, with `-s`, to decide by."""
+    artifact = Paths.under(tmp_path).artifact
+    model = artifact / read_manifest(task, artifact).model
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 3, 32, 32)).astype(np.float32)}
+    found = []
+    for enabled in ("0", "1"):
+        monkeypatch.setattr(
+            TensorRtRtxBackend,
+            "provider_options",
+            lambda *_, given=enabled: {"enable_cuda_graph": given},
+        )
+        session = loading.create("tensorrt-rtx", model, device=device).session
+        times = []
+        for _ in range(300):
+            began = time.perf_counter()
+            session.run(["y"], feeds)
+            times.append(time.perf_counter() - began)
+        found.append(session.run(["y"], feeds)[0])
+        print(f"enable_cuda_graph={enabled}: median {np.median(times[100:]) * 1e6:.0f} us")
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-3, atol=1e-5)
 
 
 def test_kernels_outlive_a_restart_and_garbage_does_not_prevent_it(

@@ -1,7 +1,9 @@
 """The base of backends: the provider that a backend promises, and what that provider needs."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -83,6 +85,15 @@ class SessionBackend(ABC):
         del options
         wanted = [(self.provider, self.provider_options(request))]
         return wanted if self.provider == CPU_PROVIDER else [*wanted, CPU_PROVIDER]
+
+    def host_memory(self) -> Callable[[Sequence[int], Any], ort.OrtValue] | None:
+        """Return what allocates tensors in host memory that the device reads directly; None: nothing does."""
+        for each in ort.get_ep_devices():
+            if each.ep_name == self.provider and each.device.type != ort.OrtHardwareDeviceType.CPU:
+                memory = each.memory_info(ort.OrtDeviceMemoryType.HOST_ACCESSIBLE)
+                allocate = ort.OrtValue.ortvalue_from_shape_and_type
+                return partial(allocate, memory_info=memory) if memory is not None else None
+        return None
 
     @abstractmethod
     def version(self) -> str:

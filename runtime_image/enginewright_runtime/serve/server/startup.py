@@ -35,6 +35,7 @@ from enginewright_runtime.serve.server.batching import BatchLimits
 from enginewright_runtime.serve.server.buckets import ComputeBuckets
 from enginewright_runtime.serve.server.diagnosis import Diagnosis
 from enginewright_runtime.serve.server.execution import ExecutionReport
+from enginewright_runtime.serve.server.input_choice import choose
 from enginewright_runtime.serve.server.proofs import StartupProver
 from enginewright_runtime.serve.server.runtime_cache import RuntimeCache
 from enginewright_runtime.serve.server.stopping import StoppableSession
@@ -108,12 +109,15 @@ def prepare(
     loaded = load(cache.folder if cache else None)
     signature, samples = _read(task, artifact, manifest, loaded)
     loaded_after = time.monotonic() - began
-    session = StoppableSession(loaded.session)
+    on_device = backend.needs_driver and loaded.cause is None
+    shapes, feeds = baseline_feeds(samples, manifest.recipe)
+    inputs = choose(loaded.session, backend.host_memory() if on_device else None, signature, feeds)
+    session = StoppableSession(inputs.session)
     runner = Runner(session, signature)
     buckets = ComputeBuckets()
     try:
         slowest = StartupProver(runner, signature, buckets).prove(
-            samples, manifest, progress, steps=backend.needs_driver and loaded.cause is None
+            samples, manifest, progress, steps=on_device
         )
     except StageFailure as failure:
         if other_products is None or failure.reason is not Reason.PARITY_FAILED:
@@ -133,7 +137,6 @@ def prepare(
         by_sizes=loaded.placement.by_sizes,
     )
     slowest = max(slowest, prover.slowest)
-    shapes, feeds = baseline_feeds(samples, manifest.recipe)
     progress(f"measuring the latency of {shapes}")
     usual = measure(partial(runner.run, list(signature.outputs)), shapes, feeds)
     if cache is not None:
@@ -144,6 +147,7 @@ def prepare(
         "outputs_left_out": signature.left_out,
         "batching": {"max_size": batches.rows, "off": batches.off},
         **({"runtime_cache": {"bytes": cache.bytes, "reused": cache.reused}} if cache else {}),
+        **({"inputs": inputs.report} if inputs.report else {}),
         "proofs": {
             "golden_samples": len(samples),
             "slowest_run_seconds": round(slowest, 6),
