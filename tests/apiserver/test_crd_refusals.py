@@ -460,6 +460,18 @@ BAD_MODELS: list[tuple[str, Spec, str, str]] = [
         "write a requestTimeout between 0s and 24h",
     ),
     (
+        "a share of the requests that is none",
+        {"serving": {"accessLog": {"sample": "0.01"}}},
+        "spec.serving.accessLog.sample",
+        "write a share as a percentage between 0% and 100%",
+    ),
+    (
+        "failed requests of an unknown kind",
+        {"serving": {"accessLog": {"failed": "Some"}}},
+        "spec.serving.accessLog.failed",
+        'supported values: "None", "ServerErrors", "All"',
+    ),
+    (
         "batches of nothing",
         {"serving": {"batching": {"maxSize": 0}}},
         "spec.serving.batching.maxSize",

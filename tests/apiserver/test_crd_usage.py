@@ -71,6 +71,7 @@ spec:
     maxQueue: 256
     batching: {maxSize: 8, maxDelay: 5ms}
     requestTimeout: 10s
+    accessLog: {sample: 0.1%, failed: All}
     startupTimeout: 20m
     auth: {secretRef: {name: clients}}
     terminationGracePeriod: 2m

@@ -34,7 +34,9 @@ class App(ApplicationBase[Connection]):
     def release(self, request: HttpRequest) -> None:
         self.inflight.release(request)
 
-    def answered(self, request: HttpRequest, response: HttpResponse, began: float) -> None:
+    def answered(
+        self, connection: Connection, request: HttpRequest, response: HttpResponse, began: float
+    ) -> None:
         pass
 
     def refuse_bytes(self, request: HttpRequest) -> HttpResponse:

@@ -8,7 +8,7 @@ import pytest
 from enginewright.contract import task as contract
 from enginewright.contract.reasons import ExitCode
 from enginewright.contract.shadow import SHADOW_ANNOTATION
-from enginewright.contract.task import PREPARE_STAGES, PrepareTask, ServeTask
+from enginewright.contract.task import PREPARE_STAGES, AccessLogTask, PrepareTask, ServeTask
 from enginewright.contract.verdict import RELEASE_ANNOTATION
 from enginewright.manifests.probe_job import probe_job
 
@@ -321,6 +321,7 @@ def test_sizes_that_change_nothing_restart_no_pods() -> None:
 def test_the_task_says_what_to_serve() -> None:
     batching = {"maxSize": 8, "maxDelay": "5ms"}
     serving = {"maxQueue": 7, "batching": batching, "requestTimeout": "10s"}
+    serving["accessLog"] = {"sample": "2.5%", "failed": "All"}
     world = World(serving=serving).settle().job_succeeds()
     (variable,) = container(world.the("Deployment")["spec"]["template"], "server")["env"]
     assert ServeTask.model_validate_json(variable["value"]) == ServeTask(
@@ -332,6 +333,7 @@ def test_the_task_says_what_to_serve() -> None:
         batch_size=8,
         batch_delay_seconds=0.005,
         request_seconds=10.0,
+        access_log=AccessLogTask(share=0.025, failed="All"),
     )
 
 

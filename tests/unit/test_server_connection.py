@@ -33,8 +33,10 @@ class Echo(ApplicationBase[Connection]):
     def release(self, request: HttpRequest) -> None:
         self.inflight.release(request)
 
-    def answered(self, request: HttpRequest, response: HttpResponse, began: float) -> None:
-        del response, began
+    def answered(
+        self, connection: Connection, request: HttpRequest, response: HttpResponse, began: float
+    ) -> None:
+        del connection, response, began
         raise AssertionError(f"{request.target.decode()} is no inference")
 
     def refuse_bytes(self, request: HttpRequest) -> HttpResponse:

@@ -454,6 +454,16 @@ class Auth(ApiModel):
     """Secret of this namespace whose keys are names of clients and whose values are their bearer tokens, one per line. A change takes effect in running pods within two minutes; without a valid token every request is refused."""
 
 
+class AccessLog(ApiModel):
+    """Lines about single requests in the log of the server."""
+
+    sample: Percent = "1%"
+    """Share of the inference requests that get a line, chosen at random, such as "1%"."""
+
+    failed: Literal["None", "ServerErrors", "All"] = "ServerErrors"
+    """Failed requests that get a line in any case, ten a second at most: those with a 5xx (ServerErrors), also those with a 4xx (All), or None."""
+
+
 class Sidecar(ApiModel):
     """The sidecar container, which continuously verifies the server."""
 
@@ -494,6 +504,9 @@ class Serving(ApiModel):
 
     auth: Auth | None = None
     """Who may send requests, over HTTP and gRPC: clients with a bearer token. Absent: everybody who reaches the pods."""
+
+    access_log: AccessLog | None = None
+    """Lines about single requests, with sizes and times, on the server's standard output. Absent: none. Changing it creates a new revision."""
 
     sidecar: Sidecar = Sidecar()
     """Settings of the sidecar in every pod."""

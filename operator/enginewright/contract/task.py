@@ -183,6 +183,13 @@ class Promise(Message):
     asked_backend: str | None = None  # set if a less preferred one serves: BackendFallback
 
 
+class AccessLogTask(Message):
+    """Which requests get a line in the server's log."""
+
+    share: float  # of all, 0 to 1
+    failed: Literal["None", "ServerErrors", "All"] = "ServerErrors"  # whatever the share
+
+
 class ServeTask(Message):
     """Input of `fetch-artifact`, `serve` and `sidecar`."""
 
@@ -201,5 +208,6 @@ class ServeTask(Message):
     # that a request without a timeout may wait for the model; 0: without limit
     request_seconds: float = REQUEST_SECONDS
     auth: bool = False  # whether requests need one of the tokens in `TOKENS_PATH`
+    access_log: AccessLogTask | None = None  # None: no request gets one
     promise: Promise = Promise()
     drain_seconds: float | None = None  # after SIGTERM; None: the server's default

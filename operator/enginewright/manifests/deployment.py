@@ -224,6 +224,7 @@ def _pod_template(
         batch_size=snapshot.batch_size,
         batch_delay_seconds=snapshot.batch_delay_seconds,
         request_seconds=snapshot.request_seconds,
+        access_log=snapshot.access_log,
         auth=snapshot.auth_secret is not None,
         promise=snapshot.promise,
         drain_seconds=None

@@ -14,7 +14,7 @@ from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import ModelSignature, Pin
 from enginewright.contract.keys import content, content_hash
-from enginewright.contract.task import BATCH_SIZE, REQUEST_SECONDS, Promise
+from enginewright.contract.task import BATCH_SIZE, REQUEST_SECONDS, AccessLogTask, Promise
 from enginewright.manifests.labels import REVISION, of_model
 from enginewright.manifests.names import revision_name
 from enginewright.manifests.owner import owned_metadata
@@ -51,6 +51,7 @@ class Snapshot(BaseModel):
     batch_delay_seconds: float = 0.0
     request_seconds: float = REQUEST_SECONDS
     auth_secret: str | None = None  # None: requests need no token
+    access_log: AccessLogTask | None = None
     promise: Promise = Promise()
     pod_template: Mapping[str, Any] = {}  # as in the spec, camelCase
     store_claim: str

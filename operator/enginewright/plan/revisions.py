@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 
+from enginewright.api.inference_model import AccessLog
 from enginewright.api.inference_model_status import ModelSignature, Prepared, SourceState
-from enginewright.api.scalars import duration, short_duration
+from enginewright.api.scalars import duration, share, short_duration
+from enginewright.contract.task import AccessLogTask
 from enginewright.manifests.deployment import (
     GRACE_SECONDS,
     STARTUP_SECONDS,
@@ -39,6 +41,7 @@ def wanted_snapshot(
         batch_delay_seconds=short_duration(spec.serving.batching.max_delay),
         request_seconds=duration(spec.serving.request_timeout).total_seconds(),
         auth_secret=spec.serving.auth.secret_ref.name if spec.serving.auth else None,
+        access_log=_access_log(spec.serving.access_log),
         pod_template=spec.pod_template.manifest(),
         store_claim=facts.config.store.claim,
         # only if it matters: else pods of revisions without this field would restart
@@ -48,6 +51,12 @@ def wanted_snapshot(
         startup_seconds=_non_default(spec.serving.startup_timeout, STARTUP_SECONDS),
         termination_seconds=_non_default(spec.serving.termination_grace_period, GRACE_SECONDS),
     )
+
+
+def _access_log(wanted: AccessLog | None) -> AccessLogTask | None:
+    if wanted is None:
+        return None
+    return AccessLogTask(share=share(wanted.sample) or 0.0, failed=wanted.failed)
 
 
 def _non_default(wanted: str | None, default: int) -> int | None:

@@ -56,6 +56,9 @@ def _parts(snapshot: Snapshot) -> dict[str, str]:
         "batching": f"{snapshot.batch_size}, {snapshot.batch_delay_seconds:g} s",
         "request timeout": f"{snapshot.request_seconds:g} s",
         "tokens": f"Secret {snapshot.auth_secret}" if snapshot.auth_secret else "",
+        "access log": _text(snapshot.access_log.model_dump(mode="json"))
+        if snapshot.access_log
+        else "",
         "podTemplate": _text(snapshot.pod_template),
         "sidecar resources": _text(snapshot.sidecar_resources),
         "sidecar environment": _text(snapshot.sidecar_env) if snapshot.sidecar_env else "",

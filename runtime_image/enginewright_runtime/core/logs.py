@@ -43,13 +43,17 @@ class _Logfmt(logging.Formatter):
 
     @override
     def format(self, record: logging.LogRecord) -> str:
-        stamp = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         message = masked(record.getMessage())
         if record.exc_info:
             message += "\n" + masked(self.formatException(record.exc_info))
-        quoted = message.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        level = record.levelname.lower()
-        return f'ts={stamp} level={level} stage={self._about} msg="{quoted}"'
+        return line(record.created, record.levelname.lower(), self._about, message)
+
+
+def line(created: float, level: str, about: str, message: str) -> str:
+    """Return a line of the log, without its end; `created` are seconds since the epoch."""
+    stamp = datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds")
+    quoted = message.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'ts={stamp} level={level} stage={about} msg="{quoted}"'
 
 
 def configure(about: str) -> None:

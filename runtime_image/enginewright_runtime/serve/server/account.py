@@ -175,6 +175,12 @@ class ByteAccount:
                 yield each
 
 
+def readable(address: str) -> str:
+    """Return an IP address as logs show it: an IPv4 address that is mapped to IPv6 as IPv4."""
+    plain = address.removeprefix("::ffff:")
+    return plain if "." in plain else address
+
+
 def _rate(holding: Holding) -> float:
     return float("inf") if holding.progress is None else holding.progress.rate
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 import enginewright_runtime.serve.server.metrics as figures
 from enginewright_runtime.serve.exchanges import RESOURCE, SHARE_QUERY
 from enginewright_runtime.serve.server import memory
+from enginewright_runtime.serve.server.answered import Answered, Observer
 from enginewright_runtime.serve.server.application import ApplicationBase, json_response
 from enginewright_runtime.serve.server.codec_thread import CodecThread
 from enginewright_runtime.serve.server.connection import Connection
@@ -82,6 +83,7 @@ class ServerApp(ApplicationBase[Connection]):
         self._task = task
         self._codec: _Codec | None = None
         self.copies = Copies()
+        self.observers: list[Observer] = []
         self._resources = _resources(task)
         self._server_metadata = orjson.dumps(
             {"name": "enginewright", "version": version, "extensions": EXTENSIONS}
@@ -161,9 +163,32 @@ class ServerApp(ApplicationBase[Connection]):
         self.inflight.release(request)
         self.inference.release_probe(request)
 
-    def answered(self, request: HttpRequest, response: HttpResponse, began: float) -> None:
-        """Count an inference, whose answer is written."""
-        self.metrics.answered(response.status, began, request.length, response.length)
+    def answered(
+        self, connection: Connection, request: HttpRequest, response: HttpResponse, began: float
+    ) -> None:
+        """Count an inference, whose answer is written, and report it where that is wanted."""
+        status, received, sent = response.status, request.length, response.length
+        ended = self.metrics.answered(status, began, received, sent)
+        if self.observers and request.context is not None:
+            found = Answered(
+                context=request.context,
+                protocol="http",
+                method=request.method.decode(),
+                status=status,
+                grpc_status="",
+                began=began,
+                ended=ended,
+                received=received,
+                sent=sent,
+                client=connection.address,
+            )
+            for observer in self.observers:
+                observer.add(found)
+
+    def observe(self, observer: Observer) -> None:
+        """Report the answered inferences of all protocols to `observer`."""
+        self.observers.append(observer)
+        self.inference.names_requests = True
 
     def serve(self, connection: Connection, request: HttpRequest) -> HttpResponse | None:
         """Answer a request whose body is complete; None: the model's thread will answer it."""

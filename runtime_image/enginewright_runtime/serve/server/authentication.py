@@ -121,7 +121,7 @@ class GuardedServerApp(ServerApp):
 class GuardedGrpcApp(GrpcApp):
     """gRPC with tokens."""
 
-    metadata = frozenset({_AUTHORIZATION})
+    metadata = GrpcApp.metadata | {_AUTHORIZATION}
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ from enginewright_runtime.session.request_errors import RequestError
 if TYPE_CHECKING:
     from enginewright_runtime.serve.server.account import Holding
     from enginewright_runtime.serve.server.job import Job
+    from enginewright_runtime.serve.server.request_context import RequestContext
 
 
 class InferenceCall:
@@ -14,6 +15,7 @@ class InferenceCall:
 
     __slots__ = (
         "abandoned",
+        "context",
         "copy",
         "counted",
         "defer",
@@ -25,6 +27,7 @@ class InferenceCall:
 
     def __init__(self) -> None:
         self.holding: Holding | None = None  # what counts as in flight
+        self.context: RequestContext | None = None  # None: nothing is known, or needed
         self.probe = b""  # the sidecar's token
         self.copy = (
             False  # of a request that another revision has answered; not counted as a client's

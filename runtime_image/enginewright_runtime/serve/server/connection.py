@@ -20,7 +20,7 @@ from typing import Final, cast
 
 from typing_extensions import override
 
-from enginewright_runtime.serve.server.account import Holding, Peer
+from enginewright_runtime.serve.server.account import Holding, Peer, readable
 from enginewright_runtime.serve.server.chunked import ChunkedDecoder, ChunkedError
 from enginewright_runtime.serve.server.eviction import IDLE_SECONDS, SILENT_SECONDS, WaitsFor
 from enginewright_runtime.serve.server.head import HeadError, HeadParser
@@ -33,6 +33,7 @@ from enginewright_runtime.serve.server.message import (
     charged_bytes,
 )
 from enginewright_runtime.serve.server.pace import TransferPace
+from enginewright_runtime.serve.server.request_context import RequestContext
 
 RECEIVE_BYTES: Final = 64 * 1024  # a client that pipelines has so many kept, too
 
@@ -188,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
         self._writing_paused = False
         self._account.release(self._outgoing)
         if self._unwritten is not None:
-            self._app.answered(*self._unwritten)
+            self._app.answered(self, *self._unwritten)
             self._unwritten = None
         if self._transport is not None:
             self._since = time.monotonic()
@@ -284,6 +285,12 @@ class Connection(asyncio.BufferedProtocol):
             recent = WaitsFor.NEW if self._is_new else WaitsFor.ANSWERED
             return WaitsFor.SILENT if is_silent else recent, since
         return WaitsFor.IDLE if now - since > IDLE_SECONDS else WaitsFor.ANSWERED, since
+
+    @property
+    def address(self) -> str:
+        """The client's IP address; "": it is gone."""
+        name = None if self._transport is None else self._transport.get_extra_info("peername")
+        return readable(name[0]) if name else ""
 
     @property
     def counted_requests(self) -> int:
@@ -413,7 +420,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             request = self._heads.parse(head)
         except HeadError as error:
-            self._finish(self._app.refuse(error.status, error.message))
+            self._finish(self._app.refuse(error.status, error.message), error.context)
             return
         if request is None:
             return
@@ -543,6 +550,8 @@ class Connection(asyncio.BufferedProtocol):
             connection = b"Connection: keep-alive\r\n"
         else:
             connection = b""
+        if request.context is not None:
+            connection += request.context.header()
         parts = response.parts if request.method != b"HEAD" else []
         self._send(transport, response, parts, connection)
         self._request = None
@@ -560,9 +569,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._writing_paused:
             self._unwritten = request, response, began
         else:
-            self._app.answered(request, response, began)
+            self._app.answered(self, request, response, began)
 
-    def _finish(self, response: HttpResponse) -> None:
+    def _finish(self, response: HttpResponse, context: RequestContext | None = None) -> None:
         """Answer an invalid request, or one whose body is not read, and close."""
         transport = self._transport
         if transport is None or self._state is _State.CLOSING:
@@ -574,9 +583,10 @@ class Connection(asyncio.BufferedProtocol):
             self._app.release(request)
         self._drop_body()
         head_only = request is not None and request.method == b"HEAD"
-        self._send(
-            transport, response, [] if head_only else response.parts, b"Connection: close\r\n"
-        )
+        if request is not None:
+            context = request.context
+        headers = b"Connection: close\r\n" + (b"" if context is None else context.header())
+        self._send(transport, response, [] if head_only else response.parts, headers)
         self._close(transport, time.monotonic(), linger=True)
         if request is not None and request.counted:
             self._count(request, response, began)

@@ -11,6 +11,7 @@ from enginewright.contract.task import ServeTask
 
 from enginewright_runtime.serve.mounted_secret import MountedSecret
 from enginewright_runtime.serve.server.acceptor import Acceptor
+from enginewright_runtime.serve.server.access_log import AccessLog
 from enginewright_runtime.serve.server.app import ServerApp
 from enginewright_runtime.serve.server.authentication import (
     Authentication,
@@ -27,6 +28,7 @@ from enginewright_runtime.serve.server.startup import ServedModel
 
 _log: Final = logging.getLogger(__name__)
 _POLL_SECONDS: Final = 0.05
+_FLUSH_SECONDS: Final = 1.0
 
 
 class Endpoints:
@@ -58,6 +60,11 @@ class Endpoints:
         else:
             self.app = ServerApp(task, settings, version, probe_token)
             self.grpc = GrpcApp(task, settings, version, self.app)
+        self._access_log: AccessLog | None = None
+        if task.access_log is not None:
+            self._access_log = log = AccessLog(task.access_log)
+            self.app.observe(log)
+            self.app.metrics.dropped["access_log"] = lambda: log.dropped
         self._apps = self.app, self.grpc
         self._calls = Calls(self.grpc)
         self._buffer = bytearray(RECEIVE_BYTES)
@@ -115,6 +122,11 @@ class Endpoints:
         """Accept no more connections; idempotent."""
         for acceptor in self._acceptors:
             acceptor.close()
+
+    def flush(self) -> None:
+        """Write what is reported of answered requests, within a second."""
+        if self._access_log is not None:
+            self._access_log.close(_FLUSH_SECONDS)
 
     async def sweep(self) -> None:
         """Enforce the time limits of runs and connections until cancelled."""

@@ -5,11 +5,13 @@ next one begins. Creating a parser takes less than a microsecond, so every head 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import httptools
 
 from enginewright_runtime.serve.server.message import HttpRequest
+from enginewright_runtime.serve.server.request_context import NAMES, RequestContext
 
 _FIELDS_MOST: Final = 128  # each is a call from the parser
 _LONG_BYTES: Final = 1024  # a head with more fields is at least as long
@@ -25,6 +27,7 @@ class HeadError(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
+        self.context: RequestContext | None = None  # of the request, as far as it was read
 
 
 class HeadParser:
@@ -62,9 +65,13 @@ class HeadParser:
             self._parser = None
         request = self._request
         if request is not None:
-            if self._problem is not None:
-                raise self._problem
-            _check(request)
+            try:
+                if self._problem is not None:
+                    raise self._problem
+                _check(request)
+            except HeadError as problem:
+                problem.context = request.context
+                raise
         return request
 
     def _forget(self) -> None:
@@ -79,11 +86,11 @@ class HeadParser:
     def on_header(self, name: bytes, value: bytes) -> None:
         """Read a header field if the server uses it."""
         take = self._fields.get(name) or self._fields.get(name.lower())
-        if take is not None and self._request is not None and self._problem is None:
+        if take is not None and self._request is not None:
             try:
                 take(self._request, value)
             except HeadError as problem:  # raised once the parser has finished
-                self._problem = problem
+                self._problem = self._problem or problem
 
     def on_headers_complete(self) -> None:
         """Read what the parser discards when the message is complete."""
@@ -159,6 +166,12 @@ def _authorization(request: HttpRequest, value: bytes) -> None:
     request.authorization = value.strip()
 
 
+def _context(name: bytes, request: HttpRequest, value: bytes) -> None:
+    if request.context is None:
+        request.context = RequestContext()
+    request.context.read(name, value)
+
+
 _AUTHORIZATION: Final[dict[bytes, Callable[[HttpRequest, bytes], None]]] = {
     b"authorization": _authorization,
     b"Authorization": _authorization,
@@ -173,6 +186,7 @@ _FIELDS: Final[dict[bytes, Callable[[HttpRequest, bytes], None]]] = {
     b"enginewright-probe": _probe,
     b"enginewright-defer": _defer,
     b"enginewright-shadow": _copy,
+    **{name: partial(_context, name) for name in NAMES},
 }
 for _name in tuple(_FIELDS):  # the common capitalization too, to avoid lower() for every field
     _FIELDS[_name.title()] = _FIELDS[_name]

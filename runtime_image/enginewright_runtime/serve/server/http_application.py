@@ -41,7 +41,9 @@ class HttpApplication(Protocol):
     def serve(self, connection: "Connection", request: HttpRequest) -> HttpResponse | None:
         """Answer; None: `connection.respond` will be called later, and `release` before it."""
 
-    def answered(self, request: HttpRequest, response: HttpResponse, began: float) -> None:
+    def answered(
+        self, connection: "Connection", request: HttpRequest, response: HttpResponse, began: float
+    ) -> None:
         """Count a request that is `counted`: the socket has taken the last byte of its response.
 
         `began` is when its head had arrived, as `time.monotonic()`.

@@ -24,6 +24,7 @@ from enginewright_runtime.serve.server.health import HealthProblem
 from enginewright_runtime.serve.server.job import Job, RequestPlan
 from enginewright_runtime.serve.server.message import Body
 from enginewright_runtime.serve.server.priorities import DEFAULT, may_state_priority
+from enginewright_runtime.serve.server.request_context import RequestContext
 from enginewright_runtime.serve.server.run_errors import Fault
 from enginewright_runtime.serve.server.settings import PROBE_SLOTS, ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel
@@ -64,6 +65,7 @@ class InferenceService:
         self._metrics = metrics
         self._probe_token = probe_token.encode()
         self._state = "starting"  # shown to users while not ready
+        self.names_requests = False  # every request gets an ID, since something reports it
         self._draining = False
         self._serving: _Serving | None = None
         self._waiting: dict[Job, None] = {}  # without a timeout of their own, oldest first
@@ -161,6 +163,9 @@ class InferenceService:
             call.reserved = True
             self._probes += 1
         call.counted = call.of_client
+        if self.names_requests:
+            call.context = call.context or RequestContext()
+            call.context.name()
         self.require_model()
 
     def require_model(self) -> ServedModel:
@@ -284,6 +289,9 @@ class InferenceService:
         if self._serving is not None:
             # a fault of the client was verified: known-valid inputs still ran
             self._serving.watchdog.record(succeeded=job.error is None or job.fault is Fault.CLIENT)
+        if call.context is not None:
+            call.context.queued, call.context.started = job.queued, job.started
+            call.context.finished = job.finished
         if call.of_client:
             self._observe(job)
         if call.abandoned:

@@ -119,6 +119,7 @@ class _Server:
             self._log_why_not_live()
             await self._drain()
         self._endpoints.close()
+        self._endpoints.flush()
         sweep.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await sweep

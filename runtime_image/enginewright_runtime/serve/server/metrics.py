@@ -54,6 +54,8 @@ class Metrics(Collector):
         self.out_of_profile = 0
         self.depth: Callable[[], int] = lambda: 0
         self.in_flight: list[Callable[[], int]] = []  # one of each protocol
+        # by what was to be written: lines of the access log, which could not be kept any longer
+        self.dropped: dict[str, Callable[[], int]] = {"access_log": lambda: 0}
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -61,7 +63,7 @@ class Metrics(Collector):
         """Expose the metrics of `collector` too."""
         self._registry.register(collector)
 
-    def answered(self, status: int, began: float, received: int, sent: int) -> None:
+    def answered(self, status: int, began: float, received: int, sent: int) -> float:
         """Count an inference request of a client, whose response is written.
 
         Args:
@@ -69,11 +71,15 @@ class Metrics(Collector):
             began: when its head had arrived, as `time.monotonic()`.
             received: bytes of its body.
             sent: bytes of the response's body.
+
+        Returns:
+            When it was written, as `time.monotonic()`.
         """
         self.last_answer = now = time.monotonic()
         self.total[status // 100].observe(now - began)
         self.received.observe(received)
         self.sent.observe(sent)
+        return now
 
     def expose(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
@@ -139,6 +145,15 @@ class Metrics(Collector):
         )
         depth.add_metric(self._labels, self.depth())
         yield depth
+        dropped = CounterMetricFamily(
+            "enginewright_request_records_dropped",
+            "Records of requests that were to be written, and were dropped: they were too many, or nobody"
+            " took them. access_log: lines of spec.serving.accessLog.",
+            labels=(*_LABELS, "kind"),
+        )
+        for kind, records in self.dropped.items():
+            dropped.add_metric((*self._labels, kind), records())
+        yield dropped
         refused = CounterMetricFamily(
             "enginewright_out_of_profile",
             "Inference requests refused for a shape outside the model's shape profiles.",

@@ -106,7 +106,9 @@ class SidecarApp(ApplicationBase[Connection]):
     def release(self, request: HttpRequest) -> None:
         """Do nothing: no body is accepted."""
 
-    def answered(self, request: HttpRequest, response: HttpResponse, began: float) -> None:
+    def answered(
+        self, connection: Connection, request: HttpRequest, response: HttpResponse, began: float
+    ) -> None:
         """Do nothing: no request is an inference."""
 
     def serve(self, connection: Connection, request: HttpRequest) -> HttpResponse | None:

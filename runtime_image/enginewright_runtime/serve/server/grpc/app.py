@@ -15,6 +15,7 @@ from enginewright.contract.task import ServeTask
 from numpy.typing import NDArray
 
 from enginewright_runtime.serve.exchanges import LARGEST_BYTES
+from enginewright_runtime.serve.server.answered import Answered
 from enginewright_runtime.serve.server.app import ServerApp
 from enginewright_runtime.serve.server.application import ApplicationBase
 from enginewright_runtime.serve.server.decode import Feeds
@@ -30,6 +31,7 @@ from enginewright_runtime.serve.server.inference import busy, unexpected
 from enginewright_runtime.serve.server.input_turns import InputTurns
 from enginewright_runtime.serve.server.job import Job
 from enginewright_runtime.serve.server.message import Body, HttpResponse
+from enginewright_runtime.serve.server.request_context import NAMES
 from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel
 from enginewright_runtime.session.request_errors import RequestError
@@ -40,6 +42,7 @@ _log: Final = logging.getLogger(__name__)
 # bytes of a message that are searched for its first raw tensor, and a priority
 _LONGEST_BEGINNING: Final = 4096
 _FEW: Final = 4  # connections that send many frames at once; those of more take turns with pauses
+_INFER: Final = "ModelInfer"
 _SOON: Final = 1e-6  # seconds: the deadline has passed
 _CODES: Final = {  # of errors with HTTP's status
     400: Code.INVALID_ARGUMENT,
@@ -86,7 +89,7 @@ class _Urgent:
 class GrpcApp(ApplicationBase[Http2Connection]):
     """The application behind all gRPC connections of one server."""
 
-    metadata: frozenset[bytes] = frozenset()
+    metadata: frozenset[bytes] = NAMES
 
     def __init__(
         self,
@@ -162,10 +165,25 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         self._inference.release_probe(call)
 
     def answered(self, call: GrpcCall) -> None:
-        """Count an inference, whose answer is written."""
-        self._metrics.answered(
-            HTTP_STATUS.get(call.status, 500), call.began, call.request_bytes, call.response_bytes
-        )
+        """Count an inference, whose answer is written, and report it where that is wanted."""
+        status, began = HTTP_STATUS.get(call.status, 500), call.began
+        received, sent = call.request_bytes, call.response_bytes
+        ended = self._metrics.answered(status, began, received, sent)
+        if self._http.observers and call.context is not None:
+            found = Answered(
+                context=call.context,
+                protocol="grpc",
+                method=_INFER,
+                status=status,
+                grpc_status=call.status.name,
+                began=began,
+                ended=ended,
+                received=received,
+                sent=sent,
+                client=call.address,
+            )
+            for observer in self._http.observers:
+                observer.add(found)
 
     def serve(self, call: GrpcCall) -> Reply | Status | None:
         """Answer a call whose message is complete; None: the model's thread will answer it."""

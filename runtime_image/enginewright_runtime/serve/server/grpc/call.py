@@ -29,6 +29,11 @@ from enginewright_runtime.serve.server.http2.hpack import literal
 from enginewright_runtime.serve.server.http2.session import Session
 from enginewright_runtime.serve.server.http2.stream import Stream
 from enginewright_runtime.serve.server.message import JOINED_BYTES, Body, charged_bytes
+from enginewright_runtime.serve.server.request_context import (
+    REQUEST_ID,
+    RequestContext,
+    context_of,
+)
 
 _PREFIX: Final = struct.Struct(">BL")  # Compressed-Flag, Message-Length
 _NEVER: Final = float("inf")
@@ -154,6 +159,8 @@ class GrpcCall(InferenceCall):
         self.response_bytes = 0
         self.method = head.method
         self.metadata = head.metadata
+        if head.metadata:
+            self.context = context_of(head.metadata)
         self.message: Body | None = None
         self._view: memoryview | None = None  # of the message while it is received
         self.deadline = _NEVER if head.timeout is None else stream.started + head.timeout
@@ -167,6 +174,11 @@ class GrpcCall(InferenceCall):
     def began(self) -> float:
         """When the call's headers arrived, as `time.monotonic()`."""
         return self._stream.started
+
+    @property
+    def address(self) -> str:
+        """The client's IP address."""
+        return self._session.sender.address
 
     @property
     def request_bytes(self) -> int:
@@ -184,7 +196,9 @@ class GrpcCall(InferenceCall):
         prefix = _PREFIX.pack(0, reply.length)
         if not self._session.respond(
             self._stream,
-            statuses.RESPONSE,
+            statuses.RESPONSE
+            if self.context is None
+            else statuses.RESPONSE + _echoed(self.context),
             [prefix, *reply.parts],
             reply.length + len(prefix),
             statuses.SUCCESS,
@@ -199,6 +213,8 @@ class GrpcCall(InferenceCall):
         if self._finish():
             self.status = status.code
             block = statuses.trailers_only(status)
+            if self.context is not None:
+                block += _echoed(self.context)
             if status.code is Code.UNIMPLEMENTED:
                 block += statuses.ACCEPTED
             self._session.respond(self._stream, block, [], 0, b"")
@@ -411,6 +427,11 @@ class GrpcCall(InferenceCall):
         self._done = True
         self._app.release(self)
         return True
+
+
+def _echoed(context: RequestContext) -> bytes:
+    """Return the block of what a response repeats of its request."""
+    return literal(REQUEST_ID, context.request_id) if context.request_id else b""
 
 
 def _not_decompressed(error: CompressionError) -> Status:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from enginewright_runtime.serve.server.account import readable
 from enginewright_runtime.serve.server.http2 import frames
 from enginewright_runtime.serve.server.http2.errors import (
     ConnectionFaultError,
@@ -47,6 +48,12 @@ class Sender:
     def initial_window(self) -> int:
         """Window of a new stream."""
         return self._initial_window
+
+    @property
+    def address(self) -> str:
+        """The client's IP address; "": it is not known."""
+        name = self._transport.get_extra_info("peername")
+        return readable(name[0]) if name else ""
 
     def write(self, frame: bytes) -> None:
         """Write a frame at the next flush."""

@@ -1,0 +1,27 @@
+"""An inference request that was answered, as the access log and traces report it."""
+
+from typing import NamedTuple, Protocol
+
+from enginewright_runtime.serve.server.request_context import RequestContext
+
+
+class Answered(NamedTuple):
+    """One request of a client. Times are of `time.monotonic()`."""
+
+    context: RequestContext
+    protocol: str  # http or grpc
+    method: str  # of HTTP, or of the service
+    status: int  # as HTTP has it
+    grpc_status: str  # its name; "": HTTP
+    began: float  # when its head had arrived
+    ended: float  # when its response was written
+    received: int  # bytes of its body
+    sent: int  # bytes of the response's body
+    client: str  # IP address
+
+
+class Observer(Protocol):
+    """What is told of answered requests, in the event loop."""
+
+    def add(self, answered: Answered) -> None:
+        """Take one request; neither blocks nor fails."""
