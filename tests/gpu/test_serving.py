@@ -21,9 +21,10 @@ from enginewright_runtime.session.tensorrt_rtx import TensorRtRtxBackend
 
 from tests.support.engines import EnginePlace, mixed, recipe, sizes
 
-# a process per start, as of a container: prints the fields of /execution and the steps
+# a process per start, as of a container, that ends as the server does, without ending its session:
+# prints the fields of /execution and the steps
 _START = """
-import json, sys
+import json, os, sys
 from pathlib import Path
 from enginewright.contract.task import ServeTask
 from enginewright_runtime.core.paths import Paths
@@ -31,7 +32,8 @@ from enginewright_runtime.serve.server.startup import prepare
 steps = []
 paths = Paths.under(Path(sys.argv[1]))
 served = prepare(ServeTask.model_validate_json(sys.argv[2]), paths.artifact, steps.append, paths.runtime_cache)
-print(json.dumps({"execution": json.loads(served.execution.document()), "steps": steps}))
+print(json.dumps({"execution": json.loads(served.execution.document()), "steps": steps}), flush=True)
+os._exit(0)
 """
 
 

@@ -16,6 +16,7 @@ from enginewright_runtime.session.cuda import CudaBackend, arena_limit
 from onnx import helper
 
 from tests.support import broken_models as broken
+from tests.support import rtx_devices
 from tests.support.tensorrt_claims import TensorRtProvider
 
 GIB = 1 << 30
@@ -104,6 +105,39 @@ def test_a_request_beyond_the_arena_is_out_of_memory_and_the_next_one_runs(model
     again = Rerun(control=None, repeated=error)
     assert fault_from_rerun(error, again, memory=GIB) is Fault.SERVER
     assert fault_from_rerun(error, again, memory=1 << 20) is Fault.CLIENT, "the device never has it"
+
+
+@pytest.mark.parametrize(
+    ("library", "literal", "text"),
+    [
+        (
+            "rtx",
+            "Requested size was %lld bytes.",
+            "Error Code 2: OutOfMemory (Requested size was 16777216 bytes.)",
+        ),
+        ("tensorrt", "Memory allocation failed. Size=", "Memory allocation failed. Size=16777216"),
+        (
+            "cuda",
+            "Available memory of ",
+            "Available memory of 8 is smaller than requested bytes of 16777216",
+        ),
+    ],
+)
+def test_what_the_shipped_libraries_say_without_memory(
+    library: str, literal: str, text: str, gpu_python: Path
+) -> None:
+    (capi,) = gpu_python.parents[1].glob("lib/*/site-packages/onnxruntime/capi")
+    folder, name = {
+        "rtx": (rtx_devices.folder(), "libtensorrt_rtx.so.*"),
+        "tensorrt": (capi, "libonnxruntime_providers_tensorrt.so"),
+        "cuda": (capi, "libonnxruntime.so.*"),
+    }[library]
+    file, *_ = folder.glob(name)  # others are links to it
+    assert literal.encode() in file.read_bytes()
+    assert is_out_of_memory(text)
+    again = Rerun(control=None, repeated=Exception(text))
+    assert fault_from_rerun(Exception(text), again, memory=1 << 20) is Fault.CLIENT
+    assert fault_from_rerun(Exception(text), again, memory=GIB) is Fault.SERVER
 
 
 DRIVER = """

@@ -22,6 +22,7 @@ _LONGEST: Final = 400
 _NO_MEMORY: Final = re.compile(
     r"std::bad_alloc|[Ff]ailed to allocate (?:memory|\d+ bytes)|MemoryError|[Oo]ut of memory"
     r"|Available memory of \d+ is smaller than requested"  # a limited arena's
+    r"|\bOutOfMemory\b|Memory allocation failed\. Size="  # TensorRT's; ONNX Runtime's for TensorRT
     r"|(?:CUDNN|CUBLAS)_STATUS_ALLOC_FAILED"
 )
 

@@ -65,7 +65,7 @@ def choose(
         _log.warning("inputs are not copied directly: %s", plain(str(error)))
         return InputChoice(session, {"direct": False})
     pays = faster <= _GAIN * usual
-    seconds = {"usual": round(usual, 6), "direct": round(faster, 6)}
+    seconds = {"usual": round(usual, 9), "direct": round(faster, 9)}
     return InputChoice(direct if pays else session, {"direct": pays, "seconds": seconds})
 
 

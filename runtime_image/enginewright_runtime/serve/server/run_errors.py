@@ -27,6 +27,7 @@ _OF_THE_DEVICE: Final = re.compile(
 )
 _REQUESTED: Final = re.compile(
     r"requested buffer of size (\d+)|[Ff]ailed to allocate (\d+) bytes|requested bytes of (\d+)"
+    r"|Requested size was (\d+) bytes|Memory allocation failed\. Size=(\d+)"
 )
 
 
