@@ -72,6 +72,7 @@ spec:
     batching: {maxSize: 8, maxDelay: 5ms}
     requestTimeout: 10s
     accessLog: {sample: 0.1%, failed: All}
+    processes: 1
     startupTimeout: 20m
     auth: {secretRef: {name: clients}}
     terminationGracePeriod: 2m
@@ -214,6 +215,7 @@ def test_an_address_is_enough_and_the_rest_is_filled_in(namespace: Namespace) ->
         "serving": {
             "maxQueue": 256,
             "requestTimeout": "60s",
+            "processes": 1,
             "batching": {"maxSize": 32, "maxDelay": "0s"},
         },
     }

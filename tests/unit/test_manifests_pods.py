@@ -320,7 +320,7 @@ def test_sizes_that_change_nothing_restart_no_pods() -> None:
 
 def test_the_task_says_what_to_serve() -> None:
     batching = {"maxSize": 8, "maxDelay": "5ms"}
-    serving = {"maxQueue": 7, "batching": batching, "requestTimeout": "10s"}
+    serving = {"maxQueue": 7, "batching": batching, "requestTimeout": "10s", "processes": 2}
     serving["accessLog"] = {"sample": "2.5%", "failed": "All"}
     world = World(serving=serving).settle().job_succeeds()
     (variable,) = container(world.the("Deployment")["spec"]["template"], "server")["env"]
@@ -334,6 +334,7 @@ def test_the_task_says_what_to_serve() -> None:
         batch_delay_seconds=0.005,
         request_seconds=10.0,
         access_log=AccessLogTask(share=0.025, failed="All"),
+        processes=2,
     )
 
 

@@ -155,6 +155,27 @@ def test_classes_with_different_backends_are_two_models() -> None:
     assert "cpu: cpu, intel: openvino" in message
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"fallback": {"policy": "Allow"}},  # then the next backend may serve
+    ],
+)
+def test_several_processes_need_backends_for_cpus(spec: dict[str, Any]) -> None:
+    allowed = ("cpu", "cuda") if spec else ("cuda", "cpu")
+    world = World(accelerator_class("edge", *allowed), serving={"processes": 2}, **spec)
+    reason, message = stalled(world)
+    assert reason == "BackendNotAllowed"
+    assert "spec.serving.processes is 2, but the backend cuda serves with one process" in message
+    assert "choose cpu or openvino in spec.backends, or set spec.serving.processes to 1" in message
+
+
+def test_several_processes_do_not_matter_for_a_backend_that_does_not_serve() -> None:
+    world = World(accelerator_class("edge", "cpu", "cuda"), serving={"processes": 2})
+    assert recipe(world).backend == "cpu"
+
+
 # the runtime image
 
 
@@ -238,7 +259,7 @@ def test_the_recipe_holds_all_that_the_spec_asks_for() -> None:
         {"accelerators": [{"class": "cpu", "replicas": 2}]},
         {"backends": ["cpu"]},
         {"fallback": {"policy": "Forbid"}},
-        {"serving": {"maxQueue": 8, "startupTimeout": "5m"}},
+        {"serving": {"maxQueue": 8, "startupTimeout": "5m", "processes": 2}},
         {"rollout": {"strategy": "Recreate", "paused": True}},
         {"podTemplate": {"labels": {"team": "vision"}, "serviceAccountName": "reader"}},
         {"podTemplate": {"imagePullSecrets": [{"name": "mine"}]}},

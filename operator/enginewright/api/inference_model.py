@@ -31,10 +31,12 @@ from enginewright.api.scalars import (
     between,
 )
 from enginewright.contract.base import TEXT_LENGTH
+from enginewright.contract.engines import SHAREABLE
 from enginewright.contract.precisions import RUNS
 from enginewright.contract.task import BATCH_SIZE, REQUEST_SECONDS
 
 MAX_REPLICAS = 1000
+MAX_PROCESSES = 32  # of a server
 
 _RUNS = " && ".join(  # in CEL
     f"(self.backends[0] != '{backend}' || self.precision in {sorted(precisions)})"
@@ -488,6 +490,9 @@ class Serving(ApiModel):
     )
     """How long a request may wait for the model before it gets 504, such as 10s, up to 24h, unless the request has a timeout or deadline of its own. 0s: without limit."""
 
+    processes: Annotated[int, Field(ge=1, le=MAX_PROCESSES), INT32] = 1
+    """How many processes of the server run in each pod and share its requests, only with the backends cpu and openvino. Useful for small models, of which one process answers as many requests as one CPU can handle. Each loads the model into memory of its own, and has its part of the pod's CPUs, maxQueue and limits."""
+
     autoscaling: Autoscaling | None = None
     """How the number of pods follows the load: a HorizontalPodAutoscaler for each class. Changing it creates no revision."""
 
@@ -536,6 +541,13 @@ class InferenceModelSpec(ApiModel):
                 message_expression="'backend ' + self.backends[0] + ' does not run '"
                 " + self.precision + ': change precision or backends'",
                 field_path=".precision",
+            ),
+            ValidationRule(
+                "!has(self.serving) || !has(self.serving.processes) || self.serving.processes == 1"
+                " || !has(self.backends)"
+                f" || self.backends.all(each, each in [{', '.join(map(repr, SHAREABLE))}])",
+                f"several processes require the backends {' and '.join(SHAREABLE)}: write no other in backends, or processes: 1",
+                field_path=".serving.processes",
             ),
             ValidationRule(
                 "!has(self.rollout) || !has(self.rollout.progressTimeout)"

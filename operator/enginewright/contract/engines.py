@@ -75,6 +75,9 @@ class Provider:
     types: frozenset[str] | None = None  # of a model's inputs and outputs, numpy names; None: any
 
 
+# backends on which several server processes share a pod
+SHAREABLE: Final = ("cpu", "openvino")
+
 LIBRARIES: Final = {
     "tensorrt": Library("TensorRT", Capabilities(since="7.5")),
     "tensorrt-rtx": Library(

@@ -209,5 +209,6 @@ class ServeTask(Message):
     request_seconds: float = REQUEST_SECONDS
     auth: bool = False  # whether requests need one of the tokens in `TOKENS_PATH`
     access_log: AccessLogTask | None = None  # None: no request gets one
+    processes: int = 1  # of the server, on backends that run on CPUs
     promise: Promise = Promise()
     drain_seconds: float | None = None  # after SIGTERM; None: the server's default

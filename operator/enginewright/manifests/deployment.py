@@ -226,6 +226,7 @@ def _pod_template(
         request_seconds=snapshot.request_seconds,
         access_log=snapshot.access_log,
         auth=snapshot.auth_secret is not None,
+        processes=snapshot.processes,
         promise=snapshot.promise,
         drain_seconds=None
         if snapshot.termination_seconds is None

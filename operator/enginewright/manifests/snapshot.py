@@ -52,6 +52,7 @@ class Snapshot(BaseModel):
     request_seconds: float = REQUEST_SECONDS
     auth_secret: str | None = None  # None: requests need no token
     access_log: AccessLogTask | None = None
+    processes: int = 1
     promise: Promise = Promise()
     pod_template: Mapping[str, Any] = {}  # as in the spec, camelCase
     store_claim: str

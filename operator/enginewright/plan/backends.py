@@ -11,7 +11,7 @@ from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.api.scalars import share
-from enginewright.contract.engines import why_unusable
+from enginewright.contract.engines import SHAREABLE, why_unusable
 from enginewright.contract.images import VARIANTS
 from enginewright.contract.task import Promise
 from enginewright.plan.types import Facts, Obstacle
@@ -48,6 +48,15 @@ def candidates(
     promise = _promise(spec)
     first = ranked[0]
     wanted = ranked if promise.policy == "Allow" else ranked[:1]
+    processes = spec.serving.processes
+    alone = next((backend for backend in wanted if backend not in SHAREABLE), None)
+    if processes > 1 and alone is not None:
+        allowed = " or ".join(SHAREABLE)
+        message = (
+            f"spec.serving.processes is {processes}, but the backend {alone} serves with one process per"
+            f" pod; choose {allowed} in spec.backends, or set spec.serving.processes to 1"
+        )
+        return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
     found = tuple(
         BackendCandidate(
             backend,

@@ -42,6 +42,7 @@ def wanted_snapshot(
         request_seconds=duration(spec.serving.request_timeout).total_seconds(),
         auth_secret=spec.serving.auth.secret_ref.name if spec.serving.auth else None,
         access_log=_access_log(spec.serving.access_log),
+        processes=spec.serving.processes,
         pod_template=spec.pod_template.manifest(),
         store_claim=facts.config.store.claim,
         # only if it matters: else pods of revisions without this field would restart

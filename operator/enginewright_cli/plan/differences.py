@@ -59,6 +59,7 @@ def _parts(snapshot: Snapshot) -> dict[str, str]:
         "access log": _text(snapshot.access_log.model_dump(mode="json"))
         if snapshot.access_log
         else "",
+        "processes": str(snapshot.processes),
         "podTemplate": _text(snapshot.pod_template),
         "sidecar resources": _text(snapshot.sidecar_resources),
         "sidecar environment": _text(snapshot.sidecar_env) if snapshot.sidecar_env else "",

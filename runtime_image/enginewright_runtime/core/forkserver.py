@@ -29,11 +29,11 @@ from typing import Final
 
 from enginewright_runtime.core import children
 from enginewright_runtime.core.children import End, ForkRequest, Started
+from enginewright_runtime.core.parent import end_with_parent
 
 _PACKAGE: Final = "enginewright_runtime."
 _MOST_DESCRIPTORS: Final = 8
-_PR_SET_PDEATHSIG: Final = 1  # prctl(2)
-_PR_SET_NAME: Final = 15
+_PR_SET_NAME: Final = 15  # prctl(2)
 _FAILED: Final = 1  # exit code of a child whose function raised
 
 
@@ -201,9 +201,8 @@ def _run(request: ForkRequest, streams: Sequence[int], server: socket.socket, pa
 
 def _settle(request: ForkRequest, parent: int) -> None:
     """Set up the child's signals, environment, folder and memory limit."""
-    library = ctypes.CDLL(None)
-    library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    library.prctl(_PR_SET_NAME, request.title.encode(), 0, 0, 0)
+    end_with_parent()
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, request.title.encode(), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(_FAILED)
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -8,7 +8,7 @@ import enum
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import parse_qs, unquote_to_bytes, urlsplit
 
 import orjson
@@ -55,6 +55,30 @@ class _Resource(enum.Enum):
     METRICS = enum.auto()
 
 
+class PodResource(enum.Enum):
+    """What a pod with several processes answers for all of them."""
+
+    METRICS = "metrics"
+    MEASUREMENTS = "measurements"
+    EXECUTION = "execution"
+    COPY = "copy"
+
+
+class PodResources(Protocol):
+    """The other server processes, if there are some."""
+
+    async def answer(self, resource: PodResource, target: bytes) -> HttpResponse:
+        """Return the response to a request with this target; RequestError: it has none."""
+
+
+_OF_POD: Final = {
+    _Resource.METRICS: PodResource.METRICS,
+    _Resource.MEASUREMENTS: PodResource.MEASUREMENTS,
+    _Resource.EXECUTION: PodResource.EXECUTION,
+    _Resource.SHADOW: PodResource.COPY,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class _Codec:
     """How requests of the ready model are read, and answered."""
@@ -79,7 +103,9 @@ class ServerApp(ApplicationBase[Connection]):
             self.codec_thread, self.inflight, self.inference, task.max_queue
         )
         self.metrics.in_flight.append(self._in_flight)
-        self._started = time.time()
+        self.started = time.time()
+        self.pod: PodResources | None = None  # None: this is the only process
+        self._answering: set[asyncio.Task[None]] = set()
         self._task = task
         self._codec: _Codec | None = None
         self.copies = Copies()
@@ -196,8 +222,11 @@ class ServerApp(ApplicationBase[Connection]):
             if request.route is _Resource.INFER:
                 self._infer(connection, request)
                 return None
+            if self.pod is not None and request.route in _OF_POD:
+                self._answer_for_pod(self.pod, connection, request)
+                return None
             if request.route is _Resource.SHADOW:
-                return self._take_copy(request)
+                return self.take_copy(request.target)
             return self._get(request.route)
         except RequestError as error:
             refusal = error
@@ -291,9 +320,37 @@ class ServerApp(ApplicationBase[Connection]):
 
     # Everything else.
 
-    def _take_copy(self, request: HttpRequest) -> HttpResponse:
-        """Answer the sidecar with a request to compare, and choose a share of the next ones."""
-        query = urlsplit(request.target.decode(errors="replace")).query
+    def _answer_for_pod(
+        self, pod: PodResources, connection: Connection, request: HttpRequest
+    ) -> None:
+        """Answer a request about all processes once they have answered."""
+        route = request.route
+        assert isinstance(route, _Resource)  # noqa: S101 - it is one of the pod
+
+        async def answer() -> None:
+            try:
+                response = await pod.answer(_OF_POD[route], request.target)
+            except RequestError as error:
+                response = self.error(error)
+            except Exception:  # noqa: BLE001 - as above
+                response = self.error(unexpected("serving a request"))
+            if request.abandoned:
+                self.release(request)
+            else:
+                connection.respond(response)
+
+        task = asyncio.get_running_loop().create_task(answer())
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    def take_copy(self, target: bytes, elsewhere: int = 0) -> HttpResponse:
+        """Answer the sidecar with a request to compare, and choose a share of the next ones.
+
+        Args:
+            target: of the sidecar's request; its query has the share.
+            elsewhere: copies that other processes have dropped.
+        """
+        query = urlsplit(target.decode(errors="replace")).query
         try:
             share = float(parse_qs(query)[SHARE_QUERY][0])
         except (KeyError, ValueError):
@@ -301,7 +358,7 @@ class ServerApp(ApplicationBase[Connection]):
         if not 0 < share <= 1:
             return self.refuse(400, f"?{SHARE_QUERY}= must be above 0 and at most 1")
         self.copies.ask(share)
-        return self.copies.take()
+        return self.copies.take(elsewhere)
 
     def _get(self, resource: object) -> HttpResponse:
         inference = self.inference
@@ -335,7 +392,7 @@ class ServerApp(ApplicationBase[Connection]):
         requests = self.metrics.requests.items()
         return (
             ServerMeasurements(
-                started=self._started,
+                started=self.started,
                 memory_bytes=memory.resident_bytes(),
                 responses={str(code): count for code, count in requests if count},
                 latencies=model.buckets.latencies(),

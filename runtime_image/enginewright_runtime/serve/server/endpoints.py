@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 import time
+from collections.abc import Sequence
 from importlib import metadata
 from typing import Final
 
@@ -71,20 +72,34 @@ class Endpoints:
         self._heads = HeadParser(authorization=task.auth)
         self._acceptors: list[Acceptor] = []
 
-    def accept(self, http: socket.socket, grpc: socket.socket) -> None:
+    def accept(self, http: socket.socket, grpc: socket.socket) -> list[Acceptor]:
         """Accept connections of these listening sockets, which are the endpoints' from now on."""
-        self._acceptors += [
-            Acceptor(
-                http,
-                lambda: Connection(self.app, self._heads, self._buffer),
-                self.app.close_one,
-            ),
+        acceptors = [
+            self.accept_lane(http),
             Acceptor(
                 grpc,
                 lambda: Http2Connection(self.grpc, self._calls, self._buffer),
                 self.grpc.close_one,
             ),
         ]
+        self._acceptors.append(acceptors[1])
+        return acceptors
+
+    def accept_lane(self, http: socket.socket) -> Acceptor:
+        """Accept connections of a listening socket for HTTP alone; likewise."""
+        acceptor = Acceptor(
+            http,
+            lambda: Connection(self.app, self._heads, self._buffer),
+            self.app.close_one,
+        )
+        self._acceptors.append(acceptor)
+        return acceptor
+
+    def stop(self, acceptors: Sequence[Acceptor]) -> None:
+        """Accept no more connections of some sockets."""
+        for each in acceptors:
+            each.close()
+            self._acceptors.remove(each)
 
     def serve_model(self, model: ServedModel) -> None:
         """Become ready with `model`."""

@@ -10,7 +10,7 @@ import secrets
 import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import ServeTask
@@ -36,6 +36,16 @@ _log: Final = logging.getLogger(__name__)
 _LONG_RUNS: Final = 15  # warm-up runs that a run may take before it is stopped
 _WAITING_COPIES: Final = 1  # of requests, above which copies are refused: clients come first
 _STUCK_RUNS: Final = 20  # warm-up runs that a run may take before it counts as stuck
+
+
+class OthersHealth(Protocol):
+    """The health of the other server processes, if there are some."""
+
+    def why_not_live(self) -> HealthProblem | None:
+        """Return why the pod's processes should be restarted; None: they should not."""
+
+    def why_not_ready(self) -> HealthProblem | None:
+        """Return why the pod should receive no requests; None: it should."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +80,7 @@ class InferenceService:
         self._serving: _Serving | None = None
         self._waiting: dict[Job, None] = {}  # without a timeout of their own, oldest first
         self._probes = 0
+        self.others: OthersHealth | None = None  # None: this is the only process
 
     def progress(self, state: str) -> None:
         """Set the startup state that is shown until the model is ready."""
@@ -129,7 +140,21 @@ class InferenceService:
     # Health.
 
     def why_not_live(self) -> HealthProblem | None:
-        """Return why the process should be restarted, None when it works or is still loading."""
+        """Return why the pod should be restarted, None when it works or is still loading."""
+        problem = self.own_why_not_live()
+        if problem is None and self.others is not None and self._serving is not None:
+            return self.others.why_not_live()
+        return problem
+
+    def why_not_ready(self) -> HealthProblem | None:
+        """Return why the pod should receive no requests; None: it should."""
+        problem = self.own_why_not_ready()
+        if problem is None and self.others is not None:
+            return self.others.why_not_live() or self.others.why_not_ready()
+        return problem
+
+    def own_why_not_live(self) -> HealthProblem | None:
+        """Return why this process should be restarted; likewise."""
         serving = self._serving
         if serving is None:
             return None
@@ -139,11 +164,11 @@ class InferenceService:
             return serving.watchdog.stuck(serving.stuck_after)
         return serving.watchdog.why_not_live()
 
-    def why_not_ready(self) -> HealthProblem | None:
-        """Return why the pod should receive no requests; None: it should."""
+    def own_why_not_ready(self) -> HealthProblem | None:
+        """Return why this process should receive no requests; None: it should."""
         if self._draining or self._serving is None:
             return HealthProblem(self._state)
-        return self.why_not_live() or self._serving.watchdog.why_not_ready()
+        return self.own_why_not_live() or self._serving.watchdog.why_not_ready()
 
     # Requests.
 

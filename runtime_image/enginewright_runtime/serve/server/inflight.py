@@ -17,11 +17,12 @@ class InFlight:
     def __init__(self, settings: ServerSettings) -> None:
         self.account = ByteAccount(settings.inflight_bytes, settings.slow_rate, time.monotonic)
         self._body_limit = settings.body_bytes
+        self._largest = settings.inflight_largest
 
     def admit_largest(self, tensors: int) -> None:
         """Raise the limits so that a request with this many bytes of tensors is accepted."""
         self._body_limit = max(self._body_limit, tensors + _BESIDE_TENSORS)
-        self.account.limit = max(self.account.limit, 4 * self._body_limit)
+        self.account.limit = max(self.account.limit, self._largest * self._body_limit)
 
     def check(self, size: int) -> None:
         """Check the bytes of a body.

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from dataclasses import replace
 from typing import Final
 
@@ -27,9 +28,17 @@ from enginewright_runtime.serve.server import memory
 from enginewright_runtime.serve.server.application import listen
 from enginewright_runtime.serve.server.endpoints import Endpoints
 from enginewright_runtime.serve.server.files import fit_files
+from enginewright_runtime.serve.server.processes.group import Group
+from enginewright_runtime.serve.server.processes.lead import make_group
+from enginewright_runtime.serve.server.processes.shares import (
+    settings_of_process,
+    task_of_process,
+)
+from enginewright_runtime.serve.server.refusals import as_failure
 from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel, prepare
 
+_AFTER_DRAIN_SECONDS: Final = 1.0  # for other processes, whose drain ends by itself
 _log: Final = logging.getLogger(__name__)
 
 
@@ -53,7 +62,8 @@ def run(
     Returns:
         0 after a drain; the exit code of the reason when the model must not serve.
     """
-    chosen = fit_files(settings or ServerSettings(), protocols=2)
+    share = settings_of_process(settings or ServerSettings(), task.processes)
+    chosen = fit_files(share, protocols=2)
     if task.drain_seconds is not None:
         chosen = replace(chosen, drain_seconds=task.drain_seconds)
     paths = paths or Paths.from_environment()
@@ -91,12 +101,18 @@ class _Server:
         self._task = task
         self._paths = paths
         self._ports = ports
-        token = probe_token.read_or_create(paths.probe_token)
-        self._endpoints = Endpoints(task, settings, token, MountedSecret(paths.tokens))
+        self._settings = settings
+        self._token = probe_token.read_or_create(paths.probe_token)
+        self._endpoints = Endpoints(
+            task_of_process(task), settings, self._token, MountedSecret(paths.tokens)
+        )
         self._inference = self._endpoints.app.inference
+        self._began = time.monotonic()
         self._stop = asyncio.Event()
         self._exit_code: int = ExitCode.OK
         self._loader: threading.Thread | None = None
+        self._group: Group | None = None  # of further processes
+        self._grouped: asyncio.Task[None] | None = None
 
     @property
     def threads_run(self) -> bool:
@@ -108,9 +124,19 @@ class _Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
-        http_socket, grpc_socket = map(listen, self._ports)
+        shared = self._task.processes > 1
+        http, grpc = (listen(port, shared=shared) for port in self._ports)
         self._write_crash_report()  # before any health endpoint answers
-        self._endpoints.accept(http_socket, grpc_socket)
+        self._endpoints.accept(http, grpc)
+        if shared:
+            self._group = make_group(
+                self._task,
+                self._settings,
+                self._paths,
+                self._token,
+                self._endpoints,
+                (http, grpc),
+            )
         sweep = asyncio.create_task(self._endpoints.sweep())
         self._loader = threading.Thread(target=self._load, args=(loop,), name="load", daemon=True)
         self._loader.start()
@@ -120,6 +146,8 @@ class _Server:
             await self._drain()
         self._endpoints.close()
         self._endpoints.flush()
+        if self._group is not None:
+            self._group.kill()
         sweep.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await sweep
@@ -151,20 +179,8 @@ class _Server:
             model = prepare(
                 self._task, self._paths.artifact, report_progress, self._paths.runtime_cache
             )
-        except StageFailure as failure:
-            self._report_failure(loop, failure)
-        except MemoryError:
-            self._report_failure(
-                loop, StageFailure(Reason.OUT_OF_MEMORY, "the model does not fit into memory")
-            )
         except Exception as error:  # noqa: BLE001 - whatever ends the thread must be reported
-            _log.debug("internal error", exc_info=True)
-            self._report_failure(
-                loop,
-                StageFailure(
-                    Reason.INTERNAL_ERROR, f"unexpected {type(error).__name__} at startup: {error}"
-                ),
-            )
+            self._report_failure(loop, as_failure(error))
         else:
             write_termination_message(self._paths, "")
             memory.tune_for_requests()
@@ -179,6 +195,23 @@ class _Server:
     def _ready(self, model: ServedModel) -> None:
         if self._stop.is_set():
             return
+        if self._group is None:
+            self._serve(model)
+        else:
+            self._grouped = asyncio.create_task(self._serve_together(model, self._group))
+
+    async def _serve_together(self, model: ServedModel, group: Group) -> None:
+        """Serve once all processes have proved the model; end when one can not be replaced."""
+        try:
+            await group.prove(model.batches, time.monotonic() - self._began)
+            group.open()
+            self._serve(model)
+            failure = await group.failure
+        except StageFailure as error:
+            failure = error
+        self._report_failure(asyncio.get_running_loop(), failure)
+
+    def _serve(self, model: ServedModel) -> None:
         self._endpoints.serve_model(model)
         _log.info(
             "model %s, revision %s: ready, %s",
@@ -199,6 +232,8 @@ class _Server:
             os._exit(128 + number)
         _log.info("signal %d: draining", number)
         self._endpoints.begin_drain()
+        if self._group is not None:
+            self._group.begin_drain()
         self._stop.set()
 
     def _log_why_not_live(self) -> None:
@@ -215,4 +250,7 @@ class _Server:
         if self._inference.model is None:
             write_termination_message(self._paths, "")
             return
-        await self._endpoints.drain()
+        drains = [self._endpoints.drain()]
+        if self._group is not None:
+            drains.append(self._group.drained(self._settings.drain_seconds + _AFTER_DRAIN_SECONDS))
+        await asyncio.gather(*drains)

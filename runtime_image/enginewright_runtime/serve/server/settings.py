@@ -22,6 +22,7 @@ class ServerSettings:
     # Bodies that have arrived until they are answered, responses until they are written. Above, transfers
     # slower than `slow_rate` (bytes per second) are ended, then those of clients that hold most; then 503.
     inflight_bytes: int = 256 * MIB
+    inflight_largest: int = 4  # requests of the largest size, if these are more bytes
     slow_rate: int = 256 * 1024
     connections: int = 1024  # requests that are due at a time: 503 above
     reserved_connections: int = 32  # above both a new connection replaces one that waits
@@ -44,4 +45,7 @@ class ServerSettings:
     runs_fail_seconds: float = 30.0  # not live after runs have failed otherwise for this long
     drain_linger: float = 3.0  # accepts after SIGTERM, while endpoints are still being removed
     drain_seconds: float = 25.0  # after SIGTERM; connections still open then are aborted
+    process_seconds: float = (
+        20.0  # without an answer, after which a further server process is replaced
+    )
     linger_seconds: float = 2.0  # reads on after an early refusal, so that the client receives it

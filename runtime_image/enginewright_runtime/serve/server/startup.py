@@ -37,6 +37,7 @@ from enginewright_runtime.serve.server.diagnosis import Diagnosis
 from enginewright_runtime.serve.server.execution import ExecutionReport
 from enginewright_runtime.serve.server.input_choice import choose
 from enginewright_runtime.serve.server.proofs import StartupProver
+from enginewright_runtime.serve.server.refusals import check_processes
 from enginewright_runtime.serve.server.runtime_cache import RuntimeCache
 from enginewright_runtime.serve.server.stopping import StoppableSession
 from enginewright_runtime.session import loading, processor
@@ -44,6 +45,7 @@ from enginewright_runtime.session.base import SessionBackend
 from enginewright_runtime.session.driver import Device
 from enginewright_runtime.session.extensions.verification import verify_libraries
 from enginewright_runtime.session.loading import ask_device, find
+from enginewright_runtime.session.placement import SessionPlacement
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.samples import GoldenError, GoldenSample, read_samples
 from enginewright_runtime.session.signature import (
@@ -77,6 +79,7 @@ def prepare(
     artifact: Path,
     progress: Callable[[str], None],
     runtime_caches: Path | None = None,
+    found: BatchLimits | None = None,
 ) -> ServedModel:
     """Check, load, verify and warm up the model or engine of `artifact`.
 
@@ -85,6 +88,8 @@ def prepare(
         artifact: the folder with manifest, model and golden samples.
         progress: called with the current step, for users.
         runtime_caches: the folder of `RuntimeCache`; None: kernels are not kept.
+        found: limits of batches that the first of several processes has found out, which has tested the
+            libraries and measured the latency too; None: this is the first.
 
     Raises:
         StageFailure: why it must not serve.
@@ -92,13 +97,14 @@ def prepare(
     began = time.monotonic()
     progress("reading the manifest")
     manifest = read_manifest(task, artifact)
+    check_processes(task)
     backend = find(task.backend)
     other_products = check_processor(manifest, processor.read())
     if other_products:
         _log.warning("%s: %s", Reason.PROCESSOR_MISMATCH, other_products)
     device = _check(task, artifact, manifest, backend, progress)
-    threads = enginewright_runtime.core.limits.threads()
-    if manifest.recipe.extensions:
+    threads = max(1, enginewright_runtime.core.limits.threads() // task.processes)
+    if found is None and manifest.recipe.extensions:
         progress("test-loading the libraries of spec.extensions")
         verify_libraries(artifact / manifest.model, manifest.recipe.extensions)
     load = partial(_load, task, artifact, manifest, threads, device)
@@ -125,20 +131,24 @@ def prepare(
         cause = f"{failure.cause}; {other_products}"
         raise StageFailure(Reason.PROCESSOR_MISMATCH, cause) from failure
     progress("timing batches of requests")
-    memory = enginewright_runtime.core.limits.memory()
+    memory = enginewright_runtime.core.limits.memory() // task.processes
     # the host's memory says nothing about what fits on a device
     prover = BatchProver(runner, signature, buckets, None if backend.needs_driver else memory)
-    batches = prover.prove(
-        samples,
-        most=task.batch_size,
-        delay=task.batch_delay_seconds,
-        varying=bool(manifest.varying),
-        on_cpu=backend.name == "cpu",
-        by_sizes=loaded.placement.by_sizes,
-    )
+    batches, usual = found, None
+    if batches is None:
+        batches = prover.prove(
+            samples,
+            most=task.batch_size,
+            delay=task.batch_delay_seconds,
+            varying=bool(manifest.varying),
+            on_cpu=backend.name == "cpu",
+            by_sizes=loaded.placement.by_sizes,
+        )
+        progress(f"measuring the latency of {shapes}")
+        usual = measure(partial(runner.run, list(signature.outputs)), shapes, feeds)
+    else:
+        prover.adopt(samples, batches)
     slowest = max(slowest, prover.slowest)
-    progress(f"measuring the latency of {shapes}")
-    usual = measure(partial(runner.run, list(signature.outputs)), shapes, feeds)
     if cache is not None:
         cache.keep()
     seconds = time.monotonic() - began
@@ -155,15 +165,6 @@ def prepare(
             "ready_seconds": round(seconds, 3),
         },
     }
-    report = ExecutionReport(
-        task, manifest, backend, loaded, device, buckets, usual=usual, details=details
-    )
-    placement = loaded.placement
-    on_provider = placement.nodes.get(placement.provider, 0)
-    summary = (
-        f"{on_provider} of {placement.total} nodes on {placement.provider}, {threads} threads,"
-        f" golden samples agree: {len(samples)}, loaded in {loaded_after:.1f} s, ready in {seconds:.1f} s"
-    )
     return ServedModel(
         signature=signature,
         runner=runner,
@@ -175,12 +176,20 @@ def prepare(
             device.memory if backend.needs_driver else memory,
         ),
         buckets=buckets,
-        execution=report,
+        execution=ExecutionReport(
+            task, manifest, backend, loaded, device, buckets, usual=usual, details=details
+        ),
         slowest_run=slowest,
         needs_driver=device.driver.needed and device.driver.present,
         batches=batches,
-        summary=summary,
+        summary=f"{_described(loaded.placement)}, {threads} threads, golden samples agree: {len(samples)},"
+        f" loaded in {loaded_after:.1f} s, ready in {seconds:.1f} s",
     )
+
+
+def _described(placement: SessionPlacement) -> str:
+    on_provider = placement.nodes.get(placement.provider, 0)
+    return f"{on_provider} of {placement.total} nodes on {placement.provider}"
 
 
 def _check(

@@ -6,7 +6,8 @@ rest of the sidecar, so httptools, which the server needs anyway, parses the res
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+import socket
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import httptools
@@ -45,9 +46,22 @@ class Client:
     """One connection; one request at a time."""
 
     def __init__(
-        self, port: int, *, host: str = _HERE, response_bytes: int = RESPONSE_BYTES
+        self,
+        port: int,
+        *,
+        host: str = _HERE,
+        response_bytes: int = RESPONSE_BYTES,
+        connect: Callable[[], socket.socket] | None = None,
     ) -> None:
-        """Connect to `port` of the IP address `host` on first use; `response_bytes` is a response's limit."""
+        """Connect on first use.
+
+        Args:
+            port: of the server.
+            host: its IP address.
+            response_bytes: limit of a response.
+            connect: opens the connection in another way; it raises OSError.
+        """
+        self._connect = connect
         self._port = port
         self._host = host
         self._authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -114,12 +128,18 @@ class Client:
                 with contextlib.suppress(_StaleError, ConnectionError):
                     return await self._once(reader, writer, request)
             self.close()
-        reader, writer = await asyncio.open_connection(self._host, self._port, limit=_RECEIVE_BYTES)
+        reader, writer = await self._open()
         self._streams = reader, writer
         try:
             return await self._once(reader, writer, request)
         except _StaleError:
             raise ConnectionResetError("closed before it responded") from None
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._connect is not None:
+            lane = self._connect()
+            return await asyncio.open_unix_connection(sock=lane, limit=_RECEIVE_BYTES)
+        return await asyncio.open_connection(self._host, self._port, limit=_RECEIVE_BYTES)
 
     async def _once(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: _Parts

@@ -1,0 +1,1 @@
+"""Several server processes in one pod: the first one starts the others and answers for all."""
