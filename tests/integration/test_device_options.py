@@ -90,6 +90,8 @@ def test_without_a_known_device_there_is_no_limit(model: Path) -> None:
     assert "gpu_mem_limit" not in CudaBackend().provider_options(SessionRequest(model, 1))
 
 
+# fault: Devices | a request that needs more memory than the device has | ONNX Runtime's arena, which is
+#   limited | it fails alone: 500, or 400 if it asks for more than there is at all
 def test_a_request_beyond_the_arena_is_out_of_memory_and_the_next_one_runs(model: Path) -> None:
     """A real arena of ONNX Runtime with a limit: CUDA's is the same class."""
     done = subprocess.run(

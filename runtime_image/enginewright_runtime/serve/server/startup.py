@@ -133,7 +133,7 @@ def prepare(
     progress("timing batches of requests")
     memory = enginewright_runtime.core.limits.memory() // task.processes
     # the host's memory says nothing about what fits on a device
-    prover = BatchProver(runner, signature, buckets, None if backend.needs_driver else memory)
+    prover = BatchProver(runner, signature, buckets, None if on_device else memory)
     batches, usual = found, None
     if batches is None:
         batches = prover.prove(
@@ -173,7 +173,7 @@ def prepare(
             runner.run,
             signature.outputs,
             samples,
-            device.memory if backend.needs_driver else memory,
+            device.memory if on_device else memory,
         ),
         buckets=buckets,
         execution=ExecutionReport(
