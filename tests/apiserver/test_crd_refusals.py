@@ -25,6 +25,7 @@ TOLERANCE = (
 QUANTITY = "write a quantity as Kubernetes does: 2, 500m, 4Gi"
 OBJECT_NAME = "write the name of a Kubernetes object: lowercase letters, digits, '-' and '.'"
 DIMENSION = "write every dimension as a fixed size of at least 1, never 0, -1 or a name"
+BUNDLED = "ONNXRuntimeExtensions"
 LEAST = "write every dimension as a fixed size, 0 where it may be empty, never -1 or a name"
 
 
@@ -196,6 +197,44 @@ BAD_MODELS: list[tuple[str, Spec, str, str]] = [
         uri("ftp://host/model.onnx"),
         "spec.source.uri",
         "start with one of https://, http://, s3://, gs://, az://, hf://, oci://, pvc://",
+    ),
+    *(
+        (
+            f"an extension {wrong}",
+            {"extensions": [extension]},
+            "spec.extensions[0]",
+            "write uri and sha256 of the library, or neither with type ONNXRuntimeExtensions",
+        )
+        for wrong, extension in (
+            ("without a library", {"type": "CustomOperators"}),
+            ("without a digest", {"type": "CustomOperators", "uri": "pvc://a/b.so"}),
+            ("of the image with an address", {"type": BUNDLED, "uri": "pvc://a/b.so"}),
+            ("of the image with a digest", {"type": BUNDLED, "sha256": "0" * 64}),
+        )
+    ),
+    (
+        "processing without steps",
+        {"processing": {"before": []}},
+        "spec.processing",
+        "write at least one step in before or after, or remove processing",
+    ),
+    (
+        "a step at an unknown address",
+        {"processing": {"before": [{"uri": "ftp://host/a.onnx"}]}},
+        "spec.processing.before[0].uri",
+        "start with one of https://",
+    ),
+    (
+        "a step with a short digest",
+        {"processing": {"after": [{"uri": "pvc://a/b.onnx", "sha256": "9f2c"}]}},
+        "spec.processing.after[0].sha256",
+        SHA256,
+    ),
+    (
+        "five steps",
+        {"processing": {"after": [{"uri": "pvc://a/b.onnx"}] * 5}},
+        "spec.processing.after",
+        "must have at most 4 items",
     ),
     ("no scheme", uri("model.onnx"), "spec.source.uri", "start with one of https://"),
     ("no address", {"source": {"uri": None}}, "spec.source.uri", "Required value"),

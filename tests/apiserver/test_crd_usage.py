@@ -32,7 +32,13 @@ spec:
     sha256: 9f2c0000000000000000000000000000000000000000000000000000000000ff
     secretRef: {name: s3-reader}
     refreshInterval: 0s
-  extensions: []
+  extensions: [{type: ONNXRuntimeExtensions}]
+  processing:
+    before:
+      - uri: s3://models/resnet50/decode.onnx
+        sha256: 9f2c0000000000000000000000000000000000000000000000000000000000ff
+        secretRef: {name: s3-reader}
+    after: [{uri: s3://models/resnet50/labels.onnx}]
   targetOpset: 17
   precision: INT8
   quantization:

@@ -32,6 +32,10 @@ CHANGES: dict[str, list[Any]] = {
         {**PINNED, **SECRET},
     ],
     "extensions": [[{"uri": OTHER_URI, "sha256": OTHER, "type": "CustomOperators"}]],
+    "processing": [
+        {"before": [{"uri": OTHER_URI}]},
+        {"before": [{"uri": OTHER_URI, "sha256": OTHER}], "after": [{"uri": OTHER_URI, **SECRET}]},
+    ],
     "targetOpset": [18],
     "precision": ["FP32", "FP8"],
     "quantization": [{"perChannel": False}, {"calibration": {"uri": OTHER_URI}}],

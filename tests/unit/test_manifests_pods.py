@@ -30,6 +30,10 @@ RICH: Final[dict[str, Any]] = {
         {"uri": "pvc://libraries/a.so", "sha256": "a" * 64, "type": "CustomOperators"},
         {"uri": "pvc://libraries/b.so", "sha256": "b" * 64, "type": "CustomOperators"},
     ],
+    "processing": {
+        "before": [{"uri": "pvc://steps/a.onnx", "secretRef": {"name": "step-token"}}],
+        "after": [{"uri": "pvc://steps/b.onnx"}],
+    },
     "podTemplate": {
         "labels": {"team": "vision", "app.kubernetes.io/managed-by": "me"},
         "annotations": {"note": "hello"},
@@ -188,6 +192,8 @@ def test_only_fetch_sees_the_source_and_its_secrets_and_changes_nothing_there() 
         contract.CALIBRATION_PATH,
         contract.CALIBRATION_CREDENTIALS_PATH,
         f"{contract.EXTENSIONS_PATH}/libraries",
+        f"{contract.PROCESSING_PATH}/steps",
+        f"{contract.PROCESSING_CREDENTIALS_PATH}/before-0",
     }
     assert dict.fromkeys(theirs, True).items() <= mounts(container(pod, "fetch")).items()
     for stage in PREPARE_STAGES[1:]:
@@ -200,6 +206,7 @@ def test_only_fetch_sees_the_source_and_its_secrets_and_changes_nothing_there() 
     assert volumes["samples-credentials"]["secret"]["secretName"] == "samples-token"
     assert volumes["calibration"]["persistentVolumeClaim"]["claimName"] == "calibration"
     assert volumes["calibration-credentials"]["secret"]["secretName"] == "calibration-token"
+    assert volumes["before-0-credentials"]["secret"]["secretName"] == "step-token"
 
 
 def test_the_job_fetches_under_the_account_that_the_owner_names() -> None:

@@ -416,3 +416,38 @@ def test_a_model_on_its_way_out_is_left_to_garbage_collection() -> None:
     world.subject["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
     last = plan(world.facts())
     assert (last.apply, last.delete, last.events, last.requeue_after) == ((), (), (), None)
+
+
+STEPS: dict[str, Any] = {
+    "before": [{"uri": "pvc://steps/a.onnx", "sha256": "a" * 64}, {"uri": "hf://a/b/c.onnx"}],
+    "after": [{"uri": "pvc://steps/b.onnx", "secretRef": {"name": "token"}}],
+}
+
+
+def test_the_recipe_holds_the_steps_and_the_job_their_digests() -> None:
+    world = World(processing=STEPS, extensions=[{"type": "ONNXRuntimeExtensions"}])
+    found = recipe(world)
+    assert found.processing is not None
+    assert found.processing.steps() == {
+        "before-0": "pvc://steps/a.onnx",
+        "before-1": "hf://a/b/c.onnx",
+        "after-0": "pvc://steps/b.onnx",
+    }
+    assert found.extensions == (Extension(type="ONNXRuntimeExtensions"),)
+    job = world.settle().job()["spec"]["template"]["spec"]["containers"][0]
+    task = PrepareTask.model_validate_json(job["env"][0]["value"])
+    assert task.steps_sha256 == {"before-0": "a" * 64}
+
+
+def test_a_digest_of_a_step_is_looked_at_again_but_changes_no_recipe() -> None:
+    one, other = World(processing=STEPS), World(processing={"after": STEPS["after"]})
+    unpinned = World(
+        processing={**STEPS, "before": [{"uri": each["uri"]} for each in STEPS["before"]]}
+    )
+    assert recipe(one) == recipe(unpinned) != recipe(other)
+    hashes = []
+    for world in (one, unpinned):
+        target = resolve(world.facts())
+        assert isinstance(target, Target)
+        hashes.append(target.artifact_hash)
+    assert hashes[0] != hashes[1]

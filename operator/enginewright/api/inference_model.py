@@ -33,7 +33,7 @@ from enginewright.api.scalars import (
 from enginewright.contract.base import TEXT_LENGTH
 from enginewright.contract.engines import SHAREABLE
 from enginewright.contract.precisions import RUNS
-from enginewright.contract.task import BATCH_SIZE, REQUEST_SECONDS
+from enginewright.contract.task import BATCH_SIZE, MOST_STEPS, REQUEST_SECONDS
 
 MAX_REPLICAS = 1000
 MAX_PROCESSES = 32  # of a server
@@ -89,14 +89,62 @@ class Source(ApiModel):
 class ExtensionSpec(ApiModel):
     """A library with operators that the model needs and ONNX Runtime does not have."""
 
-    uri: Uri
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            ValidationRule(
+                "self.type == 'ONNXRuntimeExtensions' ? !has(self.uri) && !has(self.sha256)"
+                " : has(self.uri) && has(self.sha256)",
+                "write uri and sha256 of the library, or neither with type ONNXRuntimeExtensions,"
+                " whose library is in the runtime image",
+            )
+        )
+    )
+
+    uri: Uri | None = None
     """Address of the shared library."""
 
-    sha256: Sha256
+    sha256: Sha256 | None = None
     """Digest of the library, as `sha256sum` prints it: it is code that will run."""
 
-    type: Literal["TensorRTPlugin", "CustomOperators"]
-    """TensorRTPlugin: loaded into TensorRT's registry. CustomOperators: registered with ONNX Runtime."""
+    type: Literal["TensorRTPlugin", "CustomOperators", "ONNXRuntimeExtensions"]
+    """TensorRTPlugin: loaded into TensorRT's registry. CustomOperators: registered with ONNX Runtime. ONNXRuntimeExtensions: the runtime image's onnxruntime-extensions, with operators for tokenizers and images."""
+
+
+class ProcessingStepSpec(ApiModel):
+    """An ONNX model that runs on the CPU before or after the served model."""
+
+    uri: Uri
+    """Address of the .onnx file, or of a folder or archive with one, as in spec.source."""
+
+    sha256: Sha256 | None = None
+    """Digest of the .onnx file, or of the archive, as `sha256sum` prints it. Absent: the content of the first fetch is served until a refresh is requested."""
+
+    secret_ref: LocalObjectReference | None = None
+    """Secret of this namespace with the credentials for the address, as in spec.source."""
+
+
+ProcessingSteps: TypeAlias = Annotated[
+    tuple[ProcessingStepSpec, ...], Field(max_length=MOST_STEPS), ATOMIC
+]
+
+
+class ProcessingSpec(ApiModel):
+    """ONNX models that run on the CPU of the serving pod, before and after the model. Values are passed by name."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            ValidationRule(
+                "(has(self.before) && size(self.before) > 0) || (has(self.after) && size(self.after) > 0)",
+                "write at least one step in before or after, or remove processing",
+            )
+        )
+    )
+
+    before: ProcessingSteps = ()
+    """Steps before the model, such as a tokenizer or an image decoder: their outputs become the model's inputs of the same names."""
+
+    after: ProcessingSteps = ()
+    """Steps after the model, such as the choice of labels: their inputs are the model's outputs of the same names, or any value before."""
 
 
 class PreprocessingSpec(ApiModel):
@@ -567,6 +615,9 @@ class InferenceModelSpec(ApiModel):
 
     extensions: Annotated[tuple[ExtensionSpec, ...], Field(max_length=16), ATOMIC] = ()
     """Libraries with operators that the model needs and ONNX Runtime does not have."""
+
+    processing: ProcessingSpec | None = None
+    """ONNX models that run on the CPU of the serving pod, before and after the model, so that clients send text or an image, and receive labels. Values are passed by name."""
 
     target_opset: Annotated[int, Field(ge=7, le=1000), INT32] | None = None
     """Opset of ai.onnx to which the model is converted; absent: converted only if the runtime needs it."""

@@ -109,7 +109,7 @@ class Pin(ApiModel):
     """The content that an address is pinned to."""
 
     name: Annotated[str, Field(max_length=63)]
-    """What the address holds: model, samples or calibration."""
+    """What the address holds: model, samples, calibration, or a step of processing, such as before-0."""
 
     uri: Annotated[str, Field(max_length=4096)]
     """The address."""
@@ -124,7 +124,7 @@ class Pin(ApiModel):
 class FetchedSource(ApiModel):
     """The content that the addresses of one spec are pinned to."""
 
-    pins: Annotated[tuple[Pin, ...], Field(max_length=8), map_list("name")] = ()
+    pins: Annotated[tuple[Pin, ...], Field(max_length=16), map_list("name")] = ()
     """The content that the addresses of the spec are pinned to."""
 
     refresh: Text = ""

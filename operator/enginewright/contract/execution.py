@@ -61,6 +61,13 @@ class ComputeBucket(Message):
     untimed: int = 0  # other runs since warm-up: the first of each shape, and failed ones
 
 
+class ExecutedStep(Message):
+    """A model that runs on the CPU before or after the served one."""
+
+    name: str  # before-0, before-1, after-0
+    digest: str  # of its files
+
+
 class Execution(Message):
     """Body of the response."""
 
@@ -108,3 +115,5 @@ class Execution(Message):
     """By size of request (input elements, rounded up by at most an eighth): best time at warm-up, then count and total time except the first run of each shape; `untimed` counts those and failed runs."""
     usual: Baseline | None = None
     """p50, p90 and p99 of the usual shapes, measured before the pod was ready."""
+    steps: tuple[ExecutedStep, ...] = ()
+    """Steps of spec.processing in their order, with the digests of their files."""

@@ -136,6 +136,15 @@ class EngineInfo(Message):
     parity: tuple[OutputParity, ...] = ()  # against the prepared model and the expected outputs
 
 
+class Step(Message):
+    """An ONNX model that runs on the CPU before or after the served model: processing/<name>/model.onnx."""
+
+    name: str  # before-0, before-1, after-0: in this order
+    digest: str  # of its files
+    inputs: tuple[str, ...]  # `TensorText` each
+    outputs: tuple[str, ...]  # likewise
+
+
 class Manifest(Message):
     """A prepared model, `prepared/<key>/` in the store, or an engine, `engines/<key>/`.
 
@@ -178,4 +187,6 @@ class Manifest(Message):
     processor: Processor | None = None
     # Whether INT8 products saturate on processors that sum them in 16 bits; None: not known, or for a GPU
     saturable: bool | None = None
+    # With steps, `inputs` and `outputs` are the model's own, and `signature` is what clients see
+    steps: tuple[Step, ...] = ()
     engine: EngineInfo | None = None  # None: a prepared model

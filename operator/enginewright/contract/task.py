@@ -24,6 +24,8 @@ SOURCE_PATH: Final = "/source"  # the claim of a pvc:// source, read-only
 SAMPLES_PATH: Final = "/samples"  # the claim of pvc:// samples, read-only
 CALIBRATION_PATH: Final = "/calibration"  # the claim of pvc:// calibration data, read-only
 EXTENSIONS_PATH: Final = "/extensions"  # claims of pvc:// extensions, one folder each, read-only
+PROCESSING_PATH: Final = "/processing"  # claims of pvc:// steps, one folder each, read-only
+PROCESSING_CREDENTIALS_PATH: Final = "/processing-credentials"  # one folder per step
 ARTIFACT_PATH: Final = "/artifact"  # emptyDir of a serving pod
 STABLE_PATH: Final = f"{ARTIFACT_PATH}/.stable"  # manifest and golden samples of `stable_key`
 STABLE_FAILURE: Final = "failure"  # file there instead: why they were not fetched
@@ -38,6 +40,7 @@ HTTP_PORT: Final = 8080
 GRPC_PORT: Final = 8001  # Triton's default
 LIVE_PATH: Final = "/v2/health/live"  # of the Open Inference Protocol
 READY_PATH: Final = "/v2/health/ready"
+MOST_STEPS: Final = 4  # before the model, and after it
 BATCH_SIZE: Final = 32  # default of serving.batching.maxSize
 REQUEST_SECONDS: Final = 60.0  # default of serving.requestTimeout
 SIDECAR_PORT: Final = 8081  # docs/sidecar.md; of an engine Job's build stage: /progress
@@ -106,9 +109,24 @@ class OutputTolerance(Message):
 class Extension(Message):
     """A library of operators that ONNX Runtime or TensorRT does not have."""
 
-    uri: str
-    sha256: str
-    type: Literal["TensorRTPlugin", "CustomOperators"]
+    uri: str = ""  # "": in the runtime image
+    sha256: str = ""  # likewise
+    type: Literal["TensorRTPlugin", "CustomOperators", "ONNXRuntimeExtensions"]
+
+
+class Processing(Message):
+    """Addresses of ONNX models that run on the CPU around the served model, in their order."""
+
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+    def steps(self) -> dict[str, str]:
+        """Return the addresses by the name of their step: before-0, before-1, after-0."""
+        return {
+            f"{stage}-{number}": uri
+            for stage, uris in (("before", self.before), ("after", self.after))
+            for number, uri in enumerate(uris)
+        }
 
 
 class Recipe(Message):
@@ -126,6 +144,7 @@ class Recipe(Message):
     # What INT8 for a CPU must tolerate; None: no INT8 for CPUs or, before the field existed, any
     int8_products: Int8Products | None = None
     extensions: tuple[Extension, ...] = ()
+    processing: Processing | None = None
     samples_uri: str | None = None
     rtol: float | None = None  # None, and atol None: by the type of the values and the precision
     atol: float | None = None
@@ -138,8 +157,10 @@ class PrepareTask(Message):
     job: str  # name of the Job: reports go to reports/<job>/ in the store
     source_uri: str
     source_sha256: str | None = None
+    # digests in the spec of the steps of recipe.processing, by name of the step
+    steps_sha256: dict[str, str] = Field(default_factory=dict)
     # digests that the content of the addresses must still have: "model" (with its external data),
-    # "samples" and "calibration"; for an absent name, any content is accepted
+    # "samples", "calibration" and the steps; for an absent name, any content is accepted
     pinned: dict[str, str] = Field(default_factory=dict)
     # of a refresh: digests of what is prepared, by the same names. An address whose version is
     # still the one recorded with that digest is not fetched again

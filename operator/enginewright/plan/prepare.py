@@ -22,6 +22,7 @@ from enginewright.plan import pods
 from enginewright.plan.architecture import image_architecture
 from enginewright.plan.attempts import Failed, InProgress, Observed, Start, Succeeded, Work, advance
 from enginewright.plan.paused_moves import is_preparation_paused
+from enginewright.plan.recipe import steps_sha256
 from enginewright.plan.resolve import Target
 from enginewright.plan.signature import listed
 from enginewright.plan.types import Facts, ObjectRef
@@ -219,6 +220,7 @@ def _job(facts: Facts, target: Target, name: str) -> dict[str, Any]:
                 job=name,
                 source_uri=spec.source.uri,
                 source_sha256=spec.source.sha256,
+                steps_sha256=steps_sha256(spec),
                 pinned=dict(target.source.pinned),
                 fetched=dict(target.source.fetched),
                 recipe=target.recipe,

@@ -5,7 +5,12 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from enginewright.api.accelerator_class import AcceleratorClass
-from enginewright.api.inference_model import CalibrationSpec, InferenceModelSpec, PreprocessingSpec
+from enginewright.api.inference_model import (
+    CalibrationSpec,
+    InferenceModelSpec,
+    PreprocessingSpec,
+    ProcessingStepSpec,
+)
 from enginewright.api.scalars import share
 from enginewright.contract import task
 from enginewright.contract.images import DEVICE_BACKENDS, ImageFacts
@@ -41,9 +46,10 @@ def recipe(
         quantization=_quantization(spec),
         int8_products=int8_products(backend, (precision, *allowed), classes),
         extensions=tuple(
-            task.Extension(uri=each.uri, sha256=each.sha256.lower(), type=each.type)
+            task.Extension(uri=each.uri or "", sha256=(each.sha256 or "").lower(), type=each.type)
             for each in spec.extensions
         ),
+        processing=_processing(spec),
         samples_uri=samples.uri if samples else None,
         rtol=_number(spec.parity.rtol),
         atol=_number(spec.parity.atol),
@@ -85,11 +91,47 @@ def inputs(spec: InferenceModelSpec) -> tuple[Input, ...]:
         if where.secret_ref:
             prefix = "" if name == "source" else f"{name}-"
             found.append(Input(f"{prefix}credentials", credentials, secret=where.secret_ref.name))
-    claims = dict.fromkeys(claim for each in spec.extensions if (claim := _claim(each.uri)))
-    for number, claim in enumerate(claims):
-        path = f"{task.EXTENSIONS_PATH}/{claim}"
-        found.append(Input(f"extensions-{number}", path, claim=claim))
+    steps = steps_of(spec)
+    for name, step in steps.items():
+        if step.secret_ref:
+            path = f"{task.PROCESSING_CREDENTIALS_PATH}/{name}"
+            found.append(Input(f"{name}-credentials", path, secret=step.secret_ref.name))
+    libraries = (each.uri for each in spec.extensions if each.uri)
+    found += _claims("extensions", task.EXTENSIONS_PATH, libraries)
+    found += _claims("processing", task.PROCESSING_PATH, (each.uri for each in steps.values()))
     return tuple(found)
+
+
+def steps_of(spec: InferenceModelSpec) -> dict[str, ProcessingStepSpec]:
+    """Return the steps of spec.processing by name, as `contract.task.Processing` has them."""
+    if spec.processing is None:
+        return {}
+    steps = spec.processing.before + spec.processing.after
+    wanted = _processing(spec)
+    return dict(zip(wanted.steps(), steps, strict=True)) if wanted else {}
+
+
+def steps_sha256(spec: InferenceModelSpec) -> dict[str, str]:
+    """Return the digests in spec.processing, by name of the step."""
+    return {name: step.sha256.lower() for name, step in steps_of(spec).items() if step.sha256}
+
+
+def _processing(spec: InferenceModelSpec) -> task.Processing | None:
+    if spec.processing is None:
+        return None
+    return task.Processing(
+        before=tuple(each.uri for each in spec.processing.before),
+        after=tuple(each.uri for each in spec.processing.after),
+    )
+
+
+def _claims(name: str, folder: str, uris: Iterable[str]) -> list[Input]:
+    """Return the claims of these addresses, each mounted once."""
+    claims = dict.fromkeys(claim for uri in uris if (claim := _claim(uri)))
+    return [
+        Input(f"{name}-{number}", f"{folder}/{claim}", claim=claim)
+        for number, claim in enumerate(claims)
+    ]
 
 
 def _allowed(

@@ -20,7 +20,7 @@ from enginewright.manifests.prepare_job import Input
 from enginewright.plan.backends import BackendCandidate, candidates
 from enginewright.plan.classes import is_proposed, mixed_devices
 from enginewright.plan.recipe import inputs as prepare_inputs
-from enginewright.plan.recipe import recipe, why_not
+from enginewright.plan.recipe import recipe, steps_sha256, why_not
 from enginewright.plan.route import without_gateway_api
 from enginewright.plan.sources import PinnedSource, known_source
 from enginewright.plan.types import Facts, Obstacle
@@ -225,6 +225,7 @@ def _target(
         "recipe": content(wanted),
         "image": _image_identity(spec, image_facts, image),
         **({"refresh": source.refresh} if source.refresh else {}),
+        **({"steps": digests} if (digests := steps_sha256(spec)) else {}),
     }
     job = {
         **artifact,

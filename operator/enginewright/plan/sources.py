@@ -17,6 +17,7 @@ from enginewright.api.scalars import duration, whole_second
 from enginewright.contract.keys import sha256_text
 from enginewright.manifests.labels import REFRESH
 from enginewright.manifests.snapshot import KeptSource
+from enginewright.plan.recipe import steps_of
 from enginewright.plan.types import Facts
 
 MODEL: Final = "model"
@@ -148,6 +149,8 @@ def _addresses(spec: InferenceModelSpec) -> dict[str, tuple[str, str]]:
         found["samples"] = (spec.parity.samples.uri, "")
     if spec.quantization and spec.quantization.calibration:
         found["calibration"] = (spec.quantization.calibration.uri, "")
+    for name, step in steps_of(spec).items():
+        found[name] = (step.uri, (step.sha256 or "").lower())
     return found
 
 

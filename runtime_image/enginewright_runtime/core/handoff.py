@@ -9,13 +9,14 @@ from enginewright.contract.manifest import (
     Change,
     NodeCost,
     OutputParity,
+    Step,
     TensorSpec,
     VaryingOutput,
 )
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding
 from enginewright.contract.task import ShapeProfile
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from enginewright_runtime.core.failure import StageFailure
 
@@ -24,6 +25,7 @@ CONVERTED_FOLDER: Final = "converted"  # likewise, where `convert` changed it
 QUANTIZED_FOLDER: Final = "quantized"  # likewise, where `quantize` did
 CALIBRATION_FOLDER: Final = "calibration"  # as fetched: one .npz, .npy files, or images
 CALIBRATION_DATA: Final = "data.npz"  # the name of a single .npz, whatever it was at the source
+PROCESSING_FOLDER: Final = "processing"  # likewise of each step, in a folder of its name
 SAMPLES_FILE: Final = "samples.npz"
 GOLDEN_FOLDER: Final = "golden"  # inputs.npz, outputs.npz and, from the samples, expected.npz
 
@@ -77,6 +79,7 @@ class Fetched(Handoff):
     model_digest: str
     samples: bool  # whether there is a samples file
     calibration: str | None = None  # digest of the calibration data; None: there is none
+    steps: dict[str, str] = Field(default_factory=dict)  # digests by name of the step
 
 
 class Unchanged(Handoff):
@@ -97,6 +100,7 @@ class Validated(Handoff):
     profiles: tuple[ShapeProfile, ...]  # of every input: declared ones and defaults
     warnings: tuple[Finding, ...] = ()
     shape_nodes: tuple[str, ...] = ()  # labels of shape arithmetic
+    steps: tuple[Step, ...] = ()  # of recipe.processing
 
 
 class Converted(Handoff):

@@ -21,6 +21,8 @@ class Paths:
     samples: Path
     calibration: Path
     extensions: Path  # one folder per claim
+    processing: Path  # likewise
+    processing_credentials: Path  # one folder per step
     artifact: Path
     stable: Path  # golden samples of another revision
     termination_log: Path
@@ -47,6 +49,8 @@ class Paths:
             samples=place(task.SAMPLES_PATH),
             calibration=place(task.CALIBRATION_PATH),
             extensions=place(task.EXTENSIONS_PATH),
+            processing=place(task.PROCESSING_PATH),
+            processing_credentials=place(task.PROCESSING_CREDENTIALS_PATH),
             artifact=place(task.ARTIFACT_PATH),
             stable=place(task.STABLE_PATH),
             termination_log=place(task.TERMINATION_LOG),

@@ -8,7 +8,7 @@ from enginewright.contract.report import StageReport
 from enginewright.contract.task import EngineTask
 
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.handoff import MODEL_FOLDER
+from enginewright_runtime.core.handoff import MODEL_FOLDER, PROCESSING_FOLDER
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.engine.handoff import (
     ENGINE_FOLDER,
@@ -83,5 +83,6 @@ def _publish(
     golden = [prepared.golden_inputs, prepared.golden_outputs]
     golden += [prepared.golden_expected] if prepared.golden_expected else []
     files = {name: paths.work / ENGINE_FOLDER / name for name in built}
-    files |= {name: paths.work / PREPARED_FOLDER / name for name in golden}
+    steps = [each.path for each in prepared.files if each.path.startswith(f"{PROCESSING_FOLDER}/")]
+    files |= {name: paths.work / PREPARED_FOLDER / name for name in (*golden, *steps)}
     return Store(paths.store, ENGINE).publish(task.engine_key, files, describe)

@@ -10,12 +10,14 @@ from enginewright.contract.images import DEVICE_BACKENDS
 from enginewright.contract.keys import prepared_key
 from enginewright.contract.manifest import MODEL_NAME, ArtifactFile, Change, Manifest
 from enginewright.contract.report import Published, StageReport
+from enginewright.contract.signature import PublishedSignature
 from enginewright.contract.task import PrepareTask, Recipe, ShapeProfile
 
 from enginewright_runtime.core.digests import file_sha256
 from enginewright_runtime.core.handoff import (
     GOLDEN_FOLDER,
     MODEL_FOLDER,
+    PROCESSING_FOLDER,
     QUANTIZED_FOLDER,
     SAMPLES_FILE,
     Fetched,
@@ -33,7 +35,9 @@ from enginewright_runtime.proof.golden_run import EXPECTED, INPUTS, OUTPUTS
 from enginewright_runtime.session import processor
 from enginewright_runtime.session.arrays import map_arrays
 from enginewright_runtime.session.base import distribution
-from enginewright_runtime.session.extensions.libraries import files_of
+from enginewright_runtime.session.extensions import bundled
+from enginewright_runtime.session.extensions.libraries import BUNDLED, files_of
+from enginewright_runtime.session.processing.chain import connect
 from enginewright_runtime.store import Store
 
 _GOLDEN: Final = (f"{GOLDEN_FOLDER}/{INPUTS}", f"{GOLDEN_FOLDER}/{OUTPUTS}")
@@ -63,6 +67,10 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
         saturates = saturable(model, served, task.recipe.backend)
     declared = Declared(validated.inputs, validated.outputs, validated.profiles)
 
+    def signature() -> PublishedSignature | None:
+        own = signature_of(served / MODEL_NAME, declared, task.recipe)
+        return connect(validated.steps, own).signature() if own and validated.steps else own
+
     def describe(files: tuple[ArtifactFile, ...]) -> Manifest:
         return Manifest(
             key=key,
@@ -75,12 +83,12 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
             nodes=quantized.nodes,
             inputs=validated.inputs,
             outputs=validated.outputs,
-            signature=signature_of(served / MODEL_NAME, declared, task.recipe),
+            signature=signature(),
             golden_inputs=_GOLDEN[0],
             golden_outputs=_GOLDEN[1],
             golden_expected=_EXPECTED if golden.expected else None,
             golden_source=golden.source,
-            versions=_versions(),
+            versions=_versions(task.recipe),
             node_costs=quantized.node_costs,
             shape_nodes=quantized.shape_nodes,
             profiles=_profiles(validated, task.recipe),
@@ -94,14 +102,20 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
             varying=golden.varying,
             processor=processor.read(),
             saturable=saturates,
+            steps=validated.steps,
         )
 
     files = {f"{MODEL_FOLDER}/{path.relative_to(served)}": path for path in _files(served)}
     proofs = (*_GOLDEN, _EXPECTED) if golden.expected else _GOLDEN
     files |= {name: paths.work / name for name in proofs} | files_of(served / MODEL_NAME)
+    for step in validated.steps:
+        folder = f"{PROCESSING_FOLDER}/{step.name}"
+        files |= {
+            f"{folder}/{path.relative_to(paths.work / folder)}": path
+            for path in _files(paths.work / folder)
+        }
     manifest, cached = Store(paths.store).publish(key, files, describe)
-    signature = manifest.signature or signature_of(served / MODEL_NAME, declared, task.recipe)
-    manifest = manifest.model_copy(update={"signature": signature})
+    manifest = manifest.model_copy(update={"signature": manifest.signature or signature()})
     return _report(manifest, paths.work / _GOLDEN[1], data, cached=cached)
 
 
@@ -141,8 +155,10 @@ def _report(
 
 
 def _data(fetched: Fetched, paths: Paths) -> dict[str, str]:
-    """Return the digests of samples and calibration data."""
-    data = {"calibration": fetched.calibration} if fetched.calibration else {}
+    """Return the digests of samples, calibration data and steps."""
+    data = dict(fetched.steps)
+    if fetched.calibration:
+        data["calibration"] = fetched.calibration
     if fetched.samples:
         data["samples"] = file_sha256(paths.work / SAMPLES_FILE).sha256
     return data
@@ -176,8 +192,10 @@ def _profiles(validated: Validated, recipe: Recipe) -> tuple[ShapeProfile, ...]:
     )
 
 
-def _versions() -> dict[str, str]:
+def _versions(recipe: Recipe) -> dict[str, str]:
+    extensions = any(each.type == BUNDLED for each in recipe.extensions)
     return {
+        **({bundled.MARK: bundled.version()} if extensions else {}),
         "onnx": metadata.version("onnx"),
         "onnxruntime": metadata.version(distribution()),
         "enginewright": metadata.version("enginewright"),

@@ -1,8 +1,9 @@
-"""The addresses whose content may change: of the model, its samples and its calibration data."""
+"""The addresses whose content may change: of the model, its steps, samples and calibration data."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from enginewright.contract.task import PrepareTask
 
@@ -38,4 +39,7 @@ def places(task: PrepareTask, paths: Paths) -> dict[str, Place]:
     if recipe.quantization is not None and recipe.quantization.calibration is not None:
         uri = recipe.quantization.calibration.uri
         found[CALIBRATION] = Place(uri, paths.calibration, paths.calibration_credentials, "")
+    for name, uri in (recipe.processing.steps() if recipe.processing else {}).items():
+        mount = paths.processing / urlsplit(uri).netloc
+        found[name] = Place(uri, mount, paths.processing_credentials / name, ".onnx")
     return found

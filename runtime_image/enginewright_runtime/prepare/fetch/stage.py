@@ -18,6 +18,7 @@ from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.handoff import (
     CALIBRATION_FOLDER,
     MODEL_FOLDER,
+    PROCESSING_FOLDER,
     SAMPLES_FILE,
     Fetched,
     Unchanged,
@@ -30,7 +31,9 @@ from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.fetch.places import CALIBRATION, MODEL, SAMPLES, places
 from enginewright_runtime.prepare.fetch.sniff import sniff
 from enginewright_runtime.prepare.fetch.unchanged import find_unchanged, record_versions
-from enginewright_runtime.session.extensions.libraries import EXTENSIONS_FOLDER
+from enginewright_runtime.session.extensions import bundled
+from enginewright_runtime.session.extensions.libraries import BUNDLED, EXTENSIONS_FOLDER
+from enginewright_runtime.session.processing.chain import label
 from enginewright_runtime.sources import open_source
 from enginewright_runtime.sources.base import Missing
 from enginewright_runtime.sources.fetching import (
@@ -75,6 +78,10 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
         return sources[name]
 
     files = _model(task, opened, paths, facts)
+    steps = {
+        name: _step(name, opened, task, paths, facts)
+        for name in (task.recipe.processing.steps() if task.recipe.processing else ())
+    }
     digests = {MODEL: model_digest(files)}
     _check_pin(task, MODEL, digests[MODEL], "spec.source.uri")
     if SAMPLES in wanted:
@@ -83,12 +90,16 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     if CALIBRATION in wanted:
         digests[CALIBRATION] = _calibration(opened, paths, facts)
         _check_pin(task, CALIBRATION, digests[CALIBRATION], "spec.quantization.calibration")
+    for name, digest in steps.items():
+        digests[name] = digest
+        _check_pin(task, name, digest, label(name))
     _extensions(task, paths, facts)
     fetched = Fetched(
         files=files,
         model_digest=digests[MODEL],
         samples=SAMPLES in wanted,
         calibration=digests.get(CALIBRATION),
+        steps=steps,
     )
     fetched.write(paths.work)
     record_versions(task, paths, sources, digests)
@@ -105,15 +116,39 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
 def _model(
     task: PrepareTask, opened: _Opened, paths: Paths, facts: dict[str, Any]
 ) -> tuple[ArtifactFile, ...]:
-    folder = emptied(paths.work / MODEL_FOLDER)
-    model = folder / MODEL_NAME
-    source = opened(MODEL)
+    wanted = task.source_sha256, "spec.source.sha256"
+    files, facts["source"] = _fetch_model(opened(MODEL), paths.work / MODEL_FOLDER, *wanted)
+    return files
+
+
+def _step(
+    name: str, opened: _Opened, task: PrepareTask, paths: Paths, facts: dict[str, Any]
+) -> str:
+    """Fetch a step of spec.processing and return its digest."""
+    place = label(name)
+    with _about(f"step {place}", f"see {place}"):
+        files, found = _fetch_model(
+            opened(name),
+            paths.work / PROCESSING_FOLDER / name,
+            task.steps_sha256.get(name),
+            f"{place}.sha256",
+        )
+    facts.setdefault("processing", {})[name] = found
+    return model_digest(files)
+
+
+def _fetch_model(
+    source: RecordedSource, folder: Path, sha256: str | None, digest_place: str
+) -> tuple[tuple[ArtifactFile, ...], dict[str, Any]]:
+    """Fetch an .onnx file with its external data; return its files, and the source of the file."""
+    model = emptied(folder) / MODEL_NAME
     quota = DiskQuota(folder, "a model", _LARGEST_MODEL, {".onnx": graphs.LARGEST_PROTOBUF})
     with fetch_one(source, ".onnx", model, quota) as fetched:
         _check_content(model)
-        _check_digest(task, fetched)
-        facts["source"] = _pinned(source.shown, source.pin, fetched.archive or fetched.file)
-        return (_listed(MODEL_NAME, fetched.file), *_external_data(fetched, model, quota))
+        _check_digest(sha256, fetched, digest_place)
+        pinned = _pinned(source.shown, source.pin, fetched.archive or fetched.file)
+        files = (_listed(MODEL_NAME, fetched.file), *_external_data(fetched, model, quota))
+        return files, pinned
 
 
 def _check_content(model: Path) -> None:
@@ -121,15 +156,15 @@ def _check_content(model: Path) -> None:
         raise StageFailure(Reason.INVALID_MODEL, f"the source is not a model: it is {kind}")
 
 
-def _check_digest(task: PrepareTask, fetched: FetchedFile) -> None:
-    """Compare with the digest in spec.source: of the .onnx file, or of its archive."""
-    expected = (task.source_sha256 or fetched.file.sha256).lower()
+def _check_digest(sha256: str | None, fetched: FetchedFile, place: str) -> None:
+    """Compare with the digest in the spec: of the .onnx file, or of its archive."""
+    expected = (sha256 or fetched.file.sha256).lower()
     found = {copied.sha256 for copied in (fetched.file, fetched.archive) if copied is not None}
     if expected not in found:
         archive = f" (and its archive {fetched.archive.sha256})" if fetched.archive else ""
         raise StageFailure(
             Reason.DIGEST_MISMATCH,
-            f"the source has sha256 {fetched.file.sha256}{archive}, spec.source.sha256 is {expected}",
+            f"the source has sha256 {fetched.file.sha256}{archive}, {place} is {expected}",
         )
 
 
@@ -238,7 +273,10 @@ def _extensions(task: PrepareTask, paths: Paths, facts: dict[str, Any]) -> None:
     if not task.recipe.extensions:
         return
     folder = emptied(paths.work / EXTENSIONS_FOLDER)
-    facts["extensions"] = [_extension(each, task, paths, folder) for each in task.recipe.extensions]
+    facts["extensions"] = [
+        bundled.declare(folder) if each.type == BUNDLED else _extension(each, task, paths, folder)
+        for each in task.recipe.extensions
+    ]
 
 
 def _extension(

@@ -26,6 +26,7 @@ from enginewright_runtime.prepare.quantize.widening import emulated
 from enginewright_runtime.prepare.sizes.batch import Fitted, fit
 from enginewright_runtime.prepare.sizes.sizing import Sized, find_sizes, unsized
 from enginewright_runtime.prepare.validate.inspection import Inspection, inspect
+from enginewright_runtime.prepare.validate.processing import check_steps
 from enginewright_runtime.prepare.validate.trial import REFERENCE, load_and_run
 from enginewright_runtime.rules import table
 from enginewright_runtime.rules.behaviour import ObservedRun, declared_shapes, nan_answers
@@ -83,6 +84,9 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     if not inspected.converted:
         fitted = fit(path, recipe, inspected.inputs, fitted.profiles)
     warnings = tuple(_one_per_rule([*found, *fitted.findings]))
+    steps = check_steps(task, paths, fetched, inspected)
+    if steps:
+        facts["processing"] = [each.model_dump(mode="json") for each in steps]
     Validated(
         opset=inspected.opset,
         ir_version=inspected.ir_version,
@@ -92,6 +96,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
         profiles=fitted.profiles,
         warnings=warnings,
         shape_nodes=tuple(facts.get("shape_nodes", ())),
+        steps=steps,
     ).write(paths.work)
     warning = f"; {warnings[0].cause}" if warnings else ""
     return StageReport(

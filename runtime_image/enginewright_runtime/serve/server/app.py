@@ -32,11 +32,13 @@ from enginewright_runtime.serve.server.inference_request import InferenceRequest
 from enginewright_runtime.serve.server.job import Job
 from enginewright_runtime.serve.server.large_requests import LargeRequests
 from enginewright_runtime.serve.server.message import Body, HttpRequest, HttpResponse
+from enginewright_runtime.serve.server.processing.requests import ChainedRequests, StepLimits
+from enginewright_runtime.serve.server.processing.served import ServedSteps
 from enginewright_runtime.serve.server.settings import RETRY_AFTER_SECONDS, ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel
 from enginewright_runtime.serve.server.statistics import EXTENSIONS, statistics
 from enginewright_runtime.session.request_errors import RequestError
-from enginewright_runtime.session.signature import Tensor
+from enginewright_runtime.session.signature import Signature, Tensor
 
 _RETRY: Final = b"Retry-After: %d\r\n" % RETRY_AFTER_SECONDS
 
@@ -86,6 +88,8 @@ class _Codec:
     decoder: Decoder
     encoder: Encoder
     metadata: bytes
+    steps: ChainedRequests | None = None  # take the requests; None: the model does
+    of_model: "_Codec | None" = None  # of the sidecar's requests; None: the same
 
 
 class ServerApp(ApplicationBase[Connection]):
@@ -108,6 +112,7 @@ class ServerApp(ApplicationBase[Connection]):
         self._answering: set[asyncio.Task[None]] = set()
         self._task = task
         self._codec: _Codec | None = None
+        self.steps: ChainedRequests | None = None
         self.copies = Copies()
         self.observers: list[Observer] = []
         self._resources = _resources(task)
@@ -118,16 +123,40 @@ class ServerApp(ApplicationBase[Connection]):
     def serve_model(self, model: ServedModel) -> None:
         """Become ready with `model`."""
         self.inflight.admit_largest(model.signature.largest_request)
-        self._codec = _Codec(
-            Decoder(model.signature),
-            Encoder(self._task.model, self._task.revision, model.signature),
-            _model_metadata(self._task, model),
+        own = self._codec_of(model.signature, _model_metadata(self._task, model))
+        self.steps = self._chained(model.steps) if model.steps else None
+        self._codec = (
+            self._codec_of(model.client_signature, own.metadata, self.steps, own)
+            if self.steps
+            else own
         )
         self.inference.serve_model(model)
 
     def _in_flight(self) -> int:
         """Return the clients' inferences whose heads have arrived, and that are not answered."""
         return sum(connection.counted_requests for connection in self.connections)
+
+    def _codec_of(
+        self,
+        signature: Signature,
+        metadata: bytes,
+        steps: ChainedRequests | None = None,
+        of_model: _Codec | None = None,
+    ) -> _Codec:
+        encoder = Encoder(self._task.model, self._task.revision, signature)
+        return _Codec(Decoder(signature), encoder, metadata, steps, of_model)
+
+    def _chained(self, steps: ServedSteps) -> ChainedRequests:
+        """Return what takes requests of the clients; the protocols share it."""
+        self.metrics.has_steps()
+        chained = ChainedRequests(steps, self.inference, self.inflight, self.metrics, self._limits)
+        self.inference.respond_with(chained.respond)
+        return chained
+
+    @property
+    def _limits(self) -> StepLimits:
+        task = self._task
+        return StepLimits(task.max_queue, self.settings.step_seconds, task.request_seconds)
 
     def drain(self) -> None:
         """Stop being ready; every response from now on closes its connection."""
@@ -265,6 +294,8 @@ class ServerApp(ApplicationBase[Connection]):
             raise RequestError(400, "the body is empty; send a JSON object with 'inputs'")
         self.inference.check_queue(request, body, request.json_length or body.length)
         assert codec is not None  # noqa: S101 - the queue is the model's
+        if codec.of_model is not None and self.inference.is_model_request(request):
+            codec = codec.of_model
         if request.json_length is not None and request.json_length > body.length:
             raise RequestError(
                 400,
@@ -274,13 +305,13 @@ class ServerApp(ApplicationBase[Connection]):
         request.body = None  # the tensors keep references to the memory they need
         if not codec.decoder.is_slow(body, request.json_length):
             plan, feeds = codec.decoder.decode(body, request.json_length)
-            self._submit(connection, request, body, plan, feeds)
+            self._submit(codec, connection, request, body, plan, feeds)
             return
         self.large_requests.decode(
             request,
             body,
             partial(codec.decoder.decode, body, request.json_length),
-            partial(self._submit, connection, request, body),
+            partial(self._submit, codec, connection, request, body),
             partial(self._refuse_decoded, connection, request),
         )
 
@@ -296,6 +327,7 @@ class ServerApp(ApplicationBase[Connection]):
 
     def _submit(
         self,
+        codec: _Codec,
         connection: Connection,
         request: HttpRequest,
         body: Body,
@@ -303,11 +335,13 @@ class ServerApp(ApplicationBase[Connection]):
         feeds: Feeds,
         waited: float = 0.0,
     ) -> None:
-        codec = self._codec
-        assert codec is not None  # noqa: S101 - it has decoded the request
         copied = body if request.of_client and self.copies.chooses() else None
         responder = _HttpResponder(self, codec.encoder, connection, request, plan, copied)
-        self.inference.submit(request, plan, feeds, responder, waited=waited)
+        if codec.steps is None:
+            self.inference.submit(request, plan, feeds, responder, waited=waited)
+        else:
+            refuse = partial(self._refuse_decoded, connection, request)
+            codec.steps.submit(request, plan, feeds, responder, waited=waited, refuse=refuse)
 
     def answer(
         self, body: Body, json_length: int | None, arrays: list[NDArray[Any]]
@@ -552,7 +586,7 @@ def _model_metadata(task: ServeTask, model: ServedModel) -> bytes:
             "name": task.model,
             "versions": [task.revision],
             "platform": "onnx_onnxv1",
-            "inputs": describe(model.signature.inputs),
-            "outputs": describe(model.signature.outputs),
+            "inputs": describe(model.client_signature.inputs),
+            "outputs": describe(model.client_signature.outputs),
         }
     )

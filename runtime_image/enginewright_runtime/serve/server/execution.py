@@ -10,6 +10,7 @@ from enginewright.contract.manifest import Manifest
 from enginewright.contract.task import ServeTask
 
 from enginewright_runtime.serve.server.buckets import ComputeBuckets
+from enginewright_runtime.serve.server.processing.served import ServedSteps
 from enginewright_runtime.session import processor
 from enginewright_runtime.session.base import SessionBackend, distributions
 from enginewright_runtime.session.driver import Device
@@ -31,6 +32,7 @@ class ExecutionReport:
         *,
         usual: Baseline | None,
         details: dict[str, Any],
+        steps: ServedSteps | None = None,
     ) -> None:
         """Read what is constant for the life of the process; `details` are for users."""
         self._live = LiveSession(loaded.session, loaded.placement)
@@ -57,6 +59,7 @@ class ExecutionReport:
             "runtime_version": metadata.version("enginewright"),
             "processor": processor.read(),
             "usual": usual,
+            "steps": steps.executed if steps else (),
         }
         self._details = details | {"versions": versions}
         self._manifest = orjson.Fragment(manifest.model_dump_json())

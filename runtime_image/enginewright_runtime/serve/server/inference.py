@@ -9,6 +9,7 @@ import logging
 import secrets
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -81,6 +82,7 @@ class InferenceService:
         self._waiting: dict[Job, None] = {}  # without a timeout of their own, oldest first
         self._probes = 0
         self.others: OthersHealth | None = None  # None: this is the only process
+        self._respond: Callable[[Job], None] = self.answer  # takes jobs that have run
 
     def progress(self, state: str) -> None:
         """Set the startup state that is shown until the model is ready."""
@@ -176,6 +178,10 @@ class InferenceService:
         """Return whether the pod's sidecar sent a request."""
         token = self._probe_token
         return bool(call.probe and token) and hmac.compare_digest(call.probe, token)
+
+    def is_model_request(self, call: InferenceCall) -> bool:
+        """Return whether a request has the model's own inputs, whatever steps are around it."""
+        return not call.copy and self.is_probe(call)
 
     def admit(self, call: InferenceCall) -> None:
         """Admit a request whose body has not arrived; a probe of the sidecar gets a slot.
@@ -320,11 +326,16 @@ class InferenceService:
         if call.of_client:
             self._observe(job)
         if call.abandoned:
-            self._give_up(job)
+            self.give_up(job)
         elif not job.answered:
-            self._answer(job)
+            self._respond(job)
 
-    def _answer(self, job: Job) -> None:
+    def respond_with(self, respond: Callable[[Job], None]) -> None:
+        """Pass jobs that have run to `respond` instead of `answer`, which it calls at last."""
+        self._respond = respond
+
+    def answer(self, job: Job) -> None:
+        """Answer a job with its outputs or its error."""
         if job.error is not None:
             self._fail(job, _failed(job.error, job.fault))
             return
@@ -365,12 +376,13 @@ class InferenceService:
     def _expire_late(self, job: Job) -> None:
         """Handle a job that was not run: it expired, or its client disconnected."""
         if job.call.abandoned and not job.answered:
-            self._give_up(job)
+            self.give_up(job)
         else:
             self._expire(job)
             job.responder.release()
 
-    def _give_up(self, job: Job) -> None:
+    def give_up(self, job: Job) -> None:
+        """Count and release a job whose client has left."""
         self._count(job.call, figures.CLIENT_CLOSED)
         job.responder.release()
 
@@ -410,6 +422,8 @@ def unexpected(doing: str) -> RequestError:
 
 
 def _failed(error: Exception, fault: Fault | None) -> RequestError:
+    if isinstance(error, RequestError):
+        return error
     if fault is Fault.CLIENT:
         return RequestError(400, f"the model rejects these inputs: {plain(str(error))}")
     reference = secrets.token_hex(4)

@@ -28,6 +28,8 @@ _BOUNDS: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
 )
+PREPROCESS: Final = "preprocess"  # stages
+POSTPROCESS: Final = "postprocess"
 _BATCH_BOUNDS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _USUAL_CODES: Final = (200, 400, 500, 503, 504)
 _LABELS: Final = ("model", "revision")
@@ -47,6 +49,8 @@ class Metrics(Collector):
         self.sent = SizeHistogram()
         self.runs = RunCounts()
         self.last_answer = 0.0  # when one was written, as `time.monotonic()`; 0: never
+        # of the steps before and after the model, by stage, waiting for them included
+        self.steps: dict[str, DurationHistogram] = {}
         # responses to inference requests by status code; series exist before the first response,
         # since a rate needs that
         self.requests = Counter(dict.fromkeys(_USUAL_CODES, 0))
@@ -81,6 +85,13 @@ class Metrics(Collector):
         self.sent.observe(sent)
         return now
 
+    def has_steps(self) -> None:
+        """Measure the steps before and after the model too."""
+        self.steps = {
+            PREPROCESS: DurationHistogram(_BOUNDS),
+            POSTPROCESS: DurationHistogram(_BOUNDS),
+        }
+
     def expose(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
         return generate_latest(self._registry)
@@ -94,14 +105,15 @@ class Metrics(Collector):
         """Yield the metrics for `prometheus_client`."""
         durations = HistogramMetricFamily(
             "enginewright_request_duration_seconds",
-            "Time of inference requests waiting for the model (queue), in it (compute), and from the"
-            " head of the request to the last byte of its response (total), which also has the class"
+            "Time of inference requests waiting for the model (queue), in it (compute), in the steps of"
+            " spec.processing (preprocess, postprocess), and from the head of the request to the last byte of its response (total), which also has the class"
             " of the status code: 2xx, 4xx or 5xx.",
             labels=(*_LABELS, "stage", "code"),
         )
         stages: tuple[tuple[tuple[str, ...], DurationHistogram], ...] = (
             (("queue",), self.queue),
             (("compute",), self.compute),
+            *(((stage,), found) for stage, found in self.steps.items()),
             *((("total", f"{first}xx"), found) for first, found in self.total.items()),
         )
         for stage, histogram in stages:  # those without a code do not have the label

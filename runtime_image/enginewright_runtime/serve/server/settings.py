@@ -37,6 +37,9 @@ class ServerSettings:
     age_jitter: float = 0.1  # share of it
     aged_idle_seconds: float = 5.0  # without a request, after which an old connection is closed too
     sweep_seconds: float = 0.5  # interval at which the time limits are enforced
+    step_seconds: float = (
+        10.0  # of the steps of spec.processing before or after the model, for one request
+    )
     run_seconds: float = 50.0  # a run longer than this and than 15 warm-up runs is terminated
     stuck_seconds: float = 60.0  # a run longer than this and than 20 warm-up runs: not live
     failed_runs: int = 3  # consecutive failed requests after which a golden sample is run

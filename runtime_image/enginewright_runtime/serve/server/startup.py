@@ -36,6 +36,7 @@ from enginewright_runtime.serve.server.buckets import ComputeBuckets
 from enginewright_runtime.serve.server.diagnosis import Diagnosis
 from enginewright_runtime.serve.server.execution import ExecutionReport
 from enginewright_runtime.serve.server.input_choice import choose
+from enginewright_runtime.serve.server.processing.served import ServedSteps, serve_steps
 from enginewright_runtime.serve.server.proofs import StartupProver
 from enginewright_runtime.serve.server.refusals import check_processes
 from enginewright_runtime.serve.server.runtime_cache import RuntimeCache
@@ -72,6 +73,12 @@ class ServedModel:
     needs_driver: bool  # of NVIDIA
     batches: BatchLimits
     summary: str  # one line for the log
+    steps: ServedSteps | None = None  # before and after it
+
+    @property
+    def client_signature(self) -> Signature:
+        """What clients send and receive."""
+        return self.steps.signature if self.steps else self.signature
 
 
 def prepare(
@@ -114,6 +121,7 @@ def prepare(
     progress(f"loading the model on backend {task.backend}")
     loaded = load(cache.folder if cache else None)
     signature, samples = _read(task, artifact, manifest, loaded)
+    steps = serve_steps(task, artifact, manifest, signature, progress)
     loaded_after = time.monotonic() - began
     on_device = backend.needs_driver and loaded.cause is None
     shapes, feeds = baseline_feeds(samples, manifest.recipe)
@@ -177,13 +185,22 @@ def prepare(
         ),
         buckets=buckets,
         execution=ExecutionReport(
-            task, manifest, backend, loaded, device, buckets, usual=usual, details=details
+            task,
+            manifest,
+            backend,
+            loaded,
+            device,
+            buckets,
+            usual=usual,
+            details=details,
+            steps=steps,
         ),
         slowest_run=slowest,
         needs_driver=device.driver.needed and device.driver.present,
         batches=batches,
         summary=f"{_described(loaded.placement)}, {threads} threads, golden samples agree: {len(samples)},"
         f" loaded in {loaded_after:.1f} s, ready in {seconds:.1f} s",
+        steps=steps,
     )
 
 

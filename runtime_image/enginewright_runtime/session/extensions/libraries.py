@@ -13,12 +13,13 @@ from enginewright.contract.task import Extension
 from enginewright_runtime.core.digests import file_sha256
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.ort_messages import plain
-from enginewright_runtime.session.extensions import elf
+from enginewright_runtime.session.extensions import bundled, elf
 
 EXTENSIONS_FOLDER: Final = "extensions"  # beside the model's; its files are named <sha256>.so
 SUFFIX: Final = ".so"
 OPERATORS: Final = "CustomOperators"
 PLUGIN: Final = "TensorRTPlugin"
+BUNDLED: Final = "ONNXRuntimeExtensions"
 # the entry point of SessionOptions::RegisterCustomOpsLibrary (onnxruntime_c_api.h)
 _OPERATORS_ENTRY: Final = "RegisterCustomOps"
 _PATH: Final = re.compile(r"/\S*/(?=[\w.-]+\.so)")
@@ -44,7 +45,9 @@ def folder_of(model: Path) -> Path:
 
 def files_of(model: Path) -> dict[str, Path]:
     """Return the files of the libraries of a model, by their path in an artefact."""
-    found = sorted(folder_of(model).glob(f"*{SUFFIX}"))
+    found = _files(model)
+    if (mark := folder_of(model) / bundled.MARK).is_file():
+        found.append(mark)
     return {f"{EXTENSIONS_FOLDER}/{path.name}": path for path in found}
 
 
@@ -56,9 +59,11 @@ def of_model(model: Path) -> Libraries:
     """
     operators: list[Path] = []
     plugins: list[Path] = []
-    for path in files_of(model).values():
+    for path in _files(model):
         kind = _checked(path)
         (operators if kind == OPERATORS else plugins).append(path)
+    if (folder_of(model) / bundled.MARK).is_file():
+        operators.append(bundled.library())
     return Libraries(tuple(operators), tuple(plugins))
 
 
@@ -70,6 +75,10 @@ def check_listed(model: Path, listed: tuple[Extension, ...]) -> Libraries:
     """
     found = of_model(model)
     for extension in listed:
+        if extension.type == BUNDLED:
+            if not (folder_of(model) / bundled.MARK).is_file():
+                raise StageFailure(Reason.EXTENSION_FAILED, f"{bundled.MARK} was not declared")
+            continue
         path = folder_of(model) / f"{extension.sha256}{SUFFIX}"
         kinds = {OPERATORS: found.operators, PLUGIN: found.plugins}
         if path in kinds[extension.type]:
@@ -118,7 +127,7 @@ def load_plugins(libraries: Libraries) -> None:
 
 def failed(path: Path, why: str) -> StageFailure:
     """Return the failure of one library."""
-    name = path.name.removesuffix(SUFFIX)[:_SHOWN]
+    name = bundled.MARK if bundled.owns(path) else path.name.removesuffix(SUFFIX)[:_SHOWN]
     return StageFailure(Reason.EXTENSION_FAILED, f"extension {name} cannot be used: {why}")
 
 
@@ -126,6 +135,10 @@ def short(text: str) -> str:
     """Return a loader's message in one line, without folders, with abbreviated digests."""
     message = _PATH.sub("", plain(text)).removeprefix("Failed to load library ")
     return _DIGEST.sub(r"\1", message.rpartition(" with error: ")[2])
+
+
+def _files(model: Path) -> list[Path]:
+    return sorted(folder_of(model).glob(f"*{SUFFIX}"))
 
 
 def _checked(path: Path) -> str:

@@ -35,7 +35,7 @@ from enginewright_runtime.serve.server.request_context import NAMES
 from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel
 from enginewright_runtime.session.request_errors import RequestError
-from enginewright_runtime.session.signature import shown
+from enginewright_runtime.session.signature import Signature, shown
 
 _LARGEST_QUESTION: Final = 64 * 1024  # bytes of a message of another method than ModelInfer
 _log: Final = logging.getLogger(__name__)
@@ -61,6 +61,7 @@ class _GrpcCodec:
 
     decoder: GrpcDecoder
     encoder: GrpcEncoder
+    of_model: "_GrpcCodec | None" = None  # of the sidecar's requests; None: the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +113,15 @@ class GrpcApp(ApplicationBase[Http2Connection]):
 
     def serve_model(self, model: ServedModel) -> None:
         """Read and answer requests of `model`, before `inference` becomes ready with it."""
+        own = self._codec_of(model.signature) if model.steps else None
+        self._codec = self._codec_of(model.client_signature, own)
+
+    def _codec_of(self, signature: Signature, of_model: _GrpcCodec | None = None) -> _GrpcCodec:
         decoder = GrpcDecoder(
-            model.signature,
-            self._methods.check_model,
-            most_typed_bytes=self.settings.json_bytes,
+            signature, self._methods.check_model, most_typed_bytes=self.settings.json_bytes
         )
-        encoder = GrpcEncoder(self._task.model, self._task.revision, model.signature)
-        self._codec = _GrpcCodec(decoder, encoder)
+        encoder = GrpcEncoder(self._task.model, self._task.revision, signature)
+        return _GrpcCodec(decoder, encoder, of_model)
 
     def _in_flight(self) -> int:
         """Return the clients' inferences that have arrived in part at least, and are not answered."""
@@ -206,6 +209,8 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         self._inference.check_queue(call, body, _LONGEST_BEGINNING)
         codec = self._codec
         assert codec is not None  # noqa: S101 - the queue is the model's
+        if codec.of_model is not None and self._inference.is_model_request(call):
+            codec = codec.of_model
         call.message = None  # the tensors keep references to the memory they need
         message = body.view()
         parts = split(message)
@@ -214,24 +219,32 @@ class GrpcApp(ApplicationBase[Http2Connection]):
                 call,
                 body,
                 partial(codec.decoder.decode, message, parts),
-                partial(self._submit, call),
+                partial(self._submit, codec, call),
                 partial(self._refuse_decoded, call),
             )
         else:
-            self._submit(call, *codec.decoder.decode(message, parts))
+            self._submit(codec, call, *codec.decoder.decode(message, parts))
 
     def _submit(
-        self, call: GrpcCall, request: GrpcRequest, feeds: Feeds, waited: float = 0.0
+        self,
+        codec: _GrpcCodec,
+        call: GrpcCall,
+        request: GrpcRequest,
+        feeds: Feeds,
+        waited: float = 0.0,
     ) -> None:
-        codec = self._codec
-        assert codec is not None  # noqa: S101 - it has decoded the request
         plan: GrpcPlan | _Urgent = request.plan
         left = call.deadline - time.monotonic() + waited
         if left < (plan.timeout or math.inf):
             plan = _Urgent(request.plan, max(left, _SOON))
         copied = call.of_client and self._http.copies.chooses()
         responder = _GrpcResponder(self, codec.encoder, call, request, copied=copied)
-        self._inference.submit(call, plan, feeds, responder, waited=waited)
+        steps = self._http.steps if codec.of_model is not None else None
+        if steps is None:
+            self._inference.submit(call, plan, feeds, responder, waited=waited)
+        else:
+            refuse = partial(self._refuse_decoded, call)
+            steps.submit(call, plan, feeds, responder, waited=waited, refuse=refuse)
 
     def keep_copy(
         self, call: GrpcCall, plan: GrpcPlan, feeds: Feeds, arrays: list[NDArray[Any]]

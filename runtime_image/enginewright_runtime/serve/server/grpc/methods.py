@@ -100,7 +100,7 @@ class Methods:
 
     def _model_metadata(self, request: Any) -> object:  # noqa: ANN401 - made at run time
         self.check_model(request.name, request.version)
-        signature = self._inference.require_model().signature
+        signature = self._inference.require_model().client_signature
         return messages.ModelMetadata(
             name=self._task.model,
             versions=[self._task.revision],

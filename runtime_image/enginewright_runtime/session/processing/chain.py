@@ -1,0 +1,179 @@
+"""How steps and the model connect: every value by its name. Pure.
+
+A request has the inputs that no earlier part produces. Its answer has the outputs of the model and of the
+steps after it that no step after the model takes.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal, TypeAlias
+
+from enginewright.contract.manifest import Step
+from enginewright.contract.signature import ANY_SIZE, PublishedSignature, TensorText
+
+Stage: TypeAlias = Literal["before", "model", "after"]
+_ORDER: Final[dict[Stage, int]] = {"before": 0, "model": 1, "after": 2}
+_BF16: Final = "BF16"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One model of a chain."""
+
+    label: str  # for messages
+    stage: Stage
+    inputs: tuple[TensorText, ...]
+    outputs: tuple[TensorText, ...]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Parts in their order, and what connects them."""
+
+    parts: tuple[Part, ...]
+
+    @cached_property
+    def producers(self) -> dict[str, Part]:
+        """The part that produces each value."""
+        return {each.name: part for part in self.parts for each in part.outputs}
+
+    @cached_property
+    def inputs(self) -> dict[str, tuple[Part, TensorText]]:
+        """A request's inputs, with the first part that takes each."""
+        produced: set[str] = set()
+        found: dict[str, tuple[Part, TensorText]] = {}
+        for part in self.parts:
+            for each in part.inputs:
+                if each.name not in produced:
+                    found.setdefault(each.name, (part, each))
+            produced.update(each.name for each in part.outputs)
+        return found
+
+    @cached_property
+    def outputs(self) -> dict[str, tuple[Part, TensorText]]:
+        """A response's outputs, with the part that produces each."""
+        taken = self.taken("after")
+        return {
+            each.name: (part, each)
+            for part in self.parts
+            for each in part.outputs
+            if part.stage != "before" and each.name not in taken
+        }
+
+    def taken(self, *stages: Stage) -> frozenset[str]:
+        """Return the names that parts of these stages take."""
+        return frozenset(
+            each.name for part in self.parts if part.stage in stages for each in part.inputs
+        )
+
+    def given(self, *stages: Stage) -> frozenset[str]:
+        """Return the names that parts of these stages produce."""
+        return frozenset(
+            each.name for part in self.parts if part.stage in stages for each in part.outputs
+        )
+
+    def problems(self) -> tuple[str, ...]:
+        """Return why the parts do not connect; (): they do."""
+        found: list[str] = []
+        known: dict[str, tuple[Part, TensorText]] = {}
+        for part in self.parts:
+            for each in part.inputs:
+                origin = known.get(each.name)
+                if origin is not None and (why := _mismatch(origin, (part, each))):
+                    found.append(why)
+                known.setdefault(each.name, (part, each))
+            for each in part.outputs:
+                if each.name in known:
+                    found.append(
+                        f"{part.label} produces {each.name!r}, which is already a value of"
+                        f" {known[each.name][0].label}"
+                    )
+                known[each.name] = (part, each)
+        found += self._unused()
+        found += [
+            f"{part.label} has {each.name!r} in BF16, which steps do not support"
+            for part in self.parts
+            for each in (*part.inputs, *part.outputs)
+            if each.dtype == _BF16 and (part.stage != "model" or self._crosses(each.name))
+        ]
+        return tuple(dict.fromkeys(found))
+
+    def _unused(self) -> Iterable[str]:
+        """Yield the steps before the model of which nothing is used."""
+        for number, part in enumerate(self.parts):
+            later = {each.name for one in self.parts[number + 1 :] for each in one.inputs}
+            names = [each.name for each in part.outputs]
+            if part.stage == "before" and not later.intersection(names):
+                shown = ", ".join(map(repr, names[:4]))
+                yield f"nothing takes an output of {part.label} ({shown}): no later part has an input of that name"
+
+    def _crosses(self, name: str) -> bool:
+        """Return whether a value of the model is also one of a step."""
+        return name in self.taken("before", "after") | self.given("before", "after")
+
+    def signature(self) -> PublishedSignature:
+        """Return the inputs and outputs that clients see."""
+        return PublishedSignature.of(
+            (each for _, each in self.inputs.values()), (each for _, each in self.outputs.values())
+        )
+
+
+def connect(steps: Sequence[Step], model: PublishedSignature) -> Chain:
+    """Return the chain of steps around a model."""
+    return Chain(tuple(sorted(_parts(steps, model), key=lambda part: _ORDER[part.stage])))
+
+
+def _parts(steps: Sequence[Step], model: PublishedSignature) -> Iterable[Part]:
+    for each in steps:
+        stage: Stage = "before" if each.name.startswith("before") else "after"
+        yield Part(label(each.name), stage, _texts(each.inputs), _texts(each.outputs))
+    yield Part("the model", "model", _texts(model.inputs), _texts(model.outputs))
+
+
+def label(name: str) -> str:
+    """Return where the spec has a step, by its name, such as before-0."""
+    stage, _, number = name.partition("-")
+    return f"spec.processing.{stage}[{number}]"
+
+
+def _texts(tensors: Iterable[str]) -> tuple[TensorText, ...]:
+    return tuple(map(TensorText.read, tensors))
+
+
+def _mismatch(origin: tuple[Part, TensorText], taker: tuple[Part, TensorText]) -> str | None:
+    """Return why a part cannot take a value; None: it can."""
+    (source, given), (part, wanted) = origin, taker
+    fits = given.dtype == wanted.dtype and (
+        not given.shape
+        or not wanted.shape
+        or (
+            len(given.shape) == len(wanted.shape)
+            and all(_overlap(*each) for each in zip(given.shape, wanted.shape, strict=True))
+        )
+    )
+    if fits:
+        return None
+    return f"{part.label} takes {_shown(wanted)}, and {source.label} has {_shown(given)}"
+
+
+def _overlap(first: str, second: str) -> bool:
+    """Return whether some size is in both."""
+    if ANY_SIZE in (first, second):
+        return True
+    (low, high), (least, most) = _range(first), _range(second)
+    return low <= most and least <= high
+
+
+def _range(size: str) -> tuple[int, int]:
+    low, _, high = size.partition("..")
+    return int(low), int(high or low)
+
+
+def _shown(tensor: TensorText) -> str:
+    return f"{tensor.name!r} as {tensor.dtype}[{','.join(tensor.shape)}]"
+
+
+def by_stage(names: Iterable[str], found: Mapping[str, tuple[Part, TensorText]]) -> frozenset[str]:
+    """Return those of `names` that a step after the model produces."""
+    return frozenset(name for name in names if found[name][0].stage == "after")

@@ -1,0 +1,88 @@
+"""JPEG and PNG images from clients: their sizes by their headers, and a form that is safe to decode.
+
+An image of a few kilobytes may have gigabytes of pixels, so its size is checked before it is decoded. Other
+formats are refused: onnxruntime-extensions decodes none of them. Sources: ISO/IEC 10918-1, B.2.2 (a frame's
+header); PNG specification, 11.2.1 (IHDR, the first chunk).
+"""
+
+import io
+import struct
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+_PNG: Final = b"\x89PNG\r\n\x1a\n"
+_IHDR: Final = struct.Struct(">I4sII")
+_SEGMENT: Final = struct.Struct(">BBH")  # marker in two bytes, length including itself
+_FRAME: Final = struct.Struct(">BHH")  # precision, height, width
+_JPEG: Final = b"\xff\xd8\xff"
+# start of frame: all of 0xC0 to 0xCF but Huffman tables, an extension and arithmetic conditioning
+_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_SCAN: Final = 0xDA
+_MOST_SEGMENTS: Final = 4096  # before the frame
+_FORMATS: Final = ("JPEG", "PNG")
+
+
+class NotAnImageError(ValueError):
+    """The bytes are no image that can be decoded; the message says why."""
+
+
+def image_size(data: bytes | memoryview) -> tuple[int, int]:
+    """Return width and height in pixels.
+
+    Raises:
+        NotAnImageError: it is neither JPEG nor PNG, or its header is damaged.
+    """
+    try:
+        if bytes(data[:8]) == _PNG:
+            return _png(data)
+        if bytes(data[:3]) == _JPEG:
+            return _jpeg(data)
+    except (struct.error, IndexError):
+        raise NotAnImageError("its header is truncated") from None
+    raise NotAnImageError("it is neither a JPEG nor a PNG")
+
+
+def _png(data: bytes | memoryview) -> tuple[int, int]:
+    _, kind, width, height = _IHDR.unpack_from(data, len(_PNG))
+    if kind != b"IHDR":
+        raise NotAnImageError("it is a PNG without a header")
+    return width, height
+
+
+def _jpeg(data: bytes | memoryview) -> tuple[int, int]:
+    at = 2
+    for _ in range(_MOST_SEGMENTS):
+        first, marker, length = _SEGMENT.unpack_from(data, at)
+        if first != 0xFF or marker == _SCAN or length < 2:
+            raise NotAnImageError("it is a JPEG without the header of a frame")
+        if marker == 0xFF:  # a fill byte before the marker
+            at += 1
+            continue
+        if marker in _FRAMES:
+            _, height, width = _FRAME.unpack_from(data, at + _SEGMENT.size)
+            return width, height
+        at += 2 + length
+    raise NotAnImageError("it is a JPEG with too many segments")
+
+
+def plain_png(data: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return an image, decoded by Pillow, as an uncompressed PNG in RGB.
+
+    The decoder of onnxruntime-extensions 0.15.2 never returns from truncated JPEGs, and ends the process on
+    other damaged ones. Pillow reports both, and its pixels are those that most models are trained with.
+
+    Raises:
+        NotAnImageError: it is damaged.
+    """
+    out = io.BytesIO()
+    try:
+        with Image.open(io.BytesIO(data.tobytes()), formats=_FORMATS) as image:
+            image.convert("RGB").save(out, "PNG", compress_level=0)
+    except UnidentifiedImageError:
+        raise NotAnImageError("its header is damaged") from None
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise NotAnImageError(f"it is damaged: {error}") from None
+    return np.frombuffer(out.getbuffer(), np.uint8)

@@ -1,0 +1,166 @@
+"""The server's side of a process of steps: starts it, sends it requests, replaces it when it ends or hangs."""
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Collection, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final, NoReturn, Self
+
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Finding
+from pydantic import TypeAdapter
+
+from enginewright_runtime.core.children import Child
+from enginewright_runtime.core.failure import SessionError, StageFailure
+from enginewright_runtime.core.isolation import killed, last_output, tail
+from enginewright_runtime.session.arrays import Arrays
+from enginewright_runtime.session.processing import child, frames
+from enginewright_runtime.session.processing.steps import StepFacts
+
+_FACTS: Final = TypeAdapter(dict[str, StepFacts])
+_START_SECONDS: Final = 120.0
+_MOST_OUTPUT: Final = 64 * 1024  # bytes that its libraries may print before they are discarded
+
+
+class Cause(StrEnum):
+    """Why a request failed in a step."""
+
+    VALUES = "values"  # the step refuses them
+    MEMORY = "memory"
+    TIME = "time"
+    ENDED = "ended"  # the step's library has ended the process
+
+
+class StepFailedError(Exception):
+    """A request failed in a step."""
+
+    def __init__(self, cause: Cause, step: str | None, message: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+        self.step = step  # None: not known
+        self.message = message
+
+
+class StepProcess:
+    """A process with loaded steps, used by one thread at a time. It is restarted after it has ended."""
+
+    def __init__(
+        self, paths: Mapping[str, Path], libraries_of: Path, memory_bytes: int | None
+    ) -> None:
+        """Start it.
+
+        Args:
+            paths: of the .onnx files of the steps, by name.
+            libraries_of: the model whose libraries of operators the steps may use.
+            memory_bytes: of private memory that it may use; None: no limit.
+
+        Raises:
+            SessionError: ONNX Runtime rejects a step.
+            StageFailure: ExtensionFailed; BackendCrashed, OutOfMemory or Timeout while loading.
+        """
+        self._paths = {name: str(path) for name, path in paths.items()}
+        self._libraries_of = str(libraries_of)
+        self._memory_bytes = memory_bytes
+        self._open = contextlib.ExitStack()
+        self.facts = self._start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it; idempotent."""
+        self._open.close()
+
+    def run(
+        self, steps: Sequence[str], feeds: Arrays, outputs: Collection[str], seconds: float
+    ) -> Arrays:
+        """Run steps one after another.
+
+        Args:
+            steps: their names.
+            feeds: all values that they need.
+            outputs: names of the outputs to return.
+            seconds: that it may take.
+
+        Raises:
+            StepFailedError: the steps fail on these values. Unless they only refuse them, the process is
+                restarted with the next request.
+            SessionError, StageFailure: it cannot be restarted.
+        """
+        if self._child.wait(0) is not None:
+            self._start()  # it has ended between two requests
+        document = {"steps": list(steps), "outputs": list(outputs)}
+        end = time.monotonic() + seconds
+        try:
+            self._line.settimeout(seconds)
+            frames.send(self._line, document, feeds)
+            answer, arrays = frames.receive(self._line, end)
+        except TimeoutError:
+            self._open.close()
+            raise StepFailedError(Cause.TIME, None, f"it took longer than {seconds:g} s") from None
+        except (frames.EndedError, OSError):
+            raise self._ended() from None
+        self._discard_output()
+        if "error" in answer:
+            raise StepFailedError(Cause(answer["kind"]), answer["step"], answer["error"])
+        return arrays
+
+    def _start(self) -> dict[str, StepFacts]:
+        self._open.close()
+        with contextlib.ExitStack() as stack:
+            self._output = stack.enter_context(os.fdopen(os.memfd_create("output"), "w+b"))
+            self._line, theirs = socket.socketpair()
+            stack.enter_context(self._line)
+            with theirs:
+                started = Child(
+                    child.main,
+                    self._paths,
+                    self._libraries_of,
+                    output=self._output.fileno(),
+                    descriptors=(theirs.fileno(),),
+                    memory_bytes=self._memory_bytes,
+                    preload=(child.__name__,),
+                )
+            self._child = stack.enter_context(started)
+            answer = self._first_answer()
+            self._open = stack.pop_all()
+        return _FACTS.validate_python(answer["facts"])
+
+    def _first_answer(self) -> dict[str, Any]:
+        doing = "loading the steps of spec.processing"
+        try:
+            answer, _ = frames.receive(self._line, time.monotonic() + _START_SECONDS)
+        except TimeoutError:
+            message = f"{doing} took longer than {_START_SECONDS:.0f} s"
+            raise StageFailure(Reason.TIMEOUT, message) from None
+        except frames.EndedError:
+            self._raise_ended(doing)
+        if "failure" in answer:
+            raise StageFailure.of(Finding.model_validate(answer["failure"]))
+        if "error" in answer:
+            raise SessionError(answer["error"])
+        return answer
+
+    def _raise_ended(self, doing: str) -> NoReturn:
+        end = self._child.wait(None)
+        output = tail(self._output)
+        if end is not None and end.code < 0:
+            raise killed(-end.code, doing, output)
+        message = f"{doing}: the process has ended{last_output(output)}"
+        raise StageFailure(Reason.BACKEND_CRASHED, message)
+
+    def _ended(self) -> StepFailedError:
+        """Return the failure of the request during which the process ended."""
+        message = f"its library has ended the process{last_output(tail(self._output))}"
+        self._open.close()
+        return StepFailedError(Cause.ENDED, None, message)
+
+    def _discard_output(self) -> None:
+        if os.fstat(self._output.fileno()).st_size > _MOST_OUTPUT:
+            self._output.truncate(0)

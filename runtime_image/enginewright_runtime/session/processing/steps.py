@@ -1,0 +1,136 @@
+"""Steps as sessions on the CPU, in the process that only runs them."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import onnxruntime as ort
+from enginewright.contract.signature import TensorText
+
+from enginewright_runtime.core.failure import SessionError
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.session.arrays import Arrays
+from enginewright_runtime.session.base import CPU_PROVIDER, SPINNING
+from enginewright_runtime.session.datatypes import BY_ONNX
+from enginewright_runtime.session.extensions.libraries import Libraries, of_model, register
+from enginewright_runtime.session.processing.images import plain_png
+from enginewright_runtime.session.signature import NodeArg
+
+_FATAL_ONLY: Final = 4
+_DECODERS: Final = frozenset({"DecodeImage"})  # operators that expand compressed images
+
+
+class StepError(Exception):
+    """A step failed on its inputs."""
+
+    def __init__(self, step: str, message: str) -> None:
+        super().__init__(message)
+        self.step = step
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """What is known about a step once it is loaded."""
+
+    inputs: tuple[str, ...]  # `TensorText` each
+    outputs: tuple[str, ...]  # likewise
+    images: tuple[str, ...] = ()  # inputs that an image decoder takes as they are
+
+
+class Steps:
+    """Loaded steps, by name, in their order."""
+
+    def __init__(self, paths: Mapping[str, Path], libraries_of: Path) -> None:
+        """Load them.
+
+        Args:
+            paths: of the .onnx files.
+            libraries_of: the model whose libraries of operators are loaded.
+
+        Raises:
+            SessionError: ONNX Runtime rejects one, or it has values that are not tensors.
+            StageFailure: ExtensionFailed.
+        """
+        libraries = of_model(libraries_of)
+        self._sessions = {name: _load(name, path, libraries) for name, path in paths.items()}
+        self.facts = {
+            name: StepFacts(
+                _texts(name, session.get_inputs()),
+                _texts(name, session.get_outputs()),
+                _images(paths[name]),
+            )
+            for name, session in self._sessions.items()
+        }
+
+    def run(self, names: Sequence[str], feeds: Arrays, wanted: Collection[str]) -> Arrays:
+        """Run these steps one after another; return the `wanted` ones of their outputs.
+
+        Raises:
+            StepError: one fails.
+            MemoryError: likewise, outside ONNX Runtime.
+        """
+        values = dict(feeds)
+        produced: dict[str, Any] = {}
+        for number, name in enumerate(names):
+            session = self._sessions[name]
+            later = {
+                each.name
+                for one in names[number + 1 :]
+                for each in self._sessions[one].get_inputs()
+            }
+            outputs = [
+                each.name
+                for each in session.get_outputs()
+                if each.name in later or each.name in wanted
+            ]
+            if not outputs:
+                continue
+            inputs = {each.name: values[each.name] for each in session.get_inputs()}
+            try:
+                for each in self.facts[name].images:
+                    if each in feeds:
+                        inputs[each] = plain_png(inputs[each])
+                arrays = session.run(outputs, inputs)
+            except MemoryError:
+                raise
+            except Exception as error:
+                # ONNX Runtime's exceptions have no common base class but Exception
+                raise StepError(name, str(error)) from error
+            produced |= zip(outputs, arrays, strict=True)
+            values |= produced
+        return {name: produced[name] for name in wanted}
+
+
+def _load(name: str, path: Path, libraries: Libraries) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.log_severity_level = _FATAL_ONLY
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.enable_cpu_mem_arena = False  # which never releases the memory of a large image
+    options.add_session_config_entry(SPINNING, "0")
+    register(options, libraries)
+    try:
+        return ort.InferenceSession(str(path), options, providers=[CPU_PROVIDER])
+    except Exception as error:
+        # likewise
+        raise SessionError(f"{name}: {error}") from error
+
+
+def _texts(step: str, arguments: Sequence[NodeArg]) -> tuple[str, ...]:
+    return tuple(_text(step, each) for each in arguments)
+
+
+def _text(step: str, argument: NodeArg) -> str:
+    datatype = BY_ONNX.get(argument.type)
+    if datatype is None:
+        raise SessionError(f"{step}: {argument.name!r} is a {argument.type}, not a tensor")
+    sizes = (size if isinstance(size, int) and size >= 0 else -1 for size in argument.shape)
+    return str(TensorText(argument.name, datatype.name, tuple(map(str, sizes))))
+
+
+def _images(path: Path) -> tuple[str, ...]:
+    graph = graphs.parse(path).graph
+    given = {each.name for each in graph.input}
+    decoded = (node.input[0] for node in graph.node if node.op_type in _DECODERS and node.input)
+    return tuple(dict.fromkeys(name for name in decoded if name in given))

@@ -1,0 +1,129 @@
+"""The examples of docs/processing.md: their steps are made, prepared and served as they stand there."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import onnx
+import yaml
+from enginewright.api.inference_model import InferenceModel
+from enginewright.contract.task import PrepareTask, ServeTask
+from enginewright.plan.recipe import recipe
+from enginewright_cli.plan.validation import problems
+from onnx import TensorProto, helper
+from PIL import Image, ImageDraw, ImageFont
+
+from tests.support import processing
+from tests.support.preparing import Workplace
+from tests.support.serving import Server, real_model, tensor
+
+TEXT = (Path(__file__).parents[2] / "docs/processing.md").read_text()
+VOCABULARY = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "good", "film")
+
+
+def block(language: str, with_text: str) -> str:
+    found = re.findall(rf"^```{language}\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+    (only,) = (each for each in found if with_text in each)
+    return str(only)
+
+
+def run(folder: Path, script: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=os.environ,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def served(root: Path, manifest: str) -> ServeTask:
+    """Prepare the model of a manifest from the files on its claim, for a server in the same folder."""
+    space = Workplace(root)
+    document = yaml.safe_load(manifest)
+    assert problems(document) == []
+    shutil.copytree(root / "source", root / "processing/models")
+    model = InferenceModel.model_validate(
+        {**document, "metadata": {**document["metadata"], "namespace": "n", "uid": "u"}}
+    )
+    spec = model.spec
+    task = PrepareTask(
+        job="job-1",
+        source_uri=spec.source.uri,
+        recipe=recipe(spec, "cpu", space.probe(), []),
+    )
+    _, outcome = space.prepare(task)
+    assert outcome.report.published is not None, outcome.log
+    key = outcome.report.published.key
+    assert space.fetch_artifact(key).code == 0
+    return ServeTask(
+        model=model.metadata.name, revision="r1", prepared_key=key, backend="cpu", batch_size=1
+    )
+
+
+def infer(server: Server, document: dict[str, Any]) -> dict[str, Any]:
+    answer = server.post(document)
+    assert answer.status == 200, answer.body
+    return {each["name"]: each["data"] for each in answer.json()["outputs"]}
+
+
+def line_of_text(path: Path, *, upside_down: bool) -> None:
+    image = Image.new("RGB", (192, 48), "white")
+    font = ImageFont.load_default(size=30)
+    ImageDraw.Draw(image).text((8, 4), "Enginewright", fill="black", font=font)
+    (image.rotate(180) if upside_down else image).save(path, quality=95)
+
+
+def test_an_image(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    shutil.copyfile(real_model("ch_ppocr_mobile_v2.0_cls_infer.onnx"), source / "text-angle.onnx")
+    run(source, block("python", "# python steps.py"))
+    task = served(tmp_path, block("yaml", "name: text-angle"))
+    with Server(tmp_path, task) as server:
+        script = block("python", "# python send.py").replace(
+            "localhost:8080", f"127.0.0.1:{server.port}"
+        )
+        for upside_down, label in ((False, "upright"), (True, "upside down")):
+            path = tmp_path / f"{label}.jpg"
+            line_of_text(path, upside_down=upside_down)
+            assert run(tmp_path, script, str(path)).strip() == label
+
+
+def encoder() -> onnx.ModelProto:
+    """Return a model with the inputs of MiniLM, which returns the largest token."""
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    return processing.chain_model(
+        [
+            helper.make_node("Mul", ["input_ids", "attention_mask"], ["attended"]),
+            helper.make_node("Add", ["attended", "token_type_ids"], ["typed"]),
+            helper.make_node("Cast", ["typed"], ["floats"], to=TensorProto.FLOAT),
+            helper.make_node("ReduceMax", ["floats"], ["largest"], axes=[1], keepdims=0),
+        ],
+        [tensor(name, TensorProto.INT64, "batch", "tokens") for name in names],
+        [tensor("largest", TensorProto.FLOAT, "batch")],
+    )
+
+
+def test_text(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    onnx.save(encoder(), source / "minilm.onnx")
+    (source / "vocab.txt").write_text("\n".join(VOCABULARY))
+    run(source, block("python", "# python tokenizer.py"))
+    task = served(tmp_path, block("yaml", "name: minilm"))
+    (document,) = re.findall(r"-d '(.*)'$", block("sh", "/minilm/infer"), re.MULTILINE)
+    with Server(tmp_path, task) as server:
+        assert infer(server, json.loads(document)) == {"largest": [7.0]}
+        long = json.loads(document)
+        long["inputs"][0]["data"] = ["good " * 10_000]
+        assert infer(server, long) == {"largest": [6.0]}
