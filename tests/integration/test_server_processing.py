@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 import onnx
 import pytest
-from enginewright.contract.manifest import MANIFEST_NAME, Manifest, Step
+from enginewright.contract.manifest import MANIFEST_NAME, Manifest, ProcessingStep
 from enginewright.contract.task import ServeTask, ShapeProfile
 from enginewright_runtime.serve.server.grpc import messages
 from enginewright_runtime.session.extensions import bundled
@@ -45,7 +45,9 @@ def with_steps(
             paths[f"{stage}-{number}"] = path
     with StepProcess(paths, folder / "model/model.onnx", None) as process:
         steps = tuple(
-            Step(name=name, digest=f"{number}" * 8, inputs=facts.inputs, outputs=facts.outputs)
+            ProcessingStep(
+                name=name, digest=f"{number}" * 8, inputs=facts.inputs, outputs=facts.outputs
+            )
             for number, (name, facts) in enumerate(process.facts.items())
         )
     manifest = Manifest.model_validate_json((folder / MANIFEST_NAME).read_bytes())

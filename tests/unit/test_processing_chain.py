@@ -1,6 +1,6 @@
 """How steps and the model connect, without a session."""
 
-from enginewright.contract.manifest import Step
+from enginewright.contract.manifest import ProcessingStep
 from enginewright.contract.signature import PublishedSignature, TensorText
 from enginewright_runtime.session.processing.chain import Chain, connect
 
@@ -11,7 +11,9 @@ def chain(
     after: list[tuple[list[str], list[str]]],
 ) -> Chain:
     steps = [
-        Step(name=f"{stage}-{number}", digest="d", inputs=tuple(taken), outputs=tuple(given))
+        ProcessingStep(
+            name=f"{stage}-{number}", digest="d", inputs=tuple(taken), outputs=tuple(given)
+        )
         for stage, parts in (("before", before), ("after", after))
         for number, (taken, given) in enumerate(parts)
     ]

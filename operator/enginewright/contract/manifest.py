@@ -136,7 +136,7 @@ class EngineInfo(Message):
     parity: tuple[OutputParity, ...] = ()  # against the prepared model and the expected outputs
 
 
-class Step(Message):
+class ProcessingStep(Message):
     """An ONNX model that runs on the CPU before or after the served model: processing/<name>/model.onnx."""
 
     name: str  # before-0, before-1, after-0: in this order
@@ -188,5 +188,5 @@ class Manifest(Message):
     # Whether INT8 products saturate on processors that sum them in 16 bits; None: not known, or for a GPU
     saturable: bool | None = None
     # With steps, `inputs` and `outputs` are the model's own, and `signature` is what clients see
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ProcessingStep, ...] = ()
     engine: EngineInfo | None = None  # None: a prepared model

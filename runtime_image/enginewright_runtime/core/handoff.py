@@ -9,7 +9,7 @@ from enginewright.contract.manifest import (
     Change,
     NodeCost,
     OutputParity,
-    Step,
+    ProcessingStep,
     TensorSpec,
     VaryingOutput,
 )
@@ -100,7 +100,7 @@ class Validated(Handoff):
     profiles: tuple[ShapeProfile, ...]  # of every input: declared ones and defaults
     warnings: tuple[Finding, ...] = ()
     shape_nodes: tuple[str, ...] = ()  # labels of shape arithmetic
-    steps: tuple[Step, ...] = ()  # of recipe.processing
+    steps: tuple[ProcessingStep, ...] = ()  # of recipe.processing
 
 
 class Converted(Handoff):

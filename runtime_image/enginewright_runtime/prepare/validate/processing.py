@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.manifest import MODEL_NAME, Step, TensorSpec
+from enginewright.contract.manifest import MODEL_NAME, ProcessingStep, TensorSpec
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding
 from enginewright.contract.signature import ANY_SIZE, PublishedSignature, TensorText
@@ -33,7 +33,7 @@ _MISCONNECTED: Final = (
 
 def check_steps(
     task: PrepareTask, paths: Paths, fetched: Fetched, inspected: Inspection
-) -> tuple[Step, ...]:
+) -> tuple[ProcessingStep, ...]:
     """Return the steps of the task, with their inputs and outputs.
 
     Raises:
@@ -50,7 +50,9 @@ def check_steps(
         _inspect(name, path, task.recipe)
     facts = _load(files, paths.work / MODEL_FOLDER / MODEL_NAME)
     steps = tuple(
-        Step(name=name, digest=fetched.steps[name], inputs=each.inputs, outputs=each.outputs)
+        ProcessingStep(
+            name=name, digest=fetched.steps[name], inputs=each.inputs, outputs=each.outputs
+        )
         for name, each in facts.items()
     )
     own = PublishedSignature.of(map(_text, inspected.inputs), map(_text, inspected.outputs))

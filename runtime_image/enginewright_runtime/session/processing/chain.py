@@ -4,12 +4,12 @@ A request has the inputs that no earlier part produces. Its answer has the outpu
 steps after it that no step after the model takes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, TypeAlias
 
-from enginewright.contract.manifest import Step
+from enginewright.contract.manifest import ProcessingStep
 from enginewright.contract.signature import ANY_SIZE, PublishedSignature, TensorText
 
 Stage: TypeAlias = Literal["before", "model", "after"]
@@ -18,7 +18,7 @@ _BF16: Final = "BF16"
 
 
 @dataclass(frozen=True)
-class Part:
+class ChainPart:
     """One model of a chain."""
 
     label: str  # for messages
@@ -31,18 +31,13 @@ class Part:
 class Chain:
     """Parts in their order, and what connects them."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[ChainPart, ...]
 
     @cached_property
-    def producers(self) -> dict[str, Part]:
-        """The part that produces each value."""
-        return {each.name: part for part in self.parts for each in part.outputs}
-
-    @cached_property
-    def inputs(self) -> dict[str, tuple[Part, TensorText]]:
+    def inputs(self) -> dict[str, tuple[ChainPart, TensorText]]:
         """A request's inputs, with the first part that takes each."""
         produced: set[str] = set()
-        found: dict[str, tuple[Part, TensorText]] = {}
+        found: dict[str, tuple[ChainPart, TensorText]] = {}
         for part in self.parts:
             for each in part.inputs:
                 if each.name not in produced:
@@ -51,7 +46,7 @@ class Chain:
         return found
 
     @cached_property
-    def outputs(self) -> dict[str, tuple[Part, TensorText]]:
+    def outputs(self) -> dict[str, tuple[ChainPart, TensorText]]:
         """A response's outputs, with the part that produces each."""
         taken = self.taken("after")
         return {
@@ -76,7 +71,7 @@ class Chain:
     def problems(self) -> tuple[str, ...]:
         """Return why the parts do not connect; (): they do."""
         found: list[str] = []
-        known: dict[str, tuple[Part, TensorText]] = {}
+        known: dict[str, tuple[ChainPart, TensorText]] = {}
         for part in self.parts:
             for each in part.inputs:
                 origin = known.get(each.name)
@@ -119,16 +114,16 @@ class Chain:
         )
 
 
-def connect(steps: Sequence[Step], model: PublishedSignature) -> Chain:
+def connect(steps: Sequence[ProcessingStep], model: PublishedSignature) -> Chain:
     """Return the chain of steps around a model."""
     return Chain(tuple(sorted(_parts(steps, model), key=lambda part: _ORDER[part.stage])))
 
 
-def _parts(steps: Sequence[Step], model: PublishedSignature) -> Iterable[Part]:
+def _parts(steps: Sequence[ProcessingStep], model: PublishedSignature) -> Iterable[ChainPart]:
     for each in steps:
         stage: Stage = "before" if each.name.startswith("before") else "after"
-        yield Part(label(each.name), stage, _texts(each.inputs), _texts(each.outputs))
-    yield Part("the model", "model", _texts(model.inputs), _texts(model.outputs))
+        yield ChainPart(label(each.name), stage, _texts(each.inputs), _texts(each.outputs))
+    yield ChainPart("the model", "model", _texts(model.inputs), _texts(model.outputs))
 
 
 def label(name: str) -> str:
@@ -141,7 +136,9 @@ def _texts(tensors: Iterable[str]) -> tuple[TensorText, ...]:
     return tuple(map(TensorText.read, tensors))
 
 
-def _mismatch(origin: tuple[Part, TensorText], taker: tuple[Part, TensorText]) -> str | None:
+def _mismatch(
+    origin: tuple[ChainPart, TensorText], taker: tuple[ChainPart, TensorText]
+) -> str | None:
     """Return why a part cannot take a value; None: it can."""
     (source, given), (part, wanted) = origin, taker
     fits = given.dtype == wanted.dtype and (
@@ -172,8 +169,3 @@ def _range(size: str) -> tuple[int, int]:
 
 def _shown(tensor: TensorText) -> str:
     return f"{tensor.name!r} as {tensor.dtype}[{','.join(tensor.shape)}]"
-
-
-def by_stage(names: Iterable[str], found: Mapping[str, tuple[Part, TensorText]]) -> frozenset[str]:
-    """Return those of `names` that a step after the model produces."""
-    return frozenset(name for name in names if found[name][0].stage == "after")

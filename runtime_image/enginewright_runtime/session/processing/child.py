@@ -9,7 +9,7 @@ from pydantic_core import to_jsonable_python
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
 from enginewright_runtime.session.processing import frames
-from enginewright_runtime.session.processing.steps import StepError, Steps
+from enginewright_runtime.session.processing.steps import LoadedSteps, StepError
 
 # kinds of failure in an answer
 VALUES: Final = "values"
@@ -20,7 +20,9 @@ def main(paths: dict[str, str], libraries_of: str, descriptor: int) -> int:
     """Load the steps at `paths`, by name, and serve them on the socket `descriptor`."""
     with socket.socket(fileno=descriptor) as line:
         try:
-            steps = Steps({name: Path(path) for name, path in paths.items()}, Path(libraries_of))
+            steps = LoadedSteps(
+                {name: Path(path) for name, path in paths.items()}, Path(libraries_of)
+            )
         except SessionError as error:
             frames.send(line, {"error": plain(str(error))}, {})
             return 0
@@ -36,7 +38,7 @@ def main(paths: dict[str, str], libraries_of: str, descriptor: int) -> int:
             _answer(line, steps, document, feeds)
 
 
-def _answer(line: socket.socket, steps: Steps, document: dict[str, Any], feeds: Any) -> None:  # noqa: ANN401 - arrays
+def _answer(line: socket.socket, steps: LoadedSteps, document: dict[str, Any], feeds: Any) -> None:  # noqa: ANN401 - arrays
     try:
         arrays = steps.run(document["steps"], feeds, document["outputs"])
     except StepError as error:

@@ -1,4 +1,4 @@
-"""Steps as sessions on the CPU, in the process that only runs them."""
+"""LoadedSteps as sessions on the CPU, in the process that only runs them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class StepFacts:
     images: tuple[str, ...] = ()  # inputs that an image decoder takes as they are
 
 
-class Steps:
+class LoadedSteps:
     """Loaded steps, by name, in their order."""
 
     def __init__(self, paths: Mapping[str, Path], libraries_of: Path) -> None:

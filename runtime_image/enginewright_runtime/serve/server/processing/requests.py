@@ -23,7 +23,7 @@ from enginewright_runtime.serve.server.inference import InferenceService, busy, 
 from enginewright_runtime.serve.server.inflight import InFlight
 from enginewright_runtime.serve.server.job import Job, RequestPlan
 from enginewright_runtime.serve.server.processing.pool import StepPool
-from enginewright_runtime.serve.server.processing.served import Route, ServedSteps
+from enginewright_runtime.serve.server.processing.served import ServedSteps, StepRoute
 from enginewright_runtime.session.processing.chain import label
 from enginewright_runtime.session.processing.images import NotAnImageError, image_size
 from enginewright_runtime.session.processing.process import Cause, StepFailedError, StepProcess
@@ -55,7 +55,7 @@ class _ModelPlan:
     asked: RequestPlan  # by the client
     feeds: Feeds  # of the client
     values: Feeds  # for the steps after the model
-    route: Route
+    route: StepRoute
 
     @property
     def priority(self) -> int:

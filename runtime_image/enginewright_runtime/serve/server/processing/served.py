@@ -39,7 +39,7 @@ class _Argument:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class StepRoute:
     """What a request for certain outputs needs."""
 
     model_outputs: list[str]
@@ -62,9 +62,9 @@ class ServedSteps:
     processes: tuple[StepProcess, ...]
     most_pixels: int  # of an image
     _chain: Chain
-    _routes: dict[tuple[str, ...], Route] = field(default_factory=dict)
+    _routes: dict[tuple[str, ...], StepRoute] = field(default_factory=dict)
 
-    def route(self, outputs: Sequence[str]) -> Route:
+    def route(self, outputs: Sequence[str]) -> StepRoute:
         """Return what a request for these outputs of the chain needs."""
         wanted = tuple(outputs)
         route = self._routes.get(wanted)
@@ -74,7 +74,7 @@ class ServedSteps:
             route = self._routes[wanted] = self._new_route(wanted)
         return route
 
-    def _new_route(self, wanted: tuple[str, ...]) -> Route:
+    def _new_route(self, wanted: tuple[str, ...]) -> StepRoute:
         parts = {name: self._chain.outputs[name][0] for name in wanted}
         after = tuple(name for name, part in parts.items() if part.stage == "after")
         own = {name for name, part in parts.items() if part.stage == "model"}
@@ -82,7 +82,7 @@ class ServedSteps:
             own |= self.after_inputs.intersection(self.model.outputs)
         # the model has to run, even if no step takes its outputs
         model_outputs = [name for name in self.model.outputs if name in own]
-        return Route(model_outputs or list(self.model.outputs)[:1], after)
+        return StepRoute(model_outputs or list(self.model.outputs)[:1], after)
 
 
 def serve_steps(
