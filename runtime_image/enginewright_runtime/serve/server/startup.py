@@ -111,9 +111,8 @@ def prepare(
         _log.warning("%s: %s", Reason.PROCESSOR_MISMATCH, other_products)
     device = _check(task, artifact, manifest, backend, progress)
     threads = max(1, enginewright_runtime.core.limits.threads() // task.processes)
-    if found is None and manifest.recipe.extensions:
-        progress("test-loading the libraries of spec.extensions")
-        verify_libraries(artifact / manifest.model, manifest.recipe.extensions)
+    if found is None:
+        _test_libraries(artifact, manifest, progress)
     load = partial(_load, task, artifact, manifest, threads, device)
     cache = None
     if runtime_caches is not None and backend.caches_kernels:
@@ -121,7 +120,6 @@ def prepare(
     progress(f"loading the model on backend {task.backend}")
     loaded = load(cache.folder if cache else None)
     signature, samples = _read(task, artifact, manifest, loaded)
-    steps = serve_steps(task, artifact, manifest, signature, progress)
     loaded_after = time.monotonic() - began
     on_device = backend.needs_driver and loaded.cause is None
     shapes, feeds = baseline_feeds(samples, manifest.recipe)
@@ -159,6 +157,7 @@ def prepare(
     slowest = max(slowest, prover.slowest)
     if cache is not None:
         cache.keep()
+    steps = serve_steps(task, artifact, manifest, signature, progress)
     seconds = time.monotonic() - began
     details = {
         "threads": threads,
@@ -202,6 +201,12 @@ def prepare(
         f" loaded in {loaded_after:.1f} s, ready in {seconds:.1f} s",
         steps=steps,
     )
+
+
+def _test_libraries(artifact: Path, manifest: Manifest, progress: Callable[[str], None]) -> None:
+    if manifest.recipe.extensions:
+        progress("test-loading the libraries of spec.extensions")
+        verify_libraries(artifact / manifest.model, manifest.recipe.extensions)
 
 
 def _described(placement: SessionPlacement) -> str:
