@@ -19,7 +19,7 @@ from enginewright_runtime.session.direct_inputs import DirectInputs
 from enginewright_runtime.session.driver import Device
 from enginewright_runtime.session.tensorrt_rtx import TensorRtRtxBackend
 
-from tests.support.engines import EnginePlace, mixed, recipe, sizes
+from tests.support.engines import EnginePlace, matmul, recipe, sizes
 
 # a process per start, as of a container, that ends as the server does, without ending its session:
 # prints the fields of /execution and the steps
@@ -43,7 +43,7 @@ def task(tmp_path: Path, device: Device) -> ServeTask:
     if unusable := why_unusable("tensorrt-rtx", device.compute_capability):
         pytest.skip(unusable)
     place = EnginePlace(tmp_path, fresh=True)
-    place.prepare_model(mixed(), [sizes("x", (1, 3, 32, 32), (2, 3, 32, 32), (8, 3, 32, 32))])
+    place.prepare_model(matmul(), [sizes("x", (1, 8), (2, 8), (8, 8))])
     engine = place.engine_task(recipe(device.compute_capability, ahead_of_time=False))
     outcomes = place.build_engine(engine)
     assert {name: outcome.code for name, outcome in outcomes.items() if outcome.code} == {}
@@ -90,7 +90,7 @@ def test_inputs_that_the_device_reads_directly_give_the_same(
     direct = DirectInputs(session, allocate)
     random = np.random.default_rng(0)
     for number in range(300):
-        feeds = {"x": random.standard_normal((1 + number % 8, 3, 32, 32)).astype(np.float32)}
+        feeds = {"x": random.standard_normal((1 + number % 8, 8)).astype(np.float32)}
         wanted = session.run(["y"], feeds)[0]
         np.testing.assert_allclose(direct.run(["y"], feeds)[0], wanted, rtol=1e-3, atol=1e-5)
 
@@ -101,7 +101,7 @@ def test_cuda_graphs_give_the_same(
     """Not in use yet: prints what they gain for one size, with `-s`, to decide by."""
     artifact = Paths.under(tmp_path).artifact
     model = artifact / read_manifest(task, artifact).model
-    feeds = {"x": np.random.default_rng(0).standard_normal((2, 3, 32, 32)).astype(np.float32)}
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 8)).astype(np.float32)}
     found = []
     for enabled in ("0", "1"):
         monkeypatch.setattr(
