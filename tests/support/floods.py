@@ -16,9 +16,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from enginewright_runtime.serve.server.http2 import frames
+
+from tests.support import http2
+
+HTTP: Final = "http"
+GRPC: Final = "grpc"
 _GET: Final = b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n"
 _POST: Final = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\n"
 _LARGE: Final = b"Inference-Header-Content-Length: 9\r\nContent-Length: 60000000\r\n"
+_INFER: Final = "/inference.GRPCInferenceService/ModelInfer"
+_STATELESS: Final = http2.Client()
+_STATELESS.encoder.header_table_size = 0  # its calls can be sent on any connection
 _BATCH: Final = 200  # connections that are begun between two looks at the others
 
 
@@ -49,6 +58,44 @@ KINDS: Final = {
     "refused": Kind(b"nonsense\r\n\r\n", b"x", 0.2, reads=False),
     "storm": Kind(b"GET /v2/health/live HTTP/1.1\r\nX: ", lives=0.1),
     "connects": Kind(lives=0.1),
+}
+
+
+def _announced(stream: int) -> bytes:
+    """Return a call of gRPC whose message of 60 MB has begun."""
+    client = http2.Client()
+    headers = client.headers(stream, http2.call_headers(_INFER))
+    return headers + http2.data(stream, b"\0\x03\x93\x87\0" + bytes(100))
+
+
+def _data(size: int) -> bytes:
+    return http2.data(1, bytes(size))
+
+
+_CALLS: Final = b"".join(
+    _STATELESS.call(stream, "/inference.GRPCInferenceService/ServerLive", b"")
+    for stream in range(1, 2001, 2)
+)
+# of the gRPC port
+GRPC_KINDS: Final = {
+    "idle": Kind(),
+    "begun": Kind(http2.Client.opening),
+    "pings": Kind(http2.Client.opening, http2.frame(frames.PING, payload=bytes(8)) * 900),
+    "settings": Kind(http2.Client.opening, http2.settings() * 90),
+    "many calls": Kind(http2.Client.opening + _CALLS),
+    "unread calls": Kind(http2.Client.opening + _CALLS, reads=False),
+    "resets": Kind(
+        http2.Client.opening
+        + b"".join(
+            _announced(stream) + http2.frame(frames.RST_STREAM, 0, stream, bytes(4))
+            for stream in range(1, 1801, 2)
+        )
+    ),
+    "announced": Kind(http2.Client.opening + b"".join(map(_announced, (1, 3, 5, 7)))),
+    "slow messages": Kind(http2.Client.opening + _announced(1), _data(4096), 0.2),
+    "fast messages": Kind(http2.Client.opening + _announced(1), _data(16_384) * 16),
+    "tiny data": Kind(http2.Client.opening + _announced(1), _data(1) * 900),
+    "storm": Kind(http2.Client.opening, lives=0.1),
 }
 
 
@@ -179,10 +226,14 @@ class _Deadlines:
 
 
 @contextmanager
-def flooded(port: int, kind: str, count: int, *, sources: int = 1) -> Iterator[None]:
+def flooded(
+    port: int, kind: str, count: int, *, sources: int = 1, protocol: str = HTTP
+) -> Iterator[None]:
     """Have `count` connections of a kind, from so many addresses, beside what happens inside."""
     command = [sys.executable, "-m", "tests.support.floods", str(port), kind]
-    process = subprocess.Popen([*command, str(count), str(sources)], stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [*command, str(count), str(sources), protocol], stdout=subprocess.PIPE
+    )
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"connected\n"
@@ -196,5 +247,6 @@ def flooded(port: int, kind: str, count: int, *, sources: int = 1) -> Iterator[N
 
 
 if __name__ == "__main__":
-    _port, _kind, _count, _number = sys.argv[1:]
-    _Clients(KINDS[_kind], int(_port), int(_count), int(_number)).run()
+    _port, _kind, _count, _number, _protocol = sys.argv[1:]
+    _kinds = GRPC_KINDS if _protocol == GRPC else KINDS
+    _Clients(_kinds[_kind], int(_port), int(_count), int(_number)).run()
