@@ -522,6 +522,15 @@ BAD_MODELS: list[tuple[str, Spec, str, str]] = [
         "spec.serving.accessLog.failed",
         'supported values: "None", "ServerErrors", "All"',
     ),
+    *(
+        (
+            f"a collector at {endpoint}",
+            {"serving": {"tracing": {"endpoint": endpoint}}},
+            "spec.serving.tracing.endpoint",
+            "write the base of the collector's URL",
+        )
+        for endpoint in ("collector:4318", "http://me:secret@collector", "http://a/b?token=1")
+    ),
     (
         "batches of nothing",
         {"serving": {"batching": {"maxSize": 0}}},

@@ -79,6 +79,7 @@ spec:
     requestTimeout: 10s
     accessLog: {sample: 0.1%, failed: All}
     processes: 1
+    tracing: {endpoint: "http://collector.monitoring:4318", sample: 0.1%}
     startupTimeout: 20m
     auth: {secretRef: {name: clients}}
     terminationGracePeriod: 2m

@@ -8,7 +8,13 @@ import pytest
 from enginewright.contract import task as contract
 from enginewright.contract.reasons import ExitCode
 from enginewright.contract.shadow import SHADOW_ANNOTATION
-from enginewright.contract.task import PREPARE_STAGES, AccessLogTask, PrepareTask, ServeTask
+from enginewright.contract.task import (
+    PREPARE_STAGES,
+    AccessLogTask,
+    PrepareTask,
+    ServeTask,
+    TracingTask,
+)
 from enginewright.contract.verdict import RELEASE_ANNOTATION
 from enginewright.manifests.probe_job import probe_job
 
@@ -329,6 +335,7 @@ def test_the_task_says_what_to_serve() -> None:
     batching = {"maxSize": 8, "maxDelay": "5ms"}
     serving = {"maxQueue": 7, "batching": batching, "requestTimeout": "10s", "processes": 2}
     serving["accessLog"] = {"sample": "2.5%", "failed": "All"}
+    serving["tracing"] = {"endpoint": "http://collector:4318", "sample": "5%"}
     world = World(serving=serving).settle().job_succeeds()
     (variable,) = container(world.the("Deployment")["spec"]["template"], "server")["env"]
     assert ServeTask.model_validate_json(variable["value"]) == ServeTask(
@@ -342,6 +349,7 @@ def test_the_task_says_what_to_serve() -> None:
         request_seconds=10.0,
         access_log=AccessLogTask(share=0.025, failed="All"),
         processes=2,
+        tracing=TracingTask(endpoint="http://collector:4318", share=0.05),
     )
 
 

@@ -514,6 +514,23 @@ class AccessLog(ApiModel):
     """Failed requests that get a line in any case, ten a second at most: those with a 5xx (ServerErrors), also those with a 4xx (All), or None."""
 
 
+class Tracing(ApiModel):
+    """OpenTelemetry spans of requests."""
+
+    endpoint: Annotated[
+        str | None,
+        Field(max_length=1024),
+        ValidationRule(
+            "self.matches('^https?://[A-Za-z0-9._:\\\\[\\\\]-]+(/[A-Za-z0-9._~/-]*)?$')",
+            "write the base of the collector's URL, such as http://collector.monitoring:4318; credentials belong into OTEL_EXPORTER_OTLP_HEADERS",
+        ),
+    ] = None
+    """Base of the collector's URL for OTLP/HTTP, to which /v1/traces is appended, such as http://collector.monitoring:4318; absent: OTEL_EXPORTER_OTLP_ENDPOINT in podTemplate.env."""
+
+    sample: Percent = "1%"
+    """Share of the inference requests that are traced, such as "1%", of those without a traceparent; with one, its sampled flag decides."""
+
+
 class Sidecar(ApiModel):
     """The sidecar container, which continuously verifies the server."""
 
@@ -560,6 +577,9 @@ class Serving(ApiModel):
 
     access_log: AccessLog | None = None
     """Lines about single requests, with sizes and times, on the server's standard output. Absent: none. Changing it creates a new revision."""
+
+    tracing: Tracing | None = None
+    """OpenTelemetry spans of inference requests, sent to a collector over OTLP/HTTP. Absent: none. Changing it creates a new revision."""
 
     sidecar: Sidecar = Sidecar()
     """Settings of the sidecar in every pod."""

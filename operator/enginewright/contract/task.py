@@ -211,6 +211,15 @@ class AccessLogTask(Message):
     failed: Literal["None", "ServerErrors", "All"] = "ServerErrors"  # whatever the share
 
 
+class TracingTask(Message):
+    """Which requests are traced, and where their spans are sent."""
+
+    endpoint: str | None = (
+        None  # base of the collector's URL for OTLP/HTTP; None: OTEL_* variables have it
+    )
+    share: float  # 0 to 1, of requests whose client says nothing about tracing
+
+
 class ServeTask(Message):
     """Input of `fetch-artifact`, `serve` and `sidecar`."""
 
@@ -231,5 +240,6 @@ class ServeTask(Message):
     auth: bool = False  # whether requests need one of the tokens in `TOKENS_PATH`
     access_log: AccessLogTask | None = None  # None: no request gets one
     processes: int = 1  # of the server, on backends that run on CPUs
+    tracing: TracingTask | None = None  # None: no request is traced
     promise: Promise = Promise()
     drain_seconds: float | None = None  # after SIGTERM; None: the server's default

@@ -225,6 +225,7 @@ def _pod_template(
         batch_delay_seconds=snapshot.batch_delay_seconds,
         request_seconds=snapshot.request_seconds,
         access_log=snapshot.access_log,
+        tracing=snapshot.tracing,
         auth=snapshot.auth_secret is not None,
         processes=snapshot.processes,
         promise=snapshot.promise,

@@ -14,7 +14,13 @@ from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import ModelSignature, Pin
 from enginewright.contract.keys import content, content_hash
-from enginewright.contract.task import BATCH_SIZE, REQUEST_SECONDS, AccessLogTask, Promise
+from enginewright.contract.task import (
+    BATCH_SIZE,
+    REQUEST_SECONDS,
+    AccessLogTask,
+    Promise,
+    TracingTask,
+)
 from enginewright.manifests.labels import REVISION, of_model
 from enginewright.manifests.names import revision_name
 from enginewright.manifests.owner import owned_metadata
@@ -53,6 +59,7 @@ class Snapshot(BaseModel):
     auth_secret: str | None = None  # None: requests need no token
     access_log: AccessLogTask | None = None
     processes: int = 1
+    tracing: TracingTask | None = None
     promise: Promise = Promise()
     pod_template: Mapping[str, Any] = {}  # as in the spec, camelCase
     store_claim: str

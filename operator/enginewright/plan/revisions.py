@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from enginewright.api.inference_model import AccessLog
+from enginewright.api.inference_model import AccessLog, Tracing
 from enginewright.api.inference_model_status import ModelSignature, Prepared, SourceState
 from enginewright.api.scalars import duration, share, short_duration
-from enginewright.contract.task import AccessLogTask
+from enginewright.contract.task import AccessLogTask, TracingTask
 from enginewright.manifests.deployment import (
     GRACE_SECONDS,
     STARTUP_SECONDS,
@@ -43,6 +43,7 @@ def wanted_snapshot(
         auth_secret=spec.serving.auth.secret_ref.name if spec.serving.auth else None,
         access_log=_access_log(spec.serving.access_log),
         processes=spec.serving.processes,
+        tracing=_tracing(spec.serving.tracing),
         pod_template=spec.pod_template.manifest(),
         store_claim=facts.config.store.claim,
         # only if it matters: else pods of revisions without this field would restart
@@ -58,6 +59,12 @@ def _access_log(wanted: AccessLog | None) -> AccessLogTask | None:
     if wanted is None:
         return None
     return AccessLogTask(share=share(wanted.sample) or 0.0, failed=wanted.failed)
+
+
+def _tracing(wanted: Tracing | None) -> TracingTask | None:
+    if wanted is None:
+        return None
+    return TracingTask(endpoint=wanted.endpoint, share=share(wanted.sample) or 0.0)
 
 
 def _non_default(wanted: str | None, default: int) -> int | None:

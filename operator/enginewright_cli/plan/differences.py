@@ -56,6 +56,7 @@ def _parts(snapshot: Snapshot) -> dict[str, str]:
         "batching": f"{snapshot.batch_size}, {snapshot.batch_delay_seconds:g} s",
         "request timeout": f"{snapshot.request_seconds:g} s",
         "tokens": f"Secret {snapshot.auth_secret}" if snapshot.auth_secret else "",
+        "tracing": _text(snapshot.tracing.model_dump(mode="json")) if snapshot.tracing else "",
         "access log": _text(snapshot.access_log.model_dump(mode="json"))
         if snapshot.access_log
         else "",

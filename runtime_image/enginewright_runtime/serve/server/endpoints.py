@@ -26,6 +26,7 @@ from enginewright_runtime.serve.server.head import HeadParser
 from enginewright_runtime.serve.server.http2.connection import Http2Connection
 from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel
+from enginewright_runtime.serve.server.tracing import Tracing
 
 _log: Final = logging.getLogger(__name__)
 _POLL_SECONDS: Final = 0.05
@@ -66,6 +67,7 @@ class Endpoints:
             self._access_log = log = AccessLog(task.access_log)
             self.app.observe(log)
             self.app.metrics.dropped["access_log"] = lambda: log.dropped
+        self._tracing = _tracing(task, self.app)
         self._apps = self.app, self.grpc
         self._calls = Calls(self.grpc)
         self._buffer = bytearray(RECEIVE_BYTES)
@@ -139,9 +141,11 @@ class Endpoints:
             acceptor.close()
 
     def flush(self) -> None:
-        """Write what is reported of answered requests, within a second."""
+        """Write what is reported of answered requests, within two seconds."""
         if self._access_log is not None:
             self._access_log.close(_FLUSH_SECONDS)
+        if self._tracing is not None:
+            self._tracing.close(_FLUSH_SECONDS)
 
     async def sweep(self) -> None:
         """Enforce the time limits of runs and connections until cancelled."""
@@ -158,3 +162,19 @@ class Endpoints:
     @property
     def _connections(self) -> list[Connection | Http2Connection]:
         return [connection for app in self._apps for connection in app.connections]
+
+
+def _tracing(task: ServeTask, app: ServerApp) -> Tracing | None:
+    """Begin to trace the requests of `app` if that is wanted; they are served also if it cannot be done."""
+    if task.tracing is None:
+        return None
+    try:
+        tracing = Tracing(task, task.tracing)
+    except ImportError as error:
+        _log.error(
+            "spec.serving.tracing has no effect, since the image lacks OpenTelemetry: %s", error
+        )
+        return None
+    app.observe(tracing)
+    app.metrics.dropped["trace"] = lambda: tracing.dropped
+    return tracing

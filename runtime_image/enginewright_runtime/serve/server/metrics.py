@@ -58,8 +58,8 @@ class Metrics(Collector):
         self.out_of_profile = 0
         self.depth: Callable[[], int] = lambda: 0
         self.in_flight: list[Callable[[], int]] = []  # one of each protocol
-        # by what was to be written: lines of the access log, which could not be kept any longer
-        self.dropped: dict[str, Callable[[], int]] = {"access_log": lambda: 0}
+        # by what was to be written: lines of the access log and traces, of which no more could be kept
+        self.dropped: dict[str, Callable[[], int]] = {"access_log": lambda: 0, "trace": lambda: 0}
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -164,7 +164,7 @@ class Metrics(Collector):
         dropped = CounterMetricFamily(
             "enginewright_request_records_dropped",
             "Records of requests that were to be written, and were dropped: they were too many, or nobody"
-            " took them. access_log: lines of spec.serving.accessLog.",
+            " took them. access_log: lines of spec.serving.accessLog; trace: spans of requests, of spec.serving.tracing.",
             labels=(*_LABELS, "kind"),
         )
         for kind, records in self.dropped.items():
