@@ -25,6 +25,7 @@ from tests.e2e.harness import (
     Namespace,
     run,
 )
+from tests.support import processing
 from tests.support.extensions import compile_failing, compile_library, cube
 from tests.support.rollout_models import write_revisions
 
@@ -144,6 +145,9 @@ def model_files(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     write_models(models, folder)
     onnx.save(cube(), folder / "cube.onnx")
+    onnx.save(processing.decoder(), folder / "decode.onnx")
+    onnx.save(processing.classifier(), folder / "colors.onnx")
+    onnx.save(processing.labeller(), folder / "labels.onnx")
     write_revisions(folder)
     library = compile_failing(tmp_path_factory.mktemp("library"), FAIL_SWITCH)
     library.rename(folder / library.name)

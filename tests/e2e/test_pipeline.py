@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.files import Files
 from tests.e2e.harness import CommandError, Namespace, http_json, inference_model
+from tests.support.processing import picture
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -14,7 +16,7 @@ DETECT = [{"input": "x", "min": [1, 3, 320, 320], "opt": [1, 3, 320, 320], "max"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def side_by_side(namespace: Namespace, model_files: Path) -> None:
+def side_by_side(namespace: Namespace, model_files: Path, file_server: Files) -> None:
     """All models at once: tests do not wait for each other's models."""
     (library,) = model_files.glob("*.so")
     extension = {"uri": f"pvc://models/{library.name}", "type": "CustomOperators"}
@@ -40,6 +42,16 @@ def side_by_side(namespace: Namespace, model_files: Path) -> None:
         ),
         inference_model("cube", "cube.onnx", backends=["cpu"], extensions=[known]),
         inference_model("other-cube", "cube.onnx", backends=["cpu"], extensions=[other]),
+        inference_model(
+            "colors",
+            "colors.onnx",
+            backends=["cpu"],
+            extensions=[{"type": "ONNXRuntimeExtensions"}],
+            processing={
+                "before": [{"uri": "pvc://models/decode.onnx"}],
+                "after": [{"uri": file_server.url("labels.onnx")}],
+            },
+        ),
     )
 
 
@@ -111,3 +123,18 @@ def test_a_library_of_another_digest_is_not_loaded(namespace: Namespace) -> None
     found = namespace.wait_condition("other-cube", "Validated", "False", "DigestMismatch", 120)
     assert "0" * 64 in found["message"]
     namespace.kubectl("delete", "im", "other-cube")
+
+
+def test_clients_send_an_image_and_receive_its_label(namespace: Namespace) -> None:
+    """Its steps come from the claim and from a web server; the library is the image's own."""
+    namespace.wait_ready("colors")
+    status = namespace.get("inferencemodel", "colors")["status"]
+    assert [each["name"] for each in status["source"]["pins"]] == ["model", "before-0", "after-0"]
+    with namespace.forward("service/colors", 80) as url:
+        for color, label in (((200, 9, 9), "red"), ((9, 9, 200), "blue")):
+            data = list(picture(color))
+            image = {"name": "image", "datatype": "UINT8", "shape": [len(data)], "data": data}
+            answer = http_json(f"{url}/v2/models/colors/infer", {"inputs": [image]})
+            found = {each["name"]: each["data"] for each in answer["outputs"]}
+            assert found["label"] == [label]
+            assert found["brightness"][0] == pytest.approx(218 / 3 / 255, abs=0.02)

@@ -9,7 +9,9 @@ from enginewright.contract.reasons import Reason
 from enginewright.contract.task import Extension, PrepareTask, Processing
 
 from tests.support import processing
+from tests.support.engines import EnginePlace
 from tests.support.preparing import Workplace
+from tests.support.serving import tensor
 
 EXTENSIONS = (Extension(type="ONNXRuntimeExtensions"),)
 
@@ -150,3 +152,39 @@ def test_a_step_is_fetched_as_a_model_is(space: Workplace) -> None:
     reason, message = refusal(space, task)
     assert reason is Reason.INVALID_MODEL
     assert "step spec.processing.before[0]: the source is not a model" in message
+
+
+def test_an_engine_has_the_steps_of_its_prepared_model(tmp_path: Path) -> None:
+    place = EnginePlace(tmp_path, in_process=True)
+    _, outcome = place.prepare(
+        task_of(place, [processing.decoder()], processing.classifier(), [processing.labeller()])
+    )
+    assert outcome.report.published is not None
+    place.prepared = outcome.report.published.key
+    task = place.engine_task()
+
+    outcomes = place.build_engine(task)
+
+    assert [each.code for each in outcomes.values()] == [0] * 5
+    names = {each.path for each in place.engine_manifest(task).files}
+    assert {
+        "extensions/onnxruntime-extensions",
+        "processing/before-0/model.onnx",
+        "processing/after-0/model.onnx",
+    } <= names
+    assert [each.name for each in place.engine_manifest(task).steps] == ["before-0", "after-0"]
+
+
+def test_steps_feed_one_another(space: Workplace) -> None:
+    def passed_on(number: int) -> onnx.ModelProto:
+        node = onnx.helper.make_node("Identity", [f"value_{number}"], [f"value_{number + 1}"])
+        taken, given = (tensor(f"value_{each}", 1, "n") for each in (number, number + 1))
+        return processing.chain_model([node], [taken], [given])
+
+    before, after = [passed_on(0), passed_on(1)], [passed_on(3), passed_on(4)]
+    _, outcome = space.prepare(task_of(space, before, passed_on(2), after))
+    assert outcome.report.published is not None
+    assert outcome.report.published.data.keys() == {"before-0", "before-1", "after-0", "after-1"}
+    assert outcome.report.published.signature is not None
+    assert outcome.report.published.signature.inputs == ("value_0:FP32[-1]",)
+    assert outcome.report.published.signature.outputs == ("value_5:FP32[-1]",)

@@ -321,6 +321,32 @@ def test_a_library_that_ends_its_process_fails_one_request(tmp_path: Path) -> No
         assert "scores" in outputs(send_image(server, GOOD))
 
 
+def test_a_process_that_was_killed_is_replaced(tmp_path: Path) -> None:
+    """As by the kernel, when memory is short: between two requests, nobody notices."""
+    onnx.save(doubling(), tmp_path / "step.onnx")
+    with StepProcess({"before-0": tmp_path / "step.onnx"}, tmp_path / "m/m.onnx", None) as steps:
+        feeds = {"x": np.ones(2, np.float32)}
+        for _ in range(3):
+            (found,) = steps.run(["before-0"], feeds, ["y"], 60.0).values()
+            assert found.tolist() == [2.0, 2.0]
+            steps._child.kill()
+            steps._child.wait(None)
+
+
+def test_several_server_processes_have_steps_each(tmp_path: Path) -> None:
+    sample = {"input_ids": np.array([[2, 5, 3]], np.int64)}
+    task = with_steps(tmp_path, [processing.tokenizer()], processing.mood(), [], [sample])
+    with Server(tmp_path, task.model_copy(update={"processes": 2})) as server:
+        for _ in range(12):
+            assert outputs(send_text(server, "a good film")) == {"score": [1.0]}
+        counted = server.get("/metrics").body.decode()
+        name = "enginewright_request_duration_seconds_count"
+        (found,) = [
+            line for line in counted.splitlines() if name in line and '"preprocess"' in line
+        ]
+        assert found.endswith(" 12.0")
+
+
 def test_a_step_after_the_model_that_fails_is_an_error_of_the_server(tmp_path: Path) -> None:
     failing = processing.chain_model(
         [onnx.helper.make_node("Gather", ["names", "best"], ["label"])],

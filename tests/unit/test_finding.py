@@ -16,7 +16,15 @@ from enginewright.contract.report import (
     remedy,
     render,
 )
-from enginewright.contract.task import ENGINE_STAGES, PREPARE_STAGES, SIDECAR, ShapeProfile
+from enginewright.contract.signature import PublishedSignature
+from enginewright.contract.task import (
+    ENGINE_STAGES,
+    MOST_STEPS,
+    PREPARE_STAGES,
+    SIDECAR,
+    Processing,
+    ShapeProfile,
+)
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.reporting import failed
 from hypothesis import given
@@ -374,3 +382,28 @@ def test_many_causes_are_named_once_a_reason() -> None:
     found = first([Finding(reason=Reason.DRIVER_MISSING, cause="no driver"), *many])
     assert found is not None
     assert len(found.cause) < 2048
+
+
+def test_the_digests_of_all_that_may_be_fetched_fit() -> None:
+    steps = Processing(before=("a",) * MOST_STEPS, after=("a",) * MOST_STEPS).steps()
+    published = Published(
+        key="a" * 64,
+        model_digest="b" * 64,
+        opset=26,
+        ir_version=13,
+        nodes=10**6,
+        size_bytes=10**12,
+        precision="INT8",
+        changes="changed " * 30,
+        golden_output_bytes=10**9,
+        data=dict.fromkeys(("samples", "calibration", *steps), "c" * 64),
+        signature=PublishedSignature(digest="d" * 64, inputs=("x:FP32[1]",) * 20),
+    )
+    report = StageReport(stage="publish", ok=True, message="published " * 30, published=published)
+    text = report.termination_message()
+    assert len(text.encode()) <= TERMINATION_MESSAGE_LIMIT
+    read = read_termination_message(text)
+    assert read is not None
+    assert read.published is not None
+    assert read.published.data == published.data
+    assert read.published.key == published.key

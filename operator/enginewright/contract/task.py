@@ -40,7 +40,9 @@ HTTP_PORT: Final = 8080
 GRPC_PORT: Final = 8001  # Triton's default
 LIVE_PATH: Final = "/v2/health/live"  # of the Open Inference Protocol
 READY_PATH: Final = "/v2/health/ready"
-MOST_STEPS: Final = 4  # before the model, and after it
+MOST_STEPS: Final = (
+    2  # before the model, and after it: their digests must fit into a termination message
+)
 BATCH_SIZE: Final = 32  # default of serving.batching.maxSize
 REQUEST_SECONDS: Final = 60.0  # default of serving.requestTimeout
 SIDECAR_PORT: Final = 8081  # docs/sidecar.md; of an engine Job's build stage: /progress
