@@ -124,7 +124,7 @@ class Pin(ApiModel):
 class FetchedSource(ApiModel):
     """The content that the addresses of one spec are pinned to."""
 
-    pins: Annotated[tuple[Pin, ...], Field(max_length=16), map_list("name")] = ()
+    pins: Annotated[tuple[Pin, ...], Field(max_length=8), map_list("name")] = ()
     """The content that the addresses of the spec are pinned to."""
 
     refresh: Text = ""

@@ -117,7 +117,7 @@ class Published(Message):
     changes: CutText = ""  # changes of the source model, truncated to one line; "": none
     golden_output_bytes: Number | None = None  # of the largest golden sample; None: not known
     data: dict[Text, Digest] = Field(
-        default_factory=dict, max_length=16
+        default_factory=dict, max_length=8
     )  # digests of samples, calibration data and steps
     signature: PublishedSignature | None = None  # not listed if it does not fit; None: not known
 
