@@ -19,7 +19,7 @@ from enginewright.contract.task import ServeTask
 from enginewright.contract.verdict import Check
 from enginewright_runtime.serve import lanes
 from enginewright_runtime.serve.exchanges import HEADER, ExchangeHead
-from enginewright_runtime.serve.server.grpc.messages import InferRequest
+from enginewright_runtime.serve.server.grpc.messages import InferRequest, Statistics
 
 from tests.support.serving import Server, Wire, linear_model, slow_model, write_artifact
 from tests.support.sidecar import Sidecar, artifact
@@ -104,12 +104,19 @@ def series(server: Server, name: str = OK) -> float:
     return float(found)
 
 
+def call_grpc(server: Server, method: str, request: bytes) -> bytes:
+    with grpc.insecure_channel(
+        f"127.0.0.1:{server.grpc_port}", [("grpc.use_local_subchannel_pool", 1)]
+    ) as channel:
+        call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
+        answer: bytes = call(request, timeout=20)
+        return answer
+
+
 def infer_by_grpc(server: Server) -> None:
     tensor = {"name": "x", "datatype": "FP32", "shape": [1, 8]}
     request = InferRequest(model_name="m", inputs=[tensor], raw_input_contents=[b"\0" * 32])
-    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
-        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-        assert call(request.SerializeToString(), timeout=20)
+    assert call_grpc(server, "ModelInfer", request.SerializeToString())
 
 
 def lane(server: Server, process: int) -> Wire:
@@ -163,6 +170,12 @@ def test_figures_are_those_of_all_processes(pair: Server) -> None:
             sum(each["count"] + each["untimed"] for each in execution["buckets"]) == before + sent
         )
         assert execution["details"]["processes"] == 2
+        assert execution["details"]["threads"] == max(1, len(os.sched_getaffinity(0)) // 2)
+        (counted,) = pair.get("/v2/models/m/stats").json()["model_stats"]
+        assert counted["inference_count"] == before + sent
+        assert sum(each["compute_infer"]["count"] for each in counted["batch_stats"]) > 0
+        reply = Statistics.FromString(call_grpc(pair, "ModelStatistics", b""))
+        assert reply.model_stats[0].inference_stats.success.count == before + sent
     for path in ("/v2/models/m/measurements", "/v2/models/m/shadow?share=1"):
         assert {pair.get(path).status for _ in range(8)} == {403}
 
@@ -314,7 +327,6 @@ original, follower.prepare = follower.prepare, prepare
 """
     server = Server(tmp_path, several(tmp_path), before=started_with(waits))
     try:
-        until(lambda: "serve-2" in server.log() or _says(server, "waiting"), "it waits")
         until(lambda: _says(server, "server process 2: waiting"), "users see what it waits for")
         assert server.get("/v2/health/live").status == 200
         assert server.post(DOCUMENT).status == 503
@@ -329,6 +341,24 @@ def _says(server: Server, text: str) -> bool:
     with suppress(OSError):
         return text in server.get("/v2/health/ready").body.decode()
     return False
+
+
+def test_a_signal_ends_the_server_before_it_is_ready(tmp_path: Path) -> None:
+    waits = """
+import time
+from enginewright_runtime.serve.server.processes import follower
+follower.prepare = lambda *given, **more: (given[2]("waiting"), time.sleep(600))
+"""
+    server = Server(tmp_path, several(tmp_path), before=started_with(waits))
+    try:
+        until(lambda: _says(server, "server process 2: waiting"), "the other one loads")
+        pids = others(server)
+        server.terminate()
+        assert server.wait() == ExitCode.OK
+        until(lambda: not any(map(is_running, pids)), "all have ended")
+        assert (tmp_path / "dev/termination-log").read_text() == ""
+    finally:
+        server.stop()
 
 
 CRASHES = """

@@ -12,8 +12,13 @@ from enginewright_runtime.serve.server.processes.exposition import (
     sum_families,
 )
 from enginewright_runtime.serve.server.processes.shares import settings_of_process, task_of_process
-from enginewright_runtime.serve.server.processes.totals import merge_latencies, sum_buckets
+from enginewright_runtime.serve.server.processes.totals import (
+    merge_latencies,
+    sum_buckets,
+    sum_statistics,
+)
 from enginewright_runtime.serve.server.settings import MIB, ServerSettings
+from enginewright_runtime.serve.server.statistics import statistics
 from enginewright_runtime.serve.sidecar.every_process import worst
 from enginewright_runtime.serve.sidecar.golden import ProbeResult
 
@@ -118,6 +123,18 @@ def test_merged_latencies_have_the_bounds_of_their_message() -> None:
     assert {each.name for each in merged} == {str(size) for size in range(4, SERIES + 4)}
     assert all(len(each.windows) <= WINDOWS for each in merged)
     assert merged[0].windows[-1] == (WINDOWS - 1.0, 0.1), "the latest are kept"
+
+
+def test_statistics_of_several_processes_are_those_of_one_that_did_it_all() -> None:
+    first, second, whole = (Metrics("m", "r1") for _ in range(3))
+    for number, part in enumerate((first, first, second)):
+        for each in (part, whole):
+            each.compute.observe(0.25)
+            each.total[2].observe(0.5)
+            each.runs.add(1 + number % 2, 0.25, succeeded=True)
+    summed = sum_statistics([statistics(TASK, first), statistics(TASK, second)])
+    assert summed == statistics(TASK, whole)
+    assert sum_statistics([]) is None
 
 
 # golden inferences

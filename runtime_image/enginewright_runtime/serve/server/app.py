@@ -63,6 +63,7 @@ class PodResource(enum.Enum):
     METRICS = "metrics"
     MEASUREMENTS = "measurements"
     EXECUTION = "execution"
+    STATISTICS = "statistics"
     COPY = "copy"
 
 
@@ -77,6 +78,7 @@ _OF_POD: Final = {
     _Resource.METRICS: PodResource.METRICS,
     _Resource.MEASUREMENTS: PodResource.MEASUREMENTS,
     _Resource.EXECUTION: PodResource.EXECUTION,
+    _Resource.STATISTICS: PodResource.STATISTICS,
     _Resource.SHADOW: PodResource.COPY,
 }
 
@@ -417,10 +419,14 @@ class ServerApp(ApplicationBase[Connection]):
         if resource is _Resource.MEASUREMENTS:
             return self._measurements(model)
         if resource is _Resource.STATISTICS:
-            return orjson.dumps({"model_stats": [statistics(self._task, self.metrics)]})
+            return orjson.dumps({"model_stats": [self.statistics()]})
         codec = self._codec
         assert codec is not None  # noqa: S101 - it is made with the model
         return codec.metadata
+
+    def statistics(self) -> dict[str, Any]:
+        """Return the model's statistics, as far as this process knows them."""
+        return statistics(self._task, self.metrics)
 
     def _measurements(self, model: ServedModel) -> bytes:
         requests = self.metrics.requests.items()

@@ -11,19 +11,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+import orjson
 from enginewright.contract.task import ServeTask
 from numpy.typing import NDArray
 
 from enginewright_runtime.serve.exchanges import LARGEST_BYTES
 from enginewright_runtime.serve.server.answered import Answered
-from enginewright_runtime.serve.server.app import ServerApp
+from enginewright_runtime.serve.server.app import PodResource, PodResources, ServerApp
 from enginewright_runtime.serve.server.application import ApplicationBase
 from enginewright_runtime.serve.server.decode import Feeds
 from enginewright_runtime.serve.server.grpc.call import GrpcCall, Reply
 from enginewright_runtime.serve.server.grpc.decode import GrpcDecoder, GrpcPlan, GrpcRequest
 from enginewright_runtime.serve.server.grpc.encode import GrpcEncoder, Parts
 from enginewright_runtime.serve.server.grpc.exchange import http_request
-from enginewright_runtime.serve.server.grpc.methods import MODEL_INFER, Methods
+from enginewright_runtime.serve.server.grpc.methods import MODEL_INFER, MODEL_STATISTICS, Methods
 from enginewright_runtime.serve.server.grpc.status import HTTP_STATUS, Code, Status
 from enginewright_runtime.serve.server.grpc.wire import first_raw_tensor, split
 from enginewright_runtime.serve.server.http2.connection import Http2Connection
@@ -110,6 +111,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         self._large_requests = http.large_requests
         self._methods = Methods(task, version, inference, http.metrics)
         self._codec: _GrpcCodec | None = None
+        self._answering: set[asyncio.Task[None]] = set()
 
     def serve_model(self, model: ServedModel) -> None:
         """Read and answer requests of `model`, before `inference` becomes ready with it."""
@@ -197,11 +199,36 @@ class GrpcApp(ApplicationBase[Http2Connection]):
                 self._infer(call, message)
                 return None
             answer = self._methods.answer(call.method, bytes(message.view()))
+            if self._http.pod is not None and call.method == MODEL_STATISTICS:
+                self._answer_for_pod(self._http.pod, call)
+                return None
         except RequestError as error:
             return self.refuse(call, error)
         except Exception:  # noqa: BLE001 - an internal error fails one call, not the connection
             return self.refuse(call, unexpected("serving a call"))
         return Reply([answer], len(answer))
+
+    def _answer_for_pod(self, pod: PodResources, call: GrpcCall) -> None:
+        """Answer with the statistics of all processes once they have answered; the call is valid."""
+
+        async def answer() -> None:
+            try:
+                response = await pod.answer(PodResource.STATISTICS, b"")
+                (found,) = orjson.loads(b"".join(response.parts))["model_stats"]
+                message = self._methods.statistics_of_pod(found)
+            except RequestError as error:
+                self._refuse_later(call, error)
+            except Exception:  # noqa: BLE001 - as above
+                self._refuse_later(call, unexpected("serving a call"))
+            else:
+                if call.abandoned:
+                    self.release(call)
+                else:
+                    call.respond(Reply([message], len(message)))
+
+        task = asyncio.get_running_loop().create_task(answer())
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
 
     # Inference.
 
@@ -220,7 +247,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
                 body,
                 partial(codec.decoder.decode, message, parts),
                 partial(self._submit, codec, call),
-                partial(self._refuse_decoded, call),
+                partial(self._refuse_later, call),
             )
         else:
             self._submit(codec, call, *codec.decoder.decode(message, parts))
@@ -243,7 +270,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         if steps is None:
             self._inference.submit(call, plan, feeds, responder, waited=waited)
         else:
-            refuse = partial(self._refuse_decoded, call)
+            refuse = partial(self._refuse_later, call)
             steps.submit(call, plan, feeds, responder, waited=waited, refuse=refuse)
 
     def keep_copy(
@@ -269,8 +296,8 @@ class GrpcApp(ApplicationBase[Http2Connection]):
             _log.exception("unexpected error while copying a request")
             self._http.copies.drop()
 
-    def _refuse_decoded(self, call: GrpcCall, error: RequestError) -> None:
-        """Refuse a request that was decoded in the thread."""
+    def _refuse_later(self, call: GrpcCall, error: RequestError) -> None:
+        """Refuse a call after `serve`, such as one that was decoded in the thread."""
         status = self.refuse(call, error)
         if call.abandoned:
             self.release(call)

@@ -26,6 +26,7 @@ OPEN_METHODS: Final = frozenset(
 )
 _SERVING: Final = 1  # of grpc.health.v1.HealthCheckResponse.ServingStatus
 _NOT_SERVING: Final = 2
+MODEL_STATISTICS: Final = f"/{SERVICE}/ModelStatistics".encode()
 _STATISTICS: Final = tuple(messages.ModelStatistics.DESCRIPTOR.fields_by_name)
 
 _Answer = Callable[[Any], Any]
@@ -50,7 +51,7 @@ class Methods:
             f"/{SERVICE}/ModelReady".encode(): (messages.Model, self._model_ready),
             f"/{SERVICE}/ServerMetadata".encode(): (messages.Empty, lambda _: self._server),
             f"/{SERVICE}/ModelMetadata".encode(): (messages.Model, self._model_metadata),
-            f"/{SERVICE}/ModelStatistics".encode(): (messages.Model, self._statistics),
+            MODEL_STATISTICS: (messages.Model, self._statistics),
             f"/{_HEALTH}/Check".encode(): (messages.HealthRequest, self._health),
         }
 
@@ -114,9 +115,12 @@ class Methods:
         if request.name:
             self.check_model(request.name, request.version)
         self._inference.require_model()
-        found = statistics(self._task, self._metrics)
-        shown = {name: found[name] for name in _STATISTICS}
-        return messages.Statistics(model_stats=[shown])
+        return _shown(statistics(self._task, self._metrics))
+
+    def statistics_of_pod(self, found: dict[str, Any]) -> bytes:
+        """Return the serialized response with these statistics (`statistics`)."""
+        serialized: bytes = _shown(found).SerializeToString()
+        return serialized
 
     def _health(self, request: Any) -> object:  # noqa: ANN401 - made at run time
         """Return what a kubelet's gRPC probe asks for: whether the server is ready."""
@@ -124,6 +128,10 @@ class Methods:
             raise RequestError(404, f"service {shown(request.service)} is unknown; use {SERVICE!r}")
         ready = self._inference.why_not_ready() is None
         return messages.HealthResponse(status=_SERVING if ready else _NOT_SERVING)
+
+
+def _shown(found: dict[str, Any]) -> Any:  # noqa: ANN401 - made at run time
+    return messages.Statistics(model_stats=[{name: found[name] for name in _STATISTICS}])
 
 
 def _described(tensors: dict[str, Tensor]) -> list[dict[str, Any]]:

@@ -127,6 +127,7 @@ class _Follower:
                 message.kind,
                 {
                     "metrics": describe(app.metrics.families()),
+                    "statistics": app.statistics(),
                     "memory": memory.resident_bytes(),
                     "live": messages.problem_fields(app.inference.own_why_not_live()),
                     "ready": messages.problem_fields(app.inference.own_why_not_ready()),

@@ -33,6 +33,7 @@ from enginewright_runtime.serve.server.processes.shares import task_of_process
 from enginewright_runtime.serve.server.processes.totals import (
     merge_latencies,
     sum_buckets,
+    sum_statistics,
 )
 from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.session.request_errors import RequestError
@@ -54,6 +55,7 @@ class PodAnswers:
             PodResource.METRICS: self._metrics,
             PodResource.MEASUREMENTS: self._measurements,
             PodResource.EXECUTION: self._execution,
+            PodResource.STATISTICS: self._statistics,
             PodResource.COPY: self._copy,
         }
 
@@ -122,6 +124,13 @@ class PodAnswers:
         found["buckets"] = [each.model_dump(mode="json", exclude_none=True) for each in buckets]
         found["details"]["processes"] = 1 + len(self._group.serving)
         return json_response(200, found)
+
+    async def _statistics(self, _: bytes) -> HttpResponse:
+        self._app.inference.require_model()
+        await self._refresh(messages.REPORT)
+        known = (each.statistics for each in self._group.known)
+        total = sum_statistics([self._app.statistics(), *(each for each in known if each)])
+        return json_response(200, {"model_stats": [total]})
 
     async def _copy(self, target: bytes) -> HttpResponse:
         """Return a copy of a request that any process has answered; in turn, each is the first asked."""

@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from enginewright.contract.execution import ComputeBucket
 from enginewright.contract.measurements import LatencySeries
@@ -17,7 +18,11 @@ from enginewright_runtime.serve.server.processes.exposition import (
     counted,
     sum_families,
 )
-from enginewright_runtime.serve.server.processes.totals import merge_latencies, sum_buckets
+from enginewright_runtime.serve.server.processes.totals import (
+    merge_latencies,
+    sum_buckets,
+    sum_statistics,
+)
 
 Sockets = tuple[socket.socket, socket.socket]  # of HTTP and gRPC
 
@@ -39,6 +44,7 @@ class Known:
     """What one process has reported, or all that have ended."""
 
     metrics: Families = field(default_factory=dict)
+    statistics: dict[str, Any] | None = None  # of the model
     memory: int = 0  # resident bytes
     latencies: tuple[LatencySeries, ...] = ()
     buckets: tuple[ComputeBucket, ...] = ()
@@ -63,6 +69,7 @@ class Member:
         known, fields = self.known, answer.fields
         if answer.kind == messages.REPORT:
             known.metrics, known.memory = fields["metrics"], fields["memory"]
+            known.statistics = fields["statistics"]
             self.problem = messages.read_problem(fields["ready"])
         elif answer.kind == messages.MEASUREMENTS:
             known.latencies = tuple(LatencySeries.model_validate(e) for e in fields["latencies"])
@@ -76,6 +83,9 @@ def sum_known(ended: Known, known: Known) -> Known:
     """Return what is known of processes that have ended, and of one more."""
     return Known(
         metrics=sum_families([ended.metrics, counted(known.metrics)]),
+        statistics=sum_statistics(
+            [each for each in (ended.statistics, known.statistics) if each is not None]
+        ),
         memory=0,
         latencies=merge_latencies([ended.latencies, known.latencies]),
         buckets=sum_buckets([ended.buckets, known.buckets]),

@@ -1,6 +1,7 @@
 """What all server processes of a pod have counted together, those that have ended included. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from enginewright.contract.execution import ComputeBucket
 from enginewright.contract.measurements import SERIES, WINDOWS, LatencySeries
@@ -41,3 +42,39 @@ def merge_latencies(reports: Iterable[Iterable[LatencySeries]]) -> tuple[Latency
     ]
     kept = sorted(merged, key=lambda each: each.count, reverse=True)[:SERIES]
     return tuple(sorted(kept, key=lambda each: int(each.name)))
+
+
+def sum_statistics(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return Triton's statistics of one model (`statistics`), summed; None: there are none."""
+    if not reports:
+        return None
+    first = reports[0]
+    sizes = sorted({each["batch_size"] for report in reports for each in report["batch_stats"]})
+    batches = {
+        size: [
+            each
+            for report in reports
+            for each in report["batch_stats"]
+            if each["batch_size"] == size
+        ]
+        for size in sizes
+    }
+    return {
+        **first,
+        "last_inference": max(each["last_inference"] for each in reports),
+        "inference_count": sum(each["inference_count"] for each in reports),
+        "execution_count": sum(each["execution_count"] for each in reports),
+        "inference_stats": _sum_durations([each["inference_stats"] for each in reports]),
+        "batch_stats": [
+            {"batch_size": size, **_sum_durations(parts)} for size, parts in batches.items()
+        ],
+    }
+
+
+def _sum_durations(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the sums of counts and nanoseconds by name."""
+    names = [name for name in reports[0] if name != "batch_size"]
+    return {
+        name: {part: sum(each[name][part] for each in reports) for part in ("count", "ns")}
+        for name in names
+    }
