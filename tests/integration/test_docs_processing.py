@@ -124,6 +124,7 @@ def test_text(tmp_path: Path) -> None:
     (document,) = re.findall(r"-d '(.*)'$", block("sh", "/minilm/infer"), re.MULTILINE)
     with Server(tmp_path, task) as server:
         assert infer(server, json.loads(document)) == {"largest": [7.0]}
-        long = json.loads(document)
-        long["inputs"][0]["data"] = ["good " * 10_000]
-        assert infer(server, long) == {"largest": [6.0]}
+        other = json.loads(document)
+        for text, largest in (("good " * 10_000, 6.0), ("Ä GOÔD FÌLM", 7.0)):
+            other["inputs"][0]["data"] = [text]
+            assert infer(server, other) == {"largest": [largest]}

@@ -196,6 +196,10 @@ def test_the_execution_and_the_metrics_have_the_steps(images: Server) -> None:
 GOOD = processing.picture((200, 9, 9))
 
 
+# fault: Requests | a PNG of some kilobytes has gigabytes of pixels | the size in its header: 400 |
+#   before it is decoded
+# fault: Requests | a truncated JPEG, which the decoder of onnxruntime-extensions would never return from |
+#   Pillow decodes first: 400 | the request itself
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -283,6 +287,7 @@ def send_turns(server: Server, turns: int, **parameters: Any) -> Answer:
 ENDLESS = 1 << 40
 
 
+# fault: Requests | a step of spec.processing hangs | its process is ended: 504 | 10 s
 def test_a_step_that_hangs_is_stopped_and_others_are_answered(tmp_path: Path) -> None:
     sample = {"x": np.ones(1, np.float32)}
     task = with_steps(tmp_path, [looping()], doubling(), [], [sample])
@@ -307,6 +312,8 @@ def test_too_many_waiting_requests_are_refused(tmp_path: Path) -> None:
         assert outputs(send_turns(server, 3)) == {"y": [6.0]}
 
 
+# fault: Requests | the library of a step crashes or ends its process | steps have processes of their
+#   own: 400, and the process is restarted | at once; only that request fails
 def test_a_library_that_ends_its_process_fails_one_request(tmp_path: Path) -> None:
     """The decoder exits on a GIF; behind another operator, its images are not checked before."""
     decoder = processing.decoder()

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from enginewright.contract.report import Published
-from enginewright.contract.task import PREPARE_STAGES, PrepareTask
+from enginewright.contract.task import PREPARE_STAGES, PrepareTask, Processing
 from enginewright_runtime.sources import retry
 from enginewright_runtime.sources.credentials import Secret
 from enginewright_runtime.sources.fetching import fetch_all
@@ -17,6 +17,7 @@ from enginewright_runtime.sources.quota import DiskQuota
 from enginewright_runtime.sources.versions import RecordedSource, SourceVersion
 
 from tests.support import broken_models as broken
+from tests.support import processing
 from tests.support.preparing import Workplace
 from tests.support.source_cutter import Cutter
 from tests.support.source_hub import Hub
@@ -325,6 +326,30 @@ def test_external_data_and_samples_are_looked_at_too(tmp_path: Path) -> None:
         assert site.requests == ["HEAD /m.onnx", "HEAD /w.bin", "HEAD /s.npz"]
         samples_alone = again.model_copy(update={"fetched": {**digests, "samples": "0" * 64}})
         assert downloaded(place, samples_alone)
+
+
+def test_steps_are_looked_at_too(tmp_path: Path) -> None:
+    place = Workplace(tmp_path, in_process=True)
+    model, step = processing.classifier(), processing.labeller()
+    files = {"/m.onnx": model.SerializeToString(), "/s.onnx": step.SerializeToString()}
+    site = Site(files, STRONG)
+    with site.server:
+        task = place.task(f"{site.server.url}/m.onnx")
+        steps = Processing(after=(f"{site.server.url}/s.onnx",))
+        recipe = task.recipe.model_copy(update={"processing": steps})
+        task = task.model_copy(update={"recipe": recipe})
+        _, outcome = place.prepare(task)
+        published = outcome.report.published
+        assert published, outcome.message
+        digests = {"model": published.model_digest, **published.data}
+        again = task.model_copy(update={"fetched": digests})
+        assert site.requests == ["GET /m.onnx", "GET /s.onnx"]
+        assert not downloaded(place, again)
+        assert site.requests == ["HEAD /m.onnx", "HEAD /s.onnx"]
+        _, outcome = place.prepare(again)
+        assert outcome.report.published == published.model_copy(update={"cached": True})
+        site.headers = {"ETag": '"2"'}
+        assert downloaded(place, again)
 
 
 # other servers
