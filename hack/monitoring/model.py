@@ -191,12 +191,16 @@ def _traffic() -> Row:
             ),
         ),
         graph(
-            "Rejected for their shape",
-            "Requests per second outside the model's shape profiles.",
+            "Outside the shape profiles",
+            "Requests per second outside the model's shape profiles: rejected, or run on the CPU.",
             Look(span=3, unit="reqps"),
             Query(
                 f"sum(rate(enginewright_out_of_profile_total{{{_OF}}}[$__rate_interval]))",
                 "rejected",
+            ),
+            Query(
+                f"sum(rate(enginewright_fallback_requests_total{{{_OF}}}[$__rate_interval]))",
+                "on the CPU",
             ),
         ),
     ]

@@ -6,9 +6,11 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import onnx
 import pytest
@@ -16,8 +18,12 @@ from enginewright.contract.execution import Execution
 from enginewright.contract.manifest import EngineInfo, Manifest
 from enginewright.contract.reasons import ExitCode, Reason
 from enginewright.contract.report import StageReport, read_termination_message
-from enginewright.contract.task import Promise, ServeTask
+from enginewright.contract.task import Promise, ServeTask, ShapeProfile
 from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.serve import fetch_artifact
+from enginewright_runtime.serve.server.grpc.messages import InferRequest, InferResponse
+from enginewright_runtime.serve.server.outside_profiles import load_outside
 from enginewright_runtime.serve.server.startup import prepare
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.placement import LiveSession, Running
@@ -166,6 +172,93 @@ def test_in_the_midst_of_a_replacement_the_last_session_is_reported(
     assert live.read() == Running(2, ("CPUExecutionProvider",), loaded.placement)
 
 
+# Sizes outside the shape profiles.
+
+
+def sized(rows: int) -> dict[str, Any]:
+    """Return a request of so many rows; the profile admits two."""
+    return {
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [rows, 8], "data": [1.0] * 8 * rows}]
+    }
+
+
+def profiled(root: Path, policy: str, backend: str = "openvino") -> ServeTask:
+    shapes = [ShapeProfile(input="x", min=(1, 8), opt=(1, 8), max=(2, 8))]
+    task = write_artifact(root, linear_model(), [SAMPLE], shapes=shapes)
+    promise = Promise.model_validate({"policy": policy, "max_node_share": 1.0})
+    return task.model_copy(update={"backend": backend, "promise": promise})
+
+
+def counted(server: Server, name: str) -> float:
+    lines = server.get("/metrics").body.decode().splitlines()
+    return sum(float(each.rsplit(" ", 1)[1]) for each in lines if each.startswith(f"{name}{{"))
+
+
+def over_grpc(server: Server, rows: int) -> list[float]:
+    message = InferRequest(
+        model_name="m",
+        inputs=[{"name": "x", "datatype": "FP32", "shape": [rows, 8]}],
+        raw_input_contents=[np.ones((rows, 8), np.float32).tobytes()],
+    )
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        answer = InferResponse()
+        answer.ParseFromString(infer(message.SerializeToString(), timeout=20))
+    values: list[float] = np.frombuffer(answer.raw_output_contents[0], np.float32).tolist()
+    return values
+
+
+def test_under_allow_sizes_outside_the_profiles_run_on_the_cpu(
+    openvino_python: Path, tmp_path: Path
+) -> None:
+    with Server(tmp_path, profiled(tmp_path, "Allow"), python=openvino_python) as server:
+        details = server.get("/v2/models/m/execution").json()["details"]
+        assert details["outside_profiles"] == {"provider": "CPUExecutionProvider"}
+        before = execution(server)
+        for rows in (1, 5, 2, 3):
+            answer = server.post(sized(rows)).json()
+            assert answer["outputs"][0]["data"] == [14, 15, 16, 17] * rows
+        assert over_grpc(server, 5) == [14, 15, 16, 17] * 5
+        assert counted(server, "enginewright_fallback_requests_total") == 3
+        assert counted(server, "enginewright_out_of_profile_total") == 0
+        assert counted(server, "enginewright_requests_total") == 5
+        runs = sum(each.count + each.untimed for each in execution(server).buckets)
+        assert runs - sum(each.count + each.untimed for each in before.buckets) == 2, (
+            "latencies of the backend are of its own runs"
+        )
+        wrong = server.post(sized(5) | {"inputs": [sized(5)["inputs"][0] | {"shape": [8, 5]}]})
+        assert wrong.status == 400, "what the model itself excludes"
+
+
+def test_a_model_that_is_not_there_leaves_sizes_outside_the_profiles_refused(
+    tmp_path: Path,
+) -> None:
+    task = profiled(tmp_path, "Allow")
+    absent = load_outside(task, tmp_path / "absent", never, never, lambda _: None)
+    assert isinstance(absent, str)
+    assert "no artefact was fetched" in absent
+    unusable = load_outside(task, tmp_path / "artifact", never, never, lambda _: None)
+    assert isinstance(unusable, str)
+    assert "is still to be loaded" in unusable
+
+
+def never(*_: Any) -> Any:
+    raise StageFailure(Reason.ARTIFACT_CORRUPT, "it is still to be loaded")
+
+
+@pytest.mark.parametrize("policy", ["Forbid", "Budget"])
+def test_without_allow_sizes_outside_the_profiles_are_refused(
+    policy: str, openvino_python: Path, tmp_path: Path
+) -> None:
+    with Server(tmp_path, profiled(tmp_path, policy), python=openvino_python) as server:
+        assert "outside_profiles" not in server.get("/v2/models/m/execution").json()["details"]
+        answer = server.post(sized(5))
+        assert answer.status == 400
+        assert "allowed 1 to 2" in answer.json()["error"]
+        assert counted(server, "enginewright_out_of_profile_total") == 1
+        assert counted(server, "enginewright_fallback_requests_total") == 0
+
+
 # Engines, by real TensorRT-RTX.
 
 
@@ -307,3 +400,17 @@ def test_execution_is_what_the_contract_says_and_more(tmp_path: Path) -> None:
     known = json.loads(Execution.model_validate(reported).model_dump_json(exclude_none=True))
     assert reported.keys() - known.keys() == {"details"}
     assert {key: reported[key] for key in known} == known
+
+
+def test_pods_of_an_engine_get_its_prepared_model_where_the_policy_is_allow(
+    built: tuple[Path, ServeTask], tmp_path: Path
+) -> None:
+    folder, task = built
+    store = folder.parents[1]
+    for policy in ("Allow", "Forbid"):
+        paths = replace(Paths.under(tmp_path / policy), store=store)
+        promise = Promise.model_validate({"policy": policy})
+        fetch_artifact.run(task.model_copy(update={"promise": promise}), paths)
+        found = (paths.outside / "manifest.json").exists()
+        assert found is (policy == "Allow")
+        assert (paths.artifact / "manifest.json").exists()

@@ -74,6 +74,7 @@ class ServingPod:
         server.runs.add(4, 0.010, succeeded=True)
         server.answered(200, time.monotonic() - 0.013, 1000, 4000)
         server.out_of_profile += 1
+        server.outside += 1
         pod_state = self._findings
         pod_state.server(live=True, ready=True)
         pod_state.execution(self._execution(), OF_EXECUTION)

@@ -25,6 +25,7 @@ class Paths:
     processing_credentials: Path  # one folder per step
     artifact: Path
     stable: Path  # golden samples of another revision
+    outside: Path  # prepared model beside an engine, which serves sizes outside its profiles
     termination_log: Path
     probe_token: Path  # shared by the containers of a pod
     runtime_cache: Path  # outlives restarts of the server's container
@@ -53,6 +54,7 @@ class Paths:
             processing_credentials=place(task.PROCESSING_CREDENTIALS_PATH),
             artifact=place(task.ARTIFACT_PATH),
             stable=place(task.STABLE_PATH),
+            outside=place(task.OUTSIDE_PATH),
             termination_log=place(task.TERMINATION_LOG),
             probe_token=place(task.PROBE_LANE_PATH),
             runtime_cache=place(task.RUNTIME_CACHE_PATH),

@@ -1,6 +1,7 @@
 """Copies the artefact to serve from the store into a serving pod and verifies every file.
 
-A canary's pods get the golden samples of the revision that serves too. They serve without these.
+A canary's pods get the golden samples of the revision that serves too, and pods of an engine its prepared
+model where that may serve sizes outside the engine's profiles. They serve without these.
 """
 
 import logging
@@ -31,6 +32,8 @@ def run(task: ServeTask, paths: Paths) -> StageReport:
     size = sum(file.size_bytes for file in manifest.files)
     if task.stable_key is not None:
         _fetch_stable(task.stable_key, paths.store, paths.stable)
+    if task.engine_key is not None and task.serves_outside:
+        _fetch_outside(task.prepared_key, paths.store, paths.outside)
     return StageReport(
         stage=FETCH_ARTIFACT,
         ok=True,
@@ -49,3 +52,13 @@ def _fetch_stable(key: str, store: Path, target: Path) -> None:
         with suppress(OSError):
             target.mkdir(parents=True)
             (target / STABLE_FAILURE).write_text(failure.cause)
+
+
+def _fetch_outside(key: str, store: Path, target: Path) -> None:
+    """Copy the prepared model; without it the server refuses sizes outside the engine's profiles."""
+    shutil.rmtree(target, ignore_errors=True)  # of an earlier attempt
+    try:
+        Store(store, PREPARED).read(key, target)
+    except StageFailure as failure:
+        _log.warning("sizes outside the engine's profiles will not be served: %s", failure.message)
+        shutil.rmtree(target, ignore_errors=True)

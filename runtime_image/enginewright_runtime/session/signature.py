@@ -6,7 +6,7 @@ built with, beyond which the provider fails. Without either, every size is accep
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeAlias
 
 from enginewright.contract.task import ShapeProfile
@@ -155,6 +155,19 @@ class Signature:
             f"inputs {given} are outside the model's shape profiles; all inputs must fit the same"
             f" one: {allowed}"
         )
+
+    def without_profiles(self) -> "Signature":
+        """Return the signature that accepts every size which the model itself does not exclude."""
+        inputs = {
+            name: replace(
+                tensor,
+                bounds=tuple((each, each) if each >= 0 else (0, _LARGEST) for each in tensor.shape),
+                profiled=False,
+                values=None,
+            )
+            for name, tensor in self.inputs.items()
+        }
+        return replace(self, inputs=inputs, profiles=())
 
     @property
     def largest_request(self) -> int:

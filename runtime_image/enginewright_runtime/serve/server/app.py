@@ -32,6 +32,7 @@ from enginewright_runtime.serve.server.inference_request import InferenceRequest
 from enginewright_runtime.serve.server.job import Job
 from enginewright_runtime.serve.server.large_requests import LargeRequests
 from enginewright_runtime.serve.server.message import Body, HttpRequest, HttpResponse
+from enginewright_runtime.serve.server.outside_profiles import OutsideDecoder, OutsideModel
 from enginewright_runtime.serve.server.processing.requests import ChainedRequests, StepLimits
 from enginewright_runtime.serve.server.processing.served import ServedSteps
 from enginewright_runtime.serve.server.settings import RETRY_AFTER_SECONDS, ServerSettings
@@ -125,10 +126,10 @@ class ServerApp(ApplicationBase[Connection]):
     def serve_model(self, model: ServedModel) -> None:
         """Become ready with `model`."""
         self.inflight.admit_largest(model.signature.largest_request)
-        own = self._codec_of(model.signature, _model_metadata(self._task, model))
+        own = self._codec_of(model.signature, _model_metadata(self._task, model), model.outside)
         self.steps = self._chained(model.steps) if model.steps else None
         self._codec = (
-            self._codec_of(model.client_signature, own.metadata, self.steps, own)
+            self._codec_of(model.client_signature, own.metadata, steps=self.steps, of_model=own)
             if self.steps
             else own
         )
@@ -142,11 +143,14 @@ class ServerApp(ApplicationBase[Connection]):
         self,
         signature: Signature,
         metadata: bytes,
+        outside: OutsideModel | None = None,
+        *,
         steps: ChainedRequests | None = None,
         of_model: _Codec | None = None,
     ) -> _Codec:
+        decoder = OutsideDecoder(signature, outside.signature) if outside else Decoder(signature)
         encoder = Encoder(self._task.model, self._task.revision, signature)
-        return _Codec(Decoder(signature), encoder, metadata, steps, of_model)
+        return _Codec(decoder, encoder, metadata, steps, of_model)
 
     def _chained(self, steps: ServedSteps) -> ChainedRequests:
         """Return what takes requests of the clients; the protocols share it."""
@@ -337,7 +341,8 @@ class ServerApp(ApplicationBase[Connection]):
         feeds: Feeds,
         waited: float = 0.0,
     ) -> None:
-        copied = body if request.of_client and self.copies.chooses() else None
+        chosen = request.of_client and not plan.outside and self.copies.chooses()
+        copied = body if chosen else None
         responder = _HttpResponder(self, codec.encoder, connection, request, plan, copied)
         if codec.steps is None:
             self.inference.submit(request, plan, feeds, responder, waited=waited)

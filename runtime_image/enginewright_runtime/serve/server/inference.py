@@ -18,12 +18,14 @@ from enginewright.contract.task import ServeTask
 
 import enginewright_runtime.serve.server.metrics as figures
 from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.serve.server.batching import BatchLimits
 from enginewright_runtime.serve.server.call import InferenceCall, Responder
 from enginewright_runtime.serve.server.decode import Feeds
 from enginewright_runtime.serve.server.device_use import DeviceMetrics, DeviceSampler
 from enginewright_runtime.serve.server.health import HealthProblem
 from enginewright_runtime.serve.server.job import Job, RequestPlan
 from enginewright_runtime.serve.server.message import Body
+from enginewright_runtime.serve.server.outside_profiles import OutsideModel
 from enginewright_runtime.serve.server.priorities import DEFAULT, may_state_priority
 from enginewright_runtime.serve.server.request_context import RequestContext
 from enginewright_runtime.serve.server.run_errors import Fault
@@ -58,6 +60,16 @@ class _Serving:
     stop_after: float
     stuck_after: float
     watchdog: Watchdog
+    outside: "_Outside | None"
+
+
+@dataclass(frozen=True, slots=True)
+class _Outside:
+    """What runs requests outside the shape profiles."""
+
+    model: OutsideModel
+    worker: InferenceWorker
+    stop_after: float
 
 
 class InferenceService:
@@ -110,12 +122,28 @@ class InferenceService:
             max(settings.run_seconds, _LONG_RUNS * model.slowest_run),
             max(settings.stuck_seconds, _STUCK_RUNS * model.slowest_run),
             watchdog,
+            self._outside(model.outside) if model.outside else None,
         )
 
+    def _outside(self, model: OutsideModel) -> _Outside:
+        worker = InferenceWorker(
+            model.run,
+            model.diagnosis.judge,
+            self._task.max_queue,
+            BatchLimits(),
+            self._finish_outside,
+        )
+        stop_after = max(self._settings.run_seconds, _LONG_RUNS * model.slowest_run)
+        return _Outside(model, worker, stop_after)
+
     def stop_long_run(self) -> None:
-        """Terminate the current run if it takes too long; its request fails, the next one runs."""
-        if self._serving is not None:
-            self._serving.model.stop_run(self._serving.stop_after)
+        """Terminate runs that take too long; their requests fail, the next ones run."""
+        serving = self._serving
+        if serving is None:
+            return
+        serving.model.stop_run(serving.stop_after)
+        if serving.outside is not None:
+            serving.outside.model.stop_run(serving.outside.stop_after)
 
     def expire_waiting(self, now: float) -> None:
         """Answer requests without a timeout of their own that have waited too long."""
@@ -137,7 +165,11 @@ class InferenceService:
     @property
     def outstanding(self) -> int:
         """Requests submitted to the model and not yet answered."""
-        return self._serving.worker.outstanding if self._serving else 0
+        serving = self._serving
+        if serving is None:
+            return 0
+        outside = serving.outside.worker.outstanding if serving.outside else 0
+        return serving.worker.outstanding + outside
 
     # Health.
 
@@ -288,8 +320,11 @@ class InferenceService:
         """
         serving = self._serving
         assert serving is not None  # noqa: S101 - it was admitted
-        if call.displaces:
-            self._make_room(serving.worker, plan.priority)
+        worker = serving.worker
+        if plan.outside and serving.outside is not None:
+            worker = serving.outside.worker
+        if call.displaces or worker is not serving.worker:
+            self._make_room(worker, plan.priority)
         job = Job(call, plan, feeds, responder, time.monotonic())
         if plan.timeout:
             job.deadline -= waited
@@ -298,7 +333,7 @@ class InferenceService:
         elif self._task.request_seconds and not call.reserved:
             job.deadline = job.queued + self._task.request_seconds - waited
             self._waiting[job] = None
-        serving.worker.submit(job)
+        worker.submit(job)
 
     def count_refusal(self, call: InferenceCall, error: RequestError) -> None:
         """Count a request that is refused with `error` instead of being submitted."""
@@ -310,22 +345,39 @@ class InferenceService:
 
     def _finish(self, job: Job) -> None:
         """Answer a job that the worker has returned."""
-        if job.timer is not None:
-            job.timer.cancel()
-        self._waiting.pop(job, None)
-        call = job.call
-        if not job.started:
-            self._expire_late(job)
+        if not self._has_run(job):
             return
         if self._serving is not None:
             # a fault of the client was verified: known-valid inputs still ran
             self._serving.watchdog.record(succeeded=job.error is None or job.fault is Fault.CLIENT)
-        if call.context is not None:
-            call.context.queued, call.context.started = job.queued, job.started
-            call.context.finished = job.finished
-        if call.of_client:
+        if job.call.of_client:
             self._observe(job)
-        if call.abandoned:
+        self._conclude(job)
+
+    def _finish_outside(self, job: Job) -> None:
+        """The same for a request outside the shape profiles, which says nothing about the backend."""
+        if not self._has_run(job):
+            return
+        if job.call.of_client:
+            self._metrics.outside += 1
+        self._conclude(job)
+
+    def _has_run(self, job: Job) -> bool:
+        """Whether a job that a worker has returned was run; if not, handle it."""
+        if job.timer is not None:
+            job.timer.cancel()
+        self._waiting.pop(job, None)
+        if not job.started:
+            self._expire_late(job)
+            return False
+        context = job.call.context
+        if context is not None:
+            context.queued, context.started = job.queued, job.started
+            context.finished = job.finished
+        return True
+
+    def _conclude(self, job: Job) -> None:
+        if job.call.abandoned:
             self.give_up(job)
         elif not job.answered:
             self._respond(job)

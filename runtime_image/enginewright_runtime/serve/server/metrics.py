@@ -56,6 +56,7 @@ class Metrics(Collector):
         self.requests = Counter(dict.fromkeys(_USUAL_CODES, 0))
         self.copies = Counter({200: 0})  # likewise, to copies of other pods' requests
         self.out_of_profile = 0
+        self.outside = 0  # requests that ran although they are out of profile
         self.depth: Callable[[], int] = lambda: 0
         self.in_flight: list[Callable[[], int]] = []  # one of each protocol
         # by what was to be written: lines of the access log and traces, of which no more could be kept
@@ -170,6 +171,13 @@ class Metrics(Collector):
         for kind, records in self.dropped.items():
             dropped.add_metric((*self._labels, kind), records())
         yield dropped
+        outside = CounterMetricFamily(
+            "enginewright_fallback_requests",
+            "Inference requests for a shape outside the model's shape profiles that ran on the CPU.",
+            labels=_LABELS,
+        )
+        outside.add_metric(self._labels, self.outside)
+        yield outside
         refused = CounterMetricFamily(
             "enginewright_out_of_profile",
             "Inference requests refused for a shape outside the model's shape profiles.",

@@ -16,7 +16,7 @@ from typing import Final
 from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.signature import TensorText
-from enginewright.contract.task import ServeTask
+from enginewright.contract.task import OUTSIDE_PATH, ServeTask
 
 import enginewright_runtime.core.limits
 from enginewright_runtime.core.failure import SessionError, StageFailure
@@ -36,6 +36,7 @@ from enginewright_runtime.serve.server.buckets import ComputeBuckets
 from enginewright_runtime.serve.server.diagnosis import Diagnosis
 from enginewright_runtime.serve.server.execution import ExecutionReport
 from enginewright_runtime.serve.server.input_choice import choose
+from enginewright_runtime.serve.server.outside_profiles import OutsideModel, load_outside
 from enginewright_runtime.serve.server.processing.served import ServedSteps, serve_steps
 from enginewright_runtime.serve.server.proofs import StartupProver
 from enginewright_runtime.serve.server.refusals import check_processes
@@ -72,6 +73,7 @@ class ServedModel:
     slowest_run: float  # seconds, during warm-up
     needs_driver: bool  # of NVIDIA
     batches: BatchLimits
+    outside: OutsideModel | None  # serves sizes outside the shape profiles; None: they are refused
     summary: str  # one line for the log
     steps: ServedSteps | None = None  # before and after it
 
@@ -106,9 +108,7 @@ def prepare(
     manifest = read_manifest(task, artifact)
     check_processes(task)
     backend = find(task.backend)
-    other_products = check_processor(manifest, processor.read())
-    if other_products:
-        _log.warning("%s: %s", Reason.PROCESSOR_MISMATCH, other_products)
+    other_products = _other_products(manifest)
     device = _check(task, artifact, manifest, backend, progress)
     threads = max(1, enginewright_runtime.core.limits.threads() // task.processes)
     if found is None:
@@ -158,6 +158,9 @@ def prepare(
     if cache is not None:
         cache.keep()
     steps = serve_steps(task, artifact, manifest, signature, progress)
+    outside, about_outside = (
+        (None, {}) if steps else _outside(task, artifact, signature, threads, progress)
+    )
     seconds = time.monotonic() - began
     details = {
         "threads": threads,
@@ -165,6 +168,7 @@ def prepare(
         "batching": {"max_size": batches.rows, "off": batches.off},
         **({"runtime_cache": {"bytes": cache.bytes, "reused": cache.reused}} if cache else {}),
         **({"inputs": inputs.report} if inputs.report else {}),
+        **about_outside,
         "proofs": {
             "golden_samples": len(samples),
             "slowest_run_seconds": round(slowest, 6),
@@ -197,6 +201,7 @@ def prepare(
         slowest_run=slowest,
         needs_driver=device.driver.needed and device.driver.present,
         batches=batches,
+        outside=outside,
         summary=f"{_described(loaded.placement)}, {threads} threads, golden samples agree: {len(samples)},"
         f" loaded in {loaded_after:.1f} s, ready in {seconds:.1f} s",
         steps=steps,
@@ -212,6 +217,14 @@ def _test_libraries(artifact: Path, manifest: Manifest, progress: Callable[[str]
 def _described(placement: SessionPlacement) -> str:
     on_provider = placement.nodes.get(placement.provider, 0)
     return f"{on_provider} of {placement.total} nodes on {placement.provider}"
+
+
+def _other_products(manifest: Manifest) -> str | None:
+    """Return how this processor's INT8 products differ from the verified ones; None: they do not."""
+    found = check_processor(manifest, processor.read())
+    if found:
+        _log.warning("%s: %s", Reason.PROCESSOR_MISMATCH, found)
+    return found
 
 
 def _check(
@@ -298,6 +311,27 @@ def _load(
             loaded.cause.cause,
         )
     return loaded
+
+
+def _outside(
+    task: ServeTask,
+    artifact: Path,
+    signature: Signature,
+    threads: int,
+    progress: Callable[[str], None],
+) -> tuple[OutsideModel | None, dict[str, dict[str, str]]]:
+    """Return what serves sizes outside the shape profiles, if anything, and its report."""
+    if not task.serves_outside or not any(each.profiled for each in signature.inputs.values()):
+        return None, {}
+
+    def load(on_cpu: ServeTask, folder: Path, manifest: Manifest) -> loading.LoadedModel:
+        return _load(on_cpu, folder, manifest, threads, ask_device(find(on_cpu.backend)), None)
+
+    folder = artifact if task.engine_key is None else artifact / Path(OUTSIDE_PATH).name
+    found = load_outside(task, folder, load, _read, progress)
+    if isinstance(found, str):
+        return None, {"outside_profiles": {"off": found}}
+    return found, {"outside_profiles": {"provider": "CPUExecutionProvider"}}
 
 
 def _read(

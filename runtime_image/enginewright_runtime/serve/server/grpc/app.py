@@ -32,6 +32,7 @@ from enginewright_runtime.serve.server.inference import busy, unexpected
 from enginewright_runtime.serve.server.input_turns import InputTurns
 from enginewright_runtime.serve.server.job import Job
 from enginewright_runtime.serve.server.message import Body, HttpResponse
+from enginewright_runtime.serve.server.outside_profiles import OutsideGrpcDecoder, OutsideModel
 from enginewright_runtime.serve.server.request_context import NAMES
 from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel
@@ -83,6 +84,11 @@ class _Urgent:
         return self.plan.priority
 
     @property
+    def outside(self) -> bool:
+        """Whether its sizes are outside the shape profiles."""
+        return self.plan.outside
+
+    @property
     def has_run(self) -> bool:
         """Whether a request with the same shapes has run."""
         return self.plan.has_run
@@ -116,11 +122,21 @@ class GrpcApp(ApplicationBase[Http2Connection]):
     def serve_model(self, model: ServedModel) -> None:
         """Read and answer requests of `model`, before `inference` becomes ready with it."""
         own = self._codec_of(model.signature) if model.steps else None
-        self._codec = self._codec_of(model.client_signature, own)
+        self._codec = self._codec_of(model.client_signature, own, model.outside)
 
-    def _codec_of(self, signature: Signature, of_model: _GrpcCodec | None = None) -> _GrpcCodec:
-        decoder = GrpcDecoder(
-            signature, self._methods.check_model, most_typed_bytes=self.settings.json_bytes
+    def _codec_of(
+        self,
+        signature: Signature,
+        of_model: _GrpcCodec | None = None,
+        outside: OutsideModel | None = None,
+    ) -> _GrpcCodec:
+        check_model, most = self._methods.check_model, self.settings.json_bytes
+        decoder = (
+            OutsideGrpcDecoder(
+                signature, check_model, most_typed_bytes=most, outside=outside.signature
+            )
+            if outside
+            else GrpcDecoder(signature, check_model, most_typed_bytes=most)
         )
         encoder = GrpcEncoder(self._task.model, self._task.revision, signature)
         return _GrpcCodec(decoder, encoder, of_model)
@@ -264,7 +280,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         left = call.deadline - time.monotonic() + waited
         if left < (plan.timeout or math.inf):
             plan = _Urgent(request.plan, max(left, _SOON))
-        copied = call.of_client and self._http.copies.chooses()
+        copied = call.of_client and not plan.outside and self._http.copies.chooses()
         responder = _GrpcResponder(self, codec.encoder, call, request, copied=copied)
         steps = self._http.steps if codec.of_model is not None else None
         if steps is None:

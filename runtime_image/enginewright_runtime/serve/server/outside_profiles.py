@@ -1,0 +1,158 @@
+"""Serves sizes outside the shape profiles on the CPU, where policy Allow permits that fallback.
+
+An engine cannot run such sizes, and `spec.shapes` excludes them for other backends. The prepared model can,
+in a session of its own with a thread of its own, so that slow runs delay no request within the profiles.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from enginewright.contract.manifest import Manifest
+from enginewright.contract.task import Promise, ServeTask
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from enginewright_runtime.core import limits
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.logs import format_bytes
+from enginewright_runtime.serve.manifest import read_manifest
+from enginewright_runtime.serve.server.batching import elements_of
+from enginewright_runtime.serve.server.buckets import ComputeBuckets
+from enginewright_runtime.serve.server.decode import Decoder, Feeds
+from enginewright_runtime.serve.server.diagnosis import Diagnosis
+from enginewright_runtime.serve.server.grpc.decode import GrpcDecoder, GrpcRequest
+from enginewright_runtime.serve.server.grpc.wire import SplitRequest
+from enginewright_runtime.serve.server.inference_request import InferenceRequest
+from enginewright_runtime.serve.server.memory import resident_bytes
+from enginewright_runtime.serve.server.message import Body
+from enginewright_runtime.serve.server.proofs import StartupProver
+from enginewright_runtime.serve.server.stopping import StoppableSession
+from enginewright_runtime.session.loading import LoadedModel
+from enginewright_runtime.session.request_errors import OutOfProfileError
+from enginewright_runtime.session.runner import Runner
+from enginewright_runtime.session.samples import GoldenSample
+from enginewright_runtime.session.signature import Signature
+
+_log: Final = logging.getLogger(__name__)
+_BACKEND: Final = "cpu"
+_FILE_COPIES: Final = (
+    2  # of a model's files that its session takes: weights, also in the kernels' layout
+)
+
+_Load: TypeAlias = Callable[[ServeTask, Path, Manifest], LoadedModel]
+_Read: TypeAlias = Callable[
+    [ServeTask, Path, Manifest, LoadedModel], tuple[Signature, list[GoldenSample]]
+]
+
+
+@dataclass(frozen=True)
+class OutsideModel:
+    """The prepared model on the CPU, which agrees with a golden sample."""
+
+    signature: Signature  # accepts every size that the model itself does not exclude
+    run: Callable[[list[str], Feeds], list[NDArray[Any]]]
+    stop_run: Callable[[float], None]  # terminates the current run if it exceeds these seconds
+    diagnosis: Diagnosis
+    slowest_run: float  # seconds, at startup
+
+
+def load_outside(
+    task: ServeTask, folder: Path, load: _Load, read: _Read, progress: Callable[[str], None]
+) -> OutsideModel | str:
+    """Load and verify the model for sizes outside the profiles, or return why there is none.
+
+    Args:
+        task: of the pod.
+        folder: with the prepared model.
+        load: creates a session of what a task asks for.
+        read: returns its signature and golden samples.
+        progress: called with the current step, for users.
+    """
+    changes = {"backend": _BACKEND, "engine_key": None, "promise": Promise()}
+    on_cpu = task.model_copy(update=changes)
+    progress("loading the model for sizes outside the shape profiles")
+    try:
+        manifest = read_manifest(on_cpu, folder)
+        needed = _FILE_COPIES * sum(each.size_bytes for each in manifest.files)
+        left = limits.memory() - resident_bytes()
+        if needed > left:
+            return (
+                f"the model takes about {format_bytes(needed)} once more and {format_bytes(left)} are left;"
+                " raise spec.podTemplate.resources.limits.memory"
+            )
+        loaded = load(on_cpu, folder, manifest)
+        signature, samples = read(on_cpu, folder, manifest, loaded)
+        session = StoppableSession(loaded.session)
+        runner = Runner(session, signature)
+        # one is enough: the CPU has been the reference of all
+        smallest = min(samples, key=lambda sample: elements_of(sample.feeds))
+        prover = StartupProver(runner, signature, ComputeBuckets())
+        slowest = prover.prove([smallest], _without_profiles(manifest), progress)
+    except StageFailure as failure:
+        _log.warning("sizes outside the shape profiles are refused: %s", failure.message)
+        return failure.message
+    return OutsideModel(
+        signature.without_profiles(),
+        runner.run,
+        session.stop,
+        Diagnosis(runner.run, signature.outputs, samples, limits.memory()),
+        slowest,
+    )
+
+
+def _without_profiles(manifest: Manifest) -> Manifest:
+    recipe = manifest.recipe.model_copy(update={"shapes": ()})
+    return manifest.model_copy(update={"recipe": recipe})
+
+
+class OutsideDecoder(Decoder):
+    """Marks requests that are outside the profiles instead of refusing them."""
+
+    def __init__(self, signature: Signature, outside: Signature) -> None:
+        """Create it; `outside` accepts all sizes."""
+        super().__init__(signature)
+        self._outside = Decoder(outside)
+
+    @override
+    def is_slow(self, body: Body, json_length: int | None) -> bool:
+        slow = super().is_slow(body, json_length)
+        return slow or self._outside.is_slow(body, json_length)
+
+    @override
+    def decode(self, body: Body, json_length: int | None) -> tuple[InferenceRequest, Feeds]:
+        try:
+            return super().decode(body, json_length)
+        except OutOfProfileError:
+            plan, feeds = self._outside.decode(body, json_length)
+            return replace(plan, outside=True), feeds
+
+
+class OutsideGrpcDecoder(GrpcDecoder):
+    """The same for gRPC."""
+
+    def __init__(
+        self,
+        signature: Signature,
+        check_model: Callable[[str, str], None],
+        *,
+        most_typed_bytes: int,
+        outside: Signature,
+    ) -> None:
+        """Create it; `outside` accepts all sizes."""
+        super().__init__(signature, check_model, most_typed_bytes=most_typed_bytes)
+        self._outside = GrpcDecoder(outside, check_model, most_typed_bytes=most_typed_bytes)
+
+    @override
+    def is_slow(self, parts: SplitRequest, size: int) -> bool:
+        return super().is_slow(parts, size) or self._outside.is_slow(parts, size)
+
+    @override
+    def decode(self, message: memoryview, parts: SplitRequest) -> tuple[GrpcRequest, Feeds]:
+        try:
+            return super().decode(message, parts)
+        except OutOfProfileError:
+            request, feeds = self._outside.decode(message, parts)
+            return replace(request, plan=replace(request.plan, outside=True)), feeds
