@@ -7,6 +7,7 @@ import pytest
 from enginewright.contract.verdict import RELEASE_ANNOTATION
 
 from hack.samples.magika import features, label
+from hack.samples.revisions import WIDTH
 from tests.e2e.harness import Namespace, eventually, http_json, inference_model
 from tests.e2e.test_engines import CLASS, SHAPES, l4
 
@@ -16,6 +17,7 @@ __all__ = ["l4"]  # a fixture
 MAKEFILE = (
     b"all: main.o\n\tcc -o main main.o\n\nclean:\n\trm -f main main.o\n.PHONY: all clean\n" * 3
 )
+TWO_ROWS = [{"input": "x", "min": [1, WIDTH], "opt": [1, WIDTH], "max": [2, WIDTH]}]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -30,6 +32,9 @@ def side_by_side(l4: Namespace) -> None:
         inference_model("allowed", "magika.onnx", on=CLASS, backends=["cuda"], fallback=allow),
         partly_here(),
         inference_model("sudden", "magika.onnx"),
+        inference_model(
+            "any-size", "linear-1.onnx", backends=["openvino"], shapes=TWO_ROWS, fallback=allow
+        ),
     )
 
 
@@ -108,6 +113,17 @@ def test_under_allow_the_next_backend_serves_and_is_a_fallback(l4: Namespace) ->
     (rejected,) = status["rejectedBackends"]
     assert (rejected["backend"], rejected["reason"]) == ("tensorrt-rtx", "DriverMissing")
     assert status["serving"]["backend"] == "cuda"
+
+
+def test_under_allow_sizes_outside_the_shape_profiles_run_on_the_cpu(l4: Namespace) -> None:
+    l4.wait_ready("any-size", 300)
+    with l4.forward("service/any-size", 80) as url:
+        for rows in (1, 5):
+            data = [0.5] * WIDTH * rows
+            given = {"name": "x", "shape": [rows, WIDTH], "datatype": "FP32", "data": data}
+            answer = http_json(f"{url}/v2/models/any-size/infer", {"inputs": [given]})
+            assert answer["outputs"][0]["shape"] == [rows, 4]
+    assert value(metrics(l4, "any-size"), "enginewright_fallback_requests_total") == 1
 
 
 # event: Rollouts | a backend fails on several nodes, with `Allow`
