@@ -180,6 +180,16 @@ def test_figures_are_those_of_all_processes(pair: Server) -> None:
         assert {pair.get(path).status for _ in range(8)} == {403}
 
 
+def test_heads_of_figures_are_answered(pair: Server) -> None:
+    for _ in range(8):
+        with pair.wire() as wire:
+            for method in ("HEAD", "GET"):  # on one connection
+                wire.send(f"{method} /metrics HTTP/1.1\r\nHost: h\r\n\r\n".encode())
+                answer = wire.receive(head_only=method == "HEAD")
+                assert answer.status == 200
+                assert answer.headers["content-type"].startswith("text/plain")
+
+
 def test_every_process_can_be_reached_by_itself(pair: Server) -> None:
     for process in (0, 1):
         with lane(pair, process) as wire:
@@ -330,6 +340,8 @@ original, follower.prepare = follower.prepare, prepare
         until(lambda: _says(server, "server process 2: waiting"), "users see what it waits for")
         assert server.get("/v2/health/live").status == 200
         assert server.post(DOCUMENT).status == 503
+        with pytest.raises(OSError, match="refused"):
+            lane(server, 1)
         gate.touch()
         server.wait_until_ready()
         assert server.post(DOCUMENT).status == 200

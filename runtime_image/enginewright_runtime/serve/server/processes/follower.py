@@ -155,8 +155,9 @@ class _Follower:
         try:
             tokens = MountedSecret(Path(fields["tokens"]))
             endpoints = Endpoints(task, settings, fields["token"], tokens)
-            lane = lanes.listen(fields["token"], fields["index"])
             model = await self._prepare(task, Path(fields["artifact"]), batches)
+            # only now: a sidecar that connected earlier would wait for an answer
+            lane = lanes.listen(fields["token"], fields["index"])
         except Exception as error:  # noqa: BLE001 - whatever it is must be reported
             return Message(
                 messages.START, {"failed": as_failure(error).finding.model_dump(mode="json")}

@@ -37,6 +37,7 @@ from enginewright_runtime.serve.server.processes.members import (
     Surroundings,
     sum_known,
 )
+from enginewright_runtime.serve.server.refusals import as_failure
 from enginewright_runtime.serve.server.settings import ServerSettings
 
 _PAUSES: Final = (
@@ -183,7 +184,8 @@ class Group:
             try:
                 await self._live(member)
                 unproved = 0
-            except StageFailure as failure:
+            except Exception as error:  # noqa: BLE001 - whatever it is, another one must be tried
+                failure = as_failure(error)
                 unproved += 1
                 _log.error("%s", failure.message)
                 if not self._open.is_set() or unproved == _MOST_UNPROVED:
