@@ -7,6 +7,8 @@ import pytest
 from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import Extension, PrepareTask, Processing
+from enginewright_runtime.session.extensions import bundled
+from enginewright_runtime.session.processing.steps import LoadedSteps
 
 from tests.support import processing
 from tests.support.engines import EnginePlace
@@ -188,3 +190,18 @@ def test_steps_feed_one_another(space: Workplace) -> None:
     assert outcome.report.published.signature is not None
     assert outcome.report.published.signature.inputs == ("value_0:FP32[-1]",)
     assert outcome.report.published.signature.outputs == ("value_5:FP32[-1]",)
+
+
+def test_only_what_nothing_but_a_decoder_takes_is_an_image(tmp_path: Path) -> None:
+    """An image is decoded and encoded again before its step, which other operators would see."""
+    also_counted = processing.decoder()
+    also_counted.graph.node.append(onnx.helper.make_node("Size", ["image"], ["count"]))
+    also_counted.graph.output.append(tensor("count", onnx.TensorProto.INT64))
+    (tmp_path / "extensions").mkdir()
+    bundled.declare(tmp_path / "extensions")
+    found = {}
+    for name, model in (("only", processing.decoder()), ("counted", also_counted)):
+        onnx.save(model, tmp_path / f"{name}.onnx")
+        steps = LoadedSteps({name: tmp_path / f"{name}.onnx"}, tmp_path / "model/model.onnx")
+        found[name] = steps.facts[name].images
+    assert found == {"only": ("image",), "counted": ()}

@@ -8,6 +8,7 @@ import pytest
 from enginewright_runtime.session.processing.images import NotAnImageError, image_size, plain_png
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from PIL import Image
 
 from tests.support.processing import huge_png, picture
@@ -46,6 +47,27 @@ def test_no_bytes_raise_another_error(data: bytes, start: bytes) -> None:
         return
     assert width >= 0
     assert height >= 0
+
+
+def pixels(png: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return np.asarray(Image.open(io.BytesIO(png.tobytes())))
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA"])
+def test_every_mode_becomes_rgb(mode: str) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (7, 5), "white").convert(mode).save(file, "PNG")
+    found = pixels(plain_png(np.frombuffer(file.getvalue(), np.uint8)))
+    assert found.shape == (5, 7, 3)
+    assert np.all(found == 255)
+
+
+def test_sixteen_bits_of_grey_are_scaled() -> None:
+    values = np.array([[0, 256, 0x8000, 0xFFFF]], np.uint16)
+    file = io.BytesIO()
+    Image.fromarray(values).save(file, "PNG")
+    found = pixels(plain_png(np.frombuffer(file.getvalue(), np.uint8)))
+    assert found[0, :, 0].tolist() == [0, 1, 128, 255]
 
 
 @given(st.integers(0, 600), st.integers(0, 255))

@@ -80,7 +80,10 @@ def plain_png(data: NDArray[Any]) -> NDArray[np.uint8]:
     out = io.BytesIO()
     try:
         with Image.open(io.BytesIO(data.tobytes()), formats=_FORMATS) as image:
-            image.convert("RGB").save(out, "PNG", compress_level=0)
+            shown: Image.Image = image
+            if image.mode.startswith("I"):  # 16 bits of grey, which `convert` would clip
+                shown = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+            shown.convert("RGB").save(out, "PNG", compress_level=0)
     except UnidentifiedImageError:
         raise NotAnImageError("its header is damaged") from None
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:

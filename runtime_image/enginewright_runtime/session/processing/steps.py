@@ -35,7 +35,7 @@ class StepFacts:
 
     inputs: tuple[str, ...]  # `TensorText` each
     outputs: tuple[str, ...]  # likewise
-    images: tuple[str, ...] = ()  # inputs that an image decoder takes as they are
+    images: tuple[str, ...] = ()  # inputs that only image decoders take, as they are
 
 
 class LoadedSteps:
@@ -130,7 +130,13 @@ def _text(step: str, argument: NodeArg) -> str:
 
 
 def _images(path: Path) -> tuple[str, ...]:
-    graph = graphs.parse(path).graph
-    given = {each.name for each in graph.input}
-    decoded = (node.input[0] for node in graph.node if node.op_type in _DECODERS and node.input)
-    return tuple(dict.fromkeys(name for name in decoded if name in given))
+    model = graphs.parse(path)
+    given = {each.name for each in model.graph.input}
+    decoded: dict[str, None] = {}
+    others: set[str] = {each.name for each in model.graph.output}
+    for node in graphs.walk_nodes(model):
+        if node.op_type in _DECODERS:
+            decoded |= dict.fromkeys(node.input[:1])
+        else:
+            others.update(node.input)
+    return tuple(name for name in decoded if name in given and name not in others)
