@@ -119,9 +119,15 @@ def test_with_a_digest_keys_and_revision_are_known_beforehand() -> None:
     assert world.the("Deployment")["metadata"]["labels"]["enginewright.dev/revision"]
 
 
-def test_data_that_may_change_leaves_the_key_open() -> None:
-    samples = {"samples": {"uri": "https://models.example/samples.npz"}}
-    found = forecast_of(World(source=PINNED, parity=samples), exists=False)
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"parity": {"samples": {"uri": "https://models.example/samples.npz"}}},
+        {"processing": {"before": [{"uri": "https://models.example/tokenizer.onnx"}]}},
+    ],
+)
+def test_data_that_may_change_leaves_the_key_open(data: dict[str, Any]) -> None:
+    found = forecast_of(World(source=PINNED, **data), exists=False)
     assert steps(found, "Job")[0].key is None
     assert found.revision is None
 

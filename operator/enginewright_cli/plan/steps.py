@@ -130,7 +130,8 @@ class Steps:
         None: it is not known, or the key also depends on digests of data, which may change.
         """
         recipe = self._target.recipe
-        if recipe.samples_uri or (recipe.quantization and recipe.quantization.calibration):
+        calibrated = recipe.quantization and recipe.quantization.calibration
+        if recipe.samples_uri or recipe.processing or calibrated:
             return None, ""
         if self._earlier_digest:
             return self._earlier_digest, _SOURCE_UNCHANGED
