@@ -68,7 +68,7 @@ def _models() -> Row:
         rows(
             "Active fallbacks",
             "Models on another execution provider than promised, the reason, and the number of pods.",
-            "count by (namespace, model, revision, kind, reason) (enginewright_fallback_active == 1)",
+            "count by (namespace, model, revision, kind, reason) (enginewright_fallback_reason == 1)",
             Look(span=12),
             (
                 ("namespace", "Namespace"),

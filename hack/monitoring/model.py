@@ -114,8 +114,8 @@ def _placement() -> Row:
         ),
         rows(
             "Fallback: kind and reason",
-            "One row per kind of fallback, with a reason while it is active.",
-            f"max by (revision, kind, reason) (enginewright_fallback_active{{{_OF}}})",
+            "One row per kind of fallback that is active, with its reason.",
+            f"max by (revision, kind, reason) (enginewright_fallback_reason{{{_OF}}})",
             Look(span=6, height=10),
             (
                 ("revision", "Revision"),
@@ -132,7 +132,7 @@ def _traffic() -> Row:
         graph(
             "Requests per second",
             "Answers by status code; 499: the client disconnected before its answer.",
-            Look(span=9, unit="reqps"),
+            Look(span=6, unit="reqps"),
             Query(
                 f"sum by (code) (rate(enginewright_requests_total{{{_OF}}}[$__rate_interval]))",
                 "{{code}}",
@@ -201,6 +201,16 @@ def _traffic() -> Row:
             Query(
                 f"sum(rate(enginewright_fallback_requests_total{{{_OF}}}[$__rate_interval]))",
                 "on the CPU",
+            ),
+        ),
+        graph(
+            "Records dropped",
+            "Lines of the access log and traces per second that nobody took, or that were too many.",
+            Look(span=3, unit="ops"),
+            Query(
+                "sum by (kind)"
+                f" (rate(enginewright_request_records_dropped_total{{{_OF}}}[$__rate_interval]))",
+                "{{kind}}",
             ),
         ),
     ]

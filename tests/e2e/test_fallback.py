@@ -85,7 +85,8 @@ def test_under_allow_it_serves_and_reports_the_fallback(l4: Namespace) -> None:
     assert "; and DriverMissing: " in l4.condition("allowed", "PlacementVerified")["message"]
     exposition = metrics(l4, "allowed")
     active = 'kind="NodeFallback",reason="ProviderMissing"'
-    assert value(exposition, "enginewright_fallback_active", active) == 1
+    assert value(exposition, "enginewright_fallback_reason", active) == 1
+    assert value(exposition, "enginewright_fallback_active", 'kind="NodeFallback"') == 1
     assert value(exposition, "enginewright_fallback_ratio") == 1
     assert value(exposition, "enginewright_fallback_nodes") > 50
     with l4.forward("service/allowed", 80) as url:

@@ -64,7 +64,7 @@ def serve_until(
             return found is not None and found.reason is reason
 
         sidecar.until(seen, f"the reason {reason}")
-        active = [each for each in sidecar.metrics()["enginewright_fallback_active"] if each.value]
+        active = sidecar.metrics()["enginewright_fallback_reason"]
         execution = Execution.model_validate(server.get("/v2/models/m/execution").json())
         return Observed(execution, sidecar.verdict(), {each.labels["reason"] for each in active})
 
@@ -77,7 +77,7 @@ def alerted(folder: Path, metric: set[str], reason: Reason) -> None:
         "kind": "NodeFallback", "reason": str(reason),
     }  # fmt: skip
     series = [
-        {"series": f'enginewright_fallback_active{{{labels}, reason="{each}"}}', "values": "1 1"}
+        {"series": f'enginewright_fallback_reason{{{labels}, reason="{each}"}}', "values": "1 1"}
         for each in metric
     ]
     wanted = (

@@ -91,7 +91,7 @@ def test_a_part_elsewhere_is_never_ready_under_forbid_and_named(
         assert ratio is not None
         assert 0 < ratio < 1
         active = {"kind": "NodeFallback", "reason": "NodeFallback"}
-        assert value(metrics, "enginewright_fallback_active", **active) == 1
+        assert value(metrics, "enginewright_fallback_reason", **active) == 1
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_the_incident_whole_and_silent_on_the_cpu(gpu_python: Path, tmp_path: Pa
         assert value(metrics, "enginewright_placement_nodes", provider=cuda) == 0
         assert value(metrics, "enginewright_placement_nodes", provider=CPU) == 2
         active = {"kind": "NodeFallback", "reason": "ProviderMissing"}
-        assert value(metrics, "enginewright_fallback_active", **active) == 1
+        assert value(metrics, "enginewright_fallback_reason", **active) == 1
 
 
 def test_a_provider_refused_by_openvino_has_its_own_reason(
@@ -178,7 +178,7 @@ def test_a_session_that_falls_back_while_it_serves(openvino_python: Path, tmp_pa
         active = {"kind": "NodeFallback", "reason": "SessionReplaced"}
         server.process.send_signal(signal.SIGUSR1)
         took = sidecar.until(
-            lambda: value(sidecar.metrics(), "enginewright_fallback_active", **active) == 1,
+            lambda: value(sidecar.metrics(), "enginewright_fallback_reason", **active) == 1,
             "fallback in the metrics",
         )
         print(f"fallback begun to metric: {took:.2f} s")

@@ -46,6 +46,7 @@ class ServingPod:
 
     def __init__(self) -> None:
         self.fallen_back = False
+        self.runs_fail = False
         task = ServeTask(
             model=MODEL,
             revision=REVISION,
@@ -77,6 +78,8 @@ class ServingPod:
         server.outside += 1
         pod_state = self._findings
         pod_state.server(live=True, ready=True)
+        if self.runs_fail:
+            pod_state.server(live=True, ready=False, reason=Reason.RUNS_FAIL, why="all runs fail")
         pod_state.execution(self._execution(), OF_EXECUTION)
         pod_state.golden(ProbeResult("s0", 0.011, 0.0, compute=0.011, error=1e-6, compared=1), 1.0)
         pod_state.responses({200: 1.0})

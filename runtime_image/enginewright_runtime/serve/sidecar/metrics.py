@@ -1,15 +1,16 @@
 """The sidecar's metrics. Unknown values are omitted, since zero would be a false value.
 
-The names are a public interface for alerts and dashboards (docs/sidecar.md lists them).
+The names are a public interface for alerts and dashboards (docs/sidecar.md lists them). What changes with
+the state, such as a reason, is a label only of series that exist as long as that state does: in others, its
+change would end one series and begin another, and so every `for` and `changes()` of it.
 """
 
-from collections.abc import Iterator
 from typing import Final, get_args
 
-from enginewright.contract.verdict import Check, CheckState, FallbackVerdict
+from enginewright.contract.verdict import Check, CheckState
 
 from enginewright_runtime.serve.sidecar.execution_checks import opset_supported
-from enginewright_runtime.serve.sidecar.exposition import Exposition, Family, Row
+from enginewright_runtime.serve.sidecar.exposition import Exposition, Family
 from enginewright_runtime.serve.sidecar.pod_state import PodState
 
 _PLACEMENT_NODES: Final = Family(
@@ -31,7 +32,13 @@ _FALLBACK_RATIO: Final = Family(
 _FALLBACK_ACTIVE: Final = Family(
     "enginewright_fallback_active",
     "gauge",
-    "1 while the model falls back in this way (kind NodeFallback or BackendFallback), with the reason; else 0 with an empty reason.",
+    "1 while the model falls back in this way (kind NodeFallback or BackendFallback), else 0.",
+    ("kind",),
+)
+_FALLBACK_REASON: Final = Family(
+    "enginewright_fallback_reason",
+    "gauge",
+    "1, with the reason of enginewright_fallback_active, while that is 1; else absent.",
     ("kind", "reason"),
 )
 _PROVIDER_AVAILABLE: Final = Family(
@@ -60,7 +67,12 @@ _CHECK: Final = Family(
 _RUNS_FAILING: Final = Family(
     "enginewright_runs_failing",
     "gauge",
-    "1 while the server answers and every run of the model fails, with the reason (DeviceLost or RunsFail); else 0 with an empty reason.",
+    "1 while the server answers and every run of the model fails, else 0.",
+)
+_RUNS_FAILING_REASON: Final = Family(
+    "enginewright_runs_failing_reason",
+    "gauge",
+    "1, with the reason of enginewright_runs_failing (DeviceLost or RunsFail), while that is 1; else absent.",
     ("reason",),
 )
 _PROBE_FAILURES: Final = Family(
@@ -106,11 +118,13 @@ FAMILIES: Final = (
     _FALLBACK_NODES,
     _FALLBACK_RATIO,
     _FALLBACK_ACTIVE,
+    _FALLBACK_REASON,
     _PROVIDER_AVAILABLE,
     _OPSET_SUPPORTED,
     _INFO,
     _CHECK,
     _RUNS_FAILING,
+    _RUNS_FAILING_REASON,
     _PROBE_FAILURES,
     _PROBE_DURATION,
     _BASELINE_LATENCY,
@@ -143,14 +157,12 @@ def _placement(pod_state: PodState, text: Exposition) -> None:
     share = found.compute_share if found.nodes_elsewhere else 0.0
     text.family(_FALLBACK_NODES, [({}, found.nodes_elsewhere)])
     text.family(_FALLBACK_RATIO, [] if share is None else [({}, share)])
-    text.family(_FALLBACK_ACTIVE, _fallback(found))
-
-
-def _fallback(found: FallbackVerdict) -> Iterator[Row]:
-    for kind in _KINDS:
-        active = found.active and found.kind == kind
-        reason = str(found.reason or kind) if active else ""
-        yield {"kind": kind, "reason": reason}, active
+    active = found.kind if found.active else None
+    text.family(_FALLBACK_ACTIVE, [({"kind": kind}, kind == active) for kind in _KINDS])
+    if active is not None:
+        text.family(
+            _FALLBACK_REASON, [({"kind": active, "reason": str(found.reason or active)}, 1)]
+        )
 
 
 def _versions(pod_state: PodState, text: Exposition) -> None:
@@ -189,7 +201,9 @@ def _checks(pod_state: PodState, text: Exposition) -> None:
             for state in get_args(CheckState)
         ],
     )
-    text.family(_RUNS_FAILING, [({"reason": pod_state.fault or ""}, pod_state.fault is not None)])
+    fault = pod_state.fault
+    text.family(_RUNS_FAILING, [({}, fault is not None)])
+    text.family(_RUNS_FAILING_REASON, [] if fault is None else [({"reason": fault}, 1)])
     text.family(
         _PROBE_FAILURES,
         [({"check": check}, count) for check, count in pod_state.board.failures.items()],
