@@ -1,6 +1,7 @@
 """Frames, streams, windows and limits of HTTP/2. No socket: the transport is given."""
 
 import asyncio
+import gc
 import gzip
 import time
 from collections.abc import Awaitable, Callable
@@ -698,6 +699,33 @@ async def test_whatever_arrives_the_connection_answers_or_ends(
 
 
 # Time limits and the end.
+
+
+@looped
+async def test_what_has_ended_is_freed_without_the_garbage_collector() -> None:
+    """Which would stop all answers to look through what a thousand connections have."""
+    app = EchoApp(DEFAULTS)
+
+    def converse() -> None:
+        peer = Peer(app)
+        peer.send(peer.client.call(1, ECHO.decode(), b"whole"))
+        peer.send(peer.client.call(3, LARGE.decode(), b"100000"))
+        peer.send(peer.client.headers(5, call_headers(ECHO.decode())) + data(5, bytes(4)))
+        peer.send(frame(frames.RST_STREAM, 0, 5, b"\0\0\0\x08"))
+        peer.send(peer.client.headers(7, call_headers(ECHO.decode())))
+        peer.send(data(7, message(bytes(100))[:50]))
+        peer.connection.connection_lost(None)
+        peer.pipe.protocol = None  # as a transport does
+
+    converse()
+    gc.collect()
+    gc.disable()
+    try:
+        converse()
+        assert app.held == 0
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 @looped

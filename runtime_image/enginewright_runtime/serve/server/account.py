@@ -42,6 +42,14 @@ class Holding:
         self.progress: TransferPace | None = None  # of a transfer; what has none is not given up
         self.is_exempt = False  # of the pod's own sidecar: neither refused nor given up
 
+    def close(self) -> None:
+        """Refer no more to what would end the transfer, which has ended."""
+        self.evict = _nothing
+
+
+def _nothing() -> None:
+    """Do nothing: the transfer has ended."""
+
 
 class ByteAccount:
     """All bytes that are held."""

@@ -1,5 +1,6 @@
 """What the applications of the server and the sidecar share, whatever protocol they serve."""
 
+import asyncio
 import logging
 import socket
 import time
@@ -17,6 +18,7 @@ from enginewright_runtime.serve.server.message import JSON_TYPE, HttpResponse
 from enginewright_runtime.serve.server.settings import ServerSettings
 
 _log: Final = logging.getLogger(__name__)
+_CHECKED_AT_ONCE: Final = 64  # connections, in a fraction of a millisecond
 _BACKLOG: Final = (
     4096  # connections that wait to be accepted; further ones try again after a second
 )
@@ -77,14 +79,16 @@ class ApplicationBase(Generic[_C]):
         """Remove a connection."""
         self.connections.discard(connection)
 
-    def check_connections(self, now: float) -> None:
-        """Close connections that exceed their time limits; `now` is `time.monotonic()`."""
-        for connection in tuple(self.connections):
+    async def check_connections(self) -> None:
+        """Close connections that exceed their time limits, some in each turn of the event loop."""
+        for count, connection in enumerate(tuple(self.connections), 1):
             try:
-                connection.check(now)
+                connection.check(time.monotonic())
             except Exception:  # noqa: BLE001 - one connection must not end all time limits
                 _log.exception("unexpected error while checking a connection")
                 connection.abort()
+            if not count % _CHECKED_AT_ONCE:
+                await asyncio.sleep(0)
 
 
 def json_response(

@@ -142,6 +142,8 @@ class Connection(asyncio.BufferedProtocol):
             if self._state is not _State.BUSY:
                 self._app.release(request)
         self._account.release(self._outgoing)
+        self._incoming.close()
+        self._outgoing.close()
         self._state = _State.CLOSING
         self._transport = None
         self._request = None

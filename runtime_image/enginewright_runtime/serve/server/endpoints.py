@@ -157,7 +157,7 @@ class Endpoints:
             self.app.inference.stop_long_run()
             self.app.inference.expire_waiting(time.monotonic())
             for app in self._apps:
-                app.check_connections(time.monotonic())
+                await app.check_connections()
 
     @property
     def _connections(self) -> list[Connection | Http2Connection]:

@@ -33,7 +33,7 @@ class WaitsFor(enum.IntEnum):
 
 
 # active ones are in one group, so that a peer that has many transfers is not preferred to its victims
-_GROUPS: Final = {each: min(each, WaitsFor.ANSWERED) for each in WaitsFor}
+_LAST_GROUP: Final = int(WaitsFor.ANSWERED)
 
 
 class OpenConnection(Protocol):
@@ -80,15 +80,21 @@ class Eviction:
         self, clients: Iterable[OpenConnection], now: float
     ) -> list[tuple[WaitsFor, float, OpenConnection]]:
         waiting = [(*found, each) for each in clients if (found := each.waits(now))]
-        counts = Counter((_GROUPS[wait], each.peer) for wait, _, each in waiting)
-
-        def order(found: tuple[WaitsFor, float, OpenConnection]) -> tuple[int, int, int, float]:
-            wait, since, client = found
-            group = _GROUPS[wait]
-            return -group, counts[group, client.peer], -wait, -since
-
-        waiting.sort(key=order)
+        # numbers, since those of an enumeration take longer to compare and to hash
+        waits = [int(wait) for wait, _, _ in waiting]
+        groups = [min(wait, _LAST_GROUP) for wait in waits]
+        counts = Counter(
+            (group, each.peer) for group, (_, _, each) in zip(groups, waiting, strict=True)
+        )
+        keys = [
+            (-group, counts[group, client.peer], -wait, -since, index)
+            for index, (group, wait, (_, since, client)) in enumerate(
+                zip(groups, waits, waiting, strict=True)
+            )
+        ]
+        keys.sort()
+        ordered = [waiting[key[-1]] for key in keys]
         # the newest are behind all others, so that they are read from first
-        new = [found for found in waiting if found[0] is WaitsFor.NEW][: self._newest]
+        new = [found for found in ordered if found[0] is WaitsFor.NEW][: self._newest]
         kept = {id(found) for found in new}
-        return [*new, *(found for found in waiting if id(found) not in kept)]
+        return [*new, *(found for found in ordered if id(found) not in kept)]

@@ -66,7 +66,7 @@ class SidecarApp(ApplicationBase[Connection]):
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             self.renew_date()
-            self.check_connections(time.monotonic())
+            await self.check_connections()
 
     # `HttpApplication`, called by `Connection`.
 

@@ -286,6 +286,7 @@ class GrpcCall(InferenceCall):
         if self._done:
             return
         self._done = self.abandoned = True
+        self._view = None
         if not self._serving:  # otherwise the application does, once the call has left its queue
             self._app.release(self)
 
@@ -413,6 +414,7 @@ class GrpcCall(InferenceCall):
             self.fail(Status(Code.DEADLINE_EXCEEDED, "the deadline passed before the call began"))
             return
         self._serving = True
+        self._view = None  # its memory is the message's, which the application may drop
         answer = self._app.serve(self)
         if isinstance(answer, Reply):
             if not self.respond(answer):
@@ -425,6 +427,7 @@ class GrpcCall(InferenceCall):
         if self._done:
             return False
         self._done = True
+        self._view = None
         self._app.release(self)
         return True
 

@@ -157,7 +157,8 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._transport = self._direct = None
         self._pending = b""
         self._app.inflight.account.release(self._unwritten)
-        self._session.cancel()
+        self._unwritten.close()
+        self._session.close()
         self._app.disconnected(self)
 
     @override

@@ -114,6 +114,10 @@ class Sender:
         stream.trailers = trailers
         self._waiting[stream.id] = stream
 
+    def close(self) -> None:
+        """Refer to nobody any more."""
+        self.sent = self.sent_data = _nothing
+
     def drop(self, stream: Stream) -> None:
         """Forget what a stream has not sent."""
         self._waiting.pop(stream.id, None)
@@ -200,6 +204,10 @@ class Sender:
             if stream.trailers:
                 self._headers(stream, stream.trailers, frames.END_STREAM)
             self.sent(stream)
+
+
+def _nothing(*_: object) -> None:
+    """Do nothing: the connection is closed."""
 
 
 def _whole(stream: int, block: bytes, parts: Parts, length: int, trailers: bytes) -> bytes:

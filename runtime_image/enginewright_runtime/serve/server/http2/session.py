@@ -312,7 +312,14 @@ class Session:
         for stream in streams.values():
             self._drop_response(stream)
             stream.handler.cancel()
+            del stream.handler
         self.release_read()
+
+    def close(self) -> None:
+        """Drop everything; nothing refers to the connection any more."""
+        self.cancel()
+        self._due = self._abort = _nothing
+        self.sender.close()
 
     def sent(self, stream: Stream) -> None:
         """Close the stream of a request whose response is written."""
@@ -491,8 +498,9 @@ class Session:
             self._refuse_idle(stream_id)
             return
         self._resets.spend()
+        handler = stream.handler
         self._forget(stream, by_server=False)
-        stream.handler.cancel()
+        handler.cancel()
 
     def _take_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         del stream_id
@@ -563,13 +571,15 @@ class Session:
         self._resets.spend()
         stream = self.streams.get(stream_id)
         if stream is not None:
+            handler = stream.handler
             self._forget(stream, by_server=True)
-            stream.handler.cancel()
+            handler.cancel()
         else:
             self._remember(stream_id, by_server=True)
 
     def _forget(self, stream: Stream, *, by_server: bool) -> None:
         del self.streams[stream.id]
+        del stream.handler  # which refers to the stream: no cycle keeps its message
         if stream.unsent is not None:
             self._drop_response(stream)
         elif stream.outgoing is not None:
@@ -585,6 +595,10 @@ class Session:
         closed[stream_id] = by_server
         if len(closed) > _CLOSED_KEPT:
             del closed[next(iter(closed))]
+
+
+def _nothing() -> None:
+    """Do nothing: the connection is closed."""
 
 
 def transfer_seconds(settings: ServerSettings, size: int) -> float:
