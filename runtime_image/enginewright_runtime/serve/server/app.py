@@ -35,6 +35,7 @@ from enginewright_runtime.serve.server.message import Body, HttpRequest, HttpRes
 from enginewright_runtime.serve.server.outside_profiles import OutsideDecoder, OutsideModel
 from enginewright_runtime.serve.server.processing.requests import ChainedRequests, StepLimits
 from enginewright_runtime.serve.server.processing.served import ServedSteps
+from enginewright_runtime.serve.server.scrapes import Scrapes
 from enginewright_runtime.serve.server.settings import RETRY_AFTER_SECONDS, ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel
 from enginewright_runtime.serve.server.statistics import EXTENSIONS, statistics
@@ -119,6 +120,7 @@ class ServerApp(ApplicationBase[Connection]):
         self.copies = Copies()
         self.observers: list[Observer] = []
         self._resources = _resources(task)
+        self._scrapes = Scrapes(self.turns, self._exposition)
         self._server_metadata = orjson.dumps(
             {"name": "enginewright", "version": version, "extensions": EXTENSIONS}
         )
@@ -257,8 +259,7 @@ class ServerApp(ApplicationBase[Connection]):
             if request.route is _Resource.INFER:
                 self._infer(connection, request)
                 return None
-            if self.pod is not None and request.route in _OF_POD:
-                self._answer_for_pod(self.pod, connection, request)
+            if self._answers_later(connection, request):
                 return None
             if request.route is _Resource.SHADOW:
                 return self.take_copy(request.target)
@@ -270,6 +271,16 @@ class ServerApp(ApplicationBase[Connection]):
         if request.route is _Resource.INFER:
             return self.refuse_inference(request, refusal)
         return self.error(refusal)
+
+    def _answers_later(self, connection: Connection, request: HttpRequest) -> bool:
+        if self.pod is not None and request.route in _OF_POD:
+            self._answer_for_pod(self.pod, connection, request)
+        elif request.route is _Resource.METRICS:
+            request.in_turn = True
+            self._scrapes.take(connection)
+        else:
+            return False
+        return True
 
     # Inference.
 
@@ -401,6 +412,13 @@ class ServerApp(ApplicationBase[Connection]):
         self.copies.ask(share)
         return self.copies.take(elsewhere)
 
+    def _exposition(self) -> HttpResponse:
+        try:
+            text = self.metrics.expose()
+        except Exception:  # noqa: BLE001 - an internal error fails requests, not the connections
+            return self.error(unexpected("writing the metrics"))
+        return HttpResponse(200, figures.CONTENT_TYPE, [text], len(text))
+
     def _get(self, resource: object) -> HttpResponse:
         inference = self.inference
         if resource is _Resource.LIVE:
@@ -409,9 +427,6 @@ class ServerApp(ApplicationBase[Connection]):
             response = _health("ready", inference.why_not_ready())
         elif resource is _Resource.MODEL_READY:
             response = _health("ready", inference.why_not_ready(), name=self._task.model)
-        elif resource is _Resource.METRICS:
-            text = self.metrics.expose()
-            response = HttpResponse(200, figures.CONTENT_TYPE, [text], len(text))
         elif resource is _Resource.SERVER:
             response = json_response(200, self._server_metadata)
         else:

@@ -266,8 +266,11 @@ class Connection(asyncio.BufferedProtocol):
         all others if its turns do not end.
         """
         transport, settings = self._transport, self._settings
-        if transport is None or self._state is _State.BUSY:
+        if transport is None:
             return None
+        if self._state is _State.BUSY:
+            is_due = self._request is None or not self._request.in_turn
+            return None if is_due else (WaitsFor.NEW, self._since)
         if transfer := self._incoming.progress or self._outgoing.progress:
             is_slow = transfer.rate < settings.slow_rate
             return WaitsFor.STALLED if is_slow else WaitsFor.TRANSFERS, self._since

@@ -16,7 +16,7 @@ SILENT_SECONDS: Final = 0.25  # in which the first request of a new connection h
 IDLE_SECONDS: Final = (
     1.0  # in which a client that was answered may be about to send its next request
 )
-_ORDER_SECONDS: Final = 0.05  # for which an order is used: finding it takes milliseconds
+_ORDER_SECONDS: Final = 0.2  # for which an order is used: finding it takes milliseconds
 
 
 class WaitsFor(enum.IntEnum):

@@ -54,6 +54,7 @@ class HttpRequest(InferenceCall):
         "content_encoding",
         "expects_continue",
         "has_host",
+        "in_turn",
         "json_length",
         "keep_alive",
         "length",
@@ -78,6 +79,9 @@ class HttpRequest(InferenceCall):
         self.authorization = b""  # if the server reads it
         self.expects_continue = False
         self.has_host = False
+        self.in_turn = (
+            False  # answered when it is its turn, unless its connection is closed for another
+        )
         self.refusal: HttpResponse | None = None  # sent once the body has been discarded
         self.route: object = None  # set by the application
         self.peer: Peer | None = None  # who sent it

@@ -29,8 +29,10 @@ from enginewright_runtime.serve.server.pace import TransferPace
 from enginewright_runtime.serve.server.settings import ServerSettings
 
 _DIRECT_BYTES: Final = 32 * 1024  # left of a frame, above which another system call is worth it
-_TURN_FRAMES: Final = 128  # processed in one turn of the event loop: about a millisecond
+_TURN_FRAMES: Final = 128  # processed in one turn of the event loop: a few milliseconds at most
+_HEADERS_WEIGH: Final = 3  # a request is decoded and answered
 _CROWD_FRAMES: Final = 16  # likewise, while many connections wait for their turns
+_LARGE_BYTES: Final = 16 * 1024  # read at once
 _CROWD_BYTES: Final = 64 * 1024  # of a message, read at a time while many arrive
 _NEVER: Final = float("inf")
 _TURNS_SECONDS: Final = 0.1  # more than the turns of a client that sends many requests at once take
@@ -176,6 +178,7 @@ class Http2Connection(asyncio.BufferedProtocol):
     @override
     def buffer_updated(self, nbytes: int) -> None:
         if self._state is _Http2State.CLOSING:
+            self._yield_turn()  # what is discarded may be much
             return
         if self._direct is not None:
             self._take_direct(nbytes)
@@ -188,6 +191,13 @@ class Http2Connection(asyncio.BufferedProtocol):
             self._process(data, 0, len(data))
         else:
             self._process(self._buffer, 0, nbytes)
+        if nbytes >= _LARGE_BYTES and self._is_one_of_many():
+            self._yield_turn()
+
+    def _is_one_of_many(self) -> bool:
+        """Whether reading on immediately, or what is discarded, would delay others."""
+        many = self._app.inflight.account.is_crowded or self._session.discards
+        return many and not self._yielded
 
     @override
     def pause_writing(self) -> None:
@@ -326,10 +336,10 @@ class Http2Connection(asyncio.BufferedProtocol):
                     return at
             if end - at < frames.HEAD.size or self._state is _Http2State.PREFACE:
                 return at
-            if not left:
+            if left <= 0:
                 self._yield_turn()
                 return at
-            left -= 1
+            left -= _HEADERS_WEIGH if data[at + 3] == frames.HEADERS else 1
             taken = self._take_frame(data, view, at, end)
             if not taken:
                 return at
@@ -346,8 +356,6 @@ class Http2Connection(asyncio.BufferedProtocol):
         finally:
             self._processing = False
         self._flush()
-        if self._app.inflight.account.is_crowded:
-            self._yield_turn()
 
     def _take_preface(self, view: memoryview, at: int) -> int:
         known = min(len(view), len(frames.PREFACE))

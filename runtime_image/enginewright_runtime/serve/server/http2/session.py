@@ -156,6 +156,11 @@ class Session:
         """Whether `take_payload` takes the next bytes."""
         return bool(self._data_left or self._pad_left)
 
+    @property
+    def discards(self) -> bool:
+        """Whether the rest of the current frame is of no use."""
+        return self._data_stream is None and self._data_left > 0
+
     def check_frame(self, kind: int, flags: int, stream_id: int, length: int) -> None:
         """Check a frame's head, before its payload has arrived."""
         if self._opened and not self._blocks.stream:  # what most frames are

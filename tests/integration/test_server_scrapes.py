@@ -1,0 +1,73 @@
+"""Many requests for metrics at once cost one text, and connections that wait for it make space for others."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from enginewright_runtime.serve.server.input_turns import InputTurns
+from enginewright_runtime.serve.server.message import HttpResponse
+from enginewright_runtime.serve.server.scrapes import Scrapes
+
+from tests.support.serving import Server, linear_model, write_artifact
+
+GET = b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n"
+
+
+class Waiting:
+    """A connection whose request was taken."""
+
+    def __init__(self) -> None:
+        self.answers: list[HttpResponse] = []
+
+    def respond(self, response: HttpResponse) -> None:
+        self.answers.append(response)
+
+
+async def test_those_that_wait_together_have_one_answer_and_later_ones_the_next() -> None:
+    built: list[HttpResponse] = []
+
+    def expose() -> HttpResponse:
+        built.append(HttpResponse(200, b"", [b"x"], 1))
+        return built[-1]
+
+    scrapes = Scrapes(InputTurns(), expose)
+    clients: list[Any] = [Waiting() for _ in range(100)]
+    for client in clients:
+        scrapes.take(client)
+    assert not built
+    while not clients[0].answers:
+        await asyncio.sleep(0)
+    late: Any = Waiting()
+    scrapes.take(late)
+    while not late.answers:
+        await asyncio.sleep(0.001)
+    assert [client.answers for client in clients] == [[built[0]]] * 100
+    assert late.answers == [built[1]], "what was counted before its request is in its answer"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    root = tmp_path_factory.mktemp("scrapes")
+    task = write_artifact(root, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
+    with Server(root, task, connections=16, reserved_connections=4) as it:
+        yield it
+
+
+def test_connections_that_all_wait_for_metrics_keep_no_probe_out(server: Server) -> None:
+    with ExitStack() as stack:
+        for _ in range(40):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            client.sendall(GET * 200)
+        for _ in range(20):
+            assert server.get("/v2/health/live").status == 200
+    assert b"enginewright_requests_total" in server.get("/metrics").body
+    assert server.get("/metrics", method="HEAD").status == 200
+
+
+def test_the_server_is_still_well(server: Server) -> None:
+    assert "Traceback" not in Path(server.root / "server.log").read_text()
