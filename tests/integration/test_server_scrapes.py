@@ -23,9 +23,11 @@ class Waiting:
 
     def __init__(self) -> None:
         self.answers: list[HttpResponse] = []
+        self.answered = asyncio.Event()
 
     def respond(self, response: HttpResponse) -> None:
         self.answers.append(response)
+        self.answered.set()
 
 
 async def test_those_that_wait_together_have_one_answer_and_later_ones_the_next() -> None:
@@ -40,12 +42,10 @@ async def test_those_that_wait_together_have_one_answer_and_later_ones_the_next(
     for client in clients:
         scrapes.take(client)
     assert not built
-    while not clients[0].answers:
-        await asyncio.sleep(0)
+    await clients[0].answered.wait()
     late: Any = Waiting()
     scrapes.take(late)
-    while not late.answers:
-        await asyncio.sleep(0.001)
+    await late.answered.wait()
     assert [client.answers for client in clients] == [[built[0]]] * 100
     assert late.answers == [built[1]], "what was counted before its request is in its answer"
 
