@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from bench.serving import cases, cores, environments, isolation, load, report, soak
+from bench.serving import cases, cores, environments, isolation, load, report, scaling, soak
 from bench.serving.plot import svg
 from bench.serving.results import Results
 from bench.serving.run import Plan, measure, program
@@ -37,19 +37,26 @@ def main() -> int:
     parser.add_argument("--servers", nargs="+", metavar="NAME", help="only these")
     parser.add_argument("--models", nargs="+", choices=COMPARED, help="only these")
     parser.add_argument("--soak", type=float, metavar="MINUTES", help="only our server, saturated")
+    parser.add_argument(
+        "--processes", type=int, metavar="MOST", help="only our server, with 1 to so many"
+    )
     options = parser.parse_args()
+    scaling.require_cores(options.processes or 1)
     load.require_h2load()
     absent = isolation.inherited()
     if absent is None:
-        absent = {} if options.soak else _install(_wanted(options))
+        absent = {} if options.soak or options.processes else _install(_wanted(options))
         inside = isolation.run_inside(sys.argv[1:], absent)
         if inside is not None:
             return inside
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work)
+        (ours,) = (server for server in SERVERS if server.name == OURS)
+        if options.processes:
+            program(cases.__name__, str(folder / "tiny"), "tiny")
+            return scaling.scale(ours, folder, options.processes, options.seconds)
         if options.soak:
             program(cases.__name__, str(folder / "tiny"), "tiny")
-            (ours,) = (server for server in SERVERS if server.name == OURS)
             return soak.soak(ours, folder, options.soak)
         return _compare(options, absent, folder)
 

@@ -1,4 +1,4 @@
-"""The server has one core and the load generator another."""
+"""The server has one core, or the first ones for several processes, and the load generator another."""
 
 import os
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ def used() -> list[int]:
 
 
 @contextmanager
-def pinned(core: int) -> Iterator[None]:
-    """Let processes that are started meanwhile run on one core: the same one if there is only one."""
+def pinned(*places: int) -> Iterator[None]:
+    """Let processes that are started meanwhile run on these cores: all on the same if there is only one."""
     before = os.sched_getaffinity(0)
-    cores = used()
-    os.sched_setaffinity(0, {cores[core % len(cores)]})
+    cores = sorted(before)
+    os.sched_setaffinity(0, {cores[place % len(cores)] for place in places})
     try:
         yield
     finally:

@@ -53,7 +53,14 @@ def require_h2load() -> None:
 
 
 def measure(
-    request: Request, port: int, process: int, size: int, *, connections: int, seconds: float
+    request: Request,
+    port: int,
+    process: int,
+    size: int,
+    *,
+    connections: int,
+    seconds: float,
+    core: int = cores.LOAD,
 ) -> Figures:
     """Put load on a server.
 
@@ -64,6 +71,7 @@ def measure(
         size: of the checked answer's body, in bytes.
         connections: number of them, each with one request at a time.
         seconds: length of the window, after a quarter of it for warming up.
+        core: of the load generator.
 
     Raises:
         LoadError: Answers were wrong, or none came.
@@ -73,7 +81,7 @@ def measure(
         body.write_bytes(request.payload)
         warm = seconds / 4
         command = _command(request, port, connections, warm + seconds + _END_SECONDS, body, log)
-        with cores.pinned(cores.LOAD):
+        with cores.pinned(core):
             generator = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
             )

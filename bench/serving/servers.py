@@ -44,6 +44,7 @@ class Server:
     environment: str | None = None
     path: str = f"/v2/models/{MODEL}/infer"
     ready: str = "/v2/health/ready"
+    processes: int = 1  # each on a core of its own; only of ours
 
     @property
     def is_python_peer(self) -> bool:
@@ -90,7 +91,7 @@ def running(server: Server, case: Case, folder: Path) -> Iterator[int]:
         NotStartedError: It does not become ready; with the end of its log.
     """
     log = folder / "server.log"
-    with pinned(SERVER), log.open("wb") as output:
+    with pinned(*range(SERVER, SERVER + server.processes)), log.open("wb") as output:
         process = subprocess.Popen(
             _command(server, case, folder),
             stdout=output,
@@ -154,7 +155,9 @@ def _environment(server: Server, case: Case) -> Mapping[str, str]:
 def _command(server: Server, case: Case, folder: Path) -> list[str]:
     if server.environment is None:
         arguments = {
-            "task": case.task | ({"batch_size": 1} if server.name == OURS_SINGLE else {}),
+            "task": case.task
+            | {"processes": server.processes}
+            | ({"batch_size": 1} if server.name == OURS_SINGLE else {}),
             "root": str(case.root),
             "port": HTTP_PORT,
             "grpc_port": GRPC_PORT,
