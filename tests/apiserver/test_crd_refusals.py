@@ -532,6 +532,12 @@ BAD_MODELS: list[tuple[str, Spec, str, str]] = [
         for endpoint in ("collector:4318", "http://me:secret@collector", "http://a/b?token=1")
     ),
     (
+        "no run at a time",
+        {"serving": {"maxConcurrentRuns": 0}},
+        "spec.serving.maxConcurrentRuns",
+        "should be greater than or equal to 1",
+    ),
+    (
         "batches of nothing",
         {"serving": {"batching": {"maxSize": 0}}},
         "spec.serving.batching.maxSize",

@@ -80,6 +80,7 @@ spec:
     accessLog: {sample: 0.1%, failed: All}
     processes: 1
     tracing: {endpoint: "http://collector.monitoring:4318", sample: 0.1%}
+    maxConcurrentRuns: 2
     startupTimeout: 20m
     auth: {secretRef: {name: clients}}
     terminationGracePeriod: 2m

@@ -60,6 +60,17 @@ OpenVinoBackend.provider_options = lambda self, request: {options!r}
 """
 
 
+def has_runs_at_the_same_time(count: int) -> str:
+    """Return code that has them pay and has CPUs for them, for `Server(before=...)`."""
+    return f"""
+import enginewright_runtime.core.limits
+from enginewright_runtime.serve.server import concurrency
+enginewright_runtime.core.limits.threads = lambda: {count}
+concurrency._SHORTEST = 0.0
+concurrency.ConcurrencyProver._gains = lambda self, feeds, most, single: {{most: 2.0}}
+"""
+
+
 def run_json(python: str | Path, program: str, *arguments: str, **environment: str) -> Any:
     """Run a program in another environment; return the JSON that it prints last."""
     done = subprocess.run(
@@ -228,7 +239,12 @@ def write_artifact(
     )
     (folder / MANIFEST_NAME).write_text(manifest.to_json())
     return ServeTask(
-        model=name, revision=revision, prepared_key=key, backend="cpu", max_queue=max_queue
+        model=name,
+        revision=revision,
+        prepared_key=key,
+        backend="cpu",
+        max_queue=max_queue,
+        concurrent_runs=1,  # a test that wants several says so: how many pay depends on the machine
     )
 
 

@@ -547,6 +547,9 @@ class Serving(ApiModel):
     batching: Batching = Batching()
     """How requests are combined into batches."""
 
+    max_concurrent_runs: Annotated[int, Field(ge=1, le=256), INT32] | None = None
+    """Maximum number of runs of the model at the same time in a pod; each needs memory for its values, none for weights. 1: one after another. Absent: as many as make a pod on ONNX Runtime's CPU provider faster, at most its whole CPUs; each pod finds out when it starts."""
+
     max_queue: Annotated[int, Field(ge=1, le=65536), INT32] = 256
     """Maximum number of queued requests per pod; further ones get 503 with Retry-After."""
 

@@ -58,7 +58,7 @@ class ComputeBucket(Message):
     warmup_seconds: float | None = None  # best run at warm-up; None: not warmed up
     count: int = 0  # requests since warm-up, except the first of each shape
     seconds: float = 0.0  # sum of their times in the model
-    untimed: int = 0  # other runs since warm-up: the first of each shape, and failed ones
+    untimed: int = 0  # others since warm-up: the first of each shape, beside another run, failed
 
 
 class ExecutedStep(Message):
@@ -112,7 +112,7 @@ class Execution(Message):
     processor: Processor | None = None
     """Processor that the server runs on."""
     buckets: tuple[ComputeBucket, ...] = ()
-    """By size of request (input elements, rounded up by at most an eighth): best time at warm-up, then count and total time except the first run of each shape; `untimed` counts those and failed runs."""
+    """By size of request (input elements, rounded up by at most an eighth): best time at warm-up, then count and total time except the first run of each shape and runs beside others; `untimed` counts those and failed runs."""
     usual: Baseline | None = None
     """p50, p90 and p99 of the usual shapes, measured before the pod was ready."""
     steps: tuple[ExecutedStep, ...] = ()

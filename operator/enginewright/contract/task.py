@@ -240,6 +240,7 @@ class ServeTask(Message):
     max_queue: int = 256  # waiting requests; further ones get 503
     batch_size: int = BATCH_SIZE  # rows that requests which run together may have; 1: none do
     batch_delay_seconds: float = 0.0  # that a request may wait for others
+    concurrent_runs: int | None = None  # at most; None: as many as are worthwhile
     # that a request without a timeout may wait for the model; 0: without limit
     request_seconds: float = REQUEST_SECONDS
     auth: bool = False  # whether requests need one of the tokens in `TOKENS_PATH`

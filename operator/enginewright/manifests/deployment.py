@@ -223,6 +223,7 @@ def _pod_template(
         max_queue=snapshot.max_queue,
         batch_size=snapshot.batch_size,
         batch_delay_seconds=snapshot.batch_delay_seconds,
+        concurrent_runs=snapshot.concurrent_runs,
         request_seconds=snapshot.request_seconds,
         access_log=snapshot.access_log,
         tracing=snapshot.tracing,

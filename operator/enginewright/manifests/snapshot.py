@@ -55,6 +55,7 @@ class Snapshot(BaseModel):
     max_queue: int
     batch_size: int = BATCH_SIZE
     batch_delay_seconds: float = 0.0
+    concurrent_runs: int | None = None  # None: as many as are worthwhile
     request_seconds: float = REQUEST_SECONDS
     auth_secret: str | None = None  # None: requests need no token
     access_log: AccessLogTask | None = None

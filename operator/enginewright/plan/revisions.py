@@ -39,6 +39,7 @@ def wanted_snapshot(
         max_queue=spec.serving.max_queue,
         batch_size=spec.serving.batching.max_size,
         batch_delay_seconds=short_duration(spec.serving.batching.max_delay),
+        concurrent_runs=spec.serving.max_concurrent_runs,
         request_seconds=duration(spec.serving.request_timeout).total_seconds(),
         auth_secret=spec.serving.auth.secret_ref.name if spec.serving.auth else None,
         access_log=_access_log(spec.serving.access_log),

@@ -54,6 +54,7 @@ def _parts(snapshot: Snapshot) -> dict[str, str]:
         "fallback": _text(snapshot.promise.model_dump(mode="json", exclude_none=True)),
         "queue": str(snapshot.max_queue),
         "batching": f"{snapshot.batch_size}, {snapshot.batch_delay_seconds:g} s",
+        "concurrent runs": str(snapshot.concurrent_runs or "as many as are worthwhile"),
         "request timeout": f"{snapshot.request_seconds:g} s",
         "tokens": f"Secret {snapshot.auth_secret}" if snapshot.auth_secret else "",
         "tracing": _text(snapshot.tracing.model_dump(mode="json")) if snapshot.tracing else "",

@@ -2,6 +2,7 @@
 
 import ctypes
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,14 @@ from enginewright_runtime.session.signature import Signature
 
 
 class Runner:
-    """A session that one thread at a time runs."""
+    """A session that one thread at a time runs, unless it is shared."""
 
-    def __init__(self, session: ort.InferenceSession, signature: Signature) -> None:
+    def __init__(
+        self, session: ort.InferenceSession, signature: Signature, *, shared: bool = False
+    ) -> None:
+        """Create it; `shared`: the session's provider allows several runs at a time."""
         self._session = session
-        self._turn = threading.Lock()
+        self._turn: AbstractContextManager[object] = nullcontext() if shared else threading.Lock()
         tensors = (*signature.inputs.values(), *signature.outputs.values())
         self._half = {tensor.name for tensor in tensors if tensor.datatype is BF16}
 

@@ -585,8 +585,10 @@ def _path(target: bytes) -> bytes:
 
 
 def _timing(job: Job) -> bytes:
-    """Return the `Server-Timing` header (W3C), in milliseconds: waiting and running."""
+    """Return the `Server-Timing` header (W3C), in milliseconds: waiting, and running if it was alone."""
     queue, compute = job.started - job.queued, job.finished - job.started
+    if not job.alone:
+        return b"Server-Timing: queue;dur=%.4f\r\n" % (queue * 1e3)
     return b"Server-Timing: queue;dur=%.4f, compute;dur=%.4f\r\n" % (queue * 1e3, compute * 1e3)
 
 

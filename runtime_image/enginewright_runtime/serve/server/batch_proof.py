@@ -157,7 +157,7 @@ class BatchProver:
                 if parts is None or alone[0].shape[:1] != (1,):
                     return "the first dimension of an output is not that of the inputs"
                 for name, single, joined in zip(self._outputs, alone, parts[place], strict=True):
-                    if not _same(self._signature.outputs[name], single, joined):
+                    if not same_outputs(self._signature.outputs[name], single, joined):
                         return f"output {name!r} of a request depends on the others in its batch"
         except Exception as error:  # noqa: BLE001 - ONNX Runtime's exceptions have no common class
             return f"the model fails on two requests at once: {plain(str(error))}"
@@ -207,6 +207,11 @@ class BatchProver:
         return best
 
 
+def batch_feeds(samples: Sequence[GoldenSample], limits: BatchLimits) -> Feeds:
+    """Return the inputs of a full batch, which have run; {}: there are no batches."""
+    return join([_first_row(samples[0].feeds)] * limits.rows) if limits.rows > 1 else {}
+
+
 def _bytes_of(feeds: Feeds) -> int:
     return sum(array.nbytes for array in feeds.values())
 
@@ -219,7 +224,7 @@ def _larger(array: NDArray[Any]) -> NDArray[Any]:
     return array * array.dtype.type(_LARGER) if array.dtype.kind == "f" else array
 
 
-def _same(tensor: Tensor, single: NDArray[Any], joined: NDArray[Any]) -> bool:
+def same_outputs(tensor: Tensor, single: NDArray[Any], joined: NDArray[Any]) -> bool:
     """Whether two outputs are the same but for rounding."""
     tolerance = _TOLERANCES.get(tensor.datatype.name)
     if single.shape != joined.shape:

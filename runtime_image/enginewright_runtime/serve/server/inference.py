@@ -107,6 +107,7 @@ class InferenceService:
             model.diagnosis.judge,
             self._task.max_queue,
             model.batches,
+            model.concurrent_runs,
             self._finish,
         )
         self._metrics.depth = lambda: worker.depth
@@ -131,6 +132,7 @@ class InferenceService:
             model.diagnosis.judge,
             self._task.max_queue,
             BatchLimits(),
+            1,
             self._finish_outside,
         )
         stop_after = max(self._settings.run_seconds, _LONG_RUNS * model.slowest_run)
@@ -193,7 +195,7 @@ class InferenceService:
         if serving is None:
             return None
         if not serving.worker.alive():
-            return HealthProblem("the inference thread has ended", Reason.RUNS_FAIL)
+            return HealthProblem("an inference thread has ended", Reason.RUNS_FAIL)
         if serving.worker.busy_seconds(time.monotonic()) > serving.stuck_after:
             return serving.watchdog.stuck(serving.stuck_after)
         return serving.watchdog.why_not_live()
@@ -447,7 +449,8 @@ class InferenceService:
         buckets = self._serving.model.buckets
         if job.batch:
             self._metrics.runs.add(job.batch, seconds, succeeded=job.error is None)
-        if job.error is None and job.batch:
+        # a run beside others takes longer than those that it would be compared with
+        if job.error is None and job.batch and job.alone:
             buckets.add(job.ran, seconds)
         else:
             buckets.add_untimed(job.feeds)

@@ -43,6 +43,7 @@ class Job:
     """One request in the worker. Times are of `time.monotonic()`, 0: not yet."""
 
     __slots__ = (
+        "alone",
         "answered",
         "arrays",
         "batch",
@@ -82,6 +83,7 @@ class Job:
         self.priority = HIGHEST if call.reserved else LOWEST if call.copy else plan.priority
         self.batch = 1  # requests in its run; 0: another one of its run has their number
         self.ran: Feeds = {}  # the inputs of its run
+        self.alone = True  # no other run took place at the same time
         self.queued = now
         self.started = 0.0
         self.finished = 0.0

@@ -1,8 +1,11 @@
-"""The jobs of the model's thread: requests by priority, and golden inferences that may be deferred.
+"""The jobs of the model's threads: requests by priority, and golden inferences that may be deferred.
 
-The event loop adds jobs, the model's thread takes them; a lock guards what both use. What is queued when
-the thread asks for more is taken together, if batches are worthwhile. Golden inferences that may be
+The event loop adds jobs, the model's threads take them; a lock guards what they use. What is queued when
+a thread asks for more is taken together, if batches are worthwhile. Golden inferences that may be
 deferred wait until no request would be delayed.
+
+A run beside others takes longer. So that times can be compared, a golden inference runs alone, as at
+startup, and so does a request now and then.
 """
 
 import threading
@@ -16,13 +19,28 @@ from enginewright_runtime.serve.server.job import Job
 from enginewright_runtime.serve.server.waiting import Waiting
 
 _LOOK_SECONDS: Final = 1.0  # interval at which abandoned deferred jobs are looked for
+# After so many runs of requests beside others, and so many seconds, one is alone. A thread idles meanwhile.
+_RUNS_BESIDE: Final = 16
+_SECONDS_BESIDE: Final = 0.25
+# It waits for the others for so many times the last run: one of them may be far longer, or hang.
+_PATIENCE: Final = 2.0
+_LEAST_PATIENCE: Final = 0.25  # seconds
 
 
 class JobQueue:
-    """What waits for the model's thread."""
+    """What waits for the model's threads, and which of them run."""
 
-    def __init__(self, limits: BatchLimits) -> None:
+    def __init__(self, limits: BatchLimits, runs: int) -> None:
+        """Create it; `runs` may take place at the same time, each in its own thread."""
         self._limits = limits
+        self._shared = runs > 1
+        self._woken = runs if limits.delay else 1  # threads, by a job: one of them waits for others
+        self._alone: dict[int, bool] = {}  # whether a current run, by thread, has been alone so far
+        # the thread that alone may begin a run, as this must be alone, or waits for requests to join
+        self._only: int | None = None
+        self._beside = 0  # runs of requests beside others since the last one that was alone
+        self._last_alone = 0.0  # when that one ended
+        self._last_seconds = 0.0  # duration of the last run
         self._changed = threading.Condition(threading.Lock())
         self._waiting = Waiting()
         self._deferred: deque[Job] = deque()
@@ -48,7 +66,7 @@ class JobQueue:
                 self._deferred.append(job)
             else:
                 self._waiting.add(job)
-            self._changed.notify()
+            self._changed.notify(self._woken)
 
     def has_below(self, priority: int) -> bool:
         """Whether a job of a lower priority waits."""
@@ -64,31 +82,70 @@ class JobQueue:
         """Let deferred jobs run without further delay: the server is draining."""
         with self._changed:
             self._deferring = False
-            self._changed.notify()
+            self._changed.notify_all()
 
-    # In the model's thread.
+    # In the model's threads.
 
-    def take(self) -> list[Job]:
-        """Wait for the jobs of the next run, those that nobody waits for included."""
+    def take(self, thread: int) -> list[Job]:
+        """Wait for the jobs of the thread's next run, those that nobody waits for included."""
         with self._changed:
-            while True:
-                now = time.monotonic()
-                if self._deferred and self._overdue(self._deferred[0], now):
-                    return [self._deferred.popleft()]
-                if self._waiting:
-                    return self._batch()
-                self._pauses.begin(now)
-                wait = self._deferred_in(now)
-                if wait == 0.0:
-                    return [self._deferred.popleft()]
-                self._changed.wait(wait)
+            while not isinstance(found := self._next(thread), list):
+                self._changed.wait(found)
+            if self._shared and (found[0].call.reserved or self._alone_is_due(time.monotonic())):
+                self._only = thread
+                patience = max(_PATIENCE * self._last_seconds, _LEAST_PATIENCE)
+                if not self._changed.wait_for(lambda: not self._alone, patience):
+                    self._beside = 0
+                    self._let_all_begin()
+            self._alone = dict.fromkeys(self._alone, False)
+            self._alone[thread] = not self._alone
+            return found
 
-    def ran(self, job: Job) -> None:
-        """Take note of the duration of a job if it may be deferred."""
-        if job.latest:
-            self._deferred_seconds = job.finished - job.started
+    def finish(self, thread: int, jobs: list[Job]) -> None:
+        """Take note of the end of the run with `jobs`, which `take` has returned."""
+        first = jobs[0]
+        with self._changed:
+            alone = self._alone.pop(thread)
+            if first.started:
+                self._last_seconds = first.finished - first.started
+                if first.latest:
+                    self._deferred_seconds = self._last_seconds
+            if not self._shared:
+                return
+            if not alone:
+                self._beside += 1
+                for job in jobs:
+                    job.alone = False
+            elif not first.call.reserved:
+                self._beside, self._last_alone = 0, time.monotonic()
+            if self._only == thread:
+                self._let_all_begin()
+            elif self._only is not None:
+                self._changed.notify_all()
 
-    def _batch(self) -> list[Job]:
+    def _let_all_begin(self) -> None:
+        self._only = None
+        self._changed.notify_all()
+
+    def _alone_is_due(self, now: float) -> bool:
+        return self._beside >= _RUNS_BESIDE and now - self._last_alone >= _SECONDS_BESIDE
+
+    def _next(self, thread: int) -> list[Job] | float | None:
+        """Return the next jobs; if there are none, the seconds after which to ask again, None: no limit."""
+        if self._only is not None:
+            return None
+        now = time.monotonic()
+        if self._deferred and self._overdue(self._deferred[0], now):
+            return [self._deferred.popleft()]
+        if self._waiting:
+            return self._batch(thread)
+        if self._alone:  # the thread of that run looks next
+            return None
+        self._pauses.begin(now)
+        wait = self._deferred_in(now)
+        return [self._deferred.popleft()] if wait == 0.0 else wait
+
+    def _batch(self, thread: int) -> list[Job]:
         """Return the first job and those that run with it; the lock is held."""
         waiting, most = self._waiting, self._limits.rows
         waiting.be_fair()
@@ -99,14 +156,18 @@ class JobQueue:
         while first.rows and rows < most:
             if not waiting:
                 wait = wait_until - time.monotonic() if self._limits.delay else 0.0
-                if wait <= 0 or not self._changed.wait(wait):
+                if wait <= 0:
                     break
+                self._only = thread
+                self._changed.wait(wait)
                 continue
             job = waiting[0]
             rows += job.rows
             if rows > most or not first.joins(job):
                 break
             jobs.append(waiting.popleft())
+        if self._only == thread:
+            self._let_all_begin()
         return jobs
 
     def _deferred_in(self, now: float) -> float | None:

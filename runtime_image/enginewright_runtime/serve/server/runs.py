@@ -1,4 +1,4 @@
-"""Runs the model for one request, or for several at once; used by any thread, one at a time."""
+"""Runs the model for one request, or for several at once; used by any thread."""
 
 import time
 from collections.abc import Callable

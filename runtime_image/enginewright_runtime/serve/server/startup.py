@@ -30,12 +30,14 @@ from enginewright_runtime.serve.server.artifact import (
     damaged_file,
 )
 from enginewright_runtime.serve.server.baseline import baseline_feeds, measure
-from enginewright_runtime.serve.server.batch_proof import BatchProver
+from enginewright_runtime.serve.server.batch_proof import BatchProver, batch_feeds
 from enginewright_runtime.serve.server.batching import BatchLimits
 from enginewright_runtime.serve.server.buckets import ComputeBuckets
+from enginewright_runtime.serve.server.concurrency import ConcurrencyProver, RunConditions
 from enginewright_runtime.serve.server.diagnosis import Diagnosis
 from enginewright_runtime.serve.server.execution import ExecutionReport
 from enginewright_runtime.serve.server.input_choice import choose
+from enginewright_runtime.serve.server.memory import resident_bytes
 from enginewright_runtime.serve.server.outside_profiles import OutsideModel, load_outside
 from enginewright_runtime.serve.server.processing.served import ServedSteps, serve_steps
 from enginewright_runtime.serve.server.proofs import StartupProver
@@ -74,6 +76,7 @@ class ServedModel:
     needs_driver: bool  # of NVIDIA
     batches: BatchLimits
     outside: OutsideModel | None  # serves sizes outside the shape profiles; None: they are refused
+    concurrent_runs: int
     summary: str  # one line for the log
     steps: ServedSteps | None = None  # before and after it
 
@@ -114,13 +117,12 @@ def prepare(
     if found is None:
         _test_libraries(artifact, manifest, progress)
     load = partial(_load, task, artifact, manifest, threads, device)
-    cache = None
-    if runtime_caches is not None and backend.caches_kernels:
-        cache = _open_cache(runtime_caches, task, artifact, manifest, load, device, progress)
+    caches = runtime_caches if backend.caches_kernels else None
+    cache = _open_cache(caches, task, artifact, manifest, load, device, progress)
     progress(f"loading the model on backend {task.backend}")
     loaded = load(cache.folder if cache else None)
     signature, samples = _read(task, artifact, manifest, loaded)
-    loaded_after = time.monotonic() - began
+    loaded_after, loaded_bytes = time.monotonic() - began, resident_bytes()
     on_device = backend.needs_driver and loaded.cause is None
     shapes, feeds = baseline_feeds(samples, manifest.recipe)
     inputs = choose(loaded.session, backend.host_memory() if on_device else None, signature, feeds)
@@ -154,7 +156,24 @@ def prepare(
         usual = measure(partial(runner.run, list(signature.outputs)), shapes, feeds)
     else:
         prover.adopt(samples, batches)
-    slowest = max(slowest, prover.slowest)
+    concurrency = ConcurrencyProver(
+        Runner(session, signature, shared=True), signature, progress
+    ).prove(
+        samples,
+        batch_feeds(samples, batches) or feeds,
+        batches,
+        RunConditions(
+            processes=task.processes,
+            threads=threads,
+            most=task.concurrent_runs,
+            memory=memory,
+            loaded=loaded_bytes,
+            varying=bool(manifest.varying),
+            on_cpu=backend.name == "cpu",
+            foreign=bool(manifest.recipe.extensions),
+        ),
+    )
+    slowest = max(slowest, prover.slowest, concurrency.slowest)
     if cache is not None:
         cache.keep()
     steps = serve_steps(task, artifact, manifest, signature, progress)
@@ -169,6 +188,7 @@ def prepare(
         **({"runtime_cache": {"bytes": cache.bytes, "reused": cache.reused}} if cache else {}),
         **({"inputs": inputs.report} if inputs.report else {}),
         **about_outside,
+        "concurrency": concurrency.details(),
         "proofs": {
             "golden_samples": len(samples),
             "slowest_run_seconds": round(slowest, 6),
@@ -178,7 +198,7 @@ def prepare(
     }
     return ServedModel(
         signature=signature,
-        runner=runner,
+        runner=runner if concurrency.runs == 1 else Runner(session, signature, shared=True),
         stop_run=session.stop,
         diagnosis=Diagnosis(
             runner.run,
@@ -202,6 +222,7 @@ def prepare(
         needs_driver=device.driver.needed and device.driver.present,
         batches=batches,
         outside=outside,
+        concurrent_runs=concurrency.runs,
         summary=f"{_described(loaded.placement)}, {threads} threads, golden samples agree: {len(samples)},"
         f" loaded in {loaded_after:.1f} s, ready in {seconds:.1f} s",
         steps=steps,
@@ -249,7 +270,7 @@ def _check(
 
 
 def _open_cache(
-    root: Path,
+    root: Path | None,
     task: ServeTask,
     artifact: Path,
     manifest: Manifest,
@@ -259,7 +280,7 @@ def _open_cache(
 ) -> RuntimeCache | None:
     """Return the engine's cache, filled; None: none can be kept."""
     engine = manifest.engine
-    cache = RuntimeCache.open(root, engine.sha256, device) if engine else None
+    cache = RuntimeCache.open(root, engine.sha256, device) if root and engine else None
     if cache is None or cache.reused:
         return cache
 

@@ -4,6 +4,7 @@ ONNX Runtime checks between nodes, and between iterations of a loop, whether to 
 that hangs inside one kernel continues, and the server is then not live.
 """
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,11 +17,11 @@ class StoppedError(Exception):
 
 
 class StoppableSession:
-    """A session for `Runner` that one thread at a time runs and any thread can terminate."""
+    """A session for `Runner`; any thread can terminate its runs, each thread has one at a time."""
 
     def __init__(self, session: ort.InferenceSession) -> None:
         self._session = session
-        self._current: tuple[float, ort.RunOptions] | None = None
+        self._current: dict[int, tuple[float, ort.RunOptions]] = {}  # by thread
 
     def run(self, outputs: list[str], feeds: Any) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
         """Run on arrays."""
@@ -31,15 +32,17 @@ class StoppableSession:
         return self._run(self._session.run_with_ort_values, outputs, feeds)
 
     def stop(self, longer_than: float) -> None:
-        """Terminate the current run if it has taken more than `longer_than` seconds."""
-        current = self._current
-        if current is not None and time.monotonic() - current[0] > longer_than:
-            current[1].terminate = True
+        """Terminate the current runs that have taken more than `longer_than` seconds."""
+        now = time.monotonic()
+        for began, options in list(self._current.values()):
+            if now - began > longer_than:
+                options.terminate = True
 
     def _run(self, run: Callable[..., Any], outputs: list[str], feeds: Any) -> Any:  # noqa: ANN401 - likewise
         options = ort.RunOptions()
         began = time.monotonic()
-        self._current = began, options
+        thread = threading.get_ident()
+        self._current[thread] = began, options
         try:
             return run(outputs, feeds, options)
         except Exception as error:
@@ -48,4 +51,4 @@ class StoppableSession:
                 raise StoppedError(f"the run was stopped after {took:.3g} s") from error
             raise
         finally:
-            self._current = None
+            del self._current[thread]

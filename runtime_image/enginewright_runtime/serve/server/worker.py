@@ -1,8 +1,8 @@
-"""Where the model runs: its thread with a bounded queue, or, if a run is short, the event loop.
+"""Where the model runs: its threads with a bounded queue, or, if a run is short, the event loop.
 
 A few milliseconds inside the event loop would stall every other connection, so `turns` takes short runs
-only, and only while the thread has nothing to do. Counters that both threads use are written by one of
-them only.
+only, and only while the thread has nothing to do. There are several threads where runs at the same time
+are worthwhile. A counter is written by one thread only.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class InferenceWorker:
-    """Runs jobs in its own thread, one or one batch at a time, and short ones in the event loop."""
+    """Runs jobs in its own threads, each one or one batch at a time, and short ones in the event loop."""
 
     def __init__(
         self,
@@ -35,15 +35,17 @@ class InferenceWorker:
         judge: Callable[[RequestPlan, Feeds, Exception], Fault],
         capacity: int,
         limits: BatchLimits,
+        runs: int,
         done: Callable[[Job], None],
     ) -> None:
-        """Start the thread.
+        """Start the threads.
 
         Args:
             run: takes output names and feeds, returns the outputs.
-            judge: returns who caused the error that a request's feeds raised; called in the thread.
-            capacity: jobs that may wait, in addition to the running one.
+            judge: returns who caused the error that a request's feeds raised; called in a thread.
+            capacity: jobs that may wait, in addition to the running ones.
             limits: of batches, and of runs in the event loop.
+            runs: that may take place at the same time.
             done: called in the event loop for every submitted job.
         """
         self._runs = ModelRuns(run)
@@ -53,14 +55,18 @@ class InferenceWorker:
         self._capacity = capacity
         self._done = done
         self._loop = asyncio.get_running_loop()
-        self._queue = JobQueue(limits)
+        self._queue = JobQueue(limits, runs)
         self._results: deque[Job] = deque()
         self._waking = False
         self._submitted = 0  # written by the loop
         self._returned = 0  # written by the loop
-        self._busy_since = 0.0  # written by the thread
-        self._thread = threading.Thread(target=self._work, name="model", daemon=True)
-        self._thread.start()
+        self._busy_since = [0.0] * runs  # each written by its thread
+        self._threads = [
+            threading.Thread(target=self._work, args=(number,), name="model", daemon=True)
+            for number in range(runs)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def depth(self) -> int:
@@ -91,8 +97,8 @@ class InferenceWorker:
 
     @property
     def _is_busy(self) -> bool:
-        """Whether the thread runs a job, or has one to run."""
-        return bool(self._busy_since) or self._submitted - self._returned > self._queue.deferred
+        """Whether a thread runs a job, or has one to run."""
+        return any(self._busy_since) or self._submitted - self._returned > self._queue.deferred
 
     def has_below(self, priority: int) -> bool:
         """Whether a job of a lower priority waits."""
@@ -114,18 +120,18 @@ class InferenceWorker:
         self._queue.stop_deferring()
 
     def busy_seconds(self, now: float) -> float:
-        """Return how long the current run has taken so far; 0 when idle."""
-        since = self._busy_since
-        return now - since if since else 0.0
+        """Return how long the longest current run has taken so far; 0 when idle."""
+        return max([now - since for since in self._busy_since if since], default=0.0)
 
     def alive(self) -> bool:
-        """Return whether the thread is alive."""
-        return self._thread.is_alive()
+        """Return whether the threads are alive."""
+        return all(thread.is_alive() for thread in self._threads)
 
-    def _work(self) -> None:
+    def _work(self, thread: int) -> None:
         while True:
-            jobs = self._queue.take()
-            self._run(jobs)
+            jobs = self._queue.take(thread)
+            self._run(thread, jobs)
+            self._queue.finish(thread, jobs)
             self._results.extend(jobs)
             if not self._waking:
                 self._waking = True
@@ -134,25 +140,24 @@ class InferenceWorker:
                 except RuntimeError:  # the loop has ended, the process is exiting
                     return
 
-    def _run(self, jobs: list[Job]) -> None:
+    def _run(self, thread: int, jobs: list[Job]) -> None:
         now = time.monotonic()
         waiting = [each for each in jobs if not (each.is_dropped or each.is_late(now))]
         while waiting:
             count = self._limits.whole([each.rows for each in waiting])
-            self._compute(waiting[:count])
+            self._compute(thread, waiting[:count])
             waiting = waiting[count:]
 
-    def _compute(self, jobs: list[Job]) -> None:
-        self._busy_since = time.monotonic()
+    def _compute(self, thread: int, jobs: list[Job]) -> None:
+        self._busy_since[thread] = time.monotonic()
         if not self._runs.attempt(jobs) and len(jobs) > 1:
             for job in jobs:  # so that only those fail that would alone
-                self._busy_since = time.monotonic()
+                self._busy_since[thread] = time.monotonic()
                 self._runs.attempt([job])
         for job in jobs:
             if job.error is not None:
                 job.fault = self._diagnose(job, job.error)
-        self._busy_since = 0.0
-        self._queue.ran(jobs[0])
+        self._busy_since[thread] = 0.0
 
     def _diagnose(self, job: Job, error: Exception) -> Fault:
         try:

@@ -1,0 +1,206 @@
+"""Which jobs run at the same time, and which alone, so that times can be compared."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from enginewright_runtime.serve.server import job_queue
+from enginewright_runtime.serve.server.batching import BatchLimits
+from enginewright_runtime.serve.server.job import Job
+from enginewright_runtime.serve.server.job_queue import JobQueue
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+def job(*, reserved: bool = False, rows: int = 0) -> Job:
+    call = SimpleNamespace(reserved=reserved, abandoned=False)
+    made = SimpleNamespace(
+        call=call, rows=rows, priority=1 if reserved else 3, queued=0.0, latest=0.0, alone=True
+    )
+    made.started = made.finished = 0.0
+    made.joins = lambda other: made.rows and other.rows
+    return cast("Job", made)
+
+
+class Thread:
+    """One of the queue's threads, which takes jobs when it is told to."""
+
+    def __init__(self, queue: JobQueue, number: int) -> None:
+        self._queue, self._number = queue, number
+        self._jobs: list[Job] = []
+        self._taker: threading.Thread | None = None
+        self.taken = threading.Event()
+
+    def take(self) -> list[Job]:
+        """Take jobs that are there."""
+        self.begin()
+        assert self.taken.wait(20)
+        return self._jobs
+
+    def begin(self) -> None:
+        """Wait for jobs in the background."""
+        self.taken.clear()
+        self._taker = threading.Thread(target=self._take, daemon=True)
+        self._taker.start()
+
+    def finish(self) -> None:
+        self._queue.finish(self._number, self._jobs)
+
+    def _take(self) -> None:
+        self._jobs = self._queue.take(self._number)
+        self.taken.set()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def patient() -> Iterator[None]:
+    """What must be alone waits as long as the test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job_queue, "_LEAST_PATIENCE", 60.0)
+        yield
+
+
+def waiting(queue: JobQueue) -> int:
+    """Return the number of threads that wait for the queue to change."""
+    changed: Any = queue._changed
+    return len(changed._waiters)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.0001)
+
+
+def test_runs_at_the_same_time_are_not_timed_and_lone_ones_are() -> None:
+    queue = JobQueue(BatchLimits(), 2)
+    first, second = Thread(queue, 0), Thread(queue, 1)
+    jobs = [job() for _ in range(3)]
+    for each in jobs[:2]:
+        queue.put(each)
+    assert [first.take(), second.take()] == [[jobs[0]], [jobs[1]]]
+    first.finish()
+    second.finish()  # it was alone at its end, but not at its beginning
+    queue.put(jobs[2])
+    assert first.take() == [jobs[2]]
+    first.finish()
+    assert [each.alone for each in jobs] == [False, False, True]
+
+
+def test_a_golden_inference_waits_for_the_others_and_they_for_it() -> None:
+    queue = JobQueue(BatchLimits(), 3)
+    threads = [Thread(queue, number) for number in range(3)]
+    before, golden, after = job(), job(reserved=True), job()
+    queue.put(before)
+    threads[0].take()
+    queue.put(golden)
+    threads[1].begin()
+    until(lambda: waiting(queue) == 1)
+    queue.put(after)
+    threads[2].begin()
+    until(lambda: waiting(queue) == 2)
+    assert not threads[1].taken.is_set()
+    threads[0].finish()
+    assert threads[1].taken.wait(20)
+    until(lambda: waiting(queue) == 1)
+    assert not threads[2].taken.is_set()
+    threads[1].finish()
+    assert threads[2].taken.wait(20)
+    threads[2].finish()
+    assert before.alone
+    assert golden.alone
+    assert after.alone
+
+
+def test_a_golden_inference_does_not_wait_for_ever_for_a_run_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(job_queue, "_LEAST_PATIENCE", 0.01)
+    queue = JobQueue(BatchLimits(), 3)
+    hangs, others, third = Thread(queue, 0), Thread(queue, 1), Thread(queue, 2)
+    golden = job(reserved=True)
+    queue.put(job())
+    hangs.take()
+    queue.put(golden)
+    assert others.take() == [golden]
+    queue.put(job())
+    third.take()
+    others.finish()
+    assert not golden.alone, "its time is not compared"
+
+
+def test_under_constant_load_a_run_is_alone_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_queue, "_SECONDS_BESIDE", 0.0)
+    queue = JobQueue(BatchLimits(), 2)
+    threads = [Thread(queue, number) for number in range(2)]
+    jobs = [job() for _ in range(60)]
+    for each in jobs:
+        queue.put(each)
+    for thread in threads:
+        thread.take()
+    for _ in range(len(jobs) - 2):  # one ends, and takes the next while the other runs
+        until(lambda: any(thread.taken.is_set() for thread in threads))
+        ends = next(thread for thread in threads if thread.taken.is_set())
+        threads.sort(key=lambda thread: thread is ends)  # the other one is next
+        ends.finish()
+        ends.begin()
+        until(lambda: sum(each.taken.is_set() for each in threads) + waiting(queue) == 2)
+    alone = [number for number, each in enumerate(jobs[:-2]) if each.alone]
+    assert len(alone) == 3
+    assert all(later - earlier > 16 for earlier, later in pairwise(alone))
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 2)), min_size=1, max_size=40),
+    st.integers(1, 4),
+    st.sampled_from([0.0, 0.001]),
+    st.integers(0, 1000),
+)
+def test_every_job_runs_once_and_golden_inferences_run_alone(
+    given: list[tuple[bool, int]], runs: int, delay: float, seed: int
+) -> None:
+    queue = JobQueue(BatchLimits(rows=4, delay=delay), runs)
+    jobs = [job(reserved=reserved, rows=0 if reserved else rows) for reserved, rows in given]
+    lock, running, taken = threading.Lock(), set[int](), list[Job]()
+    alone_with: list[tuple[bool, int]] = []
+    ended = job()
+    end = threading.Event()
+
+    def work(number: int) -> None:
+        chance = np.random.default_rng(seed + number)
+        while True:
+            found = queue.take(number)
+            if found[0] is ended:
+                queue.finish(number, found)
+                return
+            with lock:
+                running.add(number)
+                alone_with.append((found[0].call.reserved, len(running)))
+                taken.extend(found)
+                if len(taken) == len(jobs):
+                    end.set()
+            time.sleep(0.0005 * max(0, int(chance.integers(-1, 2))))
+            with lock:
+                alone_with.append((found[0].call.reserved, len(running)))
+                running.remove(number)
+            queue.finish(number, found)
+
+    threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(runs)]
+    for thread in threads:
+        thread.start()
+    for each in jobs:
+        queue.put(each)
+    assert end.wait(20)
+    for _ in threads:
+        queue.put(ended)
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert sorted(map(id, taken)) == sorted(map(id, jobs))
+    assert all(count <= (1 if reserved else runs) for reserved, count in alone_with)
