@@ -544,6 +544,12 @@ BAD_MODELS: list[tuple[str, Spec, str, str]] = [
         "greater than or equal to 1",
     ),
     (
+        "a certificate from nowhere",
+        {"serving": {"tls": {"secretRef": {}}}},
+        "spec.serving.tls.secretRef.name",
+        "Required value",
+    ),
+    (
         "tokens from nowhere",
         {"serving": {"auth": {}}},
         "spec.serving.auth.secretRef",

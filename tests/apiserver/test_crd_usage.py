@@ -83,6 +83,7 @@ spec:
     maxConcurrentRuns: 2
     startupTimeout: 20m
     auth: {secretRef: {name: clients}}
+    tls: {secretRef: {name: certificate}}
     terminationGracePeriod: 2m
     sidecar:
       resources: {requests: {cpu: 10m}}

@@ -1,8 +1,12 @@
 """The main job: a manifest becomes a Service that answers and behaves as a Kubernetes user expects."""
 
+import contextlib
+import http.client
 import json
 import re
+import ssl
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +20,11 @@ from hack.samples.magika import features, label
 from tests.e2e.files import Files
 from tests.e2e.harness import SHORT_HOLD, Namespace, eventually, http_json, inference_model
 from tests.e2e.test_fallback import metrics, value
+from tests.support.certificates import Authority
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
+GUARDED = "enginewright.dev/model=guarded,enginewright.dev/component=serve"
 PYTHON_SOURCE = b"""\
 import asyncio
 
@@ -157,6 +163,48 @@ def test_an_update_replaces_the_model_without_a_gap(served: Namespace) -> None:
     served.kubectl("wait", "--for=condition=Ready=False", "im/magika", "--timeout=30s")
     assert served.condition("magika", "Available")["status"] == "True"
     served.wait_ready("magika")
+
+
+def test_tls_and_tokens_by_secret(namespace: Namespace, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    first, second = authority.issue(), authority.issue()
+
+    def secret(name: str, kind: str, **contents: str) -> None:
+        metadata = {"name": name, "namespace": namespace.name}
+        body = {"apiVersion": "v1", "kind": "Secret", "type": kind, "metadata": metadata}
+        namespace.apply({**body, "stringData": contents})
+
+    secret("certificate", "kubernetes.io/tls", **first.files)
+    secret("clients", "Opaque", shop="t0ken-of-the-shop")
+    references = {"tls": "certificate", "auth": "clients"}
+    serving = {field: {"secretRef": {"name": name}} for field, name in references.items()}
+    namespace.apply(inference_model("guarded", "magika.onnx", serving=serving))
+    namespace.wait_ready("guarded")
+    pods = {each["metadata"]["uid"] for each in namespace.items("pods", GUARDED)}
+    context = ssl.create_default_context(cafile=authority.path)
+    with namespace.forward("service/guarded", 443) as url:
+        port = int(url.rpartition(":")[2])
+
+        def asked(token: str) -> tuple[int, str]:
+            """Return the status of a request, and the certificate in use."""
+            connection = http.client.HTTPSConnection("localhost", port, timeout=10, context=context)
+            with contextlib.closing(connection):
+                connection.connect()
+                certificate = connection.sock.getpeercert(binary_form=True)
+                headers = {"Authorization": f"Bearer {token}"}
+                connection.request("GET", "/v2/models/guarded", headers=headers)
+                return connection.getresponse().status, str(certificate)
+
+        assert asked("wrong")[0] == 401
+        status, before = asked("t0ken-of-the-shop")
+        assert status == 200
+        secret("certificate", "kubernetes.io/tls", **second.files)
+        secret("clients", "Opaque", shop="t0ken-after-it")
+        eventually(lambda: asked("t0ken-after-it")[0] == 200, 180, "the new token")
+        assert asked("t0ken-of-the-shop")[0] == 401
+        eventually(lambda: asked("t0ken-after-it")[1] != before, 180, "the new certificate")
+    assert {each["metadata"]["uid"] for each in namespace.items("pods", GUARDED)} == pods
+    namespace.kubectl("delete", "im", "guarded")
 
 
 def test_deleting_leaves_only_the_cache(namespace: Namespace) -> None:

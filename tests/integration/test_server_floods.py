@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -164,15 +165,19 @@ def test_the_sidecar_answers_probes_and_scrapes_beside(
         time.sleep(SECONDS)
 
 
-def spread_out(root: Path, size: int, inflight_bytes: int) -> Server:
-    """Return a server whose responses have `size` bytes, for requests of a few."""
-    spread = model(
+def spread_model(size: int) -> onnx.ModelProto:
+    """Return a model whose outputs have `size` bytes, for inputs of a few."""
+    return model(
         [helper.make_node("Expand", ["x", "shape"], ["y"])],
         [tensor("x", TensorProto.FLOAT, 1)],
         [tensor("y", TensorProto.FLOAT, size // 4)],
         {"shape": np.array([size // 4])},
     )
-    task = artifact(root, spread, [{"x": np.array([2], np.float32)}])
+
+
+def spread_out(root: Path, size: int, inflight_bytes: int) -> Server:
+    """Return a server whose responses have `size` bytes, for requests of a few."""
+    task = artifact(root, spread_model(size), [{"x": np.array([2], np.float32)}])
     return Server(root, task, inflight_bytes=inflight_bytes)
 
 

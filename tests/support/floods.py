@@ -8,6 +8,7 @@ import contextlib
 import errno
 import select
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -43,6 +44,16 @@ class Kind:
     receive_bytes: int | None = None  # of the kernel's buffer for what it does not read
 
 
+def _hello() -> bytes:
+    """Return a client's first flight of TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    out = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), out).do_handshake()
+    return out.read()
+
+
 KINDS: Final = {
     "idle": Kind(),
     "heads": Kind(b"GET /v2/health/live HTTP/1.1\r\nX: "),
@@ -58,6 +69,9 @@ KINDS: Final = {
     "refused": Kind(b"nonsense\r\n\r\n", b"x", 0.2, reads=False),
     "storm": Kind(b"GET /v2/health/live HTTP/1.1\r\nX: ", lives=0.1),
     "connects": Kind(lives=0.1),
+    "half hellos": Kind(_hello()[:100]),
+    "hellos": Kind(_hello()),  # of handshakes that are never completed
+    "hello storm": Kind(_hello(), lives=0.5),
 }
 
 

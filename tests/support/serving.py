@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -274,11 +275,28 @@ class Answer:
         return json.loads(self.body)
 
 
+def any_certificate() -> ssl.SSLContext:
+    """Return what a kubelet's probes verify: nothing."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
 class Wire:
     """A raw connection, for requests that no client library would send."""
 
-    def __init__(self, port: int, *, host: str = "127.0.0.1", timeout: float = 20.0) -> None:
+    def __init__(
+        self,
+        port: int,
+        *,
+        host: str = "127.0.0.1",
+        timeout: float = 20.0,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._socket = socket.create_connection((host, port), timeout=timeout)
+        if tls is not None:
+            self._socket = self.tls = tls.wrap_socket(self._socket, server_hostname="localhost")
         self._rest = b""
 
     def __enter__(self) -> Self:
@@ -402,7 +420,7 @@ class Server:
 
     def wire(self) -> Wire:
         """Open a raw connection."""
-        return Wire(self.port)
+        return Wire(self.port, tls=any_certificate() if self.task.tls else None)
 
     def probe_header(self) -> dict[str, str]:
         """Return the header by which the server knows its own sidecar."""

@@ -42,6 +42,7 @@ def test_a_field_that_would_be_ignored_is_named(change: dict[str, Any], expected
         {"serving": {"autoscaling": {"maxReplicas": 8}}},
         {"serving": {"batching": {"maxSize": 8, "maxDelay": "5ms"}}},
         {"serving": {"auth": {"secretRef": {"name": "clients"}}}},
+        {"serving": {"tls": {"secretRef": {"name": "certificate"}}}},
     ],
 )
 def test_what_is_acted_on_passes(change: dict[str, Any]) -> None:

@@ -123,6 +123,14 @@ def test_the_operator_finds_all_of_it_by_label() -> None:
             assert labels["enginewright.dev/model"] == MODEL
 
 
+def test_the_service_says_that_its_pods_speak_tls() -> None:
+    made = World(serving={"tls": {"secretRef": {"name": "certificate"}}}).settle().job_succeeds()
+    https, grpc = made.the("Service")["spec"]["ports"]
+    assert (https["port"], https["name"], https["targetPort"]) == (443, "https", "http")
+    assert https["appProtocol"] == grpc["appProtocol"] == "https"
+    assert grpc["port"] == GRPC_PORT
+
+
 def test_the_service_reaches_the_serving_pods_of_all_classes_and_no_others() -> None:
     made = world()
     service = made.the("Service")
@@ -131,6 +139,7 @@ def test_the_service_reaches_the_serving_pods_of_all_classes_and_no_others() -> 
     assert (http["port"], http["targetPort"]) == (80, "http")
     assert (grpc["port"], grpc["targetPort"]) == (GRPC_PORT, GRPC_PORT)
     assert grpc["appProtocol"] == "kubernetes.io/h2c", "as gateways find HTTP/2 without TLS"
+    assert http["appProtocol"] == "http"
     selector = service["spec"]["selector"]
     serving = made.the("Deployment")["spec"]["template"]["metadata"]["labels"]
     preparing = made.the("Job")["spec"]["template"]["metadata"]["labels"]

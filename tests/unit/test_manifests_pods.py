@@ -368,12 +368,29 @@ def test_the_tokens_of_clients_are_mounted_where_they_are_read() -> None:
     assert volume["secret"] == {"secretName": "clients", "optional": True}, "the server reports it"
 
 
-def test_requiring_tokens_is_a_new_revision() -> None:
+@pytest.mark.parametrize("field", ["auth", "tls"])
+def test_another_secret_is_a_new_revision(field: str) -> None:
     names = [
         World(**spec).settle().job_succeeds().status["revision"]
-        for spec in ({}, *({"serving": {"auth": {"secretRef": {"name": name}}}} for name in "ab"))
+        for spec in ({}, *({"serving": {field: {"secretRef": {"name": name}}}} for name in "ab"))
     ]
     assert len(set(names)) == 3
+
+
+def test_with_tls_only_the_server_has_the_key_and_kubelets_probe_over_tls() -> None:
+    pod = serving_pod(serving={"tls": {"secretRef": {"name": "certificate"}}})
+    fetch, sidecar, server = containers(pod)
+    assert mounts(server)[contract.TLS_PATH] is True
+    assert contract.TLS_PATH not in mounts(sidecar) | mounts(fetch)
+    for each in (server, sidecar):
+        (task,) = [each for each in each["env"] if each["name"] == contract.TASK_VARIABLE]
+        assert ServeTask.model_validate_json(task["value"]).tls is True
+    (volume,) = [each for each in pod["spec"]["volumes"] if "secret" in each]
+    assert volume["secret"] == {"secretName": "certificate", "optional": True}
+    for name in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert server[name]["httpGet"]["scheme"] == "HTTPS"
+    for name in ("readinessProbe", "livenessProbe"):
+        assert "scheme" not in sidecar[name]["httpGet"], "its own port is for the operator"
 
 
 def test_the_probes_ask_the_server_for_what_each_is_about() -> None:

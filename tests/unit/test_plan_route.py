@@ -105,6 +105,27 @@ def test_a_route_is_added_and_removed_without_a_new_revision() -> None:
     assert not world.canaries()
 
 
+def test_service_and_route_change_to_tls_with_the_pods_that_speak_it() -> None:
+    world = routed()
+
+    def ports() -> list[int]:
+        (rule,) = world.the("HTTPRoute")["spec"]["rules"]
+        names = [each["name"] for each in rule["backendRefs"]]
+        opened = [world.get("Service", name)["spec"]["ports"][0]["port"] for name in names]
+        assert opened == [each["port"] for each in rule["backendRefs"]]
+        return opened
+
+    assert ports() == [80, 80]
+    world.edit(serving={"route": ROUTE, "tls": {"secretRef": {"name": "certificate"}}})
+    assert phase(world) == "Verifying"
+    assert ports() == [80, 443]
+    world.canary_available()
+    while phase(world) == "Analyzing":
+        world.later(seconds=61)
+    world.all_available()
+    assert ports() == [443, 443]
+
+
 # the share of a canary
 
 

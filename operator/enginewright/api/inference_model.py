@@ -531,6 +531,13 @@ class Tracing(ApiModel):
     """Share of the inference requests that are traced, such as "1%", of those without a traceparent; with one, its sampled flag decides."""
 
 
+class Tls(ApiModel):
+    """TLS on the ports for clients."""
+
+    secret_ref: LocalObjectReference
+    """Secret of this namespace and of type kubernetes.io/tls, such as cert-manager's: tls.crt with the certificate and its chain, tls.key. New connections get a renewed certificate within two minutes."""
+
+
 class Sidecar(ApiModel):
     """The sidecar container, which continuously verifies the server."""
 
@@ -574,6 +581,9 @@ class Serving(ApiModel):
         Duration | None, between("a terminationGracePeriod", "20s", "1h")
     ] = None
     """How long a pod may take to terminate, such as 5m, from 20s to 1h: requests still in progress are aborted 15s before the end; absent: 40s."""
+
+    tls: Tls | None = None
+    """TLS 1.2 and 1.3 on both ports, HTTP and gRPC, instead of plain text. The model's Service then has port 443 instead of 80. Absent: none."""
 
     auth: Auth | None = None
     """Who may send requests, over HTTP and gRPC: clients with a bearer token. Absent: everybody who reaches the pods."""

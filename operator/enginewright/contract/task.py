@@ -37,6 +37,7 @@ PROBE_LANE_PATH: Final = "/tmp/enginewright-probe"  # noqa: S108 - not shared wi
 RUNTIME_CACHE_PATH: Final = "/tmp/enginewright-runtime-cache"  # noqa: S108 - likewise; see runtime_cache
 POD_INFO_PATH: Final = "/podinfo"  # the pod's annotations, a downwardAPI volume
 TOKENS_PATH: Final = "/run/enginewright/tokens"  # spec.serving.auth, one file per client
+TLS_PATH: Final = "/run/enginewright/tls"  # spec.serving.tls: tls.crt and tls.key
 RELEASE_FILE: Final = "release"
 SHADOW_FILE: Final = "shadow"
 HTTP_PORT: Final = 8080
@@ -247,6 +248,7 @@ class ServeTask(Message):
     access_log: AccessLogTask | None = None  # None: no request gets one
     processes: int = 1  # of the server, on backends that run on CPUs
     tracing: TracingTask | None = None  # None: no request is traced
+    tls: bool = False  # whether both ports speak TLS, with the certificate in `TLS_PATH`
     promise: Promise = Promise()
     drain_seconds: float | None = None  # after SIGTERM; None: the server's default
 

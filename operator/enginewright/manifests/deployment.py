@@ -20,6 +20,7 @@ from enginewright.contract.task import (
     SIDECAR_PORT,
     STORE_PATH,
     TASK_VARIABLE,
+    TLS_PATH,
     TOKENS_PATH,
     ServeTask,
 )
@@ -43,6 +44,7 @@ from enginewright.manifests.snapshot import ClassSnapshot, Revision, Snapshot
 SERVER: Final = "server"  # name of the container
 POD_INFO: Final = "podinfo"  # name of the volume with the pod's annotations
 _TOKENS: Final = "enginewright-tokens"  # likewise, with the tokens of clients
+_TLS: Final = "enginewright-tls"  # likewise, with certificate and key
 STARTUP_SECONDS: Final = 600
 GRACE_SECONDS: Final = 40  # the server drains for 25 s at most
 _AFTER_DRAIN_SECONDS: Final = 15  # for the sidecar, and for a drain that ends late
@@ -229,6 +231,7 @@ def _pod_template(
         tracing=snapshot.tracing,
         auth=snapshot.auth_secret is not None,
         processes=snapshot.processes,
+        tls=snapshot.tls_secret is not None,
         promise=snapshot.promise,
         drain_seconds=None
         if snapshot.termination_seconds is None
@@ -256,19 +259,22 @@ def _pod_template(
         mounts=[
             {"name": "artifact", "mountPath": ARTIFACT_PATH, "readOnly": True},
             *_token_mounts(snapshot),
+            *_certificate_mounts(snapshot),
             *(template.get("volumeMounts") or ()),
         ],
         resources=resources,
         env=template.get("env") or (),
     )
     server["ports"] = [{"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"}]
+    tls = snapshot.tls_secret is not None
     server["startupProbe"] = _probe(
         LIVE_PATH,
         period=2,
         failures=(snapshot.startup_seconds or STARTUP_SECONDS) // 2,
+        tls=tls,
     )
-    server["readinessProbe"] = _probe(READY_PATH, period=2, failures=2)
-    server["livenessProbe"] = _probe(LIVE_PATH, period=10, failures=6)
+    server["readinessProbe"] = _probe(READY_PATH, period=2, failures=2, tls=tls)
+    server["livenessProbe"] = _probe(LIVE_PATH, period=10, failures=6, tls=tls)
     sidecar = _sidecar(snapshot, accelerator, task, defaults)
     account = template.get("serviceAccountName")
     spec: dict[str, Any] = {
@@ -330,14 +336,23 @@ def _token_mounts(snapshot: Snapshot) -> list[dict[str, Any]]:
     return [{"name": _TOKENS, "mountPath": TOKENS_PATH, "readOnly": True}]
 
 
+def _certificate_mounts(snapshot: Snapshot) -> list[dict[str, Any]]:
+    if snapshot.tls_secret is None:
+        return []
+    return [{"name": _TLS, "mountPath": TLS_PATH, "readOnly": True}]
+
+
 def _secret_volumes(snapshot: Snapshot) -> list[dict[str, Any]]:
     """Return the volumes of the Secrets in spec.serving.
 
     They are optional, so that the server reports a missing one instead of a pod that never starts.
     """
-    if snapshot.auth_secret is None:
-        return []
-    return [{"name": _TOKENS, "secret": {"secretName": snapshot.auth_secret, "optional": True}}]
+    secrets = {_TOKENS: snapshot.auth_secret, _TLS: snapshot.tls_secret}
+    return [
+        {"name": volume, "secret": {"secretName": secret, "optional": True}}
+        for volume, secret in secrets.items()
+        if secret is not None
+    ]
 
 
 def _sidecar(
@@ -414,9 +429,12 @@ def _resources(wanted: Mapping[str, Any], accelerator: ClassSnapshot) -> dict[st
     return {**wanted, "limits": limits}
 
 
-def _probe(path: str, *, period: int, failures: int, port: str = "http") -> dict[str, Any]:
+def _probe(
+    path: str, *, period: int, failures: int, port: str = "http", tls: bool = False
+) -> dict[str, Any]:
+    scheme = {"scheme": "HTTPS"} if tls else {}  # the kubelet verifies no certificate
     return {
-        "httpGet": {"path": path, "port": port},
+        "httpGet": {"path": path, "port": port, **scheme},
         "periodSeconds": period,
         "failureThreshold": failures,
         "timeoutSeconds": 3,

@@ -7,7 +7,7 @@ from enginewright.api.route import GatewayReference, Route
 from enginewright.manifests.labels import CANARY, MODEL, SERVE, TRACK, model_value, of_model
 from enginewright.manifests.names import canary_service_name
 from enginewright.manifests.owner import owned_metadata
-from enginewright.manifests.service import PORT, service
+from enginewright.manifests.service import http_port, service
 
 GATEWAY_API: Final = "gateway.networking.k8s.io"
 ROUTE_VERSION: Final = f"{GATEWAY_API}/v1"
@@ -15,9 +15,9 @@ HTTP_ROUTE: Final = "HTTPRoute"
 WEIGHTS: Final = 10_000  # the sum of both, so that a share of 0.01% is exact
 
 
-def canary_service(model: InferenceModel) -> dict[str, Any]:
+def canary_service(model: InferenceModel, *, tls: bool) -> dict[str, Any]:
     """Return the Service in front of the canary's ready pods, which gets requests by the route only."""
-    found = service(model)
+    found = service(model, tls=tls)
     return {
         **found,
         "metadata": owned_metadata(
@@ -30,13 +30,22 @@ def canary_service(model: InferenceModel) -> dict[str, Any]:
     }
 
 
-def http_route(model: InferenceModel, route: Route, *, canary_share: float) -> dict[str, Any]:
+def http_route(
+    model: InferenceModel,
+    route: Route,
+    *,
+    canary_share: float,
+    tls: bool = False,
+    canary_tls: bool = False,
+) -> dict[str, Any]:
     """Return the HTTPRoute that splits requests between the serving pods and the canary's.
 
     Args:
         model: whose inference requests it takes; those for metrics and the server's state it leaves.
         route: which gateways, for which hostnames.
         canary_share: of the requests for the canary, 0 to 1; above 0 it is at least 1/`WEIGHTS`.
+        tls: whether the serving pods speak TLS.
+        canary_tls: whether the canary's do.
     """
     name = model.metadata.name
     weight = max(round(canary_share * WEIGHTS), 1 if canary_share > 0 else 0)
@@ -46,8 +55,8 @@ def http_route(model: InferenceModel, route: Route, *, canary_share: float) -> d
             {
                 "matches": [{"path": {"type": "PathPrefix", "value": f"/v2/models/{name}"}}],
                 "backendRefs": [
-                    _backend(name, WEIGHTS - weight),
-                    _backend(canary_service_name(name), weight),
+                    _backend(name, tls, WEIGHTS - weight),
+                    _backend(canary_service_name(name), canary_tls, weight),
                 ],
             }
         ],
@@ -64,5 +73,6 @@ def _parent(reference: GatewayReference) -> dict[str, Any]:
     return {"group": GATEWAY_API, "kind": "Gateway", **reference.manifest()}
 
 
-def _backend(name: str, weight: int) -> dict[str, Any]:
-    return {"group": "", "kind": "Service", "name": name, "port": PORT, "weight": weight}
+def _backend(name: str, tls: bool, weight: int) -> dict[str, Any]:
+    port = http_port(tls=tls)
+    return {"group": "", "kind": "Service", "name": name, "port": port, "weight": weight}

@@ -7,11 +7,17 @@ from enginewright.contract.task import GRPC_PORT
 from enginewright.manifests.labels import CLASS, SERVE, of_model, serving_selector
 from enginewright.manifests.owner import owned_metadata
 
-PORT: Final = 80
+_HTTP_PORT: Final = 80
+_HTTPS_PORT: Final = 443
 
 
-def service(model: InferenceModel) -> dict[str, Any]:
-    """Return the Service in front of all the model's ready pods, of every class."""
+def http_port(*, tls: bool) -> int:
+    """Return a Service's port for HTTP, or for HTTPS."""
+    return _HTTPS_PORT if tls else _HTTP_PORT
+
+
+def service(model: InferenceModel, *, tls: bool) -> dict[str, Any]:
+    """Return the Service in front of all the model's ready pods, of every class, which speak TLS or not."""
     name = model.metadata.name
     return {
         "apiVersion": "v1",
@@ -21,18 +27,19 @@ def service(model: InferenceModel) -> dict[str, Any]:
             "selector": serving_selector(name),
             "ports": [
                 {
-                    "name": "http",
-                    "port": PORT,
+                    "name": "https" if tls else "http",
+                    "port": http_port(tls=tls),
                     "targetPort": "http",
                     "protocol": "TCP",
-                    "appProtocol": "http",
+                    "appProtocol": "https" if tls else "http",
                 },
                 {
                     "name": "grpc",
                     "port": GRPC_PORT,
                     "targetPort": GRPC_PORT,  # no named port of the container: it would be a new revision
                     "protocol": "TCP",
-                    "appProtocol": "kubernetes.io/h2c",
+                    # HTTP/2 is negotiated by TLS
+                    "appProtocol": "https" if tls else "kubernetes.io/h2c",
                 },
             ],
         },

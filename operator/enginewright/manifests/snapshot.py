@@ -61,6 +61,7 @@ class Snapshot(BaseModel):
     access_log: AccessLogTask | None = None
     processes: int = 1
     tracing: TracingTask | None = None
+    tls_secret: str | None = None  # None: plain HTTP and gRPC
     promise: Promise = Promise()
     pod_template: Mapping[str, Any] = {}  # as in the spec, camelCase
     store_claim: str

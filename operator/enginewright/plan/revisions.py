@@ -45,6 +45,7 @@ def wanted_snapshot(
         access_log=_access_log(spec.serving.access_log),
         processes=spec.serving.processes,
         tracing=_tracing(spec.serving.tracing),
+        tls_secret=spec.serving.tls.secret_ref.name if spec.serving.tls else None,
         pod_template=spec.pod_template.manifest(),
         store_claim=facts.config.store.claim,
         # only if it matters: else pods of revisions without this field would restart

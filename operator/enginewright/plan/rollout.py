@@ -162,7 +162,7 @@ def roll_out(
             *serving_objects(facts, applied, deployments, now),
             *(() if in_place else canary),
             *autoscaling.autoscalers(facts, applied, deployments, now),
-            *route_objects(facts, brought, deployments),
+            *route_objects(facts, brought, applied, deployments),
         ),
         delete=(
             *unwanted_routes(facts),

@@ -30,7 +30,7 @@ def serving_objects(
     numbers = {each.revision: each.number for each in facts.revisions}
     if revision.name not in numbers:  # revisions are immutable
         yield controller_revision(model, revision, max(numbers.values(), default=0) + 1)
-    yield service(model)
+    yield service(model, tls=revision.snapshot.tls_secret is not None)
     for accelerator, count in counts.items():
         # an existing one keeps its name, also if an earlier version chose it
         existing = deployments.get(accelerator)

@@ -13,6 +13,7 @@ from enginewright.api.inference_model_status import TargetPhase
 from enginewright.api.scalars import share
 from enginewright.manifests.labels import CANARY, COMPONENT, REVISION
 from enginewright.manifests.route import HTTP_ROUTE, ROUTE_VERSION, canary_service, http_route
+from enginewright.manifests.snapshot import Revision
 from enginewright.observed.deployments import DeploymentView
 from enginewright.plan.bring_up import BringUp
 from enginewright.plan.proofs import Statement
@@ -33,15 +34,20 @@ def without_gateway_api(facts: Facts) -> Obstacle | None:
 
 
 def route_objects(
-    facts: Facts, brought: BringUp | None, deployments: Mapping[str, DeploymentView]
+    facts: Facts,
+    brought: BringUp | None,
+    applied: Revision,
+    deployments: Mapping[str, DeploymentView],
 ) -> Iterator[dict[str, Any]]:
     """Yield the canary's Service and the route, if the model asks for one and the cluster has them."""
     route = facts.model.spec.serving.route
     if route is None or facts.routes is None:
         return
-    yield canary_service(facts.model)
+    canary = (brought.canary or brought.revision) if brought else applied
+    tls, canary_tls = (each.snapshot.tls_secret is not None for each in (applied, canary))
+    yield canary_service(facts.model, tls=canary_tls)
     given = _canary_share(facts, brought, deployments.values())
-    yield http_route(facts.model, route, canary_share=given)
+    yield http_route(facts.model, route, canary_share=given, tls=tls, canary_tls=canary_tls)
 
 
 def unwanted_routes(facts: Facts) -> Iterator[ObjectRef]:

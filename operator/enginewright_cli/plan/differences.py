@@ -62,6 +62,7 @@ def _parts(snapshot: Snapshot) -> dict[str, str]:
         if snapshot.access_log
         else "",
         "processes": str(snapshot.processes),
+        "TLS": f"Secret {snapshot.tls_secret}" if snapshot.tls_secret else "",
         "podTemplate": _text(snapshot.pod_template),
         "sidecar resources": _text(snapshot.sidecar_resources),
         "sidecar environment": _text(snapshot.sidecar_env) if snapshot.sidecar_env else "",

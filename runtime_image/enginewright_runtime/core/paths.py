@@ -30,6 +30,7 @@ class Paths:
     probe_token: Path  # shared by the containers of a pod
     runtime_cache: Path  # outlives restarts of the server's container
     tokens: Path  # of clients, one file each
+    tls: Path  # certificate and key
     release: Path  # an annotation that the operator writes
     shadow: Path  # likewise
 
@@ -59,6 +60,7 @@ class Paths:
             probe_token=place(task.PROBE_LANE_PATH),
             runtime_cache=place(task.RUNTIME_CACHE_PATH),
             tokens=place(task.TOKENS_PATH),
+            tls=place(task.TLS_PATH),
             release=place(task.POD_INFO_PATH) / task.RELEASE_FILE,
             shadow=place(task.POD_INFO_PATH) / task.SHADOW_FILE,
         )

@@ -5,6 +5,7 @@ import logging
 import socket
 import time
 from email.utils import formatdate
+from itertools import chain
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import orjson
@@ -12,6 +13,7 @@ import orjson
 from enginewright_runtime.serve.server.acceptor import AT_ONCE
 from enginewright_runtime.serve.server.account import Peer
 from enginewright_runtime.serve.server.eviction import Eviction, OpenConnection
+from enginewright_runtime.serve.server.handshakes import Handshakes
 from enginewright_runtime.serve.server.inflight import InFlight
 from enginewright_runtime.serve.server.input_turns import InputTurns
 from enginewright_runtime.serve.server.message import JSON_TYPE, HttpResponse
@@ -51,8 +53,10 @@ class ApplicationBase(Generic[_C]):
         self.draining = False
         self.date = b""
         self.connections: set[_C] = set()
+        self.handshakes: set[ServedConnection] = set()  # of TLS, which are not connections yet
         self.inflight = inflight or InFlight(settings)
         self.turns = turns or InputTurns()
+        self.begun_handshakes = Handshakes(time.monotonic)
         self._eviction = Eviction(time.monotonic, newest=8 * AT_ONCE)
         self.renew_date()
 
@@ -66,14 +70,27 @@ class ApplicationBase(Generic[_C]):
 
     def connected(self, connection: _C) -> bool:
         """Add a connection; False: there are as many as allowed, and none of them waits."""
-        limit = self.settings.connections + self.settings.reserved_connections
-        has_capacity = len(self.connections) < limit or self.close_one()
+        has_capacity = self._has_place()
         self.connections.add(connection)
         return has_capacity
 
+    def shakes_hands(self, handshake: ServedConnection) -> bool:
+        """Add a handshake, which counts as a connection; likewise."""
+        has_capacity = self._has_place()
+        self.handshakes.add(handshake)
+        return has_capacity
+
+    def shook_hands(self, handshake: ServedConnection) -> None:
+        """Remove a handshake; idempotent."""
+        self.handshakes.discard(handshake)
+
+    def _has_place(self) -> bool:
+        limit = self.settings.connections + self.settings.reserved_connections
+        return len(self.connections) + len(self.handshakes) < limit or self.close_one()
+
     def close_one(self) -> bool:
         """Close the connection that is the first to be replaced; False: none waits for its client."""
-        return self._eviction.close_one(self.connections)
+        return self._eviction.close_one(chain(self.connections, self.handshakes))
 
     def disconnected(self, connection: _C) -> None:
         """Remove a connection."""
@@ -81,7 +98,8 @@ class ApplicationBase(Generic[_C]):
 
     async def check_connections(self) -> None:
         """Close connections that exceed their time limits, some in each turn of the event loop."""
-        for count, connection in enumerate(tuple(self.connections), 1):
+        every: list[ServedConnection] = [*self.connections, *self.handshakes]
+        for count, connection in enumerate(every, 1):
             try:
                 connection.check(time.monotonic())
             except Exception:  # noqa: BLE001 - one connection must not end all time limits

@@ -43,6 +43,7 @@ _STATUS_LINES: Final = {
 }
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NEVER: Final = float("inf")
+_TLS_HANDSHAKE: Final = 0x16  # the first byte of a client that speaks TLS; in no method
 _LINES_PER_TURN: Final = 64  # of a chunked body's framing: each costs as much as kilobytes of data
 _TURNS_SECONDS: Final = 0.1  # more than the turns of a client that pipelines a few requests take
 
@@ -358,6 +359,9 @@ class Connection(asyncio.BufferedProtocol):
     def _keep_partial_head(self, part: memoryview) -> None:
         if len(part) > self._settings.head_bytes:
             self._finish(self._head_too_large())
+            return
+        if part[0] == _TLS_HANDSHAKE:
+            self._finish(self._app.refuse(400, "this port speaks HTTP without TLS; use http"))
             return
         if self._head_since == _NEVER:
             self._head_since = time.monotonic()

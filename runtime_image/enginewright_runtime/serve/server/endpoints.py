@@ -14,11 +14,13 @@ from enginewright_runtime.serve.mounted_secret import MountedSecret
 from enginewright_runtime.serve.server.acceptor import Acceptor
 from enginewright_runtime.serve.server.access_log import AccessLog
 from enginewright_runtime.serve.server.app import ServerApp
+from enginewright_runtime.serve.server.application import ServedConnection
 from enginewright_runtime.serve.server.authentication import (
     Authentication,
     GuardedGrpcApp,
     GuardedServerApp,
 )
+from enginewright_runtime.serve.server.certificate import Certificate
 from enginewright_runtime.serve.server.connection import RECEIVE_BYTES, Connection
 from enginewright_runtime.serve.server.grpc.app import GrpcApp
 from enginewright_runtime.serve.server.grpc.call import Calls
@@ -26,18 +28,30 @@ from enginewright_runtime.serve.server.head import HeadParser
 from enginewright_runtime.serve.server.http2.connection import Http2Connection
 from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel
+from enginewright_runtime.serve.server.tls_connection import TlsConnection
 from enginewright_runtime.serve.server.tracing import Tracing
 
 _log: Final = logging.getLogger(__name__)
 _POLL_SECONDS: Final = 0.05
 _FLUSH_SECONDS: Final = 1.0
+_TLS_ONLY: Final = "this port speaks TLS only; use https, or a secure channel"
+_TLS_ONLY_ANSWER: Final = (  # of both ports: clients of gRPC report it too
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    b'Content-Length: %d\r\n\r\n{"error":"%b"}' % (len(_TLS_ONLY) + 12, _TLS_ONLY.encode())
+)
 
 
 class Endpoints:
     """HTTP and gRPC of one process."""
 
     def __init__(
-        self, task: ServeTask, settings: ServerSettings, probe_token: str, tokens: MountedSecret
+        self,
+        task: ServeTask,
+        settings: ServerSettings,
+        probe_token: str,
+        *,
+        tokens: MountedSecret,
+        tls: MountedSecret,
     ) -> None:
         """Create it without a port.
 
@@ -46,9 +60,10 @@ class Endpoints:
             settings: limits and timeouts.
             probe_token: requests with it are the sidecar's.
             tokens: of clients, if the task requires one.
+            tls: certificate and key, if the task requires TLS.
 
         Raises:
-            StageFailure: none of the tokens is valid.
+            StageFailure: a Secret cannot be used.
         """
         self._settings = settings
         version = metadata.version("enginewright")
@@ -69,6 +84,7 @@ class Endpoints:
             self.app.metrics.dropped["access_log"] = lambda: log.dropped
         self._tracing = _tracing(task, self.app)
         self._apps = self.app, self.grpc
+        self._certificate = Certificate(tls) if task.tls else None
         self._calls = Calls(self.grpc)
         self._buffer = bytearray(RECEIVE_BYTES)
         self._heads = HeadParser(authorization=task.auth)
@@ -77,23 +93,15 @@ class Endpoints:
     def accept(self, http: socket.socket, grpc: socket.socket) -> list[Acceptor]:
         """Accept connections of these listening sockets, which are the endpoints' from now on."""
         acceptors = [
-            self.accept_lane(http),
-            Acceptor(
-                grpc,
-                lambda: Http2Connection(self.grpc, self._calls, self._buffer),
-                self.grpc.close_one,
-            ),
+            Acceptor(http, self._connect_http, self.app.close_one),
+            Acceptor(grpc, self._connect_grpc, self.grpc.close_one),
         ]
-        self._acceptors.append(acceptors[1])
+        self._acceptors += acceptors
         return acceptors
 
     def accept_lane(self, http: socket.socket) -> Acceptor:
-        """Accept connections of a listening socket for HTTP alone; likewise."""
-        acceptor = Acceptor(
-            http,
-            lambda: Connection(self.app, self._heads, self._buffer),
-            self.app.close_one,
-        )
+        """Accept connections of a listening socket for HTTP alone, never with TLS; likewise."""
+        acceptor = Acceptor(http, self._plain_http, self.app.close_one)
         self._acceptors.append(acceptor)
         return acceptor
 
@@ -102,6 +110,24 @@ class Endpoints:
         for each in acceptors:
             each.close()
             self._acceptors.remove(each)
+
+    def _connect_http(self) -> asyncio.BufferedProtocol:
+        if self._certificate is None:
+            return self._plain_http()
+        context, answer = self._certificate.contexts.http, _TLS_ONLY_ANSWER
+        return TlsConnection(self.app, context, self._plain_http, self._buffer, answer)
+
+    def _plain_http(self) -> Connection:
+        return Connection(self.app, self._heads, self._buffer)
+
+    def _connect_grpc(self) -> asyncio.BufferedProtocol:
+        if self._certificate is None:
+            return self._plain_grpc()
+        context, answer = self._certificate.contexts.grpc, _TLS_ONLY_ANSWER
+        return TlsConnection(self.grpc, context, self._plain_grpc, self._buffer, answer)
+
+    def _plain_grpc(self) -> Http2Connection:
+        return Http2Connection(self.grpc, self._calls, self._buffer)
 
     def serve_model(self, model: ServedModel) -> None:
         """Become ready with `model`."""
@@ -153,6 +179,8 @@ class Endpoints:
             await asyncio.sleep(self._settings.sweep_seconds)
             if self._authentication is not None:
                 self._authentication.renew()
+            if self._certificate is not None:
+                self._certificate.renew()
             self.app.renew_date()
             self.app.inference.stop_long_run()
             self.app.inference.expire_waiting(time.monotonic())
@@ -160,8 +188,8 @@ class Endpoints:
                 await app.check_connections()
 
     @property
-    def _connections(self) -> list[Connection | Http2Connection]:
-        return [connection for app in self._apps for connection in app.connections]
+    def _connections(self) -> list[ServedConnection]:
+        return [each for app in self._apps for each in (*app.connections, *app.handshakes)]
 
 
 def _tracing(task: ServeTask, app: ServerApp) -> Tracing | None:

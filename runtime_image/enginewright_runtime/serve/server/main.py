@@ -104,7 +104,11 @@ class _Server:
         self._settings = settings
         self._token = probe_token.read_or_create(paths.probe_token)
         self._endpoints = Endpoints(
-            task_of_process(task), settings, self._token, MountedSecret(paths.tokens)
+            task_of_process(task),
+            settings,
+            self._token,
+            tokens=MountedSecret(paths.tokens),
+            tls=MountedSecret(paths.tls),
         )
         self._inference = self._endpoints.app.inference
         self._began = time.monotonic()

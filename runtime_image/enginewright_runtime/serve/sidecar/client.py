@@ -7,6 +7,7 @@ rest of the sidecar, so httptools, which the server needs anyway, parses the res
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -52,6 +53,8 @@ class Client:
         host: str = _HERE,
         response_bytes: int = RESPONSE_BYTES,
         connect: Callable[[], socket.socket] | None = None,
+        tls: bool = False,
+        expected: Callable[[], bytes] | None = None,
     ) -> None:
         """Connect on first use.
 
@@ -59,9 +62,15 @@ class Client:
             port: of the server.
             host: its IP address.
             response_bytes: limit of a response.
-            connect: opens the connection in another way; it raises OSError.
+            connect: opens the connection in another way, without TLS; it raises OSError.
+            tls: whether the server speaks TLS. Its certificate is for other names than the address.
+            expected: returns the certificate (DER) that the server must have; None: any, since the
+                connection does not leave the pod.
         """
         self._connect = connect
+        self._tls = _any_certificate() if tls else None
+        self._expected = expected
+        self.certificate = b""  # the server's (DER), once connected
         self._port = port
         self._host = host
         self._authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -69,6 +78,11 @@ class Client:
         self._lock = asyncio.Lock()
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._sent = False  # whether a part of the current request was written
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether the server speaks TLS."""
+        return self._tls is not None
 
     async def get(self, path: str, seconds: float, headers: str = "") -> ServerResponse:
         """GET `path` within `seconds`, with extra header lines, each with its CRLF.
@@ -139,7 +153,19 @@ class Client:
         if self._connect is not None:
             lane = self._connect()
             return await asyncio.open_unix_connection(sock=lane, limit=_RECEIVE_BYTES)
-        return await asyncio.open_connection(self._host, self._port, limit=_RECEIVE_BYTES)
+        reader, writer = await asyncio.open_connection(
+            self._host, self._port, limit=_RECEIVE_BYTES, ssl=self._tls
+        )
+        if self._tls is not None:
+            self._check_certificate(writer)
+        return reader, writer
+
+    def _check_certificate(self, writer: asyncio.StreamWriter) -> None:
+        found: bytes | None = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        self.certificate = found or b""
+        if self._expected is not None and self._expected() != self.certificate:
+            writer.close()
+            raise UnreachableError("has another certificate than the pod", sent=False)
 
     async def _once(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: _Parts
@@ -163,6 +189,13 @@ class Client:
         if not receiver.keep_alive:
             self.close()
         return receiver.finish()
+
+
+def _any_certificate() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 class _StaleError(Exception):

@@ -64,9 +64,10 @@ class Monitor:
         self._pod_state = pod_state
         self._release = paths.release
         self._settings = settings
-        self._health = Client(server_port)
-        self._queries = Client(server_port)
-        self._scrapes = Client(server_port)
+        tls = pod_state.task.tls
+        self._health = Client(server_port, tls=tls)
+        self._queries = Client(server_port, tls=tls)
+        self._scrapes = Client(server_port, tls=tls)
         largest = max(JSON_BYTES, samples.largest_outputs + RESPONSE_BYTES)
         token = read_or_create(paths.probe_token)
         processes = pod_state.task.processes
@@ -74,9 +75,11 @@ class Monitor:
             partial(connect, token, number) if processes > 1 else None
             for number in range(processes)
         ]
-        inferring = [Client(server_port, response_bytes=largest, connect=each) for each in lanes]
-        self._measuring = Client(server_port)
-        copies = Client(server_port)
+        inferring = [
+            Client(server_port, response_bytes=largest, connect=each, tls=tls) for each in lanes
+        ]
+        self._measuring = Client(server_port, tls=tls)
+        copies = Client(server_port, tls=tls)
         self._clients = (
             *(self._health, self._queries, self._scrapes, self._measuring),
             *(*inferring, copies),

@@ -215,7 +215,14 @@ class Shadow:
         address = order.addresses[self._next]
         port = self._settings.shadow_port
         return self._canaries.setdefault(
-            address, Client(port, host=address, response_bytes=_LARGEST_ANSWER)
+            address,
+            Client(
+                port,
+                host=address,
+                response_bytes=_LARGEST_ANSWER,
+                tls=self._own.uses_tls,
+                expected=lambda: self._own.certificate,
+            ),
         )
 
     def _compare(

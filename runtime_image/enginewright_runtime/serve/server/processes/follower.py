@@ -154,7 +154,8 @@ class _Follower:
         batches = BatchLimits(**limits | {"sizes": tuple(limits["sizes"])})
         try:
             tokens = MountedSecret(Path(fields["tokens"]))
-            endpoints = Endpoints(task, settings, fields["token"], tokens)
+            tls = MountedSecret(Path(fields["tls"]))
+            endpoints = Endpoints(task, settings, fields["token"], tokens=tokens, tls=tls)
             model = await self._prepare(task, Path(fields["artifact"]), batches)
             # only now: a sidecar that connected earlier would wait for an answer
             lane = lanes.listen(fields["token"], fields["index"])

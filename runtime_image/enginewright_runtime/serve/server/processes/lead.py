@@ -180,6 +180,7 @@ def make_group(
         "task": task_of_process(task).model_dump(mode="json"),
         "artifact": str(paths.artifact),
         "tokens": str(paths.tokens),
+        "tls": str(paths.tls),
         "token": token,
     }
     http, grpc = listening

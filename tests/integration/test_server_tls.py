@@ -1,0 +1,391 @@
+"""TLS of the real server, HTTP and gRPC: clients of all kinds, renewed certificates, and clients that mean harm."""
+
+import concurrent.futures
+import contextlib
+import json
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from enginewright.contract.reasons import ExitCode
+from enginewright.contract.report import read_termination_message
+from enginewright.contract.task import ServeTask
+from enginewright_runtime.serve.server.grpc.messages import InferResponse
+
+from tests.integration.test_server_clients import PROGRAMS, PYTHON
+from tests.integration.test_server_grpc_inference import INFER, SERVICE, batch, parsed
+from tests.integration.test_sidecar_shadow import (
+    compared,
+    counted,
+    counts,
+    measured,
+    order,
+    request,
+    watched,
+)
+from tests.support.certificates import Authority, Pair
+from tests.support.secret_volumes import write_secret
+from tests.support.serving import (
+    Answer,
+    Server,
+    Wire,
+    any_certificate,
+    linear_model,
+    run_json,
+    write_artifact,
+)
+from tests.support.sidecar import Sidecar, artifact
+
+SAMPLES = [{"x": np.ones((1, 8), np.float32)}]
+DOCUMENT = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 8], "data": [[1.0] * 8]}]}
+TOKEN = "t0ken-of-the-shop"
+VOLUME = "run/enginewright/tls"
+SECONDS = 20.0
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+def secured(root: Path, files: dict[str, str], **fields: Any) -> ServeTask:
+    write_secret(root / VOLUME, **files)
+    task = write_artifact(root, linear_model(), SAMPLES)
+    return task.model_copy(update={"tls": True, **fields})
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Server]:
+    root = tmp_path_factory.mktemp("tls")
+    with Server(root, secured(root, authority.issue().files)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    root = tmp_path_factory.mktemp("plain")
+    with Server(root, write_artifact(root, linear_model(), SAMPLES)) as server:
+        yield server
+
+
+def verifying(authority: Authority) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=authority.path)
+
+
+def channel(server: Server, authority: Authority) -> grpc.Channel:
+    credentials = grpc.ssl_channel_credentials(authority.path.read_bytes())
+    return grpc.secure_channel(f"localhost:{server.grpc_port}", credentials)
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def rows(server: Server, count: int) -> bytes:
+    """Return a binary request with so many rows of 32 bytes."""
+    tensors = np.arange(count * 8, dtype=np.float32).tobytes()
+    given = {"name": "x", "datatype": "FP32", "shape": [count, 8]}
+    document = {
+        "inputs": [given | {"parameters": {"binary_data_size": len(tensors)}}],
+        "outputs": [{"name": "y", "parameters": {"binary_data": True}}],
+    }
+    return server.infer_request(document, tensors)
+
+
+def expected(count: int) -> Any:
+    x = np.arange(count * 8, dtype=np.float32).reshape(count, 8)
+    return x @ (np.arange(32, dtype=np.float32).reshape(8, 4) / 8)
+
+
+def outputs(answer: Answer) -> Any:
+    assert answer.status == 200, answer.body
+    at = int(answer.headers["inference-header-content-length"])
+    return np.frombuffer(answer.body[at:], np.float32).reshape(-1, 4)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_http_over_tls(server: Server, authority: Authority, version: ssl.TLSVersion) -> None:
+    context = verifying(authority)
+    context.minimum_version = context.maximum_version = version
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    with Wire(server.port, tls=context) as wire:
+        assert wire.tls.selected_alpn_protocol() == "http/1.1"
+        for count in (1, 100, 300_000, 3):  # up to 9.6 MB
+            wire.send(rows(server, count))
+            np.testing.assert_allclose(outputs(wire.receive()), expected(count), rtol=1e-5)
+        wire.send(server.infer_request(DOCUMENT) * 30)  # pipelined
+        assert [wire.receive().status for _ in range(30)] == [200] * 30
+        wire.send(b"GET /v2 HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        assert wire.receive().status == 200
+        assert wire.closed()
+
+
+def test_a_body_in_small_records(server: Server, authority: Authority) -> None:
+    sent = rows(server, 50)
+    with Wire(server.port, tls=verifying(authority)) as wire:
+        for at in range(len(sent)):
+            wire.send(sent[at : at + 1])
+        np.testing.assert_allclose(outputs(wire.receive()), expected(50), rtol=1e-5)
+
+
+def test_an_early_refusal_is_read_although_the_body_was_not(
+    server: Server, authority: Authority
+) -> None:
+    with Wire(server.port, tls=verifying(authority)) as wire:
+        wire.send(b"POST /v2/models/n/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 9000000\r\n\r\n")
+        with contextlib.suppress(OSError):  # it may be closed by then
+            wire.send(bytes(9_000_000))
+        assert wire.receive().status == 404
+
+
+def test_grpc_over_tls(server: Server, authority: Authority) -> None:
+    with channel(server, authority) as opened:
+        call = opened.unary_unary(INFER)
+        for count in (1, 100_000, 1):
+            answer = parsed(InferResponse, call(batch(count).SerializeToString(), timeout=SECONDS))
+            assert len(answer.raw_output_contents[0]) == 16 * count
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            sent = batch(1000).SerializeToString()
+            sizes = list(pool.map(lambda _: len(call(sent, timeout=SECONDS)), range(64)))
+        assert len(set(sizes)) == 1
+    context = verifying(authority)
+    context.set_alpn_protocols(["h2"])
+    with Wire(server.grpc_port, tls=context) as wire:
+        assert wire.tls.selected_alpn_protocol() == "h2"
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
+def test_older_versions_are_refused(server: Server) -> None:
+    context = any_certificate()
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version = ssl.TLSVersion.TLSv1
+    context.maximum_version = ssl.TLSVersion.TLSv1_1
+    for port in (server.port, server.grpc_port):
+        with pytest.raises(ssl.SSLError, match="PROTOCOL_VERSION"):
+            Wire(port, tls=context)
+
+
+def test_plain_http_is_told_to_use_tls(server: Server) -> None:
+    with Wire(server.port) as wire:
+        wire.send(b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n")
+        answer = wire.receive()
+        assert (answer.status, answer.headers["connection"]) == (400, "close")
+        assert "speaks TLS only; use https" in answer.json()["error"]
+        assert wire.closed()
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as opened:
+        with pytest.raises(grpc.RpcError) as caught:
+            opened.unary_unary(f"/{SERVICE}/ServerLive")(b"", timeout=SECONDS)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert "HTTP status 400" in caught.value.details(), "at once, and not retried as a call"
+
+
+def test_tls_at_a_plain_port_ends_at_once(plain: Server) -> None:
+    began = time.monotonic()
+    for port in (plain.port, plain.grpc_port):
+        with pytest.raises(ssl.SSLError, match="WRONG_VERSION_NUMBER"):
+            Wire(port, tls=any_certificate())
+    assert time.monotonic() - began < SECONDS / 2, "not only at the limit of a head"
+
+
+def serial(port: int) -> str:
+    with Wire(port, tls=any_certificate()) as wire:
+        return str(wire.tls.getpeercert(binary_form=True))
+
+
+def _logged(server: Server, text: str) -> bool:
+    return text in server.log()
+
+
+def test_a_renewed_certificate_is_used_without_a_restart(
+    tmp_path: Path, authority: Authority
+) -> None:
+    first, second, third = (authority.issue() for _ in range(3))
+    task = secured(tmp_path, first.files)
+    with Server(tmp_path, task, sweep_seconds=0.02) as server:
+        with (
+            Wire(server.port, tls=verifying(authority)) as old,
+            channel(server, authority) as calls,
+        ):
+            call = calls.unary_unary(INFER)
+            before = serial(server.port)
+            failed: list[Exception] = []
+            done = threading.Event()
+
+            def requests() -> None:
+                try:
+                    while not done.is_set():
+                        with Wire(server.port, tls=verifying(authority)) as wire:
+                            wire.send(server.infer_request(DOCUMENT))
+                            assert wire.receive().status == 200
+                        call(batch(1).SerializeToString(), timeout=SECONDS)
+                except Exception as error:  # noqa: BLE001 - shown at the end
+                    failed.append(error)
+
+            busy = threading.Thread(target=requests)
+            busy.start()
+            write_secret(tmp_path / VOLUME, **second.files)
+            until(lambda: serial(server.port) != before, "the new certificate")
+            renewed = serial(server.port)
+            assert serial(server.grpc_port) == renewed
+            mixed = Pair(third.certificate, first.key)
+            for broken, reason in (
+                (mixed.files, "tls.key that is not of its tls.crt"),
+                ({"tls.crt": "x", "tls.key": third.key}, "that cannot be used"),
+                ({"tls.crt": third.certificate}, "lacks tls.crt or tls.key"),
+            ):
+                write_secret(tmp_path / VOLUME, **broken)
+                until(partial(_logged, server, reason), reason)
+                assert serial(server.port) == renewed
+            assert "the earlier certificate stays in use: create or correct" in server.log()
+            write_secret(tmp_path / VOLUME, **third.files)
+            until(lambda: serial(server.port) != renewed, "the corrected one")
+            done.set()
+            busy.join(SECONDS)
+            assert not failed
+            old.send(server.infer_request(DOCUMENT))
+            assert old.receive().status == 200, "on the connection from before"
+        for key in ("PRIVATE KEY", first.key.splitlines()[1]):
+            assert key not in server.log()
+
+
+ENCRYPTED = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIH\n-----END ENCRYPTED PRIVATE KEY-----\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"tls.key": None}, "does not exist or lacks tls.crt or tls.key"),
+        ({"tls.key": "", "tls.crt": ""}, "cannot be used"),
+        ({"tls.key": ENCRYPTED}, "cannot be used"),
+        ({"tls.crt": None, "tls.key": None}, "does not exist or lacks tls.crt or tls.key"),
+    ],
+)
+def test_without_a_usable_certificate_the_server_does_not_start(
+    tmp_path: Path, authority: Authority, change: dict[str, str | None], reason: str
+) -> None:
+    files = authority.issue().files | change
+    task = secured(tmp_path, {name: each for name, each in files.items() if each is not None})
+    assert Server(tmp_path, task).wait() == ExitCode.TRANSIENT
+    report = read_termination_message((tmp_path / "dev/termination-log").read_text())
+    assert report is not None
+    assert report.failure is not None
+    assert report.failure.reason == "SecretUnusable"
+    assert "the Secret of spec.serving.tls.secretRef" in report.outcome
+    assert reason in report.outcome
+
+
+def test_tritons_and_kserves_clients_with_tls_and_a_token(
+    tmp_path: Path, authority: Authority
+) -> None:
+    write_secret(tmp_path / "run/enginewright/tokens", shop=TOKEN)
+    with Server(tmp_path, secured(tmp_path, authority.issue().files, auth=True)) as server:
+        given = {
+            "http": f"localhost:{server.port}",
+            "grpc": f"localhost:{server.grpc_port}",
+            "token": TOKEN,
+            "authority": str(authority.path),
+        }
+        program = (PROGRAMS / "secured.py").read_text()
+        found: dict[str, Any] = {}
+        for client in ("triton", "kserve"):
+            found |= run_json(PYTHON, program, json.dumps(given | {"client": client}))
+        for name in ("http", "grpc", "kserve"):
+            answered, refused = found[name]
+            np.testing.assert_allclose(answered, [[14, 15, 16, 17]] * 2, rtol=1e-5)
+            assert "the bearer token is not valid" in refused or "401" in refused
+        assert found["http ready"] is True
+        assert found["grpc ready"] is True
+
+
+def test_call_credentials_carry_the_token(tmp_path: Path, authority: Authority) -> None:
+    write_secret(tmp_path / "run/enginewright/tokens", shop=TOKEN)
+    with Server(tmp_path, secured(tmp_path, authority.issue().files, auth=True)) as server:
+        with channel(server, authority) as opened, pytest.raises(grpc.RpcError) as caught:
+            opened.unary_unary(INFER)(batch(1).SerializeToString(), timeout=SECONDS)
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        credentials = grpc.composite_channel_credentials(
+            grpc.ssl_channel_credentials(authority.path.read_bytes()),
+            grpc.access_token_call_credentials(TOKEN),
+        )
+        with grpc.secure_channel(f"localhost:{server.grpc_port}", credentials) as opened:
+            answer = opened.unary_unary(INFER)(batch(1).SerializeToString(), timeout=SECONDS)
+        assert parsed(InferResponse, answer).model_name == "m"
+
+
+@contextlib.contextmanager
+def pods(tmp_path: Path, *pairs: Pair) -> Iterator[tuple[Server, Sidecar, Server]]:
+    """Run server and sidecar of a serving pod, and a canary's server, each server with its certificate."""
+    tasks = []
+    for pair, revision in zip(pairs, ("r1", "r2"), strict=True):
+        root = tmp_path / revision
+        root.mkdir()
+        write_secret(root / VOLUME, **pair.files)
+        update: dict[str, Any] = {"tls": True, "revision": revision}
+        tasks.append(artifact(root, linear_model(), SAMPLES).model_copy(update=update))
+    with (
+        Server(tmp_path / "r1", tasks[0]) as serving,
+        Server(tmp_path / "r2", tasks[1], sweep_seconds=0.05) as canary,
+        watched(tmp_path / "r1", tasks[0], serving.port, canary.port) as sidecar,
+    ):
+        sidecar.until_ready()
+        yield serving, sidecar, canary
+
+
+def test_the_sidecar_reaches_its_server_and_canaries_with_the_same_certificate(
+    tmp_path: Path, authority: Authority
+) -> None:
+    pair = authority.issue()
+    with pods(tmp_path, pair, pair) as (serving, sidecar, canary):
+        assert {each.state for each in sidecar.verdict().checks} <= {"ok", "unknown"}
+        assert b"enginewright_requests_total" in sidecar.get("/metrics").body, "of the server"
+        compared(serving, sidecar, request(serving, [[1.0] * 8]))
+        assert counted(canary, "enginewright_shadow_requests_total")["200"] > 0
+
+
+def test_no_copies_go_to_a_server_with_another_certificate(
+    tmp_path: Path, authority: Authority
+) -> None:
+    with pods(tmp_path, authority.issue(), authority.issue()) as (serving, sidecar, canary):
+        sidecar.shadow(order())
+
+        def dropped() -> bool:
+            with serving.wire() as wire:
+                wire.send(request(serving, [[1.0] * 8]))
+                wire.receive()
+            found = measured(sidecar)
+            return found is not None and found.dropped_by.get("CanaryNotReady", 0) > 0
+
+        sidecar.until(dropped, "they are dropped")
+        assert counts(sidecar)[:3] == (0, 0, 0)
+        assert not counted(canary, "enginewright_shadow_requests_total")
+
+
+def test_several_processes_have_the_same_secrets(tmp_path: Path, authority: Authority) -> None:
+    first, second = authority.issue(), authority.issue()
+    write_secret(tmp_path / "run/enginewright/tokens", shop=TOKEN)
+    task = secured(tmp_path, first.files, auth=True, processes=2)
+
+    def statuses(token: str) -> set[int]:
+        headers = {"Authorization": f"Bearer {token}"}
+        return {server.post(DOCUMENT, headers=headers).status for _ in range(30)}
+
+    with Server(tmp_path, task, sweep_seconds=0.05) as server:
+        before = serial(server.port)
+        until(lambda: statuses(TOKEN) == {200}, "all processes answer")
+        assert statuses("wrong") == {401}
+        write_secret(tmp_path / VOLUME, **second.files)
+        write_secret(tmp_path / "run/enginewright/tokens", shop="another")
+        until(lambda: before not in {serial(server.port) for _ in range(30)}, "renewed in all")
+        until(lambda: statuses("another") == {200}, "the new token counts in all")
+        assert statuses(TOKEN) == {401}

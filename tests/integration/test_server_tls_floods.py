@@ -1,0 +1,125 @@
+"""The server's TLS ports beside a thousand clients that never complete a handshake, or read nothing."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from enginewright.contract.task import ServeTask
+
+from tests.integration.test_server_floods import (
+    COUNT,
+    MEMORY,
+    MIB,
+    PROBE_SECONDS,
+    SECONDS,
+    Repeated,
+    resident,
+    spread_model,
+)
+from tests.integration.test_server_grpc_inference import SERVICE
+from tests.support.certificates import Authority
+from tests.support.floods import flooded
+from tests.support.secret_volumes import write_secret
+from tests.support.serving import Server, Wire, any_certificate, linear_model
+from tests.support.sidecar import artifact
+
+STORM = 300  # connections, which are replaced: the computing of so many handshakes is a core's
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def secured(root: Path, task: ServeTask) -> ServeTask:
+    write_secret(root / "run/enginewright/tls", **Authority(root / "authority").issue().files)
+    return task.model_copy(update={"tls": True})
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    root = tmp_path_factory.mktemp("floods")
+    task = artifact(root, linear_model(), [{"x": np.full((1, 8), 0.5, np.float32)}])
+    with Server(root, secured(root, task)) as server:
+        yield server
+
+
+def probes(port: int) -> Repeated:
+    """Probe as a kubelet does."""
+
+    def act() -> None:
+        with Wire(port, timeout=PROBE_SECONDS, tls=any_certificate()) as wire:
+            wire.send(b"GET /v2/health/ready HTTP/1.1\r\nHost: h\r\n\r\n")
+            assert wire.receive().status == 200
+
+    return Repeated(act, 0.05)
+
+
+def calls(server: Server) -> Repeated:
+    """Call on new connections."""
+    certificate = (server.root / "authority/ca.crt").read_bytes()
+
+    def act() -> None:
+        credentials = grpc.ssl_channel_credentials(certificate)
+        with grpc.secure_channel(f"localhost:{server.grpc_port}", credentials) as channel:
+            channel.unary_unary(f"/{SERVICE}/ServerReady")(b"", timeout=PROBE_SECONDS)
+
+    return Repeated(act, 0.05)
+
+
+# fault: Servers | clients hold or flood TLS handshakes: nothing sent, a part of the first record, no
+#   second flight, many new connections | a handshake is a connection that has sent nothing: the peer with
+#   the most is closed first | probes and other clients are answered
+@pytest.mark.parametrize("sources", [1, 40])
+@pytest.mark.parametrize("kind", ["idle", "half hellos", "hellos", "hello storm"])
+def test_probes_and_calls_get_through_beside_handshakes(
+    server: Server, kind: str, sources: int
+) -> None:
+    count = STORM if kind == "hello storm" else COUNT
+    before = resident(server.process.pid)
+    with flooded(server.port, kind, count, sources=sources), probes(server.port):
+        time.sleep(SECONDS)
+        most = resident(server.process.pid)
+    with flooded(server.grpc_port, kind, count, sources=sources), calls(server):
+        time.sleep(SECONDS)
+        most = max(most, resident(server.process.pid))
+    assert most - before < MEMORY / 2
+    assert "Traceback" not in server.log()
+
+
+def test_a_handshake_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    task = artifact(tmp_path, linear_model(), [{"x": np.full((1, 8), 0.5, np.float32)}])
+    with Server(tmp_path, secured(tmp_path, task), head_seconds=0.3, sweep_seconds=0.05) as server:
+        for port in (server.port, server.grpc_port):
+            for sent in (b"", b"\x16\x03\x01\x02\x00\x01"):
+                with Wire(port) as wire:
+                    wire.send(sent)
+                    assert wire.closed()
+
+
+# fault: Servers | clients do not read large responses
+def test_responses_that_nobody_reads_take_limited_memory(tmp_path: Path) -> None:
+    """Forty of them, of 16 MB each, encrypted only as they are read."""
+    request = {
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}],
+        "parameters": {"binary_data_output": True},
+    }
+    task = artifact(tmp_path, spread_model(16_000_000), [{"x": np.array([2], np.float32)}])
+    with Server(tmp_path, secured(tmp_path, task), inflight_bytes=128 * MIB) as server:
+        before = resident(server.process.pid)
+        wires = []
+        for number in range(40):
+            wire = server.wire()
+            wire.shrink(4096)
+            wire.send(server.infer_request(request))
+            wires.append(wire)
+            if number % 5 == 4:
+                time.sleep(0.3)
+                assert resident(server.process.pid) - before < 384 * MIB
+        time.sleep(1.5)  # their progress is known by now
+        with server.wire() as reader:
+            reader.send(server.infer_request(request))
+            answer = reader.receive()
+            assert (answer.status, len(answer.body) > 16_000_000) == (200, True)
+        for wire in wires:
+            wire.__exit__()
