@@ -376,11 +376,12 @@ def test_several_processes_have_the_same_secrets(tmp_path: Path, authority: Auth
     write_secret(tmp_path / "run/enginewright/tokens", shop=TOKEN)
     task = secured(tmp_path, first.files, auth=True, processes=2)
 
-    def statuses(token: str) -> set[int]:
-        headers = {"Authorization": f"Bearer {token}"}
-        return {server.post(DOCUMENT, headers=headers).status for _ in range(30)}
-
     with Server(tmp_path, task, sweep_seconds=0.05) as server:
+
+        def statuses(token: str) -> set[int]:
+            headers = {"Authorization": f"Bearer {token}"}
+            return {server.post(DOCUMENT, headers=headers).status for _ in range(30)}
+
         before = serial(server.port)
         until(lambda: statuses(TOKEN) == {200}, "all processes answer")
         assert statuses("wrong") == {401}
