@@ -27,14 +27,18 @@ from enginewright_runtime.serve.server.outside_profiles import load_outside
 from enginewright_runtime.serve.server.startup import prepare
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.placement import LiveSession, Running
+from onnx import TensorProto, helper
 
 from tests.support.engines import EnginePlace, matmul, sizes
 from tests.support.serving import (
     REPLACES_SESSION,
+    Answer,
     Feeds,
     Server,
     asks_openvino_for,
     linear_model,
+    model,
+    tensor,
     write_artifact,
 )
 
@@ -182,9 +186,11 @@ def sized(rows: int) -> dict[str, Any]:
     }
 
 
-def profiled(root: Path, policy: str, backend: str = "openvino") -> ServeTask:
+def profiled(
+    root: Path, policy: str, backend: str = "openvino", *, made: onnx.ModelProto | None = None
+) -> ServeTask:
     shapes = [ShapeProfile(input="x", min=(1, 8), opt=(1, 8), max=(2, 8))]
-    task = write_artifact(root, linear_model(), [SAMPLE], shapes=shapes)
+    task = write_artifact(root, made or linear_model(), [SAMPLE], shapes=shapes)
     promise = Promise.model_validate({"policy": policy, "max_node_share": 1.0})
     return task.model_copy(update={"backend": backend, "promise": promise})
 
@@ -228,6 +234,78 @@ def test_under_allow_sizes_outside_the_profiles_run_on_the_cpu(
         )
         wrong = server.post(sized(5) | {"inputs": [sized(5)["inputs"][0] | {"shape": [8, 5]}]})
         assert wrong.status == 400, "what the model itself excludes"
+
+
+def widening() -> onnx.ModelProto:
+    """Return a model that needs 16 KiB for each row of 32 bytes."""
+    return model(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["wide"]),
+            helper.make_node("Relu", ["wide"], ["positive"]),
+            helper.make_node("ReduceMax", ["positive"], ["most"], keepdims=0),
+        ],
+        [tensor("x", TensorProto.FLOAT, "batch", 8)],
+        [tensor("most", TensorProto.FLOAT)],
+        {"w": np.ones((8, 4096), np.float32)},
+    )
+
+
+def recurrent() -> onnx.ModelProto:
+    """Return an LSTM, which aborts the process on an empty batch."""
+    weights = {
+        "w": np.ones((1, 16, 8), np.float32),
+        "r": np.ones((1, 16, 4), np.float32),
+    }
+    return model(
+        [
+            helper.make_node("Unsqueeze", ["x", "first"], ["steps"]),
+            helper.make_node("LSTM", ["steps", "w", "r"], ["y"], hidden_size=4),
+        ],
+        [tensor("x", TensorProto.FLOAT, "batch", 8)],
+        [tensor("y", TensorProto.FLOAT, 1, 1, "batch", 4)],
+        weights | {"first": np.zeros(1, np.int64)},
+    )
+
+
+def wide(server: Server, rows: int) -> Answer:
+    """Send a binary request of so many rows."""
+    array = np.ones((rows, 8), np.float32)
+    given = {"name": "x", "datatype": "FP32", "shape": [rows, 8]}
+    described = given | {"parameters": {"binary_data_size": array.nbytes}}
+    with server.wire() as wire:
+        wire.send(server.infer_request({"inputs": [described]}, array.tobytes()))
+        return wire.receive()
+
+
+# fault: Requests | under `Allow`, a size outside the profiles needs more memory than the container has
+#   | memory of the session on the CPU is limited: 400 | at once
+def test_a_size_outside_the_profiles_that_needs_too_much_memory_fails_alone(
+    openvino_python: Path, tmp_path: Path
+) -> None:
+    small = """
+from enginewright_runtime.core import limits
+from enginewright_runtime.serve.server import memory
+limits.memory = lambda: memory.resident_bytes() + (300 << 20)
+"""
+    task = profiled(tmp_path, "Allow", made=widening())
+    with Server(tmp_path, task, python=openvino_python, before=small) as server:
+        refused = wide(server, 30_000)  # half a gigabyte
+        after, inside = wide(server, 1_000), wide(server, 2)
+    assert refused.status == 400
+    assert "Available memory" in refused.json()["error"]
+    assert (after.status, inside.status) == (200, 200)
+
+
+def test_an_empty_batch_outside_the_profiles_does_not_reach_kernels_that_abort(
+    openvino_python: Path, tmp_path: Path
+) -> None:
+    task = profiled(tmp_path, "Allow", made=recurrent())
+    with Server(tmp_path, task, python=openvino_python) as server:
+        given = {"name": "x", "datatype": "FP32", "shape": [0, 8], "data": []}
+        empty = server.post({"inputs": [given]})
+        after = server.post(sized(3))
+    assert (empty.status, after.status) == (400, 200)
+    assert "is empty" in empty.json()["error"]
 
 
 def test_a_model_that_is_not_there_leaves_sizes_outside_the_profiles_refused(

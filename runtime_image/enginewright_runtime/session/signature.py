@@ -156,12 +156,17 @@ class Signature:
             f" one: {allowed}"
         )
 
-    def without_profiles(self) -> "Signature":
-        """Return the signature that accepts every size which the model itself does not exclude."""
+    def without_profiles(self, *, least: int) -> "Signature":
+        """Return the signature that accepts every size which the model itself does not exclude.
+
+        `least` is that of a dimension, as for `read_signature`.
+        """
         inputs = {
             name: replace(
                 tensor,
-                bounds=tuple((each, each) if each >= 0 else (0, _LARGEST) for each in tensor.shape),
+                bounds=tuple(
+                    (each, each) if each >= 0 else (least, _LARGEST) for each in tensor.shape
+                ),
                 profiled=False,
                 values=None,
             )

@@ -30,6 +30,7 @@ from enginewright_runtime.serve.server.memory import resident_bytes
 from enginewright_runtime.serve.server.message import Body
 from enginewright_runtime.serve.server.proofs import StartupProver
 from enginewright_runtime.serve.server.stopping import StoppableSession
+from enginewright_runtime.session.bounded import ShrinkingSession, limit_memory
 from enginewright_runtime.session.loading import LoadedModel
 from enginewright_runtime.session.request_errors import OutOfProfileError
 from enginewright_runtime.session.runner import Runner
@@ -38,6 +39,7 @@ from enginewright_runtime.session.signature import Signature
 
 _log: Final = logging.getLogger(__name__)
 _BACKEND: Final = "cpu"
+_MEMORY_SHARE: Final = 0.75  # of what the container has left: requests need the rest
 _FILE_COPIES: Final = (
     2  # of a model's files that its session takes: weights, also in the kernels' layout
 )
@@ -77,15 +79,16 @@ def load_outside(
     try:
         manifest = read_manifest(on_cpu, folder)
         needed = _FILE_COPIES * sum(each.size_bytes for each in manifest.files)
-        left = limits.memory() - resident_bytes()
+        left = int((limits.memory() // task.processes - resident_bytes()) * _MEMORY_SHARE)
         if needed > left:
             return (
                 f"the model takes about {format_bytes(needed)} once more and {format_bytes(left)} are left;"
                 " raise spec.podTemplate.resources.limits.memory"
             )
+        limit_memory(left)
         loaded = load(on_cpu, folder, manifest)
         signature, samples = read(on_cpu, folder, manifest, loaded)
-        session = StoppableSession(loaded.session)
+        session = StoppableSession(ShrinkingSession(loaded.session))
         runner = Runner(session, signature)
         # one is enough: the CPU has been the reference of all
         smallest = min(samples, key=lambda sample: elements_of(sample.feeds))
@@ -95,10 +98,11 @@ def load_outside(
         _log.warning("sizes outside the shape profiles are refused: %s", failure.message)
         return failure.message
     return OutsideModel(
-        signature.without_profiles(),
+        signature.without_profiles(least=0 if loaded.placement.accepts_empty else 1),
         runner.run,
         session.stop,
-        Diagnosis(runner.run, signature.outputs, samples, limits.memory()),
+        # nothing else uses the session's memory: what exceeds it is due to the request's sizes
+        Diagnosis(runner.run, signature.outputs, samples, memory=0),
         slowest,
     )
 

@@ -302,6 +302,8 @@ def _load(
     threads: int,
     device: Device,
     runtime_cache: Path | None,
+    *,
+    bounded: bool = False,
 ) -> loading.LoadedModel:
     strict = task.promise.policy == "Forbid"
     try:
@@ -313,6 +315,7 @@ def _load(
             device=device,
             level=manifest.graph_optimization,
             runtime_cache=runtime_cache,
+            bounded=bounded,
         )
     except SessionError as error:
         if damaged := damaged_file(artifact, manifest):
@@ -346,7 +349,8 @@ def _outside(
         return None, {}
 
     def load(on_cpu: ServeTask, folder: Path, manifest: Manifest) -> loading.LoadedModel:
-        return _load(on_cpu, folder, manifest, threads, ask_device(find(on_cpu.backend)), None)
+        device = ask_device(find(on_cpu.backend))
+        return _load(on_cpu, folder, manifest, threads, device, None, bounded=True)
 
     folder = artifact if task.engine_key is None else artifact / Path(OUTSIDE_PATH).name
     found = load_outside(task, folder, load, _read, progress)
