@@ -147,6 +147,7 @@ def test_waiting_requests_run_in_the_order_of_their_priorities(tmp_path: Path, s
         running = stack.enter_context(server.wire())
         running.send(turning(server, second))
         arrived(server)
+        until(lambda: depth(server) == 0)  # it runs
         wires = []
         for priority in (5, 0, 2, 9, 1, 3):
             wires.append(stack.enter_context(server.wire()))
