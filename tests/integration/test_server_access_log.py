@@ -153,7 +153,7 @@ def test_a_line_says_what_happened_to_a_request(tmp_path: Path) -> None:
         assert secret not in text
 
 
-# fault: Serving | a flood of requests that fail | ten lines a second, the rest counted | bounded
+# fault: Servers | a flood of requests that fail | ten lines a second, the rest counted | bounded
 def test_a_flood_of_failures_is_logged_in_part(tmp_path: Path) -> None:
     with logging_server(tmp_path, share=0.0, failed="All") as server:
         began = time.monotonic()
@@ -171,7 +171,7 @@ def test_a_flood_of_failures_is_logged_in_part(tmp_path: Path) -> None:
     assert {each["code"] for each in found} == {"400"}
 
 
-# fault: Serving | nobody reads the server's standard output | requests are answered; lines are dropped and counted | bounded
+# fault: Servers | nobody reads the server's standard output | requests are answered; lines are dropped and counted | bounded
 def test_a_full_pipe_holds_up_no_request(tmp_path: Path) -> None:
     full = "import os\nreading, writing = os.pipe()\nos.dup2(writing, 1)"
     with logging_server(tmp_path, before=full, share=1.0) as server:

@@ -108,7 +108,7 @@ def test_over_http_in_json_and_binary_mixed(client: Client, data: st.DataObject)
         if name not in out_json:
             assert content == mirror.raw(array)
         elif array.dtype.kind == "f":
-            numbers = [np.nan if each is None else each for each in content]  # type: ignore[attr-defined]
+            numbers = [np.nan if each is None else each for each in content]  # type: ignore[attr-defined]  # of the form that was requested
             back = np.array(numbers, array.dtype)
             np.testing.assert_array_equal(back, np.where(np.isfinite(array), array, np.nan).ravel())
         else:

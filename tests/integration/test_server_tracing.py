@@ -135,7 +135,7 @@ def test_variables_of_opentelemetry_are_respected(tmp_path: Path) -> None:
     assert collector.resources[0]["deployment.environment"] == "test"
 
 
-# fault: Serving | the collector of traces is gone or hangs | requests are answered; traces are dropped and counted | bounded
+# fault: Servers | the collector of traces is gone or hangs | requests are answered; traces are dropped and counted | bounded
 @pytest.mark.parametrize("hangs", [True, False])
 def test_without_a_collector_requests_are_answered(tmp_path: Path, hangs: bool) -> None:
     with Collector() as collector:

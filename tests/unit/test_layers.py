@@ -11,6 +11,7 @@ REPOSITORY: Final = Path(__file__).resolve().parents[2]
 RUNTIME: Final = REPOSITORY / "runtime_image/enginewright_runtime"
 NAMED: Final = re.compile(r"enginewright_runtime(?:\.\w+)+(?::\w+)?")
 SERVER: Final = "enginewright_runtime.core.forkserver"  # started as a program
+FOLLOWER: Final = "enginewright_runtime.serve.server.processes.follower"  # likewise
 
 
 def layers(container: str) -> list[list[str]]:
@@ -34,9 +35,14 @@ def named() -> Iterator[tuple[str, str]]:
                 yield module, text
 
 
-def test_nothing_is_imported_by_a_string_but_the_fork_server() -> None:
+def test_nothing_is_imported_by_a_string_but_what_is_started_as_a_program() -> None:
     """What runs in a child is given as a function (`core.isolation.Call`), which linters see."""
-    assert set(named()) == {("enginewright_runtime.core.children", SERVER), (SERVER, SERVER)}
+    assert set(named()) == {
+        ("enginewright_runtime.core.children", SERVER),
+        (SERVER, SERVER),
+        ("enginewright_runtime.serve.server.processes.child", FOLLOWER),
+        (FOLLOWER, FOLLOWER),
+    }
 
 
 def test_the_drawing_in_the_readme_is_what_the_linter_holds() -> None:

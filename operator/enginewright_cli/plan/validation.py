@@ -170,7 +170,9 @@ def _limits(value: Value, schema: Schema, path: str) -> Iterator[str]:
         shortest, longest = schema.get(f"min{unit}"), schema.get(f"max{unit}")
         if shortest is not None and len(value) < shortest:
             yield f"{path}: should have at least {shortest} {_UNITS[unit]}"
-        if longest is not None and len(value) > longest:
+        if longest is not None and len(value) > longest and isinstance(value, list):
+            yield f"{path}: Too many: {len(value)}: must have at most {longest} items"
+        elif longest is not None and len(value) > longest:
             yield f"{path}: Too long: may have at most {longest} {_UNITS[unit]}"
 
 

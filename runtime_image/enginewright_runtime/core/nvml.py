@@ -27,7 +27,7 @@ class _EventData(ctypes.Structure):
     )
 
 
-class Memory(ctypes.Structure):
+class NvmlMemory(ctypes.Structure):
     """nvmlMemory_t of nvml.h; bytes."""
 
     _fields_ = (
@@ -45,7 +45,7 @@ def device_bytes(library: str = LIBRARY) -> int | None:
     """
     try:
         nvml = ctypes.CDLL(library)
-        device, memory = ctypes.c_void_p(), Memory()
+        device, memory = ctypes.c_void_p(), NvmlMemory()
         failed = (
             nvml.nvmlInit_v2()
             or nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device))

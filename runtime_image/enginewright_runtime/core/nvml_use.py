@@ -4,7 +4,7 @@ import ctypes
 from dataclasses import dataclass
 from typing import Final, Self
 
-from enginewright_runtime.core.nvml import LIBRARY, Memory
+from enginewright_runtime.core.nvml import LIBRARY, NvmlMemory
 
 _ENABLED: Final = 1  # NVML_DEVICE_MIG_ENABLE
 
@@ -60,7 +60,7 @@ class DeviceMeter:
 
     def read(self) -> DeviceUse | None:
         """Return what is in use now; None: NVML fails. It may block for as long as the driver does."""
-        memory = Memory()
+        memory = NvmlMemory()
         if self._nvml.nvmlDeviceGetMemoryInfo(self._device, ctypes.byref(memory)):
             return None
         return DeviceUse(int(memory.used), int(memory.total), self._utilization())

@@ -31,7 +31,7 @@ _FIRST_FAILED: Final = {"None": 1000, "ServerErrors": 500, "All": 400}  # status
 _Line = tuple[Answered, float, int]  # the clock's time, and failures that were not logged before it
 
 
-class AccessLog:
+class AccessLogWriter:
     """Chooses requests, and writes them in its thread."""
 
     def __init__(

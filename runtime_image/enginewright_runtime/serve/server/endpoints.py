@@ -12,7 +12,7 @@ from enginewright.contract.task import ServeTask
 
 from enginewright_runtime.serve.mounted_secret import MountedSecret
 from enginewright_runtime.serve.server.acceptor import Acceptor
-from enginewright_runtime.serve.server.access_log import AccessLog
+from enginewright_runtime.serve.server.access_log import AccessLogWriter
 from enginewright_runtime.serve.server.app import ServerApp
 from enginewright_runtime.serve.server.application import ServedConnection
 from enginewright_runtime.serve.server.authentication import (
@@ -29,7 +29,7 @@ from enginewright_runtime.serve.server.http2.connection import Http2Connection
 from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel
 from enginewright_runtime.serve.server.tls_connection import TlsConnection
-from enginewright_runtime.serve.server.tracing import Tracing
+from enginewright_runtime.serve.server.tracing import RequestTracer
 
 _log: Final = logging.getLogger(__name__)
 _POLL_SECONDS: Final = 0.05
@@ -77,9 +77,9 @@ class Endpoints:
         else:
             self.app = ServerApp(task, settings, version, probe_token)
             self.grpc = GrpcApp(task, settings, version, self.app)
-        self._access_log: AccessLog | None = None
+        self._access_log: AccessLogWriter | None = None
         if task.access_log is not None:
-            self._access_log = log = AccessLog(task.access_log)
+            self._access_log = log = AccessLogWriter(task.access_log)
             self.app.observe(log)
             self.app.metrics.dropped["access_log"] = lambda: log.dropped
         self._tracing = _tracing(task, self.app)
@@ -192,12 +192,12 @@ class Endpoints:
         return [each for app in self._apps for each in (*app.connections, *app.handshakes)]
 
 
-def _tracing(task: ServeTask, app: ServerApp) -> Tracing | None:
+def _tracing(task: ServeTask, app: ServerApp) -> RequestTracer | None:
     """Begin to trace the requests of `app` if that is wanted; they are served also if it cannot be done."""
     if task.tracing is None:
         return None
     try:
-        tracing = Tracing(task, task.tracing)
+        tracing = RequestTracer(task, task.tracing)
     except ImportError as error:
         _log.error(
             "spec.serving.tracing has no effect, since the image lacks OpenTelemetry: %s", error

@@ -28,7 +28,7 @@ from enginewright_runtime.serve.server import memory
 from enginewright_runtime.serve.server.application import listen
 from enginewright_runtime.serve.server.endpoints import Endpoints
 from enginewright_runtime.serve.server.files import fit_files
-from enginewright_runtime.serve.server.processes.group import Group
+from enginewright_runtime.serve.server.processes.group import Followers
 from enginewright_runtime.serve.server.processes.lead import make_group
 from enginewright_runtime.serve.server.processes.shares import (
     settings_of_process,
@@ -115,7 +115,7 @@ class _Server:
         self._stop = asyncio.Event()
         self._exit_code: int = ExitCode.OK
         self._loader: threading.Thread | None = None
-        self._group: Group | None = None  # of further processes
+        self._group: Followers | None = None  # of further processes
         self._grouped: asyncio.Task[None] | None = None
 
     @property
@@ -204,7 +204,7 @@ class _Server:
         else:
             self._grouped = asyncio.create_task(self._serve_together(model, self._group))
 
-    async def _serve_together(self, model: ServedModel, group: Group) -> None:
+    async def _serve_together(self, model: ServedModel, group: Followers) -> None:
         """Serve once all processes have proved the model; end when one can not be replaced."""
         try:
             await group.prove(model.batches, time.monotonic() - self._began)

@@ -34,7 +34,7 @@ _LOG_SECONDS: Final = 60.0  # between lines about spans that were not sent
 _FIRST_ERROR: Final = 500  # status that is the server's error, also of gRPC as it is mapped
 
 
-class Tracing:
+class RequestTracer:
     """Chooses requests, and sends their spans in its thread."""
 
     def __init__(

@@ -28,7 +28,7 @@ class ChannelClosedError(ConnectionError):
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ProcessMessage:
     """What one process tells or asks the other, or answers."""
 
     kind: str
@@ -39,11 +39,13 @@ class Message:
 class Channel:
     """One side of a socket pair; for one event loop."""
 
-    def __init__(self, handle: Callable[[Message], Awaitable[Message | None]]) -> None:
+    def __init__(
+        self, handle: Callable[[ProcessMessage], Awaitable[ProcessMessage | None]]
+    ) -> None:
         """Create it; `handle` takes a message, and returns the answer to one that asks."""
         self._handle = handle
         self._numbers = itertools.count(1)
-        self._asked: dict[int, asyncio.Future[Message]] = {}
+        self._asked: dict[int, asyncio.Future[ProcessMessage]] = {}
         self._handling: set[asyncio.Task[None]] = set()
         self._closed = asyncio.Event()
 
@@ -61,11 +63,11 @@ class Channel:
         self._receiving.cancel()
         self._end()
 
-    def tell(self, message: Message) -> None:
+    def tell(self, message: ProcessMessage) -> None:
         """Send a message that needs no answer; lost if the channel is closed."""
         self._send(message, {})
 
-    async def ask(self, message: Message, seconds: float) -> Message:
+    async def ask(self, message: ProcessMessage, seconds: float) -> ProcessMessage:
         """Send a message and return the answer.
 
         Raises:
@@ -75,7 +77,7 @@ class Channel:
         if self._closed.is_set():
             raise ChannelClosedError
         number = next(self._numbers)
-        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[ProcessMessage] = asyncio.get_running_loop().create_future()
         self._asked[number] = answer
         try:
             self._send(message, {"asks": number})
@@ -84,7 +86,7 @@ class Channel:
         finally:
             del self._asked[number]
 
-    def _send(self, message: Message, about: dict[str, int]) -> None:
+    def _send(self, message: ProcessMessage, about: dict[str, int]) -> None:
         if self._closed.is_set():
             return
         head = orjson.dumps({"kind": message.kind, "fields": message.fields, **about})
@@ -109,7 +111,7 @@ class Channel:
             self._end()
 
     def _take(self, head: dict[str, Any], body: bytes) -> None:
-        message = Message(head["kind"], head["fields"], body)
+        message = ProcessMessage(head["kind"], head["fields"], body)
         if (answered := head.get("answers")) is not None:
             answer = self._asked.get(answered)
             if answer is not None and not answer.done():
@@ -119,7 +121,7 @@ class Channel:
         self._handling.add(task)
         task.add_done_callback(self._handling.discard)
 
-    async def _serve(self, message: Message, asks: int | None) -> None:
+    async def _serve(self, message: ProcessMessage, asks: int | None) -> None:
         try:
             answer = await self._handle(message)
         except Exception:  # noqa: BLE001 - one message must not end the channel

@@ -55,7 +55,7 @@ _START_SECONDS: Final = 600.0  # and at least so long
 _log: Final = logging.getLogger(__name__)
 
 
-class Group:
+class Followers:
     """All processes but the first; for the event loop of the first."""
 
     def __init__(

@@ -20,14 +20,14 @@ from enginewright_runtime.serve.server.endpoints import Endpoints
 from enginewright_runtime.serve.server.inference import unexpected
 from enginewright_runtime.serve.server.message import HttpResponse
 from enginewright_runtime.serve.server.processes import messages
-from enginewright_runtime.serve.server.processes.channel import Message
+from enginewright_runtime.serve.server.processes.channel import ProcessMessage
 from enginewright_runtime.serve.server.processes.exposition import (
     Families,
     describe,
     expose,
     sum_families,
 )
-from enginewright_runtime.serve.server.processes.group import Group
+from enginewright_runtime.serve.server.processes.group import Followers
 from enginewright_runtime.serve.server.processes.members import Sockets, Surroundings
 from enginewright_runtime.serve.server.processes.shares import task_of_process
 from enginewright_runtime.serve.server.processes.totals import (
@@ -46,11 +46,11 @@ _OF_SESSION: Final = ("providers", "session", "placement")
 class PodAnswers:
     """Answers requests about the whole pod (`PodResources`)."""
 
-    def __init__(self, app: ServerApp, group: Group) -> None:
+    def __init__(self, app: ServerApp, group: Followers) -> None:
         self._app = app
         self._group = group
         self._turn = 0
-        self._asking: dict[str, asyncio.Task[list[Message]]] = {}
+        self._asking: dict[str, asyncio.Task[list[ProcessMessage]]] = {}
         self._build = {
             PodResource.METRICS: self._metrics,
             PodResource.MEASUREMENTS: self._measurements,
@@ -63,7 +63,7 @@ class PodAnswers:
         """Return the response to a request with this target."""
         return await self._build[resource](target)
 
-    async def take(self, message: Message) -> Message:
+    async def take(self, message: ProcessMessage) -> ProcessMessage:
         """Answer a request that another process received."""
         try:
             resource = PodResource(message.fields["resource"])
@@ -75,7 +75,7 @@ class PodAnswers:
             response = self._app.error(unexpected("serving a request"))
         return messages.response_message(messages.ANSWER, response)
 
-    async def _refresh(self, kind: str) -> list[Message]:
+    async def _refresh(self, kind: str) -> list[ProcessMessage]:
         """Ask all other processes; requests that arrive meanwhile share the answers."""
         asking = self._asking.get(kind)
         if asking is None or asking.done():
@@ -144,7 +144,7 @@ class PodAnswers:
             if index:
                 elsewhere += app.copies.dropped - group.dropped(index)
                 fields = {"target": target.decode("latin-1"), "elsewhere": elsewhere}
-                answer = await group.ask(index, Message(messages.COPY, fields), _ASK_SECONDS)
+                answer = await group.ask(index, ProcessMessage(messages.COPY, fields), _ASK_SECONDS)
                 response = response if answer is None else messages.read_response(answer)
             else:
                 response = app.take_copy(target, elsewhere)
@@ -160,7 +160,7 @@ def make_group(
     token: str,
     endpoints: Endpoints,
     listening: Sockets,
-) -> Group:
+) -> Followers:
     """Return the group of the processes beside this one, whose `endpoints` answer for all from now on.
 
     Args:
@@ -186,7 +186,7 @@ def make_group(
     http, grpc = listening
     sockets = [(bind_beside(http), bind_beside(grpc)) for _ in range(1, task.processes)]
 
-    async def take(message: Message) -> Message:
+    async def take(message: ProcessMessage) -> ProcessMessage:
         return await answers.take(message)
 
     surroundings = Surroundings(
@@ -197,7 +197,7 @@ def make_group(
         answer=take,
         progress=inference.progress,
     )
-    group = Group(sockets, start, settings, surroundings)
+    group = Followers(sockets, start, settings, surroundings)
     answers = PodAnswers(app, group)
     app.pod = answers
     inference.others = group

@@ -12,7 +12,7 @@ from enginewright.contract.measurements import LatencySeries
 from enginewright_runtime.serve.server.acceptor import Acceptor
 from enginewright_runtime.serve.server.health import HealthProblem
 from enginewright_runtime.serve.server.processes import messages
-from enginewright_runtime.serve.server.processes.channel import Channel, Message
+from enginewright_runtime.serve.server.processes.channel import Channel, ProcessMessage
 from enginewright_runtime.serve.server.processes.exposition import (
     Families,
     counted,
@@ -35,7 +35,7 @@ class Surroundings:
     stop: Callable[[Sequence[Acceptor]], None]
     why_not_live: Callable[[], HealthProblem | None]  # the pod
     why_not_ready: Callable[[], HealthProblem | None]  # likewise
-    answer: Callable[[Message], Awaitable[Message]]  # a request about the whole pod
+    answer: Callable[[ProcessMessage], Awaitable[ProcessMessage]]  # a request about the whole pod
     progress: Callable[[str], None]
 
 
@@ -64,7 +64,7 @@ class Member:
     stand_in: Sequence[Acceptor] = ()
     task: asyncio.Task[None] | None = None
 
-    def learn(self, answer: Message) -> None:
+    def learn(self, answer: ProcessMessage) -> None:
         """Keep what the process has answered."""
         known, fields = self.known, answer.fields
         if answer.kind == messages.REPORT:

@@ -6,7 +6,7 @@ from enginewright.contract.reasons import Reason
 
 from enginewright_runtime.serve.server.health import HealthProblem
 from enginewright_runtime.serve.server.message import HttpResponse
-from enginewright_runtime.serve.server.processes.channel import Message
+from enginewright_runtime.serve.server.processes.channel import ProcessMessage
 
 # Kinds of messages. The first process asks for all but the last two.
 START: Final = "start"  # load and prove the model; answered once that is done
@@ -33,14 +33,14 @@ def read_problem(fields: dict[str, Any] | None) -> HealthProblem | None:
     return HealthProblem(fields["message"], None if reason is None else Reason(reason))
 
 
-def response_message(kind: str, response: HttpResponse, **fields: int) -> Message:
+def response_message(kind: str, response: HttpResponse, **fields: int) -> ProcessMessage:
     """Return a response as a message, with further `fields`."""
     headers = response.headers.decode("latin-1")
     about = {"status": response.status, "headers": headers, **fields}
-    return Message(kind, about, b"".join(response.parts))
+    return ProcessMessage(kind, about, b"".join(response.parts))
 
 
-def read_response(message: Message) -> HttpResponse:
+def read_response(message: ProcessMessage) -> HttpResponse:
     """Return the response of `response_message`."""
     fields, body = message.fields, message.body
     headers = fields["headers"].encode("latin-1")
