@@ -35,7 +35,7 @@ from enginewright_runtime.serve.server.processes import messages
 from enginewright_runtime.serve.server.processes.channel import (
     Channel,
     ChannelClosedError,
-    Message,
+    ProcessMessage,
 )
 from enginewright_runtime.serve.server.processes.exposition import describe
 from enginewright_runtime.serve.server.refusals import as_failure
@@ -82,7 +82,7 @@ class _First:
         self._asked += 1
         fields = {"resource": resource.value, "target": target.decode("latin-1")}
         try:
-            answer = await self._channel.ask(Message(messages.ANSWER, fields), _ASK_SECONDS)
+            answer = await self._channel.ask(ProcessMessage(messages.ANSWER, fields), _ASK_SECONDS)
         except TimeoutError:
             raise busy("the first server process does not respond") from None
         except ChannelClosedError:
@@ -108,7 +108,7 @@ class _Follower:
         await self._channel.open(end)
         await self._channel.closed()
 
-    async def _take(self, message: Message) -> Message | None:
+    async def _take(self, message: ProcessMessage) -> ProcessMessage | None:
         fields = message.fields
         if message.kind == messages.START:
             return await self._start(fields)
@@ -123,7 +123,7 @@ class _Follower:
             endpoints.accept(*self._sockets)
         elif message.kind == messages.REPORT:
             first.hear(fields)
-            return Message(
+            return ProcessMessage(
                 message.kind,
                 {
                     "metrics": describe(app.metrics.families()),
@@ -135,10 +135,10 @@ class _Follower:
             )
         elif message.kind == messages.MEASUREMENTS:
             series = [each.model_dump(mode="json") for each in model.buckets.latencies()]
-            return Message(message.kind, {"latencies": series})
+            return ProcessMessage(message.kind, {"latencies": series})
         elif message.kind == messages.EXECUTION:
             buckets = [each.model_dump(mode="json") for each in model.buckets.report()]
-            return Message(message.kind, {"buckets": buckets}, model.execution.document())
+            return ProcessMessage(message.kind, {"buckets": buckets}, model.execution.document())
         elif message.kind == messages.COPY:
             response = app.take_copy(fields["target"].encode("latin-1"), fields["elsewhere"])
             return messages.response_message(message.kind, response, dropped=app.copies.dropped)
@@ -146,7 +146,7 @@ class _Follower:
             self._begin(self._drain(endpoints))
         return None
 
-    async def _start(self, fields: dict[str, Any]) -> Message:
+    async def _start(self, fields: dict[str, Any]) -> ProcessMessage:
         """Load and prove the model."""
         task = ServeTask.model_validate(fields["task"])
         settings = fit_files(ServerSettings(**fields["settings"]), protocols=2)
@@ -160,7 +160,7 @@ class _Follower:
             # only now: a sidecar that connected earlier would wait for an answer
             lane = lanes.listen(fields["token"], fields["index"])
         except Exception as error:  # noqa: BLE001 - whatever it is must be reported
-            return Message(
+            return ProcessMessage(
                 messages.START, {"failed": as_failure(error).finding.model_dump(mode="json")}
             )
         memory.tune_for_requests()
@@ -172,13 +172,13 @@ class _Follower:
         self._endpoints, self._model = endpoints, model
         self._begin(endpoints.sweep())
         _log.info("ready, %s", model.summary)
-        return Message(messages.START, {"failed": None})
+        return ProcessMessage(messages.START, {"failed": None})
 
     async def _prepare(self, task: ServeTask, artifact: Path, batches: BatchLimits) -> ServedModel:
         loop = asyncio.get_running_loop()
 
         def report_progress(state: str) -> None:
-            told = Message(messages.PROGRESS, {"state": state})
+            told = ProcessMessage(messages.PROGRESS, {"state": state})
             loop.call_soon_threadsafe(self._channel.tell, told)
 
         return await asyncio.to_thread(prepare, task, artifact, report_progress, found=batches)

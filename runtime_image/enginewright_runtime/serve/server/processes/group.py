@@ -27,7 +27,7 @@ from enginewright_runtime.serve.server.processes import messages
 from enginewright_runtime.serve.server.processes.channel import (
     Channel,
     ChannelClosedError,
-    Message,
+    ProcessMessage,
 )
 from enginewright_runtime.serve.server.processes.child import end, how, not_proved, spawn
 from enginewright_runtime.serve.server.processes.members import (
@@ -113,7 +113,7 @@ class Followers:
         self._draining = True
         for each in self._members:
             if each.channel is not None:
-                each.channel.tell(Message(messages.DRAIN))
+                each.channel.tell(ProcessMessage(messages.DRAIN))
             elif each.task is not None:
                 each.task.cancel()
             for one in each.sockets:  # from now on they belong to the process that accepts on them
@@ -155,13 +155,15 @@ class Followers:
         """The indices of the processes that serve."""
         return [each.index for each in self._members if each.channel is not None]
 
-    async def refresh(self, kind: str, seconds: float) -> list[Message]:
+    async def refresh(self, kind: str, seconds: float) -> list[ProcessMessage]:
         """Ask all processes that serve; return the answers that arrive within `seconds`."""
-        message = self._report() if kind == messages.REPORT else Message(kind)
+        message = self._report() if kind == messages.REPORT else ProcessMessage(kind)
         asked = [self.ask(index, message, seconds) for index in self.serving]
         return [answer for answer in await asyncio.gather(*asked) if answer is not None]
 
-    async def ask(self, index: int, message: Message, seconds: float) -> Message | None:
+    async def ask(
+        self, index: int, message: ProcessMessage, seconds: float
+    ) -> ProcessMessage | None:
         """Ask one process; None: it has not answered within `seconds`, or has ended."""
         member = self._members[index - 1]
         channel = member.channel
@@ -232,7 +234,8 @@ class Followers:
     async def _prove(self, member: Member, channel: Channel) -> None:
         try:
             answer = await channel.ask(
-                Message(messages.START, self._start | {"index": member.index}), self._start_seconds
+                ProcessMessage(messages.START, self._start | {"index": member.index}),
+                self._start_seconds,
             )
         except TimeoutError:
             raise StageFailure(
@@ -246,7 +249,7 @@ class Followers:
     async def _watch(self, member: Member, channel: Channel) -> None:
         """Let a process serve, and ask for its counts and health until it ends or must end."""
         member.channel = channel
-        channel.tell(Message(messages.SERVE))
+        channel.tell(ProcessMessage(messages.SERVE))
         self._surroundings.stop(member.stand_in)
         member.stand_in = ()
         settings, number = self._settings, member.index + 1
@@ -269,13 +272,13 @@ class Followers:
                     await channel.closed()
                     return
 
-    def _report(self) -> Message:
+    def _report(self) -> ProcessMessage:
         """Return the message that tells a process the pod's health, and asks for its own."""
         pod = self._surroundings
         live, ready = map(messages.problem_fields, (pod.why_not_live(), pod.why_not_ready()))
-        return Message(messages.REPORT, {"live": live, "ready": ready})
+        return ProcessMessage(messages.REPORT, {"live": live, "ready": ready})
 
-    async def _take(self, member: Member, message: Message) -> Message | None:
+    async def _take(self, member: Member, message: ProcessMessage) -> ProcessMessage | None:
         if message.kind == messages.PROGRESS:
             if not self._open.is_set():
                 state = message.fields["state"]
