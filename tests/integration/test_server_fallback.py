@@ -277,6 +277,44 @@ def wide(server: Server, rows: int) -> Answer:
         return wire.receive()
 
 
+def cubic() -> onnx.ModelProto:
+    """Return a model whose run time is proportional to the cube of its rows."""
+    nodes = [helper.make_node("MatMul", ["x", "turned"], ["n0"])]
+    for turn in range(10):
+        nodes.append(helper.make_node("MatMul", [f"n{turn}", f"n{turn}"], [f"m{turn}"]))
+        nodes.append(helper.make_node("Tanh", [f"m{turn}"], [f"n{turn + 1}"]))
+    return model(
+        [
+            helper.make_node("Transpose", ["x"], ["turned"]),
+            *nodes,
+            helper.make_node("ReduceMax", ["n10"], ["most"], keepdims=0),
+        ],
+        [tensor("x", TensorProto.FLOAT, "batch", 8)],
+        [tensor("most", TensorProto.FLOAT)],
+    )
+
+
+def test_a_long_run_outside_the_profiles_delays_none_within_and_is_in_no_queue_time(
+    openvino_python: Path, tmp_path: Path
+) -> None:
+    task = profiled(tmp_path, "Allow", made=cubic())
+    waits = 'enginewright_request_duration_seconds_count{model="m",revision="r1",stage="queue"}'
+    with Server(tmp_path, task, python=openvino_python) as server, server.wire() as running:
+        long = np.ones((4_000, 8), np.float32)  # ten products of 128 GFLOP
+        given = {"name": "x", "datatype": "FP32", "shape": [4_000, 8]}
+        described = given | {"parameters": {"binary_data_size": long.nbytes}}
+        running.send(server.infer_request({"inputs": [described]}, long.tobytes()))
+        ran = 0
+        # another one waits behind it, until its timeout
+        while server.post(sized(3) | {"parameters": {"timeout": 1_000}}).status != 504:
+            ran += 1
+            assert ran < 1_000
+        assert wide(server, 2).status == 200
+        assert counted(server, "enginewright_fallback_requests_total") == ran, "it still runs"
+        text = server.get("/metrics").body.decode()
+    assert f"{waits} 1.0" in text, "only the one within the profiles has waited for the backend"
+
+
 # fault: Requests | under `Allow`, a size outside the profiles needs more memory than the container has
 #   | memory of the session on the CPU is limited: 400 | at once
 def test_a_size_outside_the_profiles_that_needs_too_much_memory_fails_alone(

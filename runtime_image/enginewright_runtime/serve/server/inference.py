@@ -293,7 +293,7 @@ class InferenceService:
         if job.is_dropped:
             self._expire_late(job)
             return
-        if job.call.of_client:
+        if job.call.of_client and not job.plan.outside:
             self._metrics.queue.observe(time.monotonic() - job.queued)
         job.answered = True
         self._fail(job, busy("requests of a higher priority fill the queue"))
@@ -416,7 +416,7 @@ class InferenceService:
         job.answered = True
         job.feeds = {}
         call = job.call
-        if call.of_client:
+        if call.of_client and not job.plan.outside:
             self._metrics.queue.observe(time.monotonic() - job.queued)
         if call.abandoned:
             self._count(call, figures.CLIENT_CLOSED)
