@@ -210,6 +210,8 @@ def over_grpc(server: Server, rows: int) -> list[float]:
         infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         answer = InferResponse()
         answer.ParseFromString(infer(message.SerializeToString(), timeout=20))
+    named = [(each.key, each.value.string_param) for each in answer.parameters]
+    assert named == [("execution_provider", "CPUExecutionProvider")]
     values: list[float] = np.frombuffer(answer.raw_output_contents[0], np.float32).tolist()
     return values
 
@@ -224,6 +226,8 @@ def test_under_allow_sizes_outside_the_profiles_run_on_the_cpu(
         for rows in (1, 5, 2, 3):
             answer = server.post(sized(rows)).json()
             assert answer["outputs"][0]["data"] == [14, 15, 16, 17] * rows
+            named = {"execution_provider": "CPUExecutionProvider"} if rows > 2 else None
+            assert answer.get("parameters") == named
         assert over_grpc(server, 5) == [14, 15, 16, 17] * 5
         assert counted(server, "enginewright_fallback_requests_total") == 3
         assert counted(server, "enginewright_out_of_profile_total") == 0
