@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from enum import StrEnum
 
-from enginewright.api.inference_model import Serving
+from enginewright.api.serving import Serving
 from enginewright.contract.engines import LIBRARIES, PROVIDERS
 from enginewright.contract.images import DEVICE_BACKENDS
 from enginewright.contract.precisions import MIN_CAPABILITY, RUNS

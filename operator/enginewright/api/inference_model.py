@@ -10,17 +10,15 @@ from enginewright.api.base import ApiModel, ObjectMeta
 from enginewright.api.inference_model_status import InferenceModelStatus
 from enginewright.api.markers import ATOMIC, INT32, INT64, NotYet, ValidationRule, map_list, rules
 from enginewright.api.pods import (
-    Environment,
     JobTemplate,
     LocalObjectReference,
     PodTemplate,
     Resources,
 )
-from enginewright.api.route import Route
 from enginewright.api.scalars import (
+    MAX_REPLICAS,
     DnsLabel,
     Duration,
-    FreeForm,
     Number,
     Percent,
     Quantity,
@@ -30,13 +28,11 @@ from enginewright.api.scalars import (
     Uri,
     between,
 )
+from enginewright.api.serving import Serving
 from enginewright.contract.base import TEXT_LENGTH
 from enginewright.contract.engines import SHAREABLE
 from enginewright.contract.precisions import RUNS
-from enginewright.contract.task import BATCH_SIZE, MOST_STEPS, REQUEST_SECONDS
-
-MAX_REPLICAS = 1000
-MAX_PROCESSES = 32  # of a server
+from enginewright.contract.task import MOST_STEPS
 
 _RUNS = " && ".join(  # in CEL
     f"(self.backends[0] != '{backend}' || self.precision in {sorted(precisions)})"
@@ -449,153 +445,6 @@ class Rollout(ApiModel):
 
     paused: bool = False
     """Pauses rollouts: changes of the spec are prepared but not rolled out. A move to another runtime image starts no Job."""
-
-
-class Batching(ApiModel):
-    """How requests are combined into batches."""
-
-    max_size: Annotated[int, Field(ge=1, le=4096), INT32] = BATCH_SIZE
-    """Maximum size of the inputs' first dimension in a run of several requests; 1: each runs alone. A pod uses the smallest size that is about the fastest per request, and none if a request's outputs depend on the others, or a batch is not faster."""
-
-    max_delay: ShortDuration = "0s"
-    """How long a request may wait for others, such as 5ms, up to 1s; 0s: only those that wait anyway run together."""
-
-
-class Autoscaling(ApiModel):
-    """How the number of pods follows the load, with a HorizontalPodAutoscaler for each class."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            ValidationRule(
-                "!has(self.minReplicas) || self.minReplicas <= self.maxReplicas",
-                "write a minReplicas of at most maxReplicas",
-            )
-        )
-    )
-
-    min_replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS), INT32] | None = None
-    """Minimum number of pods per class."""
-
-    max_replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS), INT32]
-    """Maximum number of pods per class."""
-
-    metrics: Annotated[
-        tuple[
-            Annotated[
-                FreeForm,
-                Field(
-                    description="One metric, as in `kubectl explain"
-                    " horizontalpodautoscaler.spec.metrics --api-version=autoscaling/v2`."
-                ),
-            ],
-            ...,
-        ]
-        | None,
-        Field(max_length=16),
-        ATOMIC,
-    ] = None
-    """Metrics that the number of pods follows. Absent: 80% of the CPU that the server requests, on classes without a resourceName; on others, or without such a request, one waiting request per pod (enginewright_queue_depth)."""
-
-
-class Auth(ApiModel):
-    """Who may send requests."""
-
-    secret_ref: LocalObjectReference
-    """Secret of this namespace whose keys are names of clients and whose values are their bearer tokens, one per line. A change takes effect in running pods within two minutes; without a valid token every request is refused."""
-
-
-class AccessLog(ApiModel):
-    """Lines about single requests in the log of the server."""
-
-    sample: Percent = "1%"
-    """Share of the inference requests that get a line, chosen at random, such as "1%"."""
-
-    failed: Literal["None", "ServerErrors", "All"] = "ServerErrors"
-    """Failed requests that get a line in any case, ten a second at most: those with a 5xx (ServerErrors), also those with a 4xx (All), or None."""
-
-
-class Tracing(ApiModel):
-    """OpenTelemetry spans of requests."""
-
-    endpoint: Annotated[
-        str | None,
-        Field(max_length=1024),
-        ValidationRule(
-            "self.matches('^https?://[A-Za-z0-9._:\\\\[\\\\]-]+(/[A-Za-z0-9._~/-]*)?$')",
-            "write the base of the collector's URL, such as http://collector.monitoring:4318; credentials belong into OTEL_EXPORTER_OTLP_HEADERS",
-        ),
-    ] = None
-    """Base of the collector's URL for OTLP/HTTP, to which /v1/traces is appended, such as http://collector.monitoring:4318; absent: OTEL_EXPORTER_OTLP_ENDPOINT in podTemplate.env."""
-
-    sample: Percent = "1%"
-    """Share of the inference requests that are traced, such as "1%", of those without a traceparent; with one, its sampled flag decides."""
-
-
-class Tls(ApiModel):
-    """TLS on the ports for clients."""
-
-    secret_ref: LocalObjectReference
-    """Secret of this namespace and of type kubernetes.io/tls, such as cert-manager's: tls.crt with the certificate and its chain, tls.key. New connections get a renewed certificate within two minutes."""
-
-
-class Sidecar(ApiModel):
-    """The sidecar container, which continuously verifies the server."""
-
-    resources: Resources = Resources()
-    """Its compute resources; absent: a request of 10m CPU without a limit, a memory limit of 256Mi, or more for large golden outputs. Changing them creates a new revision."""
-
-    env: Environment = ()
-    """Its environment."""
-
-
-class Serving(ApiModel):
-    """How the pods serve."""
-
-    batching: Batching = Batching()
-    """How requests are combined into batches."""
-
-    max_concurrent_runs: Annotated[int, Field(ge=1, le=256), INT32] | None = None
-    """Maximum number of runs of the model at the same time in a pod; each needs memory for its values, none for weights. 1: one after another. Absent: as many as make a pod on ONNX Runtime's CPU provider faster, at most its whole CPUs; each pod finds out when it starts."""
-
-    max_queue: Annotated[int, Field(ge=1, le=65536), INT32] = 256
-    """Maximum number of queued requests per pod; further ones get 503 with Retry-After."""
-
-    request_timeout: Annotated[Duration, between("a requestTimeout", "0s", "24h")] = (
-        f"{REQUEST_SECONDS:.0f}s"
-    )
-    """How long a request may wait for the model before it gets 504, such as 10s, up to 24h, unless the request has a timeout or deadline of its own. 0s: without limit."""
-
-    processes: Annotated[int, Field(ge=1, le=MAX_PROCESSES), INT32] = 1
-    """How many processes of the server run in each pod and share its requests, only with the backends cpu and openvino. Useful for small models, of which one process answers as many requests as one CPU can handle. Each loads the model into memory of its own, and has its part of the pod's CPUs, maxQueue and limits."""
-
-    autoscaling: Autoscaling | None = None
-    """How the number of pods follows the load: a HorizontalPodAutoscaler for each class. Changing it creates no revision."""
-
-    route: Route | None = None
-    """An HTTPRoute of the Gateway API for requests to /v2/models/NAME, which gives a canary the exact shares of rollout.canary.steps, and at most the first of them before; requests to the model's Service then never reach a canary. Absent: none; a canary gets the share of its pods. Changing it creates no revision."""
-
-    startup_timeout: Annotated[Duration | None, between("a startupTimeout", "10s", "24h")] = None
-    """How long the server may take to load and verify the model before it is restarted, such as 30m, from 10s to 24h; absent: 10m."""
-
-    termination_grace_period: Annotated[
-        Duration | None, between("a terminationGracePeriod", "20s", "1h")
-    ] = None
-    """How long a pod may take to terminate, such as 5m, from 20s to 1h: requests still in progress are aborted 15s before the end; absent: 40s."""
-
-    tls: Tls | None = None
-    """TLS 1.2 and 1.3 on both ports, HTTP and gRPC, instead of plain text. The model's Service then has port 443 instead of 80. Absent: none."""
-
-    auth: Auth | None = None
-    """Who may send requests, over HTTP and gRPC: clients with a bearer token. Absent: everybody who reaches the pods."""
-
-    access_log: AccessLog | None = None
-    """Lines about single requests, with sizes and times, on the server's standard output. Absent: none. Changing it creates a new revision."""
-
-    tracing: Tracing | None = None
-    """OpenTelemetry spans of inference requests, sent to a collector over OTLP/HTTP. Absent: none. Changing it creates a new revision."""
-
-    sidecar: Sidecar = Sidecar()
-    """Settings of the sidecar in every pod."""
 
 
 class InferenceModelSpec(ApiModel):

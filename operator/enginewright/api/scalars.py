@@ -24,6 +24,8 @@ DURATION_RULE: Final = ValidationRule(
     "write a duration in whole hours, minutes and seconds: 1h, 90s, 1h30m, or 0s for none",
 )
 
+MAX_REPLICAS: Final = 1000  # of a model on a class of accelerator
+
 Duration: TypeAlias = Annotated[str, Field(max_length=20), DURATION_RULE]
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from enginewright.api.inference_model import Autoscaling, InferenceModel
+from enginewright.api.inference_model import InferenceModel
+from enginewright.api.serving import Autoscaling
 from enginewright.manifests.deployment import SERVER
 from enginewright.manifests.labels import CLASS, SERVE, of_model
 from enginewright.manifests.owner import owned_metadata

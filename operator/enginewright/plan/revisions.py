@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from enginewright.api.inference_model import AccessLog, Tracing
 from enginewright.api.inference_model_status import ModelSignature, Prepared, SourceState
 from enginewright.api.scalars import duration, share, short_duration
+from enginewright.api.serving import AccessLog, Tracing
 from enginewright.contract.task import AccessLogTask, TracingTask
 from enginewright.manifests.deployment import (
     GRACE_SECONDS,
