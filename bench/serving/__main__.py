@@ -16,7 +16,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from bench.serving import cases, cores, environments, isolation, load, report, scaling, soak
+from bench.serving import (
+    cases,
+    cores,
+    environments,
+    hostile,
+    isolation,
+    load,
+    report,
+    scaling,
+    soak,
+)
 from bench.serving.plot import svg
 from bench.serving.results import Results
 from bench.serving.run import Plan, measure, program
@@ -40,25 +50,45 @@ def main() -> int:
     parser.add_argument(
         "--processes", type=int, metavar="MOST", help="only our server, with 1 to so many"
     )
+    parser.add_argument(
+        "--hostile", action="store_true", help="only our server, beside hostile clients: 3 minutes"
+    )
     options = parser.parse_args()
     scaling.require_cores(options.processes or 1)
     load.require_h2load()
     absent = isolation.inherited()
     if absent is None:
-        absent = {} if options.soak or options.processes else _install(_wanted(options))
+        absent = {} if _is_only_ours(options) else _install(_wanted(options))
         inside = isolation.run_inside(sys.argv[1:], absent)
         if inside is not None:
             return inside
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work)
-        (ours,) = (server for server in SERVERS if server.name == OURS)
-        if options.processes:
+        if _is_only_ours(options):
+            (ours,) = (server for server in SERVERS if server.name == OURS)
             program(cases.__name__, str(folder / "tiny"), "tiny")
-            return scaling.scale(ours, folder, options.processes, options.seconds)
-        if options.soak:
-            program(cases.__name__, str(folder / "tiny"), "tiny")
+            if options.processes:
+                return scaling.scale(ours, folder, options.processes, options.seconds)
+            if options.hostile:
+                return _compare_hostile(ours, folder)
             return soak.soak(ours, folder, options.soak)
         return _compare(options, absent, folder)
+
+
+def _is_only_ours(options: argparse.Namespace) -> bool:
+    return bool(options.soak or options.processes or options.hostile)
+
+
+def _compare_hostile(ours: Server, folder: Path) -> int:
+    found = hostile.compare(ours, folder)
+    about = {
+        "cpu": _cpu_model(),
+        "cores": len(cores.used()),
+        "found": asdict(found),
+        "problems": found.problems,
+    }
+    _write(_UNPUBLISHED / "hostile.json", json.dumps(about, indent=1, ensure_ascii=False))
+    return int(bool(found.problems))
 
 
 def _compare(options: argparse.Namespace, absent: dict[str, str], folder: Path) -> int:

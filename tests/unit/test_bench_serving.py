@@ -8,6 +8,7 @@ import pytest
 
 from bench.serving import results
 from bench.serving.exchange import BINARY, GRPC
+from bench.serving.hostile import Beside, Hostile
 from bench.serving.load import Figures, LoadError, Moment, figures, inspect
 from bench.serving.plot import svg
 from bench.serving.report import disturbed, problems
@@ -142,3 +143,17 @@ def test_the_longest_bar_is_the_quickest_server() -> None:
 def test_memory_grows_from_half_to_half() -> None:
     assert growth([80.0, 90.0, 90.0, 91.5]) == 1.5
     assert growth([90.0]) == 0.0
+
+
+def test_what_hostile_clients_must_not_do() -> None:
+    def beside(failures: int = 0) -> Beside:
+        return Beside("http", "storm", 100.0, 900.0, 300.0, failures, 5.0, 40.0)
+
+    assert beside().ratio == 3
+    assert not Hostile([beside()], [], 100.0).problems
+    found = Hostile([beside(), beside(2)], ["grpc idle", "grpc storm"], 200.0).problems
+    assert found == [
+        "http storm: 2 failures",
+        "no time for grpc idle, grpc storm",
+        "the server has kept 200.0 MB, more than 150",
+    ]

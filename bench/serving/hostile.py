@@ -1,0 +1,206 @@
+"""A well-behaved client beside thousands of hostile connections: its latency, as a ratio to that alone.
+
+Server and clients have a core each, so that the measuring client, which comes before the hostile ones in the
+scheduler where that is allowed, shares its core with them.
+"""
+
+import contextlib
+import math
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from enginewright.contract.task import LIVE_PATH
+
+from bench.serving import cases, cores, processes
+from bench.serving.exchange import BINARY, Request, check, request
+from bench.serving.servers import GRPC_PORT, HTTP_PORT, Server, running
+from tests.support.floods import GRPC, GRPC_KINDS, HTTP, KINDS, flooded
+
+_CONNECTIONS: Final = 2000
+_SECONDS: Final = 1.5  # of each measurement
+_PAUSE_SECONDS: Final = 0.001  # between an answer and the next request
+_TIMEOUT_SECONDS: Final = 10.0
+_LIMIT_SECONDS: Final = 270.0  # after which no further kind begins
+_FIRST: Final = -10  # niceness of the measuring client
+_PORTS: Final = {HTTP: HTTP_PORT, GRPC: GRPC_PORT}
+# of the server once all clients are gone: free memory that its allocator keeps (`memory.py`), and some MB
+_GROWTH_MB: Final = 150.0
+_HEAD: Final = (
+    "port",
+    "kind",
+    "p50, µs",
+    "p99, µs",
+    "p99 alone, µs",
+    "ratio of p99",
+    "failures",
+    "new connection, ms",
+    "MB more meanwhile",
+)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What a client of HTTP found beside one kind of hostile clients; times in µs if not named otherwise."""
+
+    port: str
+    kind: str
+    p50: float
+    p99: float
+    p99_alone: float
+    failures: int  # of its requests, and of its new connection
+    connection_ms: float  # until a new connection's first answer; NaN: none came
+    grown_mb: float  # resident memory of the server, compared with that before
+
+    @property
+    def ratio(self) -> float:
+        """How many times slower the slowest requests are."""
+        return self.p99 / self.p99_alone
+
+    def row(self) -> str:
+        """Return a row of the table."""
+        return (
+            f"| {self.port} | {self.kind} | {self.p50:,.0f} | {self.p99:,.0f}"
+            f" | {self.p99_alone:,.0f} | {self.ratio:.1f} | {self.failures}"
+            f" | {self.connection_ms:,.0f} | {self.grown_mb:.1f} |"
+        )
+
+
+@dataclass(frozen=True)
+class Hostile:
+    """All that was found."""
+
+    beside: list[Beside]
+    left_out: list[str]  # kinds for which there was no time
+    grown_mb: float  # resident memory of the server once all clients were gone
+
+    @property
+    def problems(self) -> list[str]:
+        """What must not be."""
+        found = [
+            f"{each.port} {each.kind}: {each.failures} failures"
+            for each in self.beside
+            if each.failures
+        ]
+        if self.left_out:
+            found.append(f"no time for {', '.join(self.left_out)}")
+        if self.grown_mb > _GROWTH_MB:
+            found.append(f"the server has kept {self.grown_mb:.1f} MB, more than {_GROWTH_MB:.0f}")
+        return found
+
+
+def compare(server: Server, folder: Path) -> Hostile:
+    """Print the latencies alone and beside each kind, and return them.
+
+    Args:
+        server: ours.
+        folder: with the model `tiny`.
+    """
+    case = cases.read(folder / "tiny")
+    found: list[Beside] = []
+    kinds = [(port, kind) for port, all_ in ((HTTP, KINDS), (GRPC, GRPC_KINDS)) for kind in all_]
+    end = time.monotonic() + _LIMIT_SECONDS
+    print(f"| {' | '.join(_HEAD)} |\n{'|---' * len(_HEAD)}|", flush=True)
+    with tempfile.TemporaryDirectory() as work, running(server, case, Path(work)) as process:
+        asked = request(BINARY, case, server.path)
+        check(asked, case, HTTP_PORT)
+        _latencies(asked)  # what is only written once takes no part in growth
+        before = processes.resident_mb(process)
+        for port, kind in kinds:
+            if time.monotonic() > end:
+                break
+            found.append(_measure(port, kind, asked, process))
+            print(found[-1].row(), flush=True)
+        _latencies(asked)
+        grown = processes.resident_mb(process) - before
+    left_out = [f"{port} {kind}" for port, kind in kinds[len(found) :]]
+    result = Hostile(found, left_out, grown)
+    print(f"\nThe server has kept {grown:.1f} MB more than before.")
+    for problem in result.problems:
+        print(f"FAILED: {problem}")
+    return result
+
+
+def _measure(port: str, kind: str, asked: Request, process: int) -> Beside:
+    alone, failed_alone = _latencies(asked)
+    before = processes.resident_mb(process)
+    with _flooded(port, kind):
+        found, failed = _latencies(asked)
+        connection = _new_connection_ms()
+        after = processes.resident_mb(process)
+    return Beside(
+        port,
+        kind,
+        p50=float(np.percentile(found, 50)),
+        p99=float(np.percentile(found, 99)),
+        p99_alone=float(np.percentile(alone, 99)),
+        failures=failed_alone + failed + math.isnan(connection),
+        connection_ms=connection,
+        grown_mb=after - before,
+    )
+
+
+@contextmanager
+def _flooded(port: str, kind: str) -> Iterator[None]:
+    with contextlib.ExitStack() as flood:
+        with cores.pinned(cores.LOAD):
+            flood.enter_context(flooded(_PORTS[port], kind, _CONNECTIONS, sources=4, protocol=port))
+        yield
+
+
+def _latencies(asked: Request) -> tuple[list[float], int]:
+    """Return the times of a connection's answers in µs but for the first, and the number of failures.
+
+    The connection is new: one that has waited for the others to begin may have been closed for one of them.
+    """
+    took: list[float] = []
+    failures = 0
+    client = HTTPConnection("127.0.0.1", HTTP_PORT, timeout=_TIMEOUT_SECONDS)
+    with cores.pinned(cores.LOAD), _preferred(), contextlib.closing(client):
+        end = time.monotonic() + _SECONDS
+        while time.monotonic() < end or len(took) < 2:
+            began = time.perf_counter()
+            try:
+                client.request("POST", asked.path, asked.body, dict(asked.headers))
+                answer = client.getresponse()
+                answer.read()
+                failures += answer.status != 200
+            except (OSError, HTTPException):
+                failures += 1
+                client.close()
+            took.append((time.perf_counter() - began) * 1e6)
+            time.sleep(_PAUSE_SECONDS)
+    return took[1:], failures
+
+
+def _new_connection_ms() -> float:
+    """Return how long a kubelet's probe takes, which is a new connection; NaN: it fails."""
+    began = time.perf_counter()
+    probe = HTTPConnection("127.0.0.1", HTTP_PORT, timeout=_TIMEOUT_SECONDS)
+    try:
+        with cores.pinned(cores.LOAD), _preferred(), contextlib.closing(probe):
+            probe.request("GET", LIVE_PATH)
+            is_live = probe.getresponse().status == 200
+    except (OSError, HTTPException):
+        is_live = False
+    return (time.perf_counter() - began) * 1e3 if is_live else math.nan
+
+
+@contextmanager
+def _preferred() -> Iterator[None]:
+    """Come before the hostile clients on the same core, where that is allowed."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, _FIRST)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, before)
