@@ -3,6 +3,9 @@
 import asyncio
 from typing import Any
 
+import pytest
+from enginewright.contract.task import ServeTask
+from enginewright_runtime.serve.server.app import ServerApp
 from enginewright_runtime.serve.server.application import ApplicationBase, json_response
 from enginewright_runtime.serve.server.connection import RECEIVE_BYTES, Connection
 from enginewright_runtime.serve.server.head import HeadParser
@@ -99,7 +102,7 @@ class Pipe(asyncio.Transport):
 class Peer:
     """One client of an application, and its connection."""
 
-    def __init__(self, app: Echo, buffer: bytearray) -> None:
+    def __init__(self, app: Echo | ServerApp, buffer: bytearray) -> None:
         self.pipe = Pipe()
         self.connection = Connection(app, HeadParser(), buffer)
         self.connection.connection_made(self.pipe)
@@ -252,3 +255,23 @@ def test_the_time_that_the_application_takes_is_not_counted_as_pipelining() -> N
         assert replaced(app, buffer, idle, modest) == [True, False]
 
     asyncio.run(later())
+
+
+@pytest.mark.parametrize("evicted", [False, True])
+def test_a_client_that_leaves_before_its_turn_to_read_metrics_leaves_no_bytes_charged(
+    *, evicted: bool
+) -> None:
+    async def leave() -> None:
+        task = ServeTask(model="m", revision="r", prepared_key="0" * 64, backend="cpu")
+        app = ServerApp(task, DEFAULTS, "1")
+        peer = Peer(app, bytearray(RECEIVE_BYTES))
+        peer.send(b"GET /metrics HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n" + bytes(9))
+        assert app.inflight.account.total > 0
+        if evicted:
+            assert app.close_one()
+        peer.connection.connection_lost(None)
+        await turns()
+        assert app.inflight.account.total == 0
+        assert not peer.pipe.written
+
+    asyncio.run(leave())

@@ -140,7 +140,9 @@ class Connection(asyncio.BufferedProtocol):
         request = self._request
         if request is not None:
             request.abandoned = True
-            if self._state is not _State.BUSY:
+            if (
+                self._state is not _State.BUSY or request.in_turn
+            ):  # else whoever owes the response does
                 self._app.release(request)
         self._account.release(self._outgoing)
         self._incoming.close()
