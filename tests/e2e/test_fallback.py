@@ -118,13 +118,21 @@ def test_under_allow_the_next_backend_serves_and_is_a_fallback(l4: Namespace) ->
 
 def test_under_allow_sizes_outside_the_shape_profiles_run_on_the_cpu(l4: Namespace) -> None:
     l4.wait_ready("any-size", 300)
+    l4.wait_condition("any-size", "FallbackActive", "False", "NoFallback", 60)
     with l4.forward("service/any-size", 80) as url:
         for rows in (1, 5):
             data = [0.5] * WIDTH * rows
             given = {"name": "x", "shape": [rows, WIDTH], "datatype": "FP32", "data": data}
             answer = http_json(f"{url}/v2/models/any-size/infer", {"inputs": [given]})
             assert answer["outputs"][0]["shape"] == [rows, 4]
-    assert value(metrics(l4, "any-size"), "enginewright_fallback_requests_total") == 1
+    found = l4.wait_condition("any-size", "FallbackActive", "True", "OutOfProfile", 60)
+    assert "CPUExecutionProvider" in found["message"]
+    assert l4.condition("any-size", "Ready")["status"] == "True"
+    assert l4.condition("any-size", "PlacementVerified")["reason"] == "PromiseKept"
+    exposition = metrics(l4, "any-size")
+    assert value(exposition, "enginewright_fallback_requests_total") == 1
+    assert value(exposition, "enginewright_fallback_active", 'kind="OutOfProfile"') == 1
+    assert value(exposition, "enginewright_fallback_active", 'kind="NodeFallback"') == 0
 
 
 # event: Rollouts | a backend fails on several nodes, with `Allow`

@@ -14,7 +14,7 @@ import grpc
 import numpy as np
 import onnx
 import pytest
-from enginewright.contract.execution import Execution
+from enginewright.contract.execution import Execution, OutsideProfiles
 from enginewright.contract.manifest import EngineInfo, Manifest
 from enginewright.contract.reasons import ExitCode, Reason
 from enginewright.contract.report import StageReport, read_termination_message
@@ -220,9 +220,8 @@ def test_under_allow_sizes_outside_the_profiles_run_on_the_cpu(
     openvino_python: Path, tmp_path: Path
 ) -> None:
     with Server(tmp_path, profiled(tmp_path, "Allow"), python=openvino_python) as server:
-        details = server.get("/v2/models/m/execution").json()["details"]
-        assert details["outside_profiles"] == {"provider": "CPUExecutionProvider"}
         before = execution(server)
+        assert before.outside_profiles == OutsideProfiles(provider="CPUExecutionProvider")
         for rows in (1, 5, 2, 3):
             answer = server.post(sized(rows)).json()
             assert answer["outputs"][0]["data"] == [14, 15, 16, 17] * rows
@@ -232,12 +231,28 @@ def test_under_allow_sizes_outside_the_profiles_run_on_the_cpu(
         assert counted(server, "enginewright_fallback_requests_total") == 3
         assert counted(server, "enginewright_out_of_profile_total") == 0
         assert counted(server, "enginewright_requests_total") == 5
-        runs = sum(each.count + each.untimed for each in execution(server).buckets)
+        after = execution(server)
+        assert after.outside_profiles is not None
+        assert after.outside_profiles.requests == 3
+        runs = sum(each.count + each.untimed for each in after.buckets)
         assert runs - sum(each.count + each.untimed for each in before.buckets) == 2, (
             "latencies of the backend are of its own runs"
         )
         wrong = server.post(sized(5) | {"inputs": [sized(5)["inputs"][0] | {"shape": [8, 5]}]})
         assert wrong.status == 400, "what the model itself excludes"
+
+
+def test_several_processes_count_sizes_outside_the_profiles_together(
+    openvino_python: Path, tmp_path: Path
+) -> None:
+    task = profiled(tmp_path, "Allow").model_copy(update={"processes": 2})
+    with Server(tmp_path, task, python=openvino_python) as server:
+        for number in range(1, 17):  # each on a connection of its own
+            assert server.post(sized(3)).status == 200
+            reported = execution(server).outside_profiles
+            assert reported is not None
+            assert reported.requests == number
+            assert server.get("/v2/models/m/execution").json()["details"]["processes"] == 2
 
 
 def widening() -> onnx.ModelProto:
@@ -371,7 +386,7 @@ def test_without_allow_sizes_outside_the_profiles_are_refused(
     policy: str, openvino_python: Path, tmp_path: Path
 ) -> None:
     with Server(tmp_path, profiled(tmp_path, policy), python=openvino_python) as server:
-        assert "outside_profiles" not in server.get("/v2/models/m/execution").json()["details"]
+        assert execution(server).outside_profiles is None
         answer = server.post(sized(5))
         assert answer.status == 400
         assert "allowed 1 to 2" in answer.json()["error"]

@@ -253,6 +253,33 @@ def test_a_reason_of_a_later_version_hides_no_known_one() -> None:
     assert refusal(wrong.model_copy(update={"checks": (of_later,)}), FORBID) is None
 
 
+OUT_OF_PROFILE = FallbackVerdict(
+    active=True,
+    reason=Reason.OUT_OF_PROFILE,
+    message="requests run on CPUExecutionProvider",
+    policy="Allow",
+    nodes_total=200,
+)
+
+
+def test_requests_outside_the_profiles_are_a_fallback_that_breaks_nothing() -> None:
+    found = proofs([verdict(), verdict(fallback=OUT_OF_PROFILE)], ALLOW)
+    assert found is not None
+    assert (found.fallback.status, found.fallback.reason) == ("True", "OutOfProfile")
+    assert found.fallback.message == OUT_OF_PROFILE.message
+    assert (found.placement.status, found.placement.reason) == ("True", "PromiseKept")
+    assert found.placement_summary.startswith("100%")
+    assert found.broken is None
+    assert refusal(verdict(fallback=OUT_OF_PROFILE), ALLOW) is None
+
+
+def test_nodes_of_one_pod_are_reported_before_requests_of_another() -> None:
+    nodes = elsewhere(8, 0.25).model_copy(update={"reason": Reason.NODE_FALLBACK})
+    found = proofs([verdict(fallback=OUT_OF_PROFILE), verdict(fallback=nodes)], ALLOW)
+    assert found is not None
+    assert (found.fallback.reason, found.fallback.message) == ("NodeFallback", "8 elsewhere")
+
+
 def test_a_server_that_is_down_speaks_through_its_pod() -> None:
     given = lost(Check.SERVER, Reason.SERVER_DOWN)
     assert refusal(given, FORBID) is None

@@ -47,6 +47,7 @@ class Reason(StrEnum):
     NODE_FALLBACK = "NodeFallback"
     BACKEND_FALLBACK = "BackendFallback"
     FALLBACK_OVER_BUDGET = "FallbackOverBudget"
+    OUT_OF_PROFILE = "OutOfProfile"  # requests that fallback.policy Allow lets the CPU run
     SESSION_REPLACED = "SessionReplaced"  # the session is not the one that was admitted
     VERSION_MISMATCH = "VersionMismatch"
     PROCESSOR_MISMATCH = (
@@ -141,6 +142,9 @@ REMEDIES: Final[dict[Reason, str]] = {
     ),
     Reason.BACKEND_FALLBACK: "see why the preferred backend does not serve, or put the one that does first in spec.backends",
     Reason.FALLBACK_OVER_BUDGET: "replace the operators that fall back, or raise the shares in spec.fallback",
+    Reason.OUT_OF_PROFILE: (
+        "add profiles with these sizes to spec.shapes, or have clients send others"
+    ),
     Reason.SESSION_REPLACED: "delete the pod, and find in its log why the provider failed",
     Reason.VERSION_MISMATCH: "delete the pod; if it persists, rebuild the runtime image from its lock",
     Reason.PROCESSOR_MISMATCH: (

@@ -111,6 +111,7 @@ class InferenceService:
             self._finish,
         )
         self._metrics.depth = lambda: worker.depth
+        model.execution.count_outside(lambda: self._metrics.outside)
         settings = self._settings
         watchdog = Watchdog(model.diagnosis.run_known_valid, settings)
         if model.needs_driver:

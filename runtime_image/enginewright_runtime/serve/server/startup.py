@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from enginewright.contract.execution import OutsideProfiles
 from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.signature import TensorText
@@ -45,7 +46,7 @@ from enginewright_runtime.serve.server.refusals import check_processes
 from enginewright_runtime.serve.server.runtime_cache import RuntimeCache
 from enginewright_runtime.serve.server.stopping import StoppableSession
 from enginewright_runtime.session import loading, processor
-from enginewright_runtime.session.base import SessionBackend
+from enginewright_runtime.session.base import CPU_PROVIDER, SessionBackend
 from enginewright_runtime.session.driver import Device
 from enginewright_runtime.session.extensions.verification import verify_libraries
 from enginewright_runtime.session.loading import ask_device, find
@@ -178,7 +179,7 @@ def prepare(
         cache.keep()
     steps = serve_steps(task, artifact, manifest, signature, progress)
     outside, about_outside = (
-        (None, {}) if steps else _outside(task, artifact, signature, threads, progress)
+        (None, None) if steps else _outside(task, artifact, signature, threads, progress)
     )
     seconds = time.monotonic() - began
     details = {
@@ -187,7 +188,6 @@ def prepare(
         "batching": {"max_size": batches.rows, "off": batches.off},
         **({"runtime_cache": {"bytes": cache.bytes, "reused": cache.reused}} if cache else {}),
         **({"inputs": inputs.report} if inputs.report else {}),
-        **about_outside,
         "concurrency": concurrency.details(),
         "proofs": {
             "golden_samples": len(samples),
@@ -217,6 +217,7 @@ def prepare(
             usual=usual,
             details=details,
             steps=steps,
+            outside=about_outside,
         ),
         slowest_run=slowest,
         needs_driver=device.driver.needed and device.driver.present,
@@ -343,10 +344,10 @@ def _outside(
     signature: Signature,
     threads: int,
     progress: Callable[[str], None],
-) -> tuple[OutsideModel | None, dict[str, dict[str, str]]]:
+) -> tuple[OutsideModel | None, OutsideProfiles | None]:
     """Return what serves sizes outside the shape profiles, if anything, and its report."""
     if not task.serves_outside or not any(each.profiled for each in signature.inputs.values()):
-        return None, {}
+        return None, None
 
     def load(on_cpu: ServeTask, folder: Path, manifest: Manifest) -> loading.LoadedModel:
         device = ask_device(find(on_cpu.backend))
@@ -355,8 +356,8 @@ def _outside(
     folder = artifact if task.engine_key is None else artifact / Path(OUTSIDE_PATH).name
     found = load_outside(task, folder, load, _read, progress)
     if isinstance(found, str):
-        return None, {"outside_profiles": {"off": found}}
-    return found, {"outside_profiles": {"provider": "CPUExecutionProvider"}}
+        return None, OutsideProfiles(off=found)
+    return found, OutsideProfiles(provider=CPU_PROVIDER)
 
 
 def _read(

@@ -74,15 +74,23 @@ def provider(reported: Execution, found: Finding | None) -> CheckResult:
 
 
 def fallback(
-    reported: Execution, manifest: Manifest, task: ServeTask, found: Finding | None
+    reported: Execution,
+    manifest: Manifest,
+    task: ServeTask,
+    found: Finding | None,
+    *,
+    outside: str | None = None,
 ) -> FallbackVerdict:
     """Return `promise.judge`'s verdict on the placement, with the reason that `cause` found.
+
+    Requests outside the shape profiles that ran elsewhere are a fallback too, the last one of several.
 
     Args:
         reported: what the server reports.
         manifest: of the served artefact.
         task: has the promise.
         found: the result of `cause`.
+        outside: the provider of requests outside the shape profiles; None: there were none recently.
     """
     verdict = promise.judge(
         reported.placement,
@@ -91,9 +99,25 @@ def fallback(
         task.promise,
         cause=found.reason if found else None,
     )
-    if found is None or not verdict.active or verdict.reason is not found.reason:
-        return verdict
-    return verdict.model_copy(update={"message": f"{found.cause}: {verdict.message}"})
+    if found is not None and verdict.active and verdict.reason is found.reason:
+        verdict = verdict.model_copy(update={"message": f"{found.cause}: {verdict.message}"})
+    return verdict if outside is None else _with_requests(verdict, outside)
+
+
+def _with_requests(verdict: FallbackVerdict, provider_name: str) -> FallbackVerdict:
+    """Return the verdict with that on requests outside the shape profiles."""
+    message = f"requests with sizes outside the shape profiles run on {provider_name}"
+    requests = Finding(reason=Reason.OUT_OF_PROFILE, cause=message)
+    if verdict.active and verdict.reason is not None:
+        nodes = Finding(reason=verdict.reason, cause=verdict.message)
+        chosen = causes.first((nodes, requests)) or nodes
+        return verdict.model_copy(update={"message": chosen.cause})
+    update = {
+        "active": True,
+        "reason": requests.reason,
+        "message": f"{message}; {verdict.message}",
+    }
+    return verdict.model_copy(update=update)
 
 
 def placement(found: FallbackVerdict) -> CheckResult:

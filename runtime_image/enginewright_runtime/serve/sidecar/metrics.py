@@ -7,7 +7,7 @@ change would end one series and begin another, and so every `for` and `changes()
 
 from typing import Final, get_args
 
-from enginewright.contract.verdict import Check, CheckState
+from enginewright.contract.verdict import FALLBACK_KINDS, Check, CheckState
 
 from enginewright_runtime.serve.sidecar.execution_checks import opset_supported
 from enginewright_runtime.serve.sidecar.exposition import Exposition, Family
@@ -32,7 +32,7 @@ _FALLBACK_RATIO: Final = Family(
 _FALLBACK_ACTIVE: Final = Family(
     "enginewright_fallback_active",
     "gauge",
-    "1 while the model falls back in this way (kind NodeFallback or BackendFallback), else 0.",
+    "1 while the model falls back in this way (kind NodeFallback, BackendFallback or OutOfProfile), else 0.",
     ("kind",),
 )
 _FALLBACK_REASON: Final = Family(
@@ -133,7 +133,6 @@ FAMILIES: Final = (
     _BASELINE_LOWERED,
     _PARITY_MAX_ABS_ERROR,
 )
-_KINDS = ("NodeFallback", "BackendFallback")
 
 
 def expose(pod_state: PodState, server: bytes) -> bytes:
@@ -157,8 +156,8 @@ def _placement(pod_state: PodState, text: Exposition) -> None:
     share = found.compute_share if found.nodes_elsewhere else 0.0
     text.family(_FALLBACK_NODES, [({}, found.nodes_elsewhere)])
     text.family(_FALLBACK_RATIO, [] if share is None else [({}, share)])
-    active = found.kind if found.active else None
-    text.family(_FALLBACK_ACTIVE, [({"kind": kind}, kind == active) for kind in _KINDS])
+    active = found.active_kind
+    text.family(_FALLBACK_ACTIVE, [({"kind": kind}, kind == active) for kind in FALLBACK_KINDS])
     if active is not None:
         text.family(
             _FALLBACK_REASON, [({"kind": active, "reason": str(found.reason or active)}, 1)]

@@ -138,7 +138,8 @@ class _Follower:
             return ProcessMessage(message.kind, {"latencies": series})
         elif message.kind == messages.EXECUTION:
             buckets = [each.model_dump(mode="json") for each in model.buckets.report()]
-            return ProcessMessage(message.kind, {"buckets": buckets}, model.execution.document())
+            known = {"buckets": buckets, "outside": app.metrics.outside}
+            return ProcessMessage(message.kind, known, model.execution.document())
         elif message.kind == messages.COPY:
             response = app.take_copy(fields["target"].encode("latin-1"), fields["elsewhere"])
             return messages.response_message(message.kind, response, dropped=app.copies.dropped)

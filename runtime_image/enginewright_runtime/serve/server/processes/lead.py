@@ -122,6 +122,9 @@ class PodAnswers:
             [model.buckets.report(), *(each.buckets for each in self._group.known)]
         )
         found["buckets"] = [each.model_dump(mode="json", exclude_none=True) for each in buckets]
+        if outside := found.get("outside_profiles"):
+            known = sum(each.outside for each in self._group.known)
+            outside["requests"] = self._app.metrics.outside + known
         found["details"]["processes"] = 1 + len(self._group.serving)
         return json_response(200, found)
 

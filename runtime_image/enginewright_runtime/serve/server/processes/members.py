@@ -48,6 +48,7 @@ class Known:
     memory: int = 0  # resident bytes
     latencies: tuple[LatencySeries, ...] = ()
     buckets: tuple[ComputeBucket, ...] = ()
+    outside: int = 0  # requests outside the shape profiles that ran
     dropped: int = 0  # copies of requests
 
 
@@ -75,6 +76,7 @@ class Member:
             known.latencies = tuple(LatencySeries.model_validate(e) for e in fields["latencies"])
         elif answer.kind == messages.EXECUTION:
             known.buckets = tuple(ComputeBucket.model_validate(e) for e in fields["buckets"])
+            known.outside = fields["outside"]
         elif answer.kind == messages.COPY:
             known.dropped = fields["dropped"]
 
@@ -89,5 +91,6 @@ def sum_known(ended: Known, known: Known) -> Known:
         memory=0,
         latencies=merge_latencies([ended.latencies, known.latencies]),
         buckets=sum_buckets([ended.buckets, known.buckets]),
+        outside=ended.outside + known.outside,
         dropped=ended.dropped + known.dropped,
     )
