@@ -22,6 +22,7 @@ from tests.integration.test_server_floods import (
 from tests.integration.test_server_grpc_inference import SERVICE
 from tests.support.certificates import Authority
 from tests.support.floods import flooded
+from tests.support.key_updates import KeyUpdater
 from tests.support.secret_volumes import write_secret
 from tests.support.serving import Server, Wire, any_certificate, linear_model
 from tests.support.sidecar import artifact
@@ -123,3 +124,33 @@ def test_responses_that_nobody_reads_take_limited_memory(tmp_path: Path) -> None
             assert (answer.status, len(answer.body) > 16_000_000) == (200, True)
         for wire in wires:
             wire.__exit__()
+
+
+# fault: Servers | clients update the keys of TLS without end | a connection whose records carry nothing is
+#   closed, one whose records carry little is read in turns | other clients are answered
+def test_a_flood_of_key_updates_is_closed(server: Server) -> None:
+    for port in (server.port, server.grpc_port):
+        with KeyUpdater(port) as client:
+            assert client.update(100_000) < 50_000
+
+
+def test_key_updates_between_requests_are_answered(server: Server) -> None:
+    request = b"GET /v2/health/ready HTTP/1.1\r\nHost: h\r\n\r\n"
+    with KeyUpdater(server.port) as client:
+        for _ in range(20):
+            assert client.update(100) == 100
+            assert client.send(request)
+            assert client.receive().startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("data", [b"\r\n", b"\r\n\r\n"])
+def test_key_updates_with_some_data_delay_no_probes(server: Server, data: bytes) -> None:
+    """Replies to them are not read, so that after a while the connection is closed."""
+    before = resident(server.process.pid)
+    with probes(server.port), KeyUpdater(server.port, receive_buffer=4096) as client:
+        for _ in range(2000):
+            if client.update(500) < 500 or not client.send(data):
+                break
+        else:
+            raise AssertionError("replies are kept for a client that reads none")
+    assert resident(server.process.pid) - before < 32 * MIB

@@ -87,6 +87,7 @@ class Endpoints:
         self._certificate = Certificate(tls) if task.tls else None
         self._calls = Calls(self.grpc)
         self._buffer = bytearray(RECEIVE_BYTES)
+        self._encrypted = bytearray(RECEIVE_BYTES if task.tls else 0)
         self._heads = HeadParser(authorization=task.auth)
         self._acceptors: list[Acceptor] = []
 
@@ -115,7 +116,7 @@ class Endpoints:
         if self._certificate is None:
             return self._plain_http()
         context, answer = self._certificate.contexts.http, _TLS_ONLY_ANSWER
-        return TlsConnection(self.app, context, self._plain_http, self._buffer, answer)
+        return TlsConnection(self.app, context, self._plain_http, self._encrypted, answer)
 
     def _plain_http(self) -> Connection:
         return Connection(self.app, self._heads, self._buffer)
@@ -124,7 +125,7 @@ class Endpoints:
         if self._certificate is None:
             return self._plain_grpc()
         context, answer = self._certificate.contexts.grpc, _TLS_ONLY_ANSWER
-        return TlsConnection(self.grpc, context, self._plain_grpc, self._buffer, answer)
+        return TlsConnection(self.grpc, context, self._plain_grpc, self._encrypted, answer)
 
     def _plain_grpc(self) -> Http2Connection:
         return Http2Connection(self.grpc, self._calls, self._buffer)

@@ -6,6 +6,10 @@ connections share into the memory that the connection gives, a response is encry
 reads, and all that is unsent is counted.
 
 A handshake counts as a connection that has sent nothing: among others it is the first to be closed.
+
+Records are decrypted in the event loop, and one that updates the keys (RFC 8446 4.6.3) costs as much as many
+kilobytes of data. So a connection whose records carry little is read little by little from then on, when it
+is its turn, and one whose records carry nothing is closed.
 """
 
 import asyncio
@@ -21,6 +25,7 @@ from typing_extensions import override
 from enginewright_runtime.serve.server.account import Peer
 from enginewright_runtime.serve.server.eviction import WaitsFor
 from enginewright_runtime.serve.server.handshakes import Handshakes
+from enginewright_runtime.serve.server.input_turns import InputTurns
 from enginewright_runtime.serve.server.message import JOINED_BYTES
 from enginewright_runtime.serve.server.settings import ServerSettings
 
@@ -30,6 +35,16 @@ _SILENT_SECONDS: Final = 1.0  # in which clients answer: some compute slowly, or
 _RECORD_BYTES: Final = 1 << 14  # the largest one
 _PIECE: Final = 64 * 1024  # bytes that are encrypted at a time, in tens of microseconds
 _TURN: Final = 16 * _PIECE  # encrypted in one turn of the event loop, in about a millisecond
+_FED_BYTES: Final = _RECORD_BYTES  # that are decrypted before what they carried is looked at
+_POOR_BYTES: Final = 32  # of data: records with less cost more than their data does
+_MANY_RECORDS: Final = 64  # of them at a time
+_POOR_READ: Final = (
+    1024  # bytes that are read from a connection with such records, in a millisecond
+)
+_EMPTY_BYTES: Final = (
+    2 * _RECORD_BYTES
+)  # without any data; a record that is not complete is shorter
+_UNREAD_REPLIES: Final = 64 * 1024  # bytes: to updates of keys, which the client does not read
 _Data = bytes | bytearray | memoryview
 
 
@@ -37,6 +52,7 @@ class TlsApplication(Protocol):
     """What keeps the handshakes."""
 
     settings: ServerSettings
+    turns: InputTurns
     begun_handshakes: Handshakes
 
     def peer(self, address: str) -> Peer:
@@ -61,11 +77,13 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         "_connect",
         "_context",
         "_discarding",
+        "_empty",
         "_finish",
         "_full",
         "_header",
         "_in",
         "_inside",
+        "_is_poor",
         "_loop",
         "_moved",
         "_out",
@@ -76,7 +94,9 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         "_reading_paused",
         "_since",
         "_tls",
+        "_unread",
         "_view",
+        "_waits_for_turn",
         "_writing_paused",
         "peer",
     )
@@ -97,7 +117,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
             app: what keeps the handshakes.
             context: with the certificate.
             connect: creates the protocol inside, once the handshake has succeeded.
-            buffer: shared, since no callback leaves data in it.
+            buffer: shared, since no callback leaves data in it; not the one that `connect`'s protocol reads into.
             answer_plain: what a client that speaks no TLS is told.
         """
         super().__init__()
@@ -118,6 +138,10 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         self._reading_paused = False
         self._raw_paused = False  # reading of the socket
         self._read_scheduled = False
+        self._empty = 0  # bytes of records that have arrived since the last data
+        self._is_poor = False  # its records carry little
+        self._waits_for_turn = False  # to be read
+        self._unread = 0  # bytes of replies since the kernel's buffer was full
         self._backlog: deque[memoryview] = deque()  # not encrypted yet
         self._backlog_size = 0
         self._full = False  # the kernel's buffer
@@ -154,7 +178,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
 
     @override
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._view
+        return self._view[:_POOR_READ] if self._is_poor else self._view
 
     @override
     def buffer_updated(self, nbytes: int) -> None:
@@ -163,10 +187,11 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
                 self._inside.get_buffer(-1)
                 self._inside.buffer_updated(nbytes)
             return
-        self._in.write(self._view[:nbytes])
         if self._inside is not None:
-            self._decrypt()
-        elif self._tls is not None or self._first_record_arrived(nbytes):
+            self._feed(nbytes)
+            return
+        self._in.write(self._view[:nbytes])
+        if self._tls is not None or self._first_record_arrived(nbytes):
             self.pause_reading()  # until it is its turn: requests may follow the last message
             self._app.begun_handshakes.take(self)
 
@@ -177,6 +202,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
     @override
     def resume_writing(self) -> None:
         self._full = False
+        self._unread = 0
         self._pump()
 
     # Handshake.
@@ -254,6 +280,29 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
 
     # Reading.
 
+    def _feed(self, nbytes: int) -> None:
+        """Decrypt what has arrived, and judge what it carried."""
+        for at in range(0, nbytes, _FED_BYTES):
+            part = self._view[at : min(nbytes, at + _FED_BYTES)]
+            self._in.write(part)
+            self._empty += len(part)
+            self._decrypt()
+            if self._discarding or self.is_closing():
+                return
+            if self._empty > _EMPTY_BYTES and not self._reading_paused:
+                self.abort()
+                return
+        if self._empty > _RECORD_BYTES and not self._reading_paused:
+            self._is_poor = True
+        if self._is_poor and not self._waits_for_turn:
+            self._waits_for_turn = True
+            self._pause_raw()
+            self._app.turns.take(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._waits_for_turn = False
+        self._resume_raw()
+
     def _decrypt(self) -> None:
         """Hand over what has arrived, as long as the protocol inside takes it."""
         while (inside := self._inside) is not None and not self._reading_paused:
@@ -270,27 +319,39 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
             if not size:
                 break
         if self._raw is not None and self._out.pending:  # such as an acknowledged update of keys
+            self._unread += self._out.pending if self._full else 0
             self._write_encrypted(self._raw)
+            if self._unread > _UNREAD_REPLIES:
+                self.abort()
 
     def _fill(self, buffer: memoryview) -> tuple[int, bool]:
         """Decrypt records into `buffer`; return the bytes, and whether no more will come."""
-        tls, size = self._tls, 0
+        tls, size, records = self._tls, 0, 0
         assert tls is not None  # noqa: S101 - the handshake is complete
-        while size < len(buffer):
+        ended = False
+        while size < len(buffer) and not ended:
             try:
                 read = tls.read(len(buffer) - size, cast("Any", buffer[size:]))
             except ssl.SSLWantReadError:
-                return size, False
+                break
             except ssl.SSLError:  # such as a close_notify
-                return size, True
-            if not read:
-                return size, True
-            size += cast("int", read)
-        return size, False
+                ended = True
+            else:
+                ended = not read
+                size += cast("int", read)
+                records += 1
+        if size:
+            self._empty = 0
+        if records > _MANY_RECORDS and size < records * _POOR_BYTES:
+            self._is_poor = True
+        return size, ended
 
     @override
     def pause_reading(self) -> None:
         self._reading_paused = True
+        self._pause_raw()
+
+    def _pause_raw(self) -> None:
         if self._raw is not None and not self._raw_paused and not self._raw.is_closing():
             self._raw_paused = True
             self._raw.pause_reading()
@@ -312,7 +373,8 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
 
     def _resume_raw(self) -> None:
         raw = self._raw
-        if self._raw_paused and not self._reading_paused and raw and not raw.is_closing():
+        is_paused = self._reading_paused or self._waits_for_turn
+        if self._raw_paused and not is_paused and raw and not raw.is_closing():
             self._raw_paused = False
             raw.resume_reading()
 
