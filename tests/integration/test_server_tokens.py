@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from enginewright.contract.reasons import ExitCode
 from enginewright.contract.report import read_termination_message
-from enginewright.contract.task import ServeTask
+from enginewright.contract.task import AccessLogTask, ServeTask
 
 from tests.integration.test_server_grpc_inference import CHECK, INFER, SERVICE, Client, batch
 from tests.integration.test_sidecar_shadow import (
@@ -151,6 +151,20 @@ def test_refusals_are_counted_and_nobody_is_told_a_token(server: Server) -> None
         assert secret not in log
         assert secret not in get(server, "/metrics", bearer(TOKEN)).body.decode()
         assert secret not in server.task.to_json()
+
+
+def test_refusals_are_in_the_access_log_and_in_the_time_to_the_response(tmp_path: Path) -> None:
+    options = AccessLogTask(share=0.0, failed="All")
+    task = guarded(tmp_path, shop=TOKEN).model_copy(update={"access_log": options})
+    with Server(tmp_path, task) as server, Client(server) as client:
+        assert server.post(DOCUMENT).status == 401
+        assert client.refused(INFER, batch(1))[0] == "UNAUTHENTICATED"
+        assert client.refused(f"/{SERVICE}/ServerMetadata")[0] == "UNAUTHENTICATED"
+        assert get(server, "/v2").status == 401
+        until(lambda: server.log().count(" code=401 ") == 2, "both inferences are logged")
+        text = get(server, "/metrics", bearer(TOKEN)).body.decode()
+    (found,) = re.findall(r'_duration_seconds_count\{code="4xx",.*stage="total"\} (\S+)', text)
+    assert float(found) == 2
 
 
 def test_grpc_reads_the_token_from_the_calls_metadata(server: Server) -> None:

@@ -17,7 +17,7 @@ from enginewright_runtime.serve.mounted_secret import MountedSecret
 from enginewright_runtime.serve.server.app import ServerApp
 from enginewright_runtime.serve.server.grpc.app import GrpcApp
 from enginewright_runtime.serve.server.grpc.call import GrpcCall
-from enginewright_runtime.serve.server.grpc.methods import OPEN_METHODS
+from enginewright_runtime.serve.server.grpc.methods import MODEL_INFER, OPEN_METHODS
 from enginewright_runtime.serve.server.grpc.status import Status
 from enginewright_runtime.serve.server.message import HttpRequest, HttpResponse
 from enginewright_runtime.serve.server.settings import ServerSettings
@@ -114,6 +114,7 @@ class GuardedServerApp(ServerApp):
         headers = f'WWW-Authenticate: Bearer realm="enginewright"{error}\r\n'.encode()
         refusal = RequestError(401, problem)
         if self.is_inference(request):
+            self.inference.begin(request)
             return self.refuse_inference(request, refusal, headers)
         return self.error(refusal, headers)
 
@@ -139,5 +140,7 @@ class GuardedGrpcApp(GrpcApp):
         if call.method not in OPEN_METHODS:
             given = call.metadata.get(_AUTHORIZATION, b"")
             if problem := self._authentication.problem(given):
+                if call.method == MODEL_INFER:
+                    self._inference.begin(call)
                 return self.refuse(call, RequestError(401, problem))
         return super().admit(call)

@@ -140,9 +140,8 @@ class Connection(asyncio.BufferedProtocol):
         request = self._request
         if request is not None:
             request.abandoned = True
-            if (
-                self._state is not _State.BUSY or request.in_turn
-            ):  # else whoever owes the response does
+            # else whoever owes the response does
+            if self._state is not _State.BUSY or request.in_turn:
                 self._app.release(request)
         self._account.release(self._outgoing)
         self._incoming.close()

@@ -228,11 +228,15 @@ class InferenceService:
         if self.is_probe(call) and self._probes < PROBE_SLOTS:
             call.reserved = True
             self._probes += 1
+        self.begin(call)
+        self.require_model()
+
+    def begin(self, call: InferenceCall) -> None:
+        """Have an inference counted and reported once it is answered, or refused."""
         call.counted = call.of_client
         if self.names_requests:
             call.context = call.context or RequestContext()
             call.context.name()
-        self.require_model()
 
     def require_model(self) -> ServedModel:
         """Return the model.
