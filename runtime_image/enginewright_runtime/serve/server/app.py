@@ -294,10 +294,10 @@ class ServerApp(ApplicationBase[Connection]):
     def _admit_inference(self, request: HttpRequest) -> HttpResponse | None:
         try:
             self.inference.admit(request)
+            if self.inference.outstanding >= self.settings.connections:
+                self.inference.check_due(request)
         except RequestError as error:
             return self.refuse_inference(request, error)
-        if self.inference.outstanding >= self.settings.connections and not request.reserved:
-            return self.refuse_inference(request, busy("too many requests are due"))
         if request.content_encoding not in {b"", b"identity"}:
             message = "compressed requests are not supported; send the body uncompressed"
             return self.refuse_inference(

@@ -18,6 +18,7 @@ from enginewright.contract.task import ServeTask
 
 import enginewright_runtime.serve.server.metrics as figures
 from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.serve.server.account import Peer
 from enginewright_runtime.serve.server.batching import BatchLimits
 from enginewright_runtime.serve.server.call import InferenceCall, Responder
 from enginewright_runtime.serve.server.decode import Feeds
@@ -248,6 +249,18 @@ class InferenceService:
             raise busy(f"the model is not ready: {self._state}")
         return self._serving.model
 
+    def check_due(self, call: InferenceCall) -> None:
+        """Refuse a request as so many are due, unless another client has much more of them.
+
+        Raises:
+            RequestError: 503.
+        """
+        if call.reserved:
+            return
+        if self._serving is None or not self._serving.worker.has_more_than(call.sender):
+            raise busy("too many requests are due")
+        call.displaces = True
+
     def release_probe(self, call: InferenceCall) -> None:
         """Release the slot of a probe; idempotent."""
         if call.reserved:
@@ -272,6 +285,7 @@ class InferenceService:
                 serving.worker.has_below(DEFAULT)
                 or body is None
                 or may_state_priority(body.view()[:head])
+                or serving.worker.has_more_than(call.sender)
             ):
                 raise self._full()
             call.displaces = True
@@ -281,15 +295,20 @@ class InferenceService:
     def _full(self) -> RequestError:
         return busy(f"the queue is full with {self._task.max_queue} requests")
 
-    def _make_room(self, worker: InferenceWorker, priority: int) -> None:
-        """Refuse a waiting request of a lower priority than `priority` if the queue is full.
+    def _make_room(self, worker: InferenceWorker, priority: int, peer: Peer | None) -> None:
+        """Refuse a waiting request of a lower priority or of a larger client if no more may wait.
+
+        Args:
+            worker: whose request.
+            priority: of the request that needs room.
+            peer: whose request it is.
 
         Raises:
             RequestError: 503, there is none.
         """
-        if not worker.full:
+        if not worker.full and self.outstanding < self._settings.connections:
             return
-        job = worker.give_up(priority)
+        job = worker.give_up(priority, peer)
         if job is None:
             raise self._full()
         if job.timer is not None:
@@ -301,7 +320,10 @@ class InferenceService:
         if job.call.of_client and not job.plan.outside:
             self._metrics.queue.observe(time.monotonic() - job.queued)
         job.answered = True
-        self._fail(job, busy("requests of a higher priority fill the queue"))
+        if job.priority > priority:
+            self._fail(job, busy("requests of a higher priority fill the queue"))
+        else:
+            self._fail(job, busy("the queue is full, and other clients have fewer requests in it"))
         job.responder.release()
 
     def submit(
@@ -323,7 +345,7 @@ class InferenceService:
             waited: seconds of its timeout that have passed.
 
         Raises:
-            RequestError: 503, the queue is full with requests that are as urgent.
+            RequestError: 503, the queue is full with requests that are as urgent, of clients with few.
         """
         serving = self._serving
         assert serving is not None  # noqa: S101 - it was admitted
@@ -331,7 +353,7 @@ class InferenceService:
         if plan.outside and serving.outside is not None:
             worker = serving.outside.worker
         if call.displaces or worker is not serving.worker:
-            self._make_room(worker, plan.priority)
+            self._make_room(worker, plan.priority, call.sender)
         job = Job(call, plan, feeds, responder, time.monotonic())
         if plan.timeout:
             job.deadline -= waited

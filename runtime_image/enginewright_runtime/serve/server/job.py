@@ -43,6 +43,7 @@ class Job:
     """One request in the worker. Times are of `time.monotonic()`, 0: not yet."""
 
     __slots__ = (
+        "__weakref__",
         "alone",
         "answered",
         "arrays",

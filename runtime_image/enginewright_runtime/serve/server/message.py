@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from typing_extensions import override
 
 from enginewright_runtime.serve.server.call import InferenceCall
 from enginewright_runtime.serve.server.settings import MIB
@@ -86,6 +87,11 @@ class HttpRequest(InferenceCall):
         self.route: object = None  # set by the application
         self.peer: Peer | None = None  # who sent it
         self.body: Body | None = None
+
+    @property
+    @override
+    def sender(self) -> "Peer | None":
+        return self.peer
 
 
 class HttpResponse:

@@ -24,7 +24,7 @@ class ServerSettings:
     inflight_bytes: int = 256 * MIB
     inflight_largest: int = 4  # requests of the largest size, if these are more bytes
     slow_rate: int = 256 * 1024
-    connections: int = 1024  # requests that are due at a time: 503 above
+    connections: int = 1024  # requests that are due at a time: 503 above, see `queue_shares`
     reserved_connections: int = 32  # above both a new connection replaces one that waits
     drained_body_bytes: int = 64 * 1024  # a refused body up to this size is read and discarded
     head_seconds: float = 10.0  # from a request's first byte to the end of its headers

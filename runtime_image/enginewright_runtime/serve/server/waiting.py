@@ -46,6 +46,14 @@ class Waiting(deque[Job]):
         del self[oldest]
         self.appendleft(job)
 
+    def discard(self, job: Job) -> bool:
+        """Remove `job`; False: it is not here."""
+        try:
+            self.remove(job)
+        except ValueError:
+            return False
+        return True
+
     def has_below(self, priority: int) -> bool:
         """Whether a job of a lower priority waits."""
         return bool(self) and self[-1].priority > priority

@@ -15,10 +15,12 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
+from enginewright_runtime.serve.server.account import Peer
 from enginewright_runtime.serve.server.batching import BatchLimits
 from enginewright_runtime.serve.server.decode import Feeds
 from enginewright_runtime.serve.server.job import Job, RequestPlan
 from enginewright_runtime.serve.server.job_queue import JobQueue
+from enginewright_runtime.serve.server.queue_shares import QueueShares
 from enginewright_runtime.serve.server.run_errors import Fault
 from enginewright_runtime.serve.server.runs import ModelRuns
 from enginewright_runtime.serve.server.turns import Turns
@@ -56,6 +58,7 @@ class InferenceWorker:
         self._done = done
         self._loop = asyncio.get_running_loop()
         self._queue = JobQueue(limits, runs)
+        self._shares = QueueShares(self._waiting, time.monotonic)
         self._results: deque[Job] = deque()
         self._waking = False
         self._submitted = 0  # written by the loop
@@ -104,16 +107,40 @@ class InferenceWorker:
         """Whether a job of a lower priority waits."""
         return self._queue.has_below(priority) or self._turns.has_below(priority)
 
-    def give_up(self, priority: int) -> Job | None:
-        """Remove and return the newest waiting job of the lowest priority; `done` is not called for it.
+    def has_more_than(self, peer: Peer | None) -> bool:
+        """Whether another client has much more waiting, so that one of its jobs may be given up."""
+        return self._shares.may_take(peer)
 
-        None: no job of a lower priority than `priority` waits.
+    def give_up(self, priority: int, peer: Peer | None) -> Job | None:
+        """Remove and return a waiting job whose place a request gets; `done` is not called for it.
+
+        That is the newest job of the lowest priority, or else of the client with the most.
+
+        Args:
+            priority: of the request.
+            peer: whose request it is.
+
+        Returns:
+            None: none is less urgent, and no other client has much more.
         """
         job = self._queue.give_up(priority)
-        if job is None:
-            return self._turns.give_up(priority)
-        self._returned += 1
-        return job
+        if job is not None:
+            self._returned += 1
+            return job
+        return self._turns.give_up(priority) or self._give_up_share(priority, peer)
+
+    def _give_up_share(self, priority: int, peer: Peer | None) -> Job | None:
+        for job in self._shares.candidates(peer, priority):
+            is_queued = self._queue.remove(job)
+            if is_queued or self._turns.remove(job):
+                self._returned += is_queued
+                if peer is not None:
+                    self._shares.took(peer)
+                return job
+        return None
+
+    def _waiting(self) -> list[Job]:
+        return self._queue.waiting() + self._turns.waiting()
 
     def stop_deferring(self) -> None:
         """Run deferred jobs without further delay: the server is draining."""

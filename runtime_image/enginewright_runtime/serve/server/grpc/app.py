@@ -156,8 +156,8 @@ class GrpcApp(ApplicationBase[Http2Connection]):
             return Status(Code.UNIMPLEMENTED, f"method {method} is not supported")
         try:
             self._inference.admit(call)
-            if self._inference.outstanding >= self.settings.connections and not call.reserved:
-                raise busy("too many requests are due")
+            if self._inference.outstanding >= self.settings.connections:
+                self._inference.check_due(call)
         except RequestError as error:
             return self.refuse(call, error)
         return None

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
-from enginewright_runtime.serve.server.account import Holding
+from typing_extensions import override
+
+from enginewright_runtime.serve.server.account import Holding, Peer
 from enginewright_runtime.serve.server.call import InferenceCall
 from enginewright_runtime.serve.server.grpc import status as statuses
 from enginewright_runtime.serve.server.grpc.compression import (
@@ -169,6 +171,11 @@ class GrpcCall(InferenceCall):
             self._refusal = app.admit(self)
 
     # Called by the application.
+
+    @property
+    @override
+    def sender(self) -> Peer:
+        return self._session.peer
 
     @property
     def began(self) -> float:
