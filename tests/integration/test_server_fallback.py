@@ -6,6 +6,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from tests.support.serving import (
     Answer,
     Feeds,
     Server,
+    Wire,
     asks_openvino_for,
     linear_model,
     model,
@@ -332,6 +334,78 @@ def test_a_long_run_outside_the_profiles_delays_none_within_and_is_in_no_queue_t
         assert counted(server, "enginewright_fallback_requests_total") == ran, "it still runs"
         text = server.get("/metrics").body.decode()
     assert f"{waits} 1.0" in text, "only the one within the profiles has waited for the backend"
+
+
+def suppressing() -> onnx.ModelProto:
+    """Return a model of one slow node, whose time is proportional to the square of the rows."""
+    return model(
+        [
+            helper.make_node("Reshape", ["x", "as_boxes"], ["boxes"]),
+            helper.make_node("ReduceMax", ["boxes"], ["highest"], axes=[2], keepdims=0),
+            helper.make_node("Unsqueeze", ["highest", "second"], ["scores"]),
+            helper.make_node("NonMaxSuppression", ["boxes", "scores", "most"], ["chosen"]),
+        ],
+        [tensor("x", TensorProto.FLOAT, "batch", 8)],
+        [tensor("chosen", TensorProto.INT64, "selected", 3)],
+        {
+            "as_boxes": np.array([1, -1, 4]),
+            "second": np.array([1]),
+            "most": np.array([1 << 40]),
+        },
+    )
+
+
+def hang(server: Server, wire: Wire) -> None:
+    """Send a request whose run takes minutes in one node, which cannot be terminated."""
+    rows = 400_000
+    given = {"name": "x", "datatype": "FP32", "shape": [rows, 8]}
+    described = given | {"parameters": {"binary_data_size": rows * 32}}
+    wire.send(server.infer_request({"inputs": [described]}, bytes(rows * 32)))
+
+
+# fault: Requests | under `Allow`, a run of a size outside the profiles hangs inside one node | those
+#   that wait for it and later ones get a 503 that says so; sizes within the profiles are served | 60 s
+def test_a_run_outside_the_profiles_that_hangs_blocks_none_within(
+    openvino_python: Path, tmp_path: Path
+) -> None:
+    task = profiled(tmp_path, "Allow", made=suppressing())
+    with (
+        Server(tmp_path, task, python=openvino_python, run_seconds=3, stuck_seconds=6) as server,
+        server.wire() as hanging,
+        server.wire() as waiting,
+    ):
+        hang(server, hanging)
+        impatient = sized(3) | {"parameters": {"timeout": 100_000}}
+        while server.post(impatient).status != 504:  # until it runs
+            pass
+        waiting.send(server.infer_request(sized(3)))
+        refused = waiting.receive()
+        at_once = server.post(sized(3))
+        assert server.post(sized(2)).status == 200
+        health = [server.get(f"/v2/health/{each}").status for each in ("live", "ready")]
+    for answer in (refused, at_once):
+        assert answer.status == 503
+        assert "could not be stopped after 6 s; only sizes within them" in answer.json()["error"]
+    assert health == [200, 200]
+
+
+def test_the_queue_of_sizes_outside_the_profiles_is_small(
+    openvino_python: Path, tmp_path: Path
+) -> None:
+    task = profiled(tmp_path, "Allow", made=suppressing())
+    with Server(tmp_path, task, python=openvino_python) as server, ExitStack() as stack:
+        hang(server, stack.enter_context(server.wire()))
+        while server.post(sized(3) | {"parameters": {"timeout": 100_000}}).status != 504:
+            pass
+        for _ in range(16):
+            stack.enter_context(server.wire()).send(server.infer_request(sized(3)))
+        deadline = time.monotonic() + 30
+        while (
+            answer := server.post(sized(3) | {"parameters": {"timeout": 100_000}})
+        ).status != 503:
+            assert (answer.status, time.monotonic() < deadline) == (504, True)
+        assert "full with 16 requests" in answer.json()["error"]
+        assert server.post(sized(2)).status == 200
 
 
 # fault: Requests | under `Allow`, a size outside the profiles needs more memory than the container has

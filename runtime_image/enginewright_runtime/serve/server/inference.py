@@ -19,7 +19,6 @@ from enginewright.contract.task import ServeTask
 import enginewright_runtime.serve.server.metrics as figures
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.serve.server.account import Peer
-from enginewright_runtime.serve.server.batching import BatchLimits
 from enginewright_runtime.serve.server.call import InferenceCall, Responder
 from enginewright_runtime.serve.server.decode import Feeds
 from enginewright_runtime.serve.server.device_use import DeviceMetrics, DeviceSampler
@@ -27,7 +26,8 @@ from enginewright_runtime.serve.server.health import HealthProblem
 from enginewright_runtime.serve.server.job import Job, RequestPlan
 from enginewright_runtime.serve.server.message import Body
 from enginewright_runtime.serve.server.outside_profiles import OutsideModel
-from enginewright_runtime.serve.server.priorities import DEFAULT, may_state_priority
+from enginewright_runtime.serve.server.outside_runs import OutsideRuns
+from enginewright_runtime.serve.server.priorities import DEFAULT, HIGHEST, may_state_priority
 from enginewright_runtime.serve.server.request_context import RequestContext
 from enginewright_runtime.serve.server.run_errors import Fault
 from enginewright_runtime.serve.server.settings import PROBE_SLOTS, ServerSettings
@@ -61,16 +61,7 @@ class _Serving:
     stop_after: float
     stuck_after: float
     watchdog: Watchdog
-    outside: "_Outside | None"
-
-
-@dataclass(frozen=True, slots=True)
-class _Outside:
-    """What runs requests outside the shape profiles."""
-
-    model: OutsideModel
-    worker: InferenceWorker
-    stop_after: float
+    outside: OutsideRuns | None
 
 
 class InferenceService:
@@ -128,26 +119,31 @@ class InferenceService:
             self._outside(model.outside) if model.outside else None,
         )
 
-    def _outside(self, model: OutsideModel) -> _Outside:
-        worker = InferenceWorker(
-            model.run,
-            model.diagnosis.judge,
-            self._task.max_queue,
-            BatchLimits(),
-            1,
+    def _outside(self, model: OutsideModel) -> OutsideRuns:
+        return OutsideRuns(
+            model,
             self._finish_outside,
+            max_queue=self._task.max_queue,
+            stop_after=max(self._settings.run_seconds, _LONG_RUNS * model.slowest_run),
+            stuck_after=max(self._settings.stuck_seconds, _STUCK_RUNS * model.slowest_run),
         )
-        stop_after = max(self._settings.run_seconds, _LONG_RUNS * model.slowest_run)
-        return _Outside(model, worker, stop_after)
 
     def stop_long_run(self) -> None:
-        """Terminate runs that take too long; their requests fail, the next ones run."""
+        """Terminate runs that take too long; their requests fail, the next ones run.
+
+        What waits for a run outside the shape profiles that cannot be terminated is refused.
+        """
         serving = self._serving
         if serving is None:
             return
         serving.model.stop_run(serving.stop_after)
-        if serving.outside is not None:
-            serving.outside.model.stop_run(serving.outside.stop_after)
+        outside = serving.outside
+        if outside is None:
+            return
+        outside.stop_long_run()
+        if why := outside.why_refused():
+            while job := outside.worker.give_up(HIGHEST - 1, None):
+                self._refuse_waiting(job, why)
 
     def expire_waiting(self, now: float) -> None:
         """Answer requests without a timeout of their own that have waited too long."""
@@ -287,13 +283,10 @@ class InferenceService:
                 or may_state_priority(body.view()[:head])
                 or serving.worker.has_more_than(call.sender)
             ):
-                raise self._full()
+                raise _full(self._task.max_queue)
             call.displaces = True
         if call.copy and serving.worker.depth > _WAITING_COPIES:
             raise busy("too many requests wait for one more copy")
-
-    def _full(self) -> RequestError:
-        return busy(f"the queue is full with {self._task.max_queue} requests")
 
     def _make_room(self, worker: InferenceWorker, priority: int, peer: Peer | None) -> None:
         """Refuse a waiting request of a lower priority or of a larger client if no more may wait.
@@ -310,7 +303,15 @@ class InferenceService:
             return
         job = worker.give_up(priority, peer)
         if job is None:
-            raise self._full()
+            raise _full(worker.capacity)
+        if job.priority > priority:
+            why = "requests of a higher priority fill the queue"
+        else:
+            why = "the queue is full, and other clients have fewer requests in it"
+        self._refuse_waiting(job, why)
+
+    def _refuse_waiting(self, job: Job, why: str) -> None:
+        """Answer a job that a worker has given up."""
         if job.timer is not None:
             job.timer.cancel()
         self._waiting.pop(job, None)
@@ -320,10 +321,7 @@ class InferenceService:
         if job.call.of_client and not job.plan.outside:
             self._metrics.queue.observe(time.monotonic() - job.queued)
         job.answered = True
-        if job.priority > priority:
-            self._fail(job, busy("requests of a higher priority fill the queue"))
-        else:
-            self._fail(job, busy("the queue is full, and other clients have fewer requests in it"))
+        self._fail(job, busy(why))
         job.responder.release()
 
     def submit(
@@ -345,13 +343,16 @@ class InferenceService:
             waited: seconds of its timeout that have passed.
 
         Raises:
-            RequestError: 503, the queue is full with requests that are as urgent, of clients with few.
+            RequestError: 503, the queue is full with requests that are as urgent, of clients with
+                few, or the run that this one would wait for hangs.
         """
         serving = self._serving
         assert serving is not None  # noqa: S101 - it was admitted
         worker = serving.worker
         if plan.outside and serving.outside is not None:
             worker = serving.outside.worker
+            if why := serving.outside.why_refused():
+                raise busy(why)
         if call.displaces or worker is not serving.worker:
             self._make_room(worker, plan.priority, call.sender)
         job = Job(call, plan, feeds, responder, time.monotonic())
@@ -489,6 +490,10 @@ class InferenceService:
         if call.of_client:
             return self._metrics.requests
         return Counter() if call.reserved else self._metrics.copies
+
+
+def _full(capacity: int) -> RequestError:
+    return busy(f"the queue is full with {capacity} requests")
 
 
 def busy(message: str) -> RequestError:

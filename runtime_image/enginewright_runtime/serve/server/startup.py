@@ -178,8 +178,10 @@ def prepare(
     if cache is not None:
         cache.keep()
     steps = serve_steps(task, artifact, manifest, signature, progress)
+    # on the backend's CPUs it leaves one to requests within the profiles
+    shared = threads if on_device else max(1, threads - 1)
     outside, about_outside = (
-        (None, None) if steps else _outside(task, artifact, signature, threads, progress)
+        (None, None) if steps else _outside(task, artifact, signature, shared, progress)
     )
     seconds = time.monotonic() - began
     details = {

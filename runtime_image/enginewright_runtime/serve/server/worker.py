@@ -54,7 +54,7 @@ class InferenceWorker:
         self._limits = limits
         self._turns = Turns(self._runs, limits, done, self._enqueue)
         self._judge = judge
-        self._capacity = capacity
+        self.capacity = capacity
         self._done = done
         self._loop = asyncio.get_running_loop()
         self._queue = JobQueue(limits, runs)
@@ -80,7 +80,7 @@ class InferenceWorker:
     def full(self) -> bool:
         """Whether the queue has no capacity; an idle thread may not have dequeued its next job yet."""
         queued_or_running = self.outstanding - self._queue.deferred
-        return self.depth >= self._capacity and queued_or_running > self._capacity
+        return self.depth >= self.capacity and queued_or_running > self.capacity
 
     @property
     def outstanding(self) -> int:
