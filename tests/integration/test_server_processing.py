@@ -198,6 +198,7 @@ GOOD = processing.picture((200, 9, 9))
 
 # fault: Requests | a PNG of some kilobytes has gigabytes of pixels | the size in its header: 400 |
 #   before it is decoded
+# fault: Requests | an image has two headers, the second with another size | 400 | before it is decoded
 # fault: Requests | a truncated JPEG, which the decoder of onnxruntime-extensions would never return from |
 #   Pillow decodes first: 400 | the request itself
 @pytest.mark.parametrize(
@@ -208,6 +209,8 @@ GOOD = processing.picture((200, 9, 9))
         (GOOD[:30], "truncated"),
         (GOOD[:-40], "Truncated"),
         (processing.huge_png(30000, 30000), "30000 x 30000 pixels, more than"),
+        (processing.two_sizes("PNG", (8, 8), (9000, 9000)), "headers with different sizes"),
+        (processing.two_sizes("JPEG", (8, 8), (9000, 9000)), "headers with different sizes"),
         (processing.huge_png(40, 40)[:60], "image file is truncated"),
         (GOOD[:20] + bytes([0xFF, 0xDA]) * 4, "without the header of a frame"),
     ],

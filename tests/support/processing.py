@@ -136,3 +136,18 @@ def huge_png(width: int, height: int) -> bytes:
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     rows = zlib.compress(bytes(1 << 20))
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+def two_sizes(kind: str, first: tuple[int, int], second: tuple[int, int]) -> bytes:
+    """Return an image with two headers, whose sizes differ."""
+    if kind == "PNG":
+        given = huge_png(*second)
+        head, rest = given[:8], given[8:]
+        header = huge_png(*first)[8:33]
+        return head + header + rest
+    whole = picture((1, 2, 3), size=first[0])
+    at = whole.index(b"\xff\xc0")
+    frame = bytearray(whole[at : whole.index(b"\xff\xc4")])
+    end = at + len(frame)
+    frame[5:9] = struct.pack(">HH", second[1], second[0])
+    return whole[:end] + bytes(frame) + whole[end:]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from tests.support.processing import huge_png, picture
+from tests.support.processing import huge_png, picture, two_sizes
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,25 @@ def test_no_bytes_raise_another_error(data: bytes, start: bytes) -> None:
         return
     assert width >= 0
     assert height >= 0
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_only_the_size_that_was_checked_is_decoded(kind: str) -> None:
+    data = two_sizes(kind, (8, 8), (4000, 4000))
+    assert image_size(data) == (8, 8)
+    with pytest.raises(NotAnImageError, match="headers with different sizes"):
+        plain_png(np.frombuffer(data, np.uint8))
+
+
+def test_a_jpeg_of_many_scans_is_refused() -> None:
+    file = io.BytesIO()
+    Image.new("L", (64, 64)).save(file, "JPEG", progressive=True)
+    whole = file.getvalue()
+    plain_png(np.frombuffer(whole, np.uint8))
+    last = whole.rindex(b"\xff\xda")
+    data = whole[:-2] + whole[last:-2] * 100 + whole[-2:]
+    with pytest.raises(NotAnImageError, match="more than 64 scans"):
+        plain_png(np.frombuffer(data, np.uint8))
 
 
 def pixels(png: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -23,6 +23,10 @@ _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _SCAN: Final = 0xDA
 _MOST_SEGMENTS: Final = 4096  # before the frame
 _FORMATS: Final = ("JPEG", "PNG")
+# Of a progressive JPEG. Encoders write ten. One takes some bytes in the file and, for each million pixels,
+# about a millisecond, so that thousands would take minutes.
+_MOST_SCANS: Final = 64
+_SCAN_MARKER: Final = b"\xff\xda"  # never part of a scan's data (ISO/IEC 10918-1, B.1.1.5)
 
 
 class NotAnImageError(ValueError):
@@ -75,15 +79,22 @@ def plain_png(data: NDArray[Any]) -> NDArray[np.uint8]:
     other damaged ones. Pillow reports both, and its pixels are those that most models are trained with.
 
     Raises:
-        NotAnImageError: it is damaged.
+        NotAnImageError: it is damaged, has another size than `image_size` has found, or too many scans.
     """
     out = io.BytesIO()
+    given = data.tobytes()
+    if given.startswith(_JPEG) and given.count(_SCAN_MARKER) > _MOST_SCANS:
+        raise NotAnImageError(f"it is a JPEG with more than {_MOST_SCANS} scans")
     try:
-        with Image.open(io.BytesIO(data.tobytes()), formats=_FORMATS) as image:
+        with Image.open(io.BytesIO(given), formats=_FORMATS) as image:
+            if image.size != image_size(given):  # of several headers, Pillow takes the last one
+                raise NotAnImageError("it has headers with different sizes")
             shown: Image.Image = image
             if image.mode.startswith("I"):  # 16 bits of grey, which `convert` would clip
                 shown = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
             shown.convert("RGB").save(out, "PNG", compress_level=0)
+    except NotAnImageError:
+        raise
     except UnidentifiedImageError:
         raise NotAnImageError("its header is damaged") from None
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
