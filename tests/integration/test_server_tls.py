@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import json
+import resource
 import ssl
 import threading
 import time
@@ -257,6 +258,22 @@ def test_a_renewed_certificate_is_used_without_a_restart(
             assert old.receive().status == 200, "on the connection from before"
         for key in ("PRIVATE KEY", first.key.splitlines()[1]):
             assert key not in server.log()
+
+
+def test_a_certificate_that_cannot_be_read_is_read_again(
+    tmp_path: Path, authority: Authority
+) -> None:
+    """No file can be opened when it is renewed."""
+    task = secured(tmp_path, authority.issue().files)
+    with Server(tmp_path, task, sweep_seconds=0.02) as server:
+        before = serial(server.port)
+        pid = server.process.pid
+        limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+        write_secret(tmp_path / VOLUME, **authority.issue().files)
+        until(partial(_logged, server, "the earlier certificate stays in use"), "is logged")
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+        until(lambda: serial(server.port) != before, "the new certificate")
 
 
 ENCRYPTED = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIH\n-----END ENCRYPTED PRIVATE KEY-----\n"

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import resource
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -214,6 +215,27 @@ def test_tokens_change_without_a_restart(tmp_path: Path) -> None:
         assert status("not a token") == status("not") == 401
         write_secret(volume, shop=TOKEN)
         until(lambda: status(TOKEN) == 200, "it is corrected")
+
+
+# fault: Servers | the Secret of tokens changes while no file can be opened, such as in a flood of connections |
+#   the earlier tokens stay in force, and it is read again | the pod
+def test_tokens_that_cannot_be_read_change_nothing(tmp_path: Path) -> None:
+    task = guarded(tmp_path, shop=TOKEN)
+    with Server(tmp_path, task, sweep_seconds=0.05) as server, server.wire() as wire:
+
+        def status(token: str) -> int:
+            wire.send(server.infer_request(DOCUMENT, headers=bearer(token)))
+            return wire.receive().status
+
+        assert status(TOKEN) == 200
+        limits = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+        write_secret(tmp_path / "run/enginewright/tokens", shop=OTHER)
+        until(lambda: "the earlier tokens stay in force" in server.log(), "is logged")
+        assert (status(TOKEN), status(OTHER)) == (200, 401)
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, limits)
+        until(lambda: (status(TOKEN), status(OTHER)) == (401, 200), "the new token counts")
+        assert server.log().count("cannot be read") == 1
 
 
 @pytest.mark.parametrize("tokens", [{}, {"shop": " \n"}, {"shop": "two words"}, None])

@@ -45,16 +45,31 @@ class Authentication:
         self._revision = revision
         self._tokens = NO_TOKENS
         self._copies = b""  # Authorization of copies from other pods; b"": none
-        if problem := self._read():
+        try:
+            problem = self._read()
+        except OSError as error:
+            problem = f"{_SECRET} cannot be read: {error.strerror}"
+        if problem:
             raise StageFailure(Reason.SECRET_UNUSABLE, problem)
 
     def renew(self) -> None:
-        """Read the Secret again if it has changed; what it says now is in force, also if it is nothing."""
-        state = self._secret.state()
-        if state == self._state:
+        """Read the Secret again if it has changed; what it says now is in force, also if it is nothing.
+
+        If it cannot be read, such as when no file can be opened, it says nothing, and is read again later.
+        """
+        earlier, state = self._state, self._secret.state()
+        if state == earlier:
             return
         self._state = state
-        if problem := self._read():
+        try:
+            problem = self._read()
+        except OSError as error:
+            self._state = None
+            if earlier is not None:
+                shown = f"{_SECRET} cannot be read: {error.strerror}"
+                _log.error("%s; the earlier tokens stay in force until it can be", shown)
+            return
+        if problem:
             _log.error("%s: every request is refused until it is corrected", problem)
 
     def problem(self, authorization: bytes) -> str:
@@ -67,12 +82,13 @@ class Authentication:
         return bool(self._copies) and hmac.compare_digest(authorization, self._copies)
 
     def _read(self) -> str:
-        """Take the tokens over; return why there is none."""
-        self._tokens, self._copies = NO_TOKENS, b""
-        try:
-            secret = self._secret.read()
-        except OSError as error:
-            return f"{_SECRET} cannot be read: {error.strerror}"
+        """Take the tokens over; return why there is none.
+
+        Raises:
+            OSError: they cannot be read; nothing has changed.
+        """
+        secret = self._secret.read()
+        self._copies = b""
         self._tokens = read_tokens(secret)
         for each in self._tokens.problems:
             _log.warning(

@@ -57,13 +57,19 @@ class Certificate:
 
     def renew(self) -> None:
         """Read it again if it has changed; if the new one cannot be used, the earlier one stays."""
-        state = self._secret.state()
-        if state == self._state:
+        earlier, state = self._state, self._secret.state()
+        if state == earlier:
             return
         self._state = state
         try:
             self.contexts = self._load()
         except OSError as error:
+            if not isinstance(
+                error, ssl.SSLError | FileNotFoundError
+            ):  # such as: too many open files
+                self._state = None  # it is read again later, whether or not it changes
+                if earlier is None:  # which is known
+                    return
             remedy = REMEDIES[Reason.SECRET_UNUSABLE].partition(";")[0]
             _log.error(
                 "%s %s; the earlier certificate stays in use: %s", _SECRET, _why(error), remedy

@@ -87,8 +87,7 @@ def plain_png(data: NDArray[Any]) -> NDArray[np.uint8]:
         raise NotAnImageError(f"it is a JPEG with more than {_MOST_SCANS} scans")
     try:
         with Image.open(io.BytesIO(given), formats=_FORMATS) as image:
-            if image.size != image_size(given):  # of several headers, Pillow takes the last one
-                raise NotAnImageError("it has headers with different sizes")
+            _check_size(given, image.size)
             shown: Image.Image = image
             if image.mode.startswith("I"):  # 16 bits of grey, which `convert` would clip
                 shown = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
@@ -100,3 +99,9 @@ def plain_png(data: NDArray[Any]) -> NDArray[np.uint8]:
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise NotAnImageError(f"it is damaged: {error}") from None
     return np.frombuffer(out.getbuffer(), np.uint8)
+
+
+def _check_size(data: bytes, size: tuple[int, int]) -> None:
+    """Refuse an image with several headers, of which Pillow takes the last one."""
+    if size != image_size(data):
+        raise NotAnImageError("it has headers with different sizes")
