@@ -468,6 +468,23 @@ def test_without_allow_sizes_outside_the_profiles_are_refused(
         assert counted(server, "enginewright_fallback_requests_total") == 0
 
 
+def test_a_model_of_fixed_sizes_is_not_loaded_for_others(
+    openvino_python: Path, tmp_path: Path
+) -> None:
+    fixed = model(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        [tensor("x", TensorProto.FLOAT, 2, 8)],
+        [tensor("y", TensorProto.FLOAT, 2, 4)],
+        {"w": np.ones((8, 4), np.float32)},
+    )
+    two = ShapeProfile(input="x", min=(2, 8), opt=(2, 8), max=(2, 8))
+    task = write_artifact(tmp_path, fixed, [SAMPLE], shapes=[two])
+    task = task.model_copy(update={"backend": "openvino", "promise": ALLOW})
+    with Server(tmp_path, task, python=openvino_python) as server:
+        assert execution(server).outside_profiles is None
+        assert server.post(sized(3)).status == 400
+
+
 # Engines, by real TensorRT-RTX.
 
 
@@ -623,3 +640,19 @@ def test_pods_of_an_engine_get_its_prepared_model_where_the_policy_is_allow(
         found = (paths.outside / "manifest.json").exists()
         assert found is (policy == "Allow")
         assert (paths.artifact / "manifest.json").exists()
+
+
+def test_pods_of_an_engine_of_fixed_sizes_get_no_model_for_others(tmp_path: Path) -> None:
+    (tmp_path / "engine").mkdir()
+    place = EnginePlace(tmp_path / "engine", in_process=True)
+    prepared = place.prepare_model(matmul(rows=2), [])
+    job = place.engine_task()
+    assert place.build_engine(job)["publish-engine"].code == 0
+    task = ServeTask(
+        model="m", revision="r1", prepared_key=prepared, engine_key=job.engine_key,
+        backend="tensorrt-rtx", compute_capability="8.9", promise=ALLOW,
+    )  # fmt: skip
+    paths = replace(Paths.under(tmp_path / "pod"), store=place.engine_folder(job).parents[1])
+    fetch_artifact.run(task, paths)
+    assert (paths.artifact / "manifest.json").exists()
+    assert not paths.outside.exists()

@@ -212,14 +212,14 @@ def half_way() -> ModelProto:
     return build(nodes, [value("x", "n", 8)], [value("y", "n", 8)])
 
 
-def matmul(*, kind: int = TensorProto.FLOAT, columns: int = 8) -> ModelProto:
-    """Return MatMul and Relu, x [n, columns] to y."""
+def matmul(*, kind: int = TensorProto.FLOAT, columns: int = 8, rows: int | str = "n") -> ModelProto:
+    """Return MatMul and Relu, x [rows, columns] to y."""
     return build(
         [
             helper.make_node("MatMul", ["x", "w"], ["h"], name="multiply"),
             helper.make_node("Relu", ["h"], ["y"], name="relu"),
         ],
-        [value("x", "n", columns, kind=kind)],
-        [value("y", "n", columns, kind=kind)],
+        [value("x", rows, columns, kind=kind)],
+        [value("y", rows, columns, kind=kind)],
         [weights("w", columns, columns, kind=kind)],
     )

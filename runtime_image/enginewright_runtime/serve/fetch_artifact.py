@@ -16,6 +16,7 @@ from enginewright.contract.task import FETCH_ARTIFACT, STABLE_FAILURE, ServeTask
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.serve.manifest import profiles_exclude_sizes
 from enginewright_runtime.store import ENGINE, PREPARED, Store
 
 _log: Final = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ def run(task: ServeTask, paths: Paths) -> StageReport:
     size = sum(file.size_bytes for file in manifest.files)
     if task.stable_key is not None:
         _fetch_stable(task.stable_key, paths.store, paths.stable)
-    if task.engine_key is not None and task.serves_outside:
+    if task.engine_key is not None and task.serves_outside and profiles_exclude_sizes(manifest):
         _fetch_outside(task.prepared_key, paths.store, paths.outside)
     return StageReport(
         stage=FETCH_ARTIFACT,

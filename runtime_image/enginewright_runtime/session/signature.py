@@ -59,6 +59,11 @@ class Tensor:
         """The least and the largest size of every dimension of an input; None: unlimited."""
         return tuple((low, None if high == _LARGEST else high) for low, high in self.bounds)
 
+    @property
+    def excludes_sizes(self) -> bool:
+        """Whether the profiles exclude sizes, or values that are sizes, that the model itself takes."""
+        return self.profiled and (self.values is not None or any(each < 0 for each in self.shape))
+
     def count(self, shape: object) -> int:
         """Return how many elements a tensor of `shape` has.
 

@@ -348,7 +348,9 @@ def _outside(
     progress: Callable[[str], None],
 ) -> tuple[OutsideModel | None, OutsideProfiles | None]:
     """Return what serves sizes outside the shape profiles, if anything, and its report."""
-    if not task.serves_outside or not any(each.profiled for each in signature.inputs.values()):
+    if not task.serves_outside or not any(
+        each.excludes_sizes for each in signature.inputs.values()
+    ):
         return None, None
 
     def load(on_cpu: ServeTask, folder: Path, manifest: Manifest) -> loading.LoadedModel:
