@@ -132,7 +132,14 @@ def lane(server: Server, process: int) -> Wire:
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     root = tmp_path_factory.mktemp("pair")
     with Server(root, several(root)) as server:
+        until(lambda: serving(server) == 2, "both serve")
+        assert serving(server) == 2, "and the other has answered after it was told to accept"
         yield server
+
+
+def serving(server: Server) -> int:
+    found: int = server.get("/v2/models/m/execution").json()["details"]["processes"]
+    return found
 
 
 def test_both_processes_answer(pair: Server) -> None:

@@ -8,7 +8,7 @@ import enum
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import parse_qs, unquote_to_bytes, urlsplit
 
 import orjson
@@ -33,6 +33,7 @@ from enginewright_runtime.serve.server.job import Job
 from enginewright_runtime.serve.server.large_requests import LargeRequests
 from enginewright_runtime.serve.server.message import Body, HttpRequest, HttpResponse
 from enginewright_runtime.serve.server.outside_profiles import OutsideDecoder, OutsideModel
+from enginewright_runtime.serve.server.pod_resources import PodResource, PodResources
 from enginewright_runtime.serve.server.processing.requests import ChainedRequests, StepLimits
 from enginewright_runtime.serve.server.processing.served import ServedSteps
 from enginewright_runtime.serve.server.scrapes import Scrapes
@@ -57,23 +58,6 @@ class _Resource(enum.Enum):
     STATISTICS = enum.auto()
     SHADOW = enum.auto()
     METRICS = enum.auto()
-
-
-class PodResource(enum.Enum):
-    """What a pod with several processes answers for all of them."""
-
-    METRICS = "metrics"
-    MEASUREMENTS = "measurements"
-    EXECUTION = "execution"
-    STATISTICS = "statistics"
-    COPY = "copy"
-
-
-class PodResources(Protocol):
-    """The other server processes, if there are some."""
-
-    async def answer(self, resource: PodResource, target: bytes) -> HttpResponse:
-        """Return the response to a request with this target; RequestError: it has none."""
 
 
 _OF_POD: Final = {
@@ -274,9 +258,10 @@ class ServerApp(ApplicationBase[Connection]):
 
     def _answers_later(self, connection: Connection, request: HttpRequest) -> bool:
         if self.pod is not None and request.route in _OF_POD:
+            request.replaceable = True
             self._answer_for_pod(self.pod, connection, request)
         elif request.route is _Resource.METRICS:
-            request.in_turn = True
+            request.replaceable = True
             self._scrapes.take(connection)
         else:
             return False
@@ -386,9 +371,7 @@ class ServerApp(ApplicationBase[Connection]):
                 response = self.error(error)
             except Exception:  # noqa: BLE001 - as above
                 response = self.error(unexpected("serving a request"))
-            if request.abandoned:
-                self.release(request)
-            else:
+            if not request.abandoned:
                 connection.respond(response)
 
         task = asyncio.get_running_loop().create_task(answer())

@@ -141,7 +141,7 @@ class Connection(asyncio.BufferedProtocol):
         if request is not None:
             request.abandoned = True
             # else whoever owes the response does
-            if self._state is not _State.BUSY or request.in_turn:
+            if self._state is not _State.BUSY or request.replaceable:
                 self._app.release(request)
         self._account.release(self._outgoing)
         self._incoming.close()
@@ -271,7 +271,7 @@ class Connection(asyncio.BufferedProtocol):
         if transport is None:
             return None
         if self._state is _State.BUSY:
-            is_due = self._request is None or not self._request.in_turn
+            is_due = self._request is None or not self._request.replaceable
             return None if is_due else (WaitsFor.NEW, self._since)
         if transfer := self._incoming.progress or self._outgoing.progress:
             is_slow = transfer.rate < settings.slow_rate

@@ -55,13 +55,13 @@ class HttpRequest(InferenceCall):
         "content_encoding",
         "expects_continue",
         "has_host",
-        "in_turn",
         "json_length",
         "keep_alive",
         "length",
         "method",
         "peer",
         "refusal",
+        "replaceable",
         "route",
         "target",
         "version",
@@ -80,9 +80,8 @@ class HttpRequest(InferenceCall):
         self.authorization = b""  # if the server reads it
         self.expects_continue = False
         self.has_host = False
-        self.in_turn = (
-            False  # answered when it is its turn, unless its connection is closed for another
-        )
+        # while its answer is due, its connection may be closed for another: it needs no inference
+        self.replaceable = False
         self.refusal: HttpResponse | None = None  # sent once the body has been discarded
         self.route: object = None  # set by the application
         self.peer: Peer | None = None  # who sent it

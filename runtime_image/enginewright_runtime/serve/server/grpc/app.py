@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from enginewright_runtime.serve.exchanges import LARGEST_BYTES
 from enginewright_runtime.serve.server.answered import Answered
-from enginewright_runtime.serve.server.app import PodResource, PodResources, ServerApp
+from enginewright_runtime.serve.server.app import ServerApp
 from enginewright_runtime.serve.server.application import ApplicationBase
 from enginewright_runtime.serve.server.decode import Feeds
 from enginewright_runtime.serve.server.grpc.call import GrpcCall, Reply
@@ -33,6 +33,7 @@ from enginewright_runtime.serve.server.input_turns import InputTurns
 from enginewright_runtime.serve.server.job import Job
 from enginewright_runtime.serve.server.message import Body, HttpResponse
 from enginewright_runtime.serve.server.outside_profiles import OutsideGrpcDecoder, OutsideModel
+from enginewright_runtime.serve.server.pod_resources import PodResource, PodResources
 from enginewright_runtime.serve.server.request_context import NAMES
 from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel

@@ -23,7 +23,6 @@ from enginewright_runtime.core.parent import end_with_parent
 from enginewright_runtime.serve import lanes
 from enginewright_runtime.serve.mounted_secret import MountedSecret
 from enginewright_runtime.serve.server import memory
-from enginewright_runtime.serve.server.app import PodResource
 from enginewright_runtime.serve.server.application import start_listening
 from enginewright_runtime.serve.server.batching import BatchLimits
 from enginewright_runtime.serve.server.endpoints import Endpoints
@@ -31,6 +30,7 @@ from enginewright_runtime.serve.server.files import fit_files
 from enginewright_runtime.serve.server.health import HealthProblem
 from enginewright_runtime.serve.server.inference import busy
 from enginewright_runtime.serve.server.message import HttpResponse
+from enginewright_runtime.serve.server.pod_resources import PodResource, SharedAnswers
 from enginewright_runtime.serve.server.processes import messages
 from enginewright_runtime.serve.server.processes.channel import (
     Channel,
@@ -42,7 +42,6 @@ from enginewright_runtime.serve.server.refusals import as_failure
 from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel, prepare
 
-_MOST_ASKED: Final = 16  # requests about the pod at a time
 _ASK_SECONDS: Final = 2.0
 _log: Final = logging.getLogger(__name__)
 
@@ -57,7 +56,6 @@ class _First:
         self._heard = time.monotonic()
         self._live: HealthProblem | None = None
         self._ready: HealthProblem | None = None
-        self._asked = 0
 
     def hear(self, fields: dict[str, Any]) -> None:
         """Take what the first process says about the pod's health."""
@@ -77,9 +75,6 @@ class _First:
 
     async def answer(self, resource: PodResource, target: bytes) -> HttpResponse:
         """Return the first process's response (`PodResources`)."""
-        if self._asked >= _MOST_ASKED:
-            raise busy("too many requests are about the whole pod")
-        self._asked += 1
         fields = {"resource": resource.value, "target": target.decode("latin-1")}
         try:
             answer = await self._channel.ask(ProcessMessage(messages.ANSWER, fields), _ASK_SECONDS)
@@ -87,8 +82,6 @@ class _First:
             raise busy("the first server process does not respond") from None
         except ChannelClosedError:
             raise busy("the server is ending") from None
-        finally:
-            self._asked -= 1
         return messages.read_response(answer)
 
 
@@ -167,7 +160,7 @@ class _Follower:
         memory.tune_for_requests()
         self._first = _First(self._channel, settings.process_seconds)
         endpoints.app.inference.others = self._first
-        endpoints.app.pod = self._first
+        endpoints.app.pod = SharedAnswers(self._first)
         endpoints.serve_model(model)
         endpoints.accept_lane(lane)
         self._endpoints, self._model = endpoints, model

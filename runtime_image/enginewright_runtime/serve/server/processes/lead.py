@@ -14,11 +14,12 @@ from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.serve import lanes
 from enginewright_runtime.serve.server import memory
 from enginewright_runtime.serve.server import metrics as figures
-from enginewright_runtime.serve.server.app import PodResource, ServerApp
+from enginewright_runtime.serve.server.app import ServerApp
 from enginewright_runtime.serve.server.application import bind_beside, json_response
 from enginewright_runtime.serve.server.endpoints import Endpoints
 from enginewright_runtime.serve.server.inference import unexpected
 from enginewright_runtime.serve.server.message import HttpResponse
+from enginewright_runtime.serve.server.pod_resources import PodResource, SharedAnswers
 from enginewright_runtime.serve.server.processes import messages
 from enginewright_runtime.serve.server.processes.channel import ProcessMessage
 from enginewright_runtime.serve.server.processes.exposition import (
@@ -50,7 +51,6 @@ class PodAnswers:
         self._app = app
         self._group = group
         self._turn = 0
-        self._asking: dict[str, asyncio.Task[list[ProcessMessage]]] = {}
         self._build = {
             PodResource.METRICS: self._metrics,
             PodResource.MEASUREMENTS: self._measurements,
@@ -76,12 +76,8 @@ class PodAnswers:
         return messages.response_message(messages.ANSWER, response)
 
     async def _refresh(self, kind: str) -> list[ProcessMessage]:
-        """Ask all other processes; requests that arrive meanwhile share the answers."""
-        asking = self._asking.get(kind)
-        if asking is None or asking.done():
-            asking = asyncio.create_task(self._group.refresh(kind, _ASK_SECONDS))
-            self._asking[kind] = asking
-        return await asyncio.shield(asking)
+        """Ask all other processes."""
+        return await self._group.refresh(kind, _ASK_SECONDS)
 
     def _totals(self) -> Families:
         own = describe(self._app.metrics.families())
@@ -202,7 +198,7 @@ def make_group(
     )
     group = Followers(sockets, start, settings, surroundings)
     answers = PodAnswers(app, group)
-    app.pod = answers
+    app.pod = SharedAnswers(answers)
     inference.others = group
     endpoints.accept_lane(lanes.listen(token, 0))
     return group
