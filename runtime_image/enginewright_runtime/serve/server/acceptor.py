@@ -8,10 +8,12 @@ import asyncio
 import errno
 import logging
 import socket
+import time
 from collections.abc import Callable
 from typing import Final
 
 AT_ONCE: Final = 16  # in one turn of the event loop
+_SECONDS: Final = 0.0005  # likewise, since the kernel has the one who accepts process what arrives
 _REST_SECONDS: Final = 0.001  # after so many at once: those that are open come first
 _PAUSE_SECONDS: Final = 0.1  # after a failure
 _NO_FILES: Final = (errno.EMFILE, errno.ENFILE)
@@ -53,6 +55,7 @@ class Acceptor:
         self._socket.close()
 
     def _accept(self) -> None:
+        began = time.monotonic()
         for _ in range(AT_ONCE):
             try:
                 accepted, _ = self._socket.accept()
@@ -65,6 +68,8 @@ class Acceptor:
             task = self._loop.create_task(self._serve(accepted))
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
+            if time.monotonic() > began + _SECONDS:
+                break
         self._rest(_REST_SECONDS)
 
     async def _serve(self, accepted: socket.socket) -> None:

@@ -34,6 +34,7 @@ class WaitsFor(enum.IntEnum):
 
 # active ones are in one group, so that a peer that has many transfers is not preferred to its victims
 _LAST_GROUP: Final = int(WaitsFor.ANSWERED)
+_MOST: Final = 1 << 20  # above all numbers of connections, and of states
 
 
 class OpenConnection(Protocol):
@@ -80,21 +81,27 @@ class Eviction:
         self, clients: Iterable[OpenConnection], now: float
     ) -> list[tuple[WaitsFor, float, OpenConnection]]:
         waiting = [(*found, each) for each in clients if (found := each.waits(now))]
+        waiting.sort(key=_since, reverse=True)
         # numbers, since those of an enumeration take longer to compare and to hash
         waits = [int(wait) for wait, _, _ in waiting]
-        groups = [min(wait, _LAST_GROUP) for wait in waits]
-        counts = Counter(
-            (group, each.peer) for group, (_, _, each) in zip(groups, waiting, strict=True)
-        )
-        keys = [
-            (-group, counts[group, client.peer], -wait, -since, index)
-            for index, (group, wait, (_, since, client)) in enumerate(
-                zip(groups, waits, waiting, strict=True)
-            )
+        groups = [
+            (min(wait, _LAST_GROUP), client.peer)
+            for wait, (_, _, client) in zip(waits, waiting, strict=True)
         ]
-        keys.sort()
-        ordered = [waiting[key[-1]] for key in keys]
+        counts = Counter(groups)
+        # one number each: a group after those before it, then peers with few, then what waits less
+        keys = [
+            -((pair[0] * _MOST - counts[pair]) * _MOST + wait)
+            for pair, wait in zip(groups, waits, strict=True)
+        ]
+        ordered = [waiting[index] for index in sorted(range(len(keys)), key=keys.__getitem__)]
         # the newest are behind all others, so that they are read from first
         new = [found for found in ordered if found[0] is WaitsFor.NEW][: self._newest]
+        if not new:
+            return ordered
         kept = {id(found) for found in new}
         return [*new, *(found for found in ordered if id(found) not in kept)]
+
+
+def _since(found: tuple[WaitsFor, float, OpenConnection]) -> float:
+    return found[1]
