@@ -336,6 +336,21 @@ def test_a_long_run_outside_the_profiles_delays_none_within_and_is_in_no_queue_t
     assert f"{waits} 1.0" in text, "only the one within the profiles has waited for the backend"
 
 
+def test_a_model_that_has_fallen_back_runs_sizes_outside_the_profiles_too(
+    openvino_python: Path, tmp_path: Path
+) -> None:
+    before = asks_openvino_for(device_type="GPU")
+    task = profiled(tmp_path, "Allow")
+    with Server(tmp_path, task, python=openvino_python, before=before) as server:
+        answer = server.post(sized(5)).json()
+        reported = execution(server)
+    assert answer["outputs"][0]["data"] == [14, 15, 16, 17] * 5
+    assert answer["parameters"] == {"execution_provider": "CPUExecutionProvider"}
+    assert reported.provider_reason is Reason.PROVIDER_REFUSED
+    ran = OutsideProfiles(provider="CPUExecutionProvider", requests=1)
+    assert reported.outside_profiles == ran
+
+
 def suppressing() -> onnx.ModelProto:
     """Return a model of one slow node, whose time is proportional to the square of the rows."""
     return model(
@@ -395,14 +410,15 @@ def test_the_queue_of_sizes_outside_the_profiles_is_small(
     task = profiled(tmp_path, "Allow", made=suppressing())
     with Server(tmp_path, task, python=openvino_python) as server, ExitStack() as stack:
         hang(server, stack.enter_context(server.wire()))
-        while server.post(sized(3) | {"parameters": {"timeout": 100_000}}).status != 504:
+        impatient = sized(3) | {"parameters": {"timeout": 50_000}}
+        while server.post(impatient).status != 504:
             pass
+        for _ in range(20):
+            assert server.post(impatient).status == 504, "expired ones take no place"
         for _ in range(16):
             stack.enter_context(server.wire()).send(server.infer_request(sized(3)))
         deadline = time.monotonic() + 30
-        while (
-            answer := server.post(sized(3) | {"parameters": {"timeout": 100_000}})
-        ).status != 503:
+        while (answer := server.post(impatient)).status != 503:
             assert (answer.status, time.monotonic() < deadline) == (504, True)
         assert "full with 16 requests" in answer.json()["error"]
         assert server.post(sized(2)).status == 200

@@ -353,6 +353,9 @@ class InferenceService:
             worker = serving.outside.worker
             if why := serving.outside.why_refused():
                 raise busy(why)
+            if worker.full:  # a long run must not let expired requests fill its small queue
+                for dropped in worker.take_dropped():
+                    self._expire_late(dropped)
         if call.displaces or worker is not serving.worker:
             self._make_room(worker, plan.priority, call.sender)
         job = Job(call, plan, feeds, responder, time.monotonic())
