@@ -22,7 +22,10 @@ from enginewright_runtime.serve.server import memory
 from enginewright_runtime.serve.server.answered import Answered, Observer
 from enginewright_runtime.serve.server.application import ApplicationBase, json_response
 from enginewright_runtime.serve.server.codec_thread import CodecThread
+from enginewright_runtime.serve.server.compressed_requests import CompressedRequests
+from enginewright_runtime.serve.server.compressed_responses import CompressedResponses
 from enginewright_runtime.serve.server.connection import Connection
+from enginewright_runtime.serve.server.content_coding import ACCEPTED, SUPPORTED
 from enginewright_runtime.serve.server.copies import Copies
 from enginewright_runtime.serve.server.decode import Decoder, Feeds
 from enginewright_runtime.serve.server.encode import Encoder
@@ -94,6 +97,8 @@ class ServerApp(ApplicationBase[Connection]):
         self.large_requests = LargeRequests(
             self.codec_thread, self.inflight, self.inference, task.max_queue
         )
+        self._compressed = CompressedRequests(self.codec_thread, self.inflight, task.max_queue)
+        self.compressed_responses = CompressedResponses(self.codec_thread)
         self.metrics.in_flight.append(self._in_flight)
         self.started = time.time()
         self.pod: PodResources | None = None  # None: this is the only process
@@ -189,16 +194,9 @@ class ServerApp(ApplicationBase[Connection]):
     def check_size(self, request: HttpRequest, size: int) -> HttpResponse | None:
         """Refuse a body of `size` bytes that is too large."""
         try:
-            self.inflight.check(size)
+            self.inflight.check_body(size, request.json_length)
         except RequestError as error:
             return self.refuse_inference(request, error)
-        json_length = size if request.json_length is None else request.json_length
-        if json_length > self.settings.json_bytes:
-            message = (
-                f"the JSON exceeds {self.settings.json_bytes} bytes;"
-                " send tensors in binary (see the binary tensor data extension)"
-            )
-            return self.refuse_inference(request, RequestError(413, message))
         return None
 
     def refuse_bytes(self, request: HttpRequest) -> HttpResponse:
@@ -283,17 +281,28 @@ class ServerApp(ApplicationBase[Connection]):
                 self.inference.check_due(request)
         except RequestError as error:
             return self.refuse_inference(request, error)
-        if request.content_encoding not in {b"", b"identity"}:
-            message = "compressed requests are not supported; send the body uncompressed"
-            return self.refuse_inference(
-                request, RequestError(415, message), b"Accept-Encoding: identity\r\n"
+        coding = request.content_encoding
+        if coding and coding not in SUPPORTED:
+            message = (
+                f"Content-Encoding {coding[:40].decode(errors='replace')!r} is not supported;"
+                " use gzip or deflate, or send the body uncompressed"
             )
+            return self.refuse_inference(request, RequestError(415, message), ACCEPTED)
         return None
 
-    def _infer(self, connection: Connection, request: HttpRequest) -> None:
+    def _infer(
+        self, connection: Connection, request: HttpRequest, expanding: float | None = None
+    ) -> None:
+        """Decode and submit a request.
+
+        `expanding`: seconds that it took to expand its body; None: the body is as it has arrived.
+        """
         codec, body = self._codec, request.body
         if body is None:
             raise RequestError(400, "the body is empty; send a JSON object with 'inputs'")
+        if request.content_encoding and expanding is None:
+            self._expand(connection, request, body)
+            return
         self.inference.check_queue(request, body, request.json_length or body.length)
         assert codec is not None  # noqa: S101 - the queue is the model's
         if codec.of_model is not None and self.inference.is_model_request(request):
@@ -307,20 +316,31 @@ class ServerApp(ApplicationBase[Connection]):
         request.body = None  # the tensors keep references to the memory they need
         if not codec.decoder.is_slow(body, request.json_length):
             plan, feeds = codec.decoder.decode(body, request.json_length)
-            self._submit(codec, connection, request, body, plan, feeds)
+            self._submit(codec, connection, request, body, expanding, plan, feeds)
             return
         self.large_requests.decode(
             request,
             body,
             partial(codec.decoder.decode, body, request.json_length),
-            partial(self._submit, codec, connection, request, body),
+            partial(self._submit, codec, connection, request, body, expanding),
             partial(self._refuse_decoded, connection, request),
         )
+
+    def _expand(self, connection: Connection, request: HttpRequest, compressed: Body) -> None:
+        self.inference.check_queue(request)
+        request.body = None
+
+        def take(body: Body, seconds: float) -> None:
+            request.body = body
+            self._infer(connection, request, seconds)
+
+        refuse = partial(self._refuse_decoded, connection, request)
+        self._compressed.expand(request, compressed, take, refuse)
 
     def _refuse_decoded(
         self, connection: Connection, request: HttpRequest, error: RequestError
     ) -> None:
-        """Refuse a request that was decoded in the thread."""
+        """Refuse a request that was decoded or expanded in the thread."""
         response = self.refuse_inference(request, error)
         if request.abandoned:
             self.release(request)
@@ -333,10 +353,13 @@ class ServerApp(ApplicationBase[Connection]):
         connection: Connection,
         request: HttpRequest,
         body: Body,
+        expanding: float | None,
         plan: InferenceRequest,
         feeds: Feeds,
         waited: float = 0.0,
     ) -> None:
+        if expanding is not None:
+            waited += expanding
         chosen = request.of_client and not plan.outside and self.copies.chooses()
         copied = body if chosen else None
         responder = _HttpResponder(self, codec.encoder, connection, request, plan, copied)
@@ -497,7 +520,11 @@ class _HttpResponder:
             encode = partial(self._encode, job, arrays)
             self._app.codec_thread.submit(self._request, encode, self._encoded)
         else:
-            self._send(self._encode(job, arrays))
+            response = self._encode(job, arrays)
+            if self._request.accept_encoding:
+                self._compress(response)
+            else:
+                self._send(response, response)
 
     def _encode(self, job: Job, arrays: list[NDArray[Any]]) -> HttpResponse:
         response = self._encoder.encode(self._plan, arrays)
@@ -512,18 +539,38 @@ class _HttpResponder:
             self.release()
             return
         try:
-            self._send(encoded.result())
+            self._compress(encoded.result())
         except RequestError as error:
             self.fail(error)
         except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
             self.fail(unexpected("encoding a response"))
 
-    def _send(self, response: HttpResponse) -> None:
+    def _compress(self, response: HttpResponse) -> None:
+        """Send the outputs, compressed if the client wants that."""
+        done = partial(self._compressed, response)
+        if sent := self._app.compressed_responses.compress(self._request, response, done):
+            self._send(sent, response)
+
+    def _compressed(self, plain: HttpResponse, compressed: asyncio.Future[HttpResponse]) -> None:
+        """Send the outputs that were compressed in the thread."""
+        if self._request.abandoned:
+            compressed.exception()
+            self.release()
+            return
+        try:
+            self._send(compressed.result(), plain)
+        except RequestError as error:
+            self.fail(error)
+        except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
+            self.fail(unexpected("compressing a response"))
+
+    def _send(self, response: HttpResponse, plain: HttpResponse) -> None:
+        """Send a response, which is `plain` before it was compressed."""
         if not self._connection.reserve(response):
             raise busy("too many bytes of responses are in flight")
         self._connection.respond(response)
         if self._copied is not None:
-            self._app.copies.add(self._copied, self._request.json_length, response)
+            self._app.copies.add(self._copied, self._request.json_length, plain)
 
     def fail(self, error: RequestError) -> None:
         """Send an error."""

@@ -157,7 +157,14 @@ def _copy(request: HttpRequest, _: bytes) -> None:
 
 
 def _content_encoding(request: HttpRequest, value: bytes) -> None:
-    request.content_encoding = value.strip().lower()
+    coding = value.strip().lower()
+    if request.content_encoding:
+        coding = request.content_encoding + b", " + coding
+    request.content_encoding = b"" if coding == b"identity" else coding
+
+
+def _accept_encoding(request: HttpRequest, value: bytes) -> None:
+    request.accept_encoding += (b"," if request.accept_encoding else b"") + value
 
 
 def _authorization(request: HttpRequest, value: bytes) -> None:
@@ -183,6 +190,7 @@ _FIELDS: Final[dict[bytes, Callable[[HttpRequest, bytes], None]]] = {
     b"expect": _expect,
     b"host": _host,
     b"content-encoding": _content_encoding,
+    b"accept-encoding": _accept_encoding,
     b"enginewright-probe": _probe,
     b"enginewright-defer": _defer,
     b"enginewright-shadow": _copy,

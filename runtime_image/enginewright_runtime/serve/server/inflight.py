@@ -17,6 +17,7 @@ class InFlight:
     def __init__(self, settings: ServerSettings) -> None:
         self.account = ByteAccount(settings.inflight_bytes, settings.slow_rate, time.monotonic)
         self._body_limit = settings.body_bytes
+        self._json_limit = settings.json_bytes
         self._largest = settings.inflight_largest
 
     def admit_largest(self, tensors: int) -> None:
@@ -33,6 +34,26 @@ class InFlight:
         if size > self._body_limit:
             raise RequestError(413, f"the body exceeds the limit of {self._body_limit} bytes")
 
+    def check_body(self, size: int, json_length: int | None) -> None:
+        """Check the bytes of a body over HTTP, of which so many are JSON; None: all.
+
+        Raises:
+            RequestError: 413, it is too large.
+        """
+        self.check(size)
+        if (size if json_length is None else json_length) > self._json_limit:
+            raise RequestError(
+                413,
+                f"the JSON exceeds {self._json_limit} bytes;"
+                " send tensors in binary (see the binary tensor data extension)",
+            )
+
+    def largest_body(self, json_length: int | None) -> int:
+        """Return the bytes of the largest body that `check_body` accepts."""
+        if json_length is None:
+            return min(self._body_limit, self._json_limit)
+        return self._body_limit
+
     def hold(self, call: InferenceCall, size: int) -> None:
         """Count at least `size` bytes for a request: what has arrived, or what it takes once decoded.
 
@@ -45,6 +66,11 @@ class InFlight:
             holding.is_exempt = call.reserved
         if size > holding.size and not self.account.hold(holding, size):
             raise RequestError(503, "too many bytes are in flight; try again later")
+
+    def reduce(self, call: InferenceCall, size: int) -> None:
+        """Count only `size` bytes for a request, whose other memory is free."""
+        if call.holding is not None:
+            self.account.hold(call.holding, size)
 
     def release(self, call: InferenceCall) -> None:
         """Forget the bytes of a request; idempotent."""

@@ -49,6 +49,7 @@ class HttpRequest(InferenceCall):
     """One request: its head, then its body."""
 
     __slots__ = (
+        "accept_encoding",
         "authorization",
         "body",
         "chunked",
@@ -76,7 +77,8 @@ class HttpRequest(InferenceCall):
         self.length = 0  # Content-Length
         self.chunked = False
         self.json_length: int | None = None  # Inference-Header-Content-Length
-        self.content_encoding = b""
+        self.content_encoding = b""  # in lower case; b"": none, which identity is too
+        self.accept_encoding = b""
         self.authorization = b""  # if the server reads it
         self.expects_continue = False
         self.has_host = False

@@ -17,12 +17,12 @@ from typing_extensions import override
 
 from enginewright_runtime.serve.server.account import Holding, Peer
 from enginewright_runtime.serve.server.call import InferenceCall
-from enginewright_runtime.serve.server.grpc import status as statuses
-from enginewright_runtime.serve.server.grpc.compression import (
+from enginewright_runtime.serve.server.compression import (
     CompressionError,
     Decompression,
     stated_size,
 )
+from enginewright_runtime.serve.server.grpc import status as statuses
 from enginewright_runtime.serve.server.grpc.head import CallHead, call_head
 from enginewright_runtime.serve.server.grpc.status import Code, Status
 from enginewright_runtime.serve.server.http2.connection import Http2Application

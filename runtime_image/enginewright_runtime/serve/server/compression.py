@@ -1,0 +1,85 @@
+"""Decompresses a request in steps, into memory that may hold the result.
+
+A small message may become large, so its size is accounted for before that memory is written, and others
+get their turns meanwhile.
+"""
+
+import enum
+import zlib
+from typing import Final
+
+STEP_BYTES: Final = 256 * 1024  # of output: about a millisecond
+LARGEST_RATIO: Final = 1032  # of deflate: two bits for 258 bytes (RFC 1951 3.2.5)
+_TRAILER_BYTES: Final = 8  # CRC and size modulo 2**32 (RFC 1952 2.3.1)
+
+
+class Coding(enum.Enum):
+    """How a message is compressed; the value is zlib's window bits, of the largest window."""
+
+    GZIP = 31  # one member of RFC 1952
+    DEFLATE = 15  # RFC 1950, which HTTP calls deflate
+
+
+class CompressionError(Exception):
+    """A message is not valid, or not of the size that its trailer states."""
+
+
+class TooLargeError(CompressionError):
+    """A message does not fit into the memory for it."""
+
+
+def stated_size(message: memoryview) -> int:
+    """Return the size of the decompressed gzip message, which may be a lie.
+
+    Raises:
+        CompressionError: the message is too short to state it.
+    """
+    if len(message) < _TRAILER_BYTES:
+        raise CompressionError("it is too short")
+    return int.from_bytes(message[-4:], "little")
+
+
+class Decompression:
+    """One message in progress."""
+
+    __slots__ = ("_at", "_coding", "_message", "_out", "_stream", "filled")
+
+    def __init__(self, message: memoryview, out: memoryview, coding: Coding = Coding.GZIP) -> None:
+        """Decompress `message` into `out`: of gzip, it has its stated size; else the largest possible."""
+        self._message = message
+        self._at = 0  # bytes of it that were given to zlib
+        self._out = out
+        self._coding = coding
+        self.filled = 0  # bytes of `out`
+        self._stream = zlib.decompressobj(coding.value)
+
+    def step(self, size: int = STEP_BYTES) -> bool:
+        """Decompress up to `size` bytes of output; return whether the message is complete.
+
+        Raises:
+            CompressionError: it is invalid, or of another size.
+        """
+        given: memoryview | bytes = self._stream.unconsumed_tail
+        if not given:
+            given = self._message[self._at : self._at + size]
+            self._at += len(given)
+        try:
+            part = self._stream.decompress(given, size)
+        except zlib.error as error:
+            raise CompressionError(str(error)) from error
+        end = self.filled + len(part)
+        if end > len(self._out):
+            if self._coding is Coding.GZIP:
+                raise CompressionError("it is larger than it states")
+            raise TooLargeError("it is too large")
+        self._out[self.filled : end] = part
+        self.filled = end
+        if not self._stream.eof:
+            if not given and not part:
+                raise CompressionError("it is truncated")
+            return False
+        if self._coding is Coding.GZIP and end < len(self._out):
+            raise CompressionError("it is smaller than it states")
+        if self._stream.unused_data or self._at < len(self._message):
+            raise CompressionError("something follows it")
+        return True
