@@ -101,7 +101,7 @@ def server_limits() -> str:
             f"`spec.serving.maxQueue`, {queue}; one more is a 503, or [takes the place of a client's with more](#clients-that-ask-for-too-much); likewise large ones waiting to be decoded",
         ),
         (
-            "body",
+            "body, as it arrives and [expanded](#compression)",
             f"{mebibytes(limits.body_bytes)}, or the largest request that the shape profiles admit, if that is more",
         ),
         (

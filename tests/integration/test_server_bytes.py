@@ -6,6 +6,7 @@ import itertools
 import json
 import socket
 import time
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -236,6 +237,21 @@ async def _serve_one(root: Path, task: ServeTask, request: bytes) -> tuple[Watch
     assert (await asyncio.to_thread(ask)).startswith(b"HTTP/1.1 200")
     server.close()
     return app, fed
+
+
+def test_tensors_of_a_compressed_body_are_aligned_too(tmp_path: Path) -> None:
+    values = np.tile(np.arange(8, dtype=np.float32), (50_000, 1))
+    task = write_artifact(tmp_path, linear_model(), [{"x": values[:2]}])
+    header, tensors = request_of({"x": values}, {"x": "FP32"})
+    body = zlib.compress(header + tensors)
+    head = (
+        b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n"
+        b"Content-Encoding: deflate\r\nInference-Header-Content-Length: %d\r\n\r\n"
+        % (len(body), len(header))
+    )
+    _, fed = uvloop.run(_serve_one(tmp_path, task, head + body))
+    assert fed[0].__array_interface__["data"][0] % ALIGNMENT == 0
+    np.testing.assert_array_equal(fed[0], values)
 
 
 def test_the_session_reads_the_memory_that_the_socket_was_read_into(tmp_path: Path) -> None:

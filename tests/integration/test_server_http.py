@@ -288,13 +288,6 @@ def test_a_small_refused_body_does_not_cost_the_connection(server: Server) -> No
         assert wire.receive().status == 200
 
 
-def test_compressed_bodies_are_refused_with_the_remedy(server: Server) -> None:
-    answer = server.post(ONE, headers={"Content-Encoding": "gzip"})
-    assert answer.status == 415
-    assert "send the body uncompressed" in answer.json()["error"]
-    assert answer.headers["accept-encoding"] == "identity"
-
-
 def test_an_empty_body_is_refused(server: Server) -> None:
     with server.wire() as wire:
         wire.send(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\n\r\n")

@@ -8,6 +8,7 @@ import gzip
 import json
 import socket
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,21 @@ def test_changed_chunks_are_answered_or_refused(server: Server, data: st.DataObj
         *(len(body) - half, body[half:]),
     )
     http_answer(server, data.draw(changed_bytes(head + chunks, keep=len(head))))
+    well(server)
+
+
+@given(st.data(), st.booleans(), st.sampled_from(["gzip", "deflate"]))
+@some
+def test_changed_compressed_bodies_are_answered_or_refused(
+    server: Server, data: st.DataObject, binary: bool, coding: str
+) -> None:
+    document, tensors = http_body(binary=binary)
+    header = json.dumps(document).encode()
+    body = data.draw(st.sampled_from([header + tensors, bytes(7 * MIB)]))
+    body = data.draw(changed_bytes((gzip if coding == "gzip" else zlib).compress(body)))
+    fields = {mirror.BINARY_LENGTH: str(len(header))} if binary else {}
+    fields |= {"Content-Encoding": coding, "Accept-Encoding": coding}
+    assert http_answer(server, server.infer_request(body, headers=fields)) < 500
     well(server)
 
 

@@ -1,5 +1,6 @@
 """The server with steps around its model: images and text from clients, over both protocols."""
 
+import gzip
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -94,6 +95,31 @@ def test_clients_send_a_jpeg_and_receive_its_label(images: Server) -> None:
             found = outputs(send_image(images, processing.picture(color, kind)))
             assert found["label"] == [label]
             assert found["brightness"][0] == pytest.approx(218 / 3 / 255, abs=0.02)
+
+
+def test_compressed_requests_reach_the_steps_expanded(images: Server) -> None:
+    data = processing.picture((9, 9, 200))
+    head = {
+        "inputs": [
+            {
+                "name": "image",
+                "datatype": "UINT8",
+                "shape": [len(data)],
+                "parameters": {"binary_data_size": len(data)},
+            }
+        ]
+    }
+    text = json.dumps(head).encode()
+    answer = images.post(
+        gzip.compress(text + data),
+        headers={
+            "Content-Encoding": "gzip",
+            "Accept-Encoding": "gzip, identity;q=0",
+            "Inference-Header-Content-Length": str(len(text)),
+        },
+    )
+    assert answer.headers["content-encoding"] == "gzip"
+    assert outputs(Answer(200, {}, gzip.decompress(answer.body)))["label"] == ["blue"]
 
 
 def test_the_metadata_is_that_of_the_chain(images: Server) -> None:

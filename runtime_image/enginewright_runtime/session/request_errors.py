@@ -1,5 +1,7 @@
 """Errors that are reported to clients."""
 
+from typing import Self
+
 
 class RequestError(Exception):
     """The request cannot be answered; the message is for the client."""
@@ -8,6 +10,15 @@ class RequestError(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
+
+    def detached(self) -> Self:
+        """Return the error without its frames and what led to it.
+
+        The function that keeps it in a variable is one of the frames. In that cycle they would keep
+        the request's body until garbage is collected.
+        """
+        self.__traceback__ = self.__context__ = self.__cause__ = None
+        return self
 
 
 class OutOfProfileError(RequestError):

@@ -247,7 +247,7 @@ class ServerApp(ApplicationBase[Connection]):
                 return self.take_copy(request.target)
             return self._get(request.route)
         except RequestError as error:
-            refusal = error
+            refusal = error.detached()
         except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
             refusal = unexpected("serving a request")
         if request.route is _Resource.INFER:

@@ -138,7 +138,7 @@ class CompressedRequests:
             if not self._complete(work, complete=step.result()):
                 self._continue(work)
         except RequestError as error:
-            refusal = error
+            refusal = error.detached()
         except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
             refusal = unexpected("decompressing a request")
         else:

@@ -66,7 +66,7 @@ class Decompression:
         try:
             part = self._stream.decompress(given, size)
         except zlib.error as error:
-            raise CompressionError(str(error)) from error
+            raise CompressionError(str(error).rpartition(": ")[2]) from error
         end = self.filled + len(part)
         if end > len(self._out):
             if self._coding is Coding.GZIP:

@@ -72,7 +72,7 @@ class LargeRequests:
             self._inference.check_queue(call)
             submit(plan, feeds, time.monotonic() - arrived)
         except RequestError as error:
-            refusal = error
+            refusal = error.detached()
         except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
             refusal = unexpected("decoding a request")
         else:

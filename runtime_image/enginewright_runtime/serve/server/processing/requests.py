@@ -200,7 +200,7 @@ class ChainedRequests:
             plan = _ModelPlan(route.model_outputs, asked.timeout, asked, feeds, kept, route)
             self._inference.submit(call, plan, own, responder, waited=waited + seconds)
         except RequestError as error:
-            refusal = error
+            refusal = error.detached()
         except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
             refusal = unexpected("running the steps before the model")
         else:

@@ -1,0 +1,224 @@
+"""What clients say about compression, and what is compressed and decompressed, without a server."""
+
+import gzip
+import json
+import zlib
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from enginewright_runtime.serve.server.codec_thread import CodecThread
+from enginewright_runtime.serve.server.compressed_responses import SMALLEST, CompressedResponses
+from enginewright_runtime.serve.server.compression import (
+    LARGEST_RATIO,
+    Coding,
+    CompressionError,
+    Decompression,
+    TooLargeError,
+)
+from enginewright_runtime.serve.server.content_coding import AcceptedCoding, Wish, accepted_coding
+from enginewright_runtime.serve.server.head import HeadParser
+from enginewright_runtime.serve.server.message import (
+    BINARY_TYPE,
+    JSON_TYPE,
+    HttpRequest,
+    HttpResponse,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+GZIP, DEFLATE = Coding.GZIP, Coding.DEFLATE
+NEVER, ACCEPTED, WANTED, REQUIRED = Wish
+
+
+@pytest.mark.parametrize(
+    ("value", "coding", "wish"),
+    [
+        # what clients send by default
+        (b"gzip, deflate", GZIP, ACCEPTED),  # requests, httpx, aiohttp
+        (b"gzip, deflate, br, zstd", GZIP, ACCEPTED),
+        (b"deflate, gzip, br, zstd", GZIP, ACCEPTED),  # curl --compressed
+        (b"*", GZIP, ACCEPTED),
+        # what Triton's clients send when they are told to
+        (b"gzip", GZIP, WANTED),
+        (b"deflate", DEFLATE, WANTED),
+        (b"GZip", GZIP, WANTED),
+        (b"x-gzip", GZIP, WANTED),
+        # weights
+        (b"gzip;q=0.4, deflate;q=0.5", DEFLATE, ACCEPTED),
+        (b"deflate ; q=0.5 ,\tgzip\t;\tq=0.5", GZIP, ACCEPTED),
+        (b"gzip;q=0, *", DEFLATE, ACCEPTED),
+        (b"*;q=0.1, deflate", DEFLATE, ACCEPTED),
+        (b"gzip;q=0", GZIP, NEVER),
+        (b"gzip;q=0.000, deflate;q=0.0", GZIP, NEVER),
+        (b"gzip;q=0.001", GZIP, WANTED),
+        # what is said about no compression
+        (b"identity", GZIP, NEVER),
+        (b"gzip;q=0.5, identity", GZIP, NEVER),
+        (b"gzip, identity", GZIP, ACCEPTED),
+        (b"gzip, deflate, identity;q=0.5", GZIP, WANTED),
+        (b"gzip, identity;q=0", GZIP, REQUIRED),
+        (b"deflate, *;q=0", DEFLATE, REQUIRED),
+        (b"identity;q=0", GZIP, NEVER),  # nothing that is left is known
+        (b"*;q=0", GZIP, NEVER),
+        # others, and what is no Accept-Encoding
+        (b"br", GZIP, NEVER),
+        (b"", GZIP, NEVER),
+        (b",,", GZIP, NEVER),
+        (b"gzip;q=2", GZIP, NEVER),
+        (b"gzip;q=0.1234", GZIP, NEVER),
+        (b"gzip;q=nan, deflate", DEFLATE, WANTED),
+        (b"gzip;level=9", GZIP, NEVER),
+        (b"g zip", GZIP, NEVER),
+        (b"\xff\x00", GZIP, NEVER),
+    ],
+)
+def test_accept_encoding_is_read_as_the_rfc_has_it(
+    value: bytes, coding: Coding, wish: Wish
+) -> None:
+    assert accepted_coding(value) == AcceptedCoding(coding, wish)
+
+
+@given(st.binary(max_size=60) | st.text("gzipdeflate*identity;q=01., \t", max_size=60))
+def test_any_bytes_are_an_accept_encoding(value: bytes | str) -> None:
+    accepted_coding(value.encode() if isinstance(value, str) else value)
+
+
+def parsed(*fields: bytes) -> HttpRequest:
+    request = HeadParser().parse(
+        memoryview(b"\r\n".join([b"POST / HTTP/1.1", b"Host: h", *fields]) + b"\r\n\r\n")
+    )
+    assert request is not None
+    return request
+
+
+def test_heads_say_how_bodies_are_and_may_be_compressed() -> None:
+    request = parsed(b"Content-Encoding:  GZIP ", b"accept-encoding: gzip", b"Accept-Encoding: br")
+    assert request.content_encoding == b"gzip"
+    assert accepted_coding(request.accept_encoding) == AcceptedCoding(GZIP, ACCEPTED)
+    assert parsed(b"Content-Encoding: identity").content_encoding == b""
+    twice = parsed(b"Content-Encoding: gzip", b"Content-Encoding: gzip")
+    assert twice.content_encoding == b"gzip, gzip", "not decompressed only once"
+    absent = parsed()
+    assert (absent.content_encoding, absent.accept_encoding) == (b"", b"")
+
+
+def compress(data: bytes, coding: Coding) -> bytes:
+    return gzip.compress(data) if coding is GZIP else zlib.compress(data)
+
+
+def decompress(message: bytes, size: int, coding: Coding, step: int) -> bytes:
+    out = bytearray(size)
+    work = Decompression(memoryview(message), memoryview(out), coding)
+    while not work.step(step):
+        pass
+    return bytes(out[: work.filled])
+
+
+@given(st.binary(max_size=2000), st.sampled_from(Coding), st.integers(1, 3000))
+def test_what_is_compressed_comes_back_in_steps_of_any_size(
+    data: bytes, coding: Coding, step: int
+) -> None:
+    assert decompress(compress(data, coding), len(data), coding, step) == data
+
+
+@given(
+    st.binary(min_size=1, max_size=300),
+    st.sampled_from(Coding),
+    st.integers(0, 400),
+    st.binary(max_size=3),
+)
+def test_a_changed_message_is_an_error_or_the_same(
+    data: bytes, coding: Coding, at: int, put: bytes
+) -> None:
+    message = compress(data, coding)
+    at %= len(message) + 1
+    changed = message[:at] + put + message[at + 1 :]
+    try:
+        found = decompress(changed, len(data), coding, 64)
+    except CompressionError:
+        return
+    assert found == data  # such as another time in gzip's header
+
+
+def test_a_result_is_never_larger_than_the_memory_for_it() -> None:
+    message = zlib.compress(bytes(1001))
+    with pytest.raises(TooLargeError):
+        decompress(message, 1000, DEFLATE, 300)
+    assert decompress(message, 1001, DEFLATE, 300) == bytes(1001)
+    zeros = 1 << 20
+    assert zeros < len(zlib.compress(bytes(zeros), 9)) * LARGEST_RATIO
+
+
+def response(*parts: bytes, kind: bytes = JSON_TYPE) -> HttpResponse:
+    return HttpResponse(200, kind, [*parts], sum(map(len, parts)))
+
+
+def compressed(sent: HttpResponse, accept: bytes, content: bytes = b"") -> HttpResponse:
+    """Return what is sent to a client with these headers; the response is small."""
+    request = HttpRequest(b"/")
+    request.accept_encoding, request.content_encoding = accept, content
+
+    def later(_: object) -> None:
+        raise AssertionError("in the thread")
+
+    found = CompressedResponses(CodecThread()).compress(request, sent, later)
+    assert found is not None
+    return found
+
+
+TEXT = json.dumps({"data": [n / 7 for n in range(200)]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("accept", "content", "coding"),
+    [
+        (b"gzip", b"", b"gzip"),
+        (b"deflate", b"", b"deflate"),
+        (b"gzip, deflate", b"", None),
+        (b"gzip, deflate", b"gzip", b"gzip"),
+        (b"gzip, deflate", b"deflate", b"gzip"),
+        (b"gzip;q=0.5, identity", b"gzip", None),
+        (b"br", b"gzip", None),
+        (b"", b"gzip", None),
+    ],
+)
+def test_a_response_is_compressed_for_clients_that_want_it(
+    accept: bytes, content: bytes, coding: bytes | None
+) -> None:
+    plain = response(TEXT[:50], TEXT[50:])
+    sent = compressed(plain, accept, content)
+    if coding is None:
+        assert sent is plain
+        return
+    body = b"".join(sent.parts)
+    assert len(body) == sent.length < plain.length / 2
+    assert (gzip if coding == b"gzip" else zlib).decompress(body) == TEXT
+    assert sent.headers == JSON_TYPE + (
+        b"Content-Encoding: %b\r\nVary: Accept-Encoding\r\n" % coding
+    )
+    assert b"".join(plain.parts) == TEXT, "which others may need"
+
+
+def test_what_hardly_shrinks_is_sent_as_it_is() -> None:
+    floats = np.random.default_rng(1).random(3000, np.float32).tobytes()
+    plain = response(b"{}", floats, kind=BINARY_TYPE)
+    assert compressed(plain, b"gzip") is plain
+    small = response(b" " * (SMALLEST - 1))
+    assert compressed(small, b"gzip") is small
+    assert compressed(response(b" " * SMALLEST), b"gzip").length < 100
+
+
+@pytest.mark.parametrize("body", [b"{}", np.random.default_rng(1).bytes(3000)])
+def test_a_client_that_refuses_uncompressed_responses_gets_none(body: bytes) -> None:
+    sent = compressed(response(body), b"gzip, identity;q=0")
+    assert gzip.decompress(b"".join(sent.parts)) == body
+
+
+def test_parts_of_any_size_are_compressed() -> None:
+    edges = [0, 0, 1, 2, 100, *range(1000, 12_000, 997), 12_000]
+    text = (TEXT * 10)[:12_000]
+    parts: list[Any] = [memoryview(text)[low:high] for low, high in pairwise(edges)]
+    sent = compressed(response(*parts), b"gzip")
+    assert gzip.decompress(b"".join(sent.parts)) == text
