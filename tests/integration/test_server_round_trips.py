@@ -8,14 +8,16 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
+from enginewright.contract.reasons import ExitCode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support import mirror
+from tests.support.broken_models import halves_and_strings
 from tests.support.serving import Server, Wire, write_artifact
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
-# ONNX Runtime takes BF16 from Python in a form in which it takes no strings
+# ONNX Runtime returns BF16 only where it is given no strings
 NUMBERS = tuple(name for name in mirror.DTYPES if name != "BYTES")
 TYPED = tuple(name for name in mirror.DTYPES if name not in mirror.WITHOUT_TYPED)
 FLOATS = ("FP16", "FP32", "FP64")
@@ -208,3 +210,41 @@ def test_strings_are_utf_8_or_refused(typed: Client, text: bytes) -> None:
         assert "is not UTF-8" in answer.json()["error"]
     else:
         assert mirror.http_outputs(answer)["BYTES_out"] == ("BYTES", [1], tensor)
+
+
+def test_inputs_of_bf16_beside_strings(tmp_path: Path) -> None:
+    model = halves_and_strings("float", "text")
+    feeds = {"b": np.array([0x3F80, 0x4000], np.uint16), "s": np.array(["é", ""], object)}
+    golden = {"float": np.array([2, 4], np.float32), "text": feeds["s"]}
+    task = write_artifact(tmp_path, model, [feeds], golden=[golden])
+    with Server(tmp_path, task) as server, server.wire() as wire:
+        assert [each["name"] for each in server.get("/v2/models/m").json()["outputs"]] == [
+            "float",
+            "text",
+        ]
+        document, tensors = mirror.http_document(
+            {"BF16": feeds["b"], "BYTES": feeds["s"]}, binary={"BF16"}, nested=False
+        )
+        for each, name in zip(document["inputs"], ("b", "s"), strict=True):
+            each["name"] = name
+        header = json.dumps(document).encode()
+        fields = {mirror.BINARY_LENGTH: str(len(header))}
+        wire.send(server.infer_request(header, tensors, headers=fields))
+        answer = wire.receive()
+        assert answer.status == 200, answer.body
+        outputs = {each["name"]: each["data"] for each in answer.json()["outputs"]}
+        assert outputs == {"float": [2.0, 4.0], "text": ["é", ""]}
+        wire.send(server.infer_request({**document, "outputs": [{"name": "half"}]}))
+        assert wire.receive().status == 400
+
+
+def test_a_model_whose_only_outputs_cannot_be_returned_is_refused_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    golden = {"half": np.array([0x4000, 0x4080], np.uint16)}
+    feeds = {"b": np.array([0x3F80, 0x4000], np.uint16), "s": np.array(["é", ""], object)}
+    task = write_artifact(tmp_path, halves_and_strings(), [feeds], golden=[golden])
+    server = Server(tmp_path, task)
+    assert server.wait() == ExitCode.PERMANENT
+    reason = "half (BF16 beside the strings of input 's')"
+    assert reason in (tmp_path / "dev/termination-log").read_text()

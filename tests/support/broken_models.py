@@ -315,3 +315,23 @@ def nan_weight(*, spread: bool) -> ModelProto:
     return build(
         [product, relu], [value("x", 1, 4)], [value("y", 1, 4), value("z", 1, 4)], [weight]
     )
+
+
+def halves_and_strings(*others: str) -> ModelProto:
+    """Return a model with an input of BF16, one of strings and an output of BF16: the first, doubled.
+
+    Further outputs are `float`, the same as FP32, and `text`, the strings.
+    """
+    half, string = TensorProto.BFLOAT16, TensorProto.STRING
+    kinds = {"half": half, "float": FLOAT, "text": string}
+    nodes = [
+        helper.make_node("Cast", ["b"], ["wide"], to=FLOAT, name="widen"),
+        helper.make_node("Add", ["wide", "wide"], ["float"], name="add"),
+        helper.make_node("Cast", ["float"], ["half"], to=half, name="narrow"),
+        helper.make_node("Identity", ["s"], ["text"], name="text"),
+    ]
+    return build(
+        nodes,
+        [value("b", 2, kind=half), value("s", 2, kind=string)],
+        [value(name, 2, kind=kinds[name]) for name in ("half", *others)],
+    )

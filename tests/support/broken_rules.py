@@ -280,6 +280,8 @@ BROKEN = (
         [Y], opset=18), "'x' (optional)", refused=False),
     Broken("no-servable-output", broken.sequence_output, "'y' (sequence)", refused=False),
     Broken("no-servable-output", zipmap, "'y' (sequence)", refused=False),
+    Broken("no-servable-output", broken.halves_and_strings,
+           "'half' (bfloat16 beside the strings of input 's')", refused=False),
     Broken("external-data-outside", lambda: broken.external("../w.bin"), "w ('../w.bin')"),
     Broken("external-data-outside", lambda: broken.external("/dev/zero"), "w ('/dev/zero')"),
     Broken("external-data-outside", lambda: broken.external("/proc/self/mem"), "/proc/self/mem"),
@@ -392,6 +394,8 @@ BROKEN = (
         [*chain("Relu"), N("SequenceConstruct", ["x"], ["s"])], [X], [Y, helper.make_value_info(
             "s", helper.make_sequence_type_proto(helper.make_tensor_type_proto(FLOAT, [1, 4])))]),
            "'s' (sequence)", severity="warning"),
+    Broken("output-left-out", lambda: broken.halves_and_strings("float"),
+           "'half' (bfloat16 beside the strings of input 's')", severity="warning"),
     Broken("duplicate-initializer", lambda: build(
         [N("Add", ["x", "w"], ["y"])], [X], [Y], [array("w", 1), array("w", 2)]), "'w'",
            severity="warning"),

@@ -208,8 +208,9 @@ UNSERVED_TYPE: Final = Rule(
 )
 NO_OUTPUT: Final = Rule(
     "no-servable-output",
-    "models whose outputs are all sequences, maps or other non-tensors",
-    "export it with tensors as inputs and outputs (of scikit-learn models: options={'zipmap': False})",
+    "models whose outputs are all sequences, maps or other non-tensors, or bfloat16 beside inputs of strings",
+    "export it with tensors as inputs and outputs (of scikit-learn models: options={'zipmap': False}),"
+    " beside strings with float32 instead of bfloat16",
     _PROTOCOL,
     types.no_output_served,
 )
@@ -550,7 +551,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "output-left-out",
         "outputs that no response can carry, where others can be served",
-        "export them as tensors if clients need them",
+        "export them as tensors if clients need them, beside inputs of strings not in bfloat16",
         _PROTOCOL,
         types.outputs_left_out,
         severity="warning",

@@ -83,16 +83,23 @@ def strings(subject: Subject) -> Hit | None:
 
 
 def _outputs_not_served(subject: Subject) -> list[str]:
-    """Return unservable outputs with their types; outputs without a declared type are skipped."""
+    """Return unservable outputs with their types; outputs without a declared type are skipped.
+
+    ONNX Runtime takes strings only as NumPy arrays, and returns bfloat16 only where it is given none.
+    """
     untyped = {
         value.name
         for value in subject.view.model.graph.output
         if value.type.WhichOneof("value") is None
     }
+    strings = next((spec.name for spec in subject.inputs if spec.dtype == "string"), None)
     return [
         f"'{spec.name}' ({spec.dtype})"
+        if spec.dtype not in SERVED
+        else f"'{spec.name}' (bfloat16 beside the strings of input '{strings}')"
         for spec in subject.outputs
-        if spec.dtype not in SERVED and spec.name not in untyped
+        if (spec.dtype not in SERVED and spec.name not in untyped)
+        or (spec.dtype == "bfloat16" and strings is not None)
     ]
 
 

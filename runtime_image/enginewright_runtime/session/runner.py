@@ -10,7 +10,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from enginewright_runtime.session.datatypes import BF16
+from enginewright_runtime.session.datatypes import BF16, BYTES
 from enginewright_runtime.session.signature import Signature
 
 
@@ -25,6 +25,7 @@ class Runner:
         self._turn: AbstractContextManager[object] = nullcontext() if shared else threading.Lock()
         tensors = (*signature.inputs.values(), *signature.outputs.values())
         self._half = {tensor.name for tensor in tensors if tensor.datatype is BF16}
+        self._has_strings = any(each.datatype is BYTES for each in signature.inputs.values())
 
     def run(self, outputs: list[str], feeds: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Return `outputs` for `feeds`; BF16 tensors are uint16 arrays of their bits."""
@@ -36,10 +37,17 @@ class Runner:
 
     def _run_values(self, outputs: list[str], feeds: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Run on OrtValues, since ONNX Runtime's NumPy conversion does not support BF16."""
-        values = {
+        halves = {
             name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, TensorProto.BFLOAT16)
+            for name, array in feeds.items()
             if name in self._half
-            else ort.OrtValue.ortvalue_from_numpy(array)
+        }
+        # strings cannot be OrtValues; the signature then has no outputs of BF16
+        if self._has_strings:
+            arrays: list[NDArray[Any]] = self._session.run(outputs, feeds | halves)
+            return arrays
+        values = {
+            name: halves.get(name) or ort.OrtValue.ortvalue_from_numpy(array)
             for name, array in feeds.items()
         }
         results = self._session.run_with_ort_values(outputs, values)

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from enginewright.contract.task import ShapeProfile
 from numpy.typing import NDArray
 
-from enginewright_runtime.session.datatypes import BY_ONNX, Datatype
+from enginewright_runtime.session.datatypes import BF16, BY_ONNX, BYTES, Datatype
 from enginewright_runtime.session.request_errors import OutOfProfileError, RequestError
 
 _LARGEST: Final = 2**31 - 1  # of a dimension without a profile
@@ -217,13 +217,18 @@ def read_signature(
         raise ProfileError(f"a shape profile names {quoted_names(by_input)}, which is not an input")
     given: dict[str, Tensor] = {}
     left_out: list[str] = []
+    # ONNX Runtime takes strings only as NumPy arrays, and returns BF16 only where it is given none
+    strings = [tensor.name for tensor in taken.values() if tensor.datatype is BYTES]
     for arg in outputs:
-        if datatype := BY_ONNX.get(arg.type):
+        datatype = BY_ONNX.get(arg.type)
+        if datatype is BF16 and strings:
+            left_out.append(f"{arg.name} (BF16 beside the strings of input {strings[0]!r})")
+        elif datatype is not None:
             given[arg.name] = Tensor(arg.name, datatype, _shape(arg), ())
         else:
             left_out.append(f"{arg.name} ({arg.type})")
     if not given:
-        raise SignatureError(f"no output is a tensor: {', '.join(left_out)}")
+        raise SignatureError(f"no output is a tensor that can be served: {', '.join(left_out)}")
     several = tuple(_bounds_of(profile, taken) for profile in profiles if len(profiles) > 1)
     return Signature(taken, given, tuple(left_out), several)
 
