@@ -314,6 +314,10 @@ def send_turns(server: Server, turns: int, **parameters: Any) -> Answer:
 
 
 ENDLESS = 1 << 40
+ONE_PROCESS = """
+from enginewright_runtime.serve.server.processing import served
+served.threads = lambda: 1
+"""
 
 
 # fault: Requests | a step of spec.processing hangs | its process is ended: 504 | 10 s
@@ -339,6 +343,33 @@ def test_too_many_waiting_requests_are_refused(tmp_path: Path) -> None:
         answers = list(threads.map(lambda _: send_turns(server, ENDLESS).status, range(12)))
         assert set(answers) == {503, 504}
         assert outputs(send_turns(server, 3)) == {"y": [6.0]}
+
+
+def test_requests_that_wait_for_a_step_are_answered_at_their_timeout(tmp_path: Path) -> None:
+    sample = {"x": np.ones(1, np.float32)}
+    task = with_steps(tmp_path, [looping()], doubling(), [], [sample])
+    answers: list[str] = []
+    with (
+        Server(tmp_path, task, step_seconds=4.0, before=ONE_PROCESS) as server,
+        ThreadPoolExecutor(2) as threads,
+        server.wire() as hanging,
+    ):
+        one = {"name": "turns", "datatype": "INT64", "shape": [1], "data": [ENDLESS]}
+        hanging.send(server.infer_request({"inputs": [one]}))
+        assert server.get("/v2/health/live").status == 200
+
+        def wait() -> None:
+            answer = send_turns(server, 3, parameters={"timeout": 200_000})
+            assert answer.status == 504, answer.body
+            assert "waited longer than its timeout for a step" in answer.json()["error"]
+            answers.append("timeout")
+
+        waiting = threads.submit(wait)
+        assert hanging.receive().status == 504
+        answers.append("step")
+        waiting.result()
+        assert outputs(send_turns(server, 3)) == {"y": [6.0]}
+    assert answers == ["timeout", "step"]
 
 
 # fault: Requests | the library of a step crashes or ends its process | steps have processes of their
