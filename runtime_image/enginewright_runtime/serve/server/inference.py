@@ -192,7 +192,8 @@ class InferenceService:
         serving = self._serving
         if serving is None:
             return None
-        if not serving.worker.alive():
+        outside = serving.outside
+        if not serving.worker.alive() or (outside is not None and not outside.worker.alive()):
             return HealthProblem("an inference thread has ended", Reason.RUNS_FAIL)
         if serving.worker.busy_seconds(time.monotonic()) > serving.stuck_after:
             return serving.watchdog.stuck(serving.stuck_after)
@@ -356,9 +357,9 @@ class InferenceService:
             if worker.full:  # a long run must not let expired requests fill its small queue
                 for dropped in worker.take_dropped():
                     self._expire_late(dropped)
-        if call.displaces or worker is not serving.worker:
-            self._make_room(worker, plan.priority, call.sender)
         job = Job(call, plan, feeds, responder, time.monotonic())
+        if call.displaces or worker is not serving.worker:
+            self._make_room(worker, job.priority, call.sender)
         if plan.timeout:
             job.deadline -= waited
             left = max(0.0, plan.timeout - waited)

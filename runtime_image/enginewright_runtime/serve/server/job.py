@@ -1,6 +1,7 @@
 """One inference request on its way through the model."""
 
-from typing import TYPE_CHECKING, Any, Protocol
+import logging
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from enginewright_runtime.serve.server.batching import elements_of, joinable, rows_of
 from enginewright_runtime.serve.server.call import InferenceCall, Responder
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from enginewright_runtime.serve.server.run_errors import Fault
+
+_log: Final = logging.getLogger(__name__)
 
 
 class RequestPlan(Protocol):
@@ -105,6 +108,11 @@ class Job:
     def is_late(self, now: float) -> bool:
         """Whether its timeout has passed."""
         return bool(self.deadline) and now > self.deadline
+
+    def abort(self) -> None:
+        """Log the exception that is being handled, which answering it has raised, and end its connection."""
+        _log.exception("unexpected error while answering a request")
+        self.responder.abort()
 
     def joins(self, other: "Job") -> bool:
         """Whether it may run in one batch with `other`."""

@@ -84,8 +84,7 @@ class Turns:
                 continue
             if self._runs.attempt(jobs):
                 self._long += jobs[0].finished - jobs[0].started > _LONG_SECONDS
-                for job in jobs:
-                    self._done(job)
+                self._finish(jobs)
             else:
                 for job in jobs:
                     job.rows = 0
@@ -93,6 +92,13 @@ class Turns:
             if self._waiting and time.monotonic() > end:
                 asyncio.get_running_loop().call_soon(self._run)
                 return
+
+    def _finish(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            try:
+                self._done(job)
+            except Exception:  # noqa: BLE001 - an internal error ends one connection, not all turns
+                job.abort()
 
     def _next(self) -> list[Job]:
         """Return the jobs of the next run; those that nobody waits for are done."""
@@ -105,7 +111,7 @@ class Turns:
         while waiting:
             job = waiting[0]
             if job.is_dropped or job.is_late(now):
-                self._done(waiting.popleft())
+                self._finish([waiting.popleft()])
                 continue
             rows += job.rows
             elements += job.elements

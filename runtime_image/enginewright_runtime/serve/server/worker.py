@@ -209,5 +209,4 @@ class InferenceWorker:
             try:
                 self._done(job)
             except Exception:  # noqa: BLE001 - an internal error ends one connection, not the others
-                _log.exception("unexpected error while answering a request")
-                job.responder.abort()
+                job.abort()

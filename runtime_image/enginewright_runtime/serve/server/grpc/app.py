@@ -309,6 +309,8 @@ class GrpcApp(ApplicationBase[Http2Connection]):
     def _exchanged(self, made: asyncio.Future[tuple[Body, int, HttpResponse]]) -> None:
         try:
             self._http.copies.add(*made.result())
+        except RequestError:  # its client has left before it was answered
+            self._http.copies.drop()
         except Exception:  # noqa: BLE001 - a request that is not compared fails nothing
             _log.exception("unexpected error while copying a request")
             self._http.copies.drop()

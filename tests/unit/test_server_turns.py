@@ -1,0 +1,62 @@
+"""Requests that the event loop runs itself."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from enginewright_runtime.serve.server.batching import BatchLimits
+from enginewright_runtime.serve.server.call import InferenceCall
+from enginewright_runtime.serve.server.job import Job
+from enginewright_runtime.serve.server.runs import ModelRuns
+from enginewright_runtime.serve.server.turns import Turns
+
+
+@dataclass
+class Plan:
+    outputs: list[str]
+    timeout: float = 0.0
+    priority: int = 1
+    outside: bool = False
+    has_run: bool = True
+
+
+class Responder:
+    """Counts the connections that were closed."""
+
+    def __init__(self) -> None:
+        self.aborted = 0
+
+    def abort(self) -> None:
+        self.aborted += 1
+
+
+async def test_a_request_that_cannot_be_answered_delays_no_other() -> None:
+    responder: Any = Responder()
+    answered: list[Job] = []
+
+    def done(job: Job) -> None:
+        answered.append(job)
+        if len(answered) in {1, 3}:
+            raise RuntimeError("an internal error")
+
+    def job() -> Job:
+        x = {"x": np.ones((1, 2), np.float32)}
+        return Job(InferenceCall(), Plan(["y"]), x, responder, 1.0)
+
+    runs = ModelRuns(lambda _, feeds: [feeds["x"]])
+    limits = BatchLimits(rows=2, turn_rows=2, turn_elements=4)
+    turns = Turns(runs, limits, done, hand_over=answered.append)
+    jobs = [job() for _ in range(5)]
+    jobs[2].answered = True  # at its timeout
+    for each in jobs:
+        turns.add(each)
+    for _ in range(100):  # turns of the event loop, more than enough
+        await asyncio.sleep(0)
+    assert len(turns) == 0
+    assert set(answered) == set(jobs)
+    assert len(answered) == len(jobs)
+    assert responder.aborted == 2
+    turns.add(job())
+    await asyncio.sleep(0)
+    assert len(answered) == 6
