@@ -404,6 +404,29 @@ def test_a_run_outside_the_profiles_that_hangs_blocks_none_within(
     assert health == [200, 200]
 
 
+def test_clients_that_leave_the_queue_of_sizes_outside_the_profiles_are_counted_once(
+    openvino_python: Path, tmp_path: Path
+) -> None:
+    task = profiled(tmp_path, "Allow", made=suppressing())
+
+    def sent(microseconds: int) -> dict[str, Any]:
+        return sized(3) | {"parameters": {"timeout": microseconds}}
+
+    with Server(tmp_path, task, python=openvino_python) as server, server.wire() as hanging:
+        hang(server, hanging)
+        with ExitStack() as stack:
+            for _ in range(16):
+                wire = stack.enter_context(server.wire())
+                wire.send(server.infer_request(sent(3_000_000)))
+            while server.post(sent(50_000)).status != 503:
+                pass
+        while server.post(sent(50_000)).status != 504:  # their places are free
+            pass
+        assert server.post(sent(4_000_000)).status == 504  # by now they would have expired
+        text = server.get("/metrics").body.decode()
+    assert 'enginewright_requests_total{code="499",model="m",revision="r1"} 16.0' in text
+
+
 def test_the_queue_of_sizes_outside_the_profiles_is_small(
     openvino_python: Path, tmp_path: Path
 ) -> None:

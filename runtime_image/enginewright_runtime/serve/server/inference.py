@@ -313,9 +313,7 @@ class InferenceService:
 
     def _refuse_waiting(self, job: Job, why: str) -> None:
         """Answer a job that a worker has given up."""
-        if job.timer is not None:
-            job.timer.cancel()
-        self._waiting.pop(job, None)
+        self._stop_timeout(job)
         if job.is_dropped:
             self._expire_late(job)
             return
@@ -356,6 +354,7 @@ class InferenceService:
                 raise busy(why)
             if worker.full:  # a long run must not let expired requests fill its small queue
                 for dropped in worker.take_dropped():
+                    self._stop_timeout(dropped)
                     self._expire_late(dropped)
         job = Job(call, plan, feeds, responder, time.monotonic())
         if call.displaces or worker is not serving.worker:
@@ -398,9 +397,7 @@ class InferenceService:
 
     def _has_run(self, job: Job) -> bool:
         """Whether a job that a worker has returned was run; if not, handle it."""
-        if job.timer is not None:
-            job.timer.cancel()
-        self._waiting.pop(job, None)
+        self._stop_timeout(job)
         if not job.started:
             self._expire_late(job)
             return False
@@ -458,6 +455,12 @@ class InferenceService:
         else:
             limit = f"{self._task.request_seconds:g} s (spec.serving.requestTimeout)"
         self._fail(job, RequestError(504, f"the request waited longer than {limit}"))
+
+    def _stop_timeout(self, job: Job) -> None:
+        """Let no timeout end a job that no longer waits."""
+        if job.timer is not None:
+            job.timer.cancel()
+        self._waiting.pop(job, None)
 
     def _expire_late(self, job: Job) -> None:
         """Handle a job that was not run: it expired, or its client disconnected."""
