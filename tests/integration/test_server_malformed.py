@@ -370,3 +370,11 @@ def test_changed_compressed_messages_have_a_status(server: Server, data: st.Data
     call.check()
     assert 1 in http2.Client().responses(call.received)
     well(server)
+
+
+@pytest.mark.parametrize("target", ["/" + "%41" * 5000, "/v2/models/" + "%6d" * 3000])
+def test_a_long_path_is_not_decoded(server: Server, target: str) -> None:
+    answer = server.get(target)
+    assert answer.status == 404
+    assert len(answer.body) < 400
+    assert "%" in answer.json()["error"]

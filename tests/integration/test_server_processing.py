@@ -332,6 +332,28 @@ def test_a_step_that_hangs_is_stopped_and_others_are_answered(tmp_path: Path) ->
         assert server.get("/v2/health/live").status == 200
 
 
+def filling() -> onnx.ModelProto:
+    """Return turns [1] -> x [turns]: zeros."""
+    return processing.chain_model(
+        [onnx.helper.make_node("ConstantOfShape", ["turns"], ["x"])],
+        [tensor("turns", TensorProto.INT64, 1)],
+        [tensor("x", TensorProto.FLOAT, "n")],
+    )
+
+
+# fault: Requests | a step makes a small request large | at most half of what may be in flight leaves its
+#   process: 400 | that request
+def test_what_steps_make_of_a_request_is_limited(tmp_path: Path) -> None:
+    task = with_steps(tmp_path, [filling()], doubling(), [], [{"x": np.ones(1, np.float32)}])
+    with Server(tmp_path, task) as server:
+        answer = send_turns(server, 40_000_000)
+        assert answer.status == 400
+        assert (
+            "their outputs take 160,000,000 bytes, more than 134,217,728" in answer.json()["error"]
+        )
+        assert outputs(send_turns(server, 2)) == {"y": [0.0, 0.0]}
+
+
 def test_too_many_waiting_requests_are_refused(tmp_path: Path) -> None:
     sample = {"x": np.ones(1, np.float32)}
     task = with_steps(tmp_path, [looping()], doubling(), [], [sample])
@@ -394,7 +416,7 @@ def test_a_process_that_was_killed_is_replaced(tmp_path: Path) -> None:
     with StepProcess({"before-0": tmp_path / "step.onnx"}, tmp_path / "m/m.onnx", None) as steps:
         feeds = {"x": np.ones(2, np.float32)}
         for _ in range(3):
-            (found,) = steps.run(["before-0"], feeds, ["y"], 60.0).values()
+            (found,) = steps.run(["before-0"], feeds, ["y"], 60.0, 1 << 20).values()
             assert found.tolist() == [2.0, 2.0]
             steps._child.kill()
             steps._child.wait(None)

@@ -46,6 +46,7 @@ from enginewright_runtime.serve.server.statistics import EXTENSIONS, statistics
 from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Signature, Tensor
 
+_LONGEST_PATH: Final = 2048  # bytes: of what exists, encoded; decoding costs much for each escape
 _RETRY: Final = b"Retry-After: %d\r\n" % RETRY_AFTER_SECONDS
 
 
@@ -606,12 +607,12 @@ def _resources(task: ServeTask) -> dict[bytes, _Resource]:
 
 
 def _path(target: bytes) -> bytes:
-    """Return the decoded path of a request target in origin or absolute form."""
+    """Return the decoded path of a request target in origin or absolute form, if it is not too long for one."""
     try:
         path = urlsplit(target).path if not target.startswith(b"/") else target.partition(b"?")[0]
     except ValueError:
         return target
-    return unquote_to_bytes(path)
+    return unquote_to_bytes(path) if len(path) <= _LONGEST_PATH else path
 
 
 def _timing(job: Job) -> bytes:

@@ -47,4 +47,9 @@ def _answer(line: socket.socket, steps: LoadedSteps, document: dict[str, Any], f
     except MemoryError:
         frames.send(line, {"kind": MEMORY, "step": None, "error": "an allocation failed"}, {})
     else:
-        frames.send(line, {}, arrays)
+        size, most = frames.held_bytes(arrays.values()), document["most_bytes"]
+        if size > most:
+            message = f"their outputs take {size:,} bytes, more than {most:,}"
+            frames.send(line, {"kind": VALUES, "step": None, "error": message}, {})
+        else:
+            frames.send(line, {}, arrays)

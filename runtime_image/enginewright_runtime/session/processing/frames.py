@@ -7,7 +7,9 @@ as their lengths and their UTF-8 bytes. Both ends are processes of one server.
 import json
 import socket
 import struct
+import sys
 import time
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +24,14 @@ _SIZE: Final = np.dtype("<u4")
 
 class EndedError(Exception):
     """The other end has closed the socket."""
+
+
+def held_bytes(arrays: Iterable[NDArray[Any]]) -> int:
+    """Return the memory that arrays take, with their strings."""
+    return sum(
+        array.nbytes + (sum(map(sys.getsizeof, array.flat)) if array.dtype == object else 0)
+        for array in arrays
+    )
 
 
 def send(line: socket.socket, document: dict[str, Any], arrays: Arrays) -> None:

@@ -78,7 +78,12 @@ class StepProcess:
         self._open.close()
 
     def run(
-        self, steps: Sequence[str], feeds: Arrays, outputs: Collection[str], seconds: float
+        self,
+        steps: Sequence[str],
+        feeds: Arrays,
+        outputs: Collection[str],
+        seconds: float,
+        most_bytes: int,
     ) -> Arrays:
         """Run steps one after another.
 
@@ -87,6 +92,7 @@ class StepProcess:
             feeds: all values that they need.
             outputs: names of the outputs to return.
             seconds: that it may take.
+            most_bytes: that these outputs may take together: what does not fit never leaves the process.
 
         Raises:
             StepFailedError: the steps fail on these values. Unless they only refuse them, the process is
@@ -95,7 +101,7 @@ class StepProcess:
         """
         if self._child.wait(0) is not None:
             self._start()  # it has ended between two requests
-        document = {"steps": list(steps), "outputs": list(outputs)}
+        document = {"steps": list(steps), "outputs": list(outputs), "most_bytes": most_bytes}
         end = time.monotonic() + seconds
         try:
             self._line.settimeout(seconds)

@@ -6,15 +6,13 @@ the inputs of the model, whose answers and latency they verify.
 
 import asyncio
 import logging
-import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 import enginewright_runtime.serve.server.metrics as figures
 from enginewright_runtime.serve.server.call import InferenceCall, Responder
@@ -25,6 +23,7 @@ from enginewright_runtime.serve.server.job import Job, RequestPlan
 from enginewright_runtime.serve.server.processing.pool import StepPool
 from enginewright_runtime.serve.server.processing.served import ServedSteps, StepRoute
 from enginewright_runtime.session.processing.chain import label
+from enginewright_runtime.session.processing.frames import held_bytes
 from enginewright_runtime.session.processing.images import NotAnImageError, image_size
 from enginewright_runtime.session.processing.process import Cause, StepFailedError, StepProcess
 from enginewright_runtime.session.request_errors import OutOfProfileError, RequestError
@@ -90,8 +89,9 @@ class ChainedRequests:
         self._inflight = inflight
         self._metrics = metrics
         self._limits = limits
-        # an image never takes all that may be in flight
-        self._most_pixels = min(steps.most_pixels, inflight.account.limit // (2 * _SAMPLE_BYTES))
+        # one request never takes all that may be in flight
+        self._most_bytes = inflight.account.limit // 2  # of what the steps before the model produce
+        self._most_pixels = min(steps.most_pixels, self._most_bytes // _SAMPLE_BYTES)
 
     def submit(
         self,
@@ -157,7 +157,11 @@ class ChainedRequests:
             given = {name: feeds[name] for name in steps.before_inputs}
             try:
                 produced = process.run(
-                    steps.before, given, steps.before_outputs, self._limits.seconds
+                    steps.before,
+                    given,
+                    steps.before_outputs,
+                    self._limits.seconds,
+                    self._most_bytes,
                 )
             except StepFailedError as error:
                 raise _failed(error, _BEFORE, 400) from None
@@ -169,7 +173,13 @@ class ChainedRequests:
     def _after(self, plan: _ModelPlan, values: Feeds, process: StepProcess) -> Feeds:
         steps = self._steps
         try:
-            return process.run(steps.after, values, plan.route.after_outputs, self._limits.seconds)
+            return process.run(
+                steps.after,
+                values,
+                plan.route.after_outputs,
+                self._limits.seconds,
+                self._inflight.account.limit,
+            )
         except StepFailedError as error:
             raise _failed(error, _AFTER, 500) from None
 
@@ -191,7 +201,7 @@ class ChainedRequests:
             seconds = time.monotonic() - began
             if call.of_client:
                 self._metrics.steps[figures.PREPROCESS].observe(seconds)
-            self._inflight.hold(call, call.accounted + _bytes(produced.values()))
+            self._inflight.hold(call, call.accounted + held_bytes(produced.values()))
             self._inference.check_queue(call)
             route = self._steps.route(asked.outputs)
             after = self._steps.after_inputs if route.after_outputs else ()
@@ -292,10 +302,3 @@ def _failed(error: StepFailedError, which: str, status: int) -> RequestError:
     if error.cause is Cause.TIME:
         return RequestError(504, f"{where}: {error.message}")
     return RequestError(status, f"{where} failed on these values: its library ended the process")
-
-
-def _bytes(arrays: Iterable[NDArray[Any]]) -> int:
-    return sum(
-        array.nbytes + (sum(map(sys.getsizeof, array.flat)) if array.dtype == object else 0)
-        for array in arrays
-    )
