@@ -1,64 +1,189 @@
-"""Our server at saturation for minutes: errors, and whether its memory grows."""
+"""Our server at saturation for minutes: errors, and whether memory, threads or open files grow.
 
+Both protocols are saturated at once, beside clients that leave in the middle of a request or before its
+answer, and a few hostile ones of another kind each time.
+"""
+
+import contextlib
+import socket
+import struct
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Final
 
-from bench.serving import cases, load, processes
-from bench.serving.exchange import WrongAnswerError, check, request
-from bench.serving.load import LoadError
+from bench.serving import cases, cores, load, processes
+from bench.serving.exchange import BINARY, Request, WrongAnswerError, check, request
+from bench.serving.load import Figures, LoadError
 from bench.serving.run import listens
-from bench.serving.servers import Server, port_of, running
+from bench.serving.servers import GRPC_PORT, HTTP_PORT, Server, port_of, running
+from tests.support.floods import GRPC, HTTP, flooded
 
-_SEGMENT_SECONDS: Final = 15.0  # between two samples of the memory
-_CONNECTIONS: Final = 32
-_GROWTH_MB: Final = 5.0  # that the second half may add to the first
+_SEGMENT_SECONDS: Final = 12.0  # between two samples of what the server holds
+_SETTLE_SECONDS: Final = 5.0  # in which it has closed the connections of clients that are gone
+_CONNECTIONS: Final = 32  # of each protocol
+_HOSTILE: Final = 32  # connections; more would take the load generators' core
+_LEAVE_SECONDS: Final = 0.005  # between two clients that leave
+_KINDS: Final = (
+    (HTTP, "slow heads"),
+    (GRPC, "slow messages"),
+    (HTTP, "slow bodies"),
+    (GRPC, "begun"),
+    (HTTP, "refused"),
+    (GRPC, "unread calls"),
+    (HTTP, "storm"),
+    (GRPC, "storm"),
+)
+_RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: closing resets the connection
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the server holds while it has no clients."""
+
+    memory_mb: float
+    threads: int
+    files: int
+
+    @classmethod
+    def now(cls, process: int) -> "Held":
+        """Read it, of all the server's processes."""
+        pids = processes.tree(process)
+        return cls(
+            processes.resident_mb(process), *(_entries(pids, name) for name in ("task", "fd"))
+        )
+
+
+# that the second half may add to the first
+_ALLOWED: Final = Held(memory_mb=5.0, threads=0, files=2)
 
 
 def soak(server: Server, folder: Path, minutes: float) -> int:
-    """Print memory and rate over time; return an exit code: 1 for errors or growth."""
+    """Print rates and what the server holds over time; return an exit code: 1 for errors or growth."""
     case = cases.read(folder / "tiny")
-    memory: list[float] = []
+    held: list[Held] = []
     failures: list[str] = []
-    print("| minute | requests/s | p99 at 32, µs | RSS MB |\n|---|---|---|---|")
     with tempfile.TemporaryDirectory() as work, running(server, case, Path(work)) as process:
         transports = [each for each in server.transports if listens(port_of(each))]
         requests = {each: request(each, case, server.path) for each in transports}
+        sizes = {each: check(requests[each], case, port_of(each)) for each in transports}
+        rates = "".join(f" {each}/s | p99, µs |" for each in transports)
+        print(f"| minute | hostile |{rates} RSS MB | threads | files |")
+        print(f"|{'---|' * (5 + 2 * len(transports))}")
+        idle = Held.now(process)
         began = time.monotonic()
-        turn = 0
-        while time.monotonic() - began < minutes * 60:
-            transport = transports[turn % len(transports)]
-            turn += 1
-            port = port_of(transport)
+        for hostile in cycle(_KINDS):
+            if time.monotonic() - began >= minutes * 60:
+                break
             try:
-                found = load.measure(
-                    requests[transport],
-                    port,
-                    process,
-                    check(requests[transport], case, port),
-                    connections=_CONNECTIONS,
-                    seconds=_SEGMENT_SECONDS,
-                )
+                found = _segment(requests, sizes, process, hostile)
+                for each in transports:
+                    check(requests[each], case, port_of(each))
             except (LoadError, WrongAnswerError, OSError) as error:
-                failures.append(f"{transport}: {error}")
+                failures.append(f"beside {' '.join(hostile)}: {error}")
                 print(f"FAILED {failures[-1]}", file=sys.stderr)
                 time.sleep(1)
                 continue
-            memory.append(processes.resident_mb(process))
-            minute = (time.monotonic() - began) / 60
+            held.append(_settled(process, idle))
+            figures = "".join(f" {each.per_second:,.0f} | {each.p99_us:,.0f} |" for each in found)
+            now = held[-1]
             print(
-                f"| {minute:.1f} | {found.per_second:,.0f} | {found.p99_us:,.0f}"
-                f" | {memory[-1]:.1f} |",
+                f"| {(time.monotonic() - began) / 60:.1f} | {' '.join(hostile)} |{figures}"
+                f" {now.memory_mb:.1f} | {now.threads} | {now.files} |",
                 flush=True,
             )
-    grown = growth(memory)
-    print(f"{len(failures)} failures; memory grew by {grown:.1f} MB from half to half")
-    return int(bool(failures) or grown > _GROWTH_MB)
+    grown = growth_of(held)
+    print(f"{len(failures)} failures; from half to half grew: {grown or 'nothing'}")
+    return int(bool(failures or grown or not held))
 
 
-def growth(memory: list[float]) -> float:
-    """Return by how much the largest value of the second half exceeds that of the first, in MB."""
-    half = len(memory) // 2
-    return max(memory[half:], default=0.0) - max(memory[:half] or memory[half:], default=0.0)
+def growth(values: Sequence[float]) -> float:
+    """Return by how much the largest value of the second half exceeds that of the first."""
+    half = len(values) // 2
+    return max(values[half:], default=0.0) - max(values[:half] or values[half:], default=0.0)
+
+
+def growth_of(held: Sequence[Held]) -> str:
+    """Return what grew by more than is allowed from half to half, as text; "": nothing."""
+    found = {
+        "MB of memory": (growth([each.memory_mb for each in held]), _ALLOWED.memory_mb),
+        "threads": (growth([each.threads for each in held]), _ALLOWED.threads),
+        "open files": (growth([each.files for each in held]), _ALLOWED.files),
+    }
+    return ", ".join(f"{name} by {by:.1f}" for name, (by, most) in found.items() if by > most)
+
+
+def _segment(
+    requests: dict[str, Request], sizes: dict[str, int], process: int, hostile: tuple[str, str]
+) -> list[Figures]:
+    """Saturate all transports for a while.
+
+    Raises:
+        LoadError: an answer was wrong, or none came.
+    """
+
+    def measure(transport: str) -> Figures:
+        return load.measure(
+            requests[transport],
+            port_of(transport),
+            process,
+            sizes[transport],
+            connections=_CONNECTIONS,
+            seconds=_SEGMENT_SECONDS,
+        )
+
+    protocol, kind = hostile
+    with contextlib.ExitStack() as others, ThreadPoolExecutor(len(requests)) as pool:
+        with cores.pinned(cores.LOAD):
+            port = GRPC_PORT if protocol == GRPC else HTTP_PORT
+            others.enter_context(flooded(port, kind, _HOSTILE, protocol=protocol))
+        others.enter_context(_leaving(requests[BINARY]))
+        return list(pool.map(measure, requests))
+
+
+@contextmanager
+def _leaving(asked: Request) -> Iterator[None]:
+    """Have clients that send a request, or a part of it, and leave without its answer."""
+    ended = threading.Event()
+    fields = "".join(f"{name}: {value}\r\n" for name, value in asked.headers.items())
+    length = f"Content-Length: {len(asked.payload)}\r\n"
+    head = f"POST {asked.path} HTTP/1.1\r\nHost: h\r\n{fields}{length}\r\n"
+    whole = head.encode() + asked.payload
+    parts = cycle((whole, whole[: len(head) + 1], whole[: len(head) // 2]))
+
+    def run() -> None:
+        while not ended.wait(_LEAVE_SECONDS):
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", HTTP_PORT)) as each,
+            ):
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                each.sendall(next(parts))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _settled(process: int, idle: Held) -> Held:
+    """Return what the server holds, once it has as few files as at the beginning, or after a while."""
+    end = time.monotonic() + _SETTLE_SECONDS
+    while (found := Held.now(process)).files > idle.files and time.monotonic() < end:
+        time.sleep(0.2)
+    return found
+
+
+def _entries(pids: Sequence[int], name: str) -> int:
+    """Return the number of entries of a folder in /proc of all processes."""
+    return sum(len(list(Path(f"/proc/{pid}/{name}").iterdir())) for pid in pids)

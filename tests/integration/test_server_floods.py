@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Self
 
@@ -27,6 +28,7 @@ PROBE_SECONDS = 3.0  # as a pod's probes have
 MIB = 1 << 20
 # beside the usual memory of the process: 256 MiB are for bytes in flight
 MEMORY = 256 * MIB + 128 * MIB
+SIDECAR_MEMORY = 32 * MIB  # beside its usual memory
 ONE = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 8], "data": [1.0] * 8}]}
 
 KINDS = (
@@ -150,19 +152,29 @@ def test_the_server_answers_probes_and_clients_beside(
 
 # fault: Servers | clients hold or flood the sidecar's connections: idle, partial heads, pipelined
 #   requests, unread responses, many new connections | as of the server | the pod stays ready
-@pytest.mark.parametrize("sources", [1, 40])
 @pytest.mark.parametrize(
-    "kind", ["idle", "heads", "pipelines", "metrics", "refused", "storm", "connects"]
+    ("kind", "sources"),
+    [
+        *product(
+            ("idle", "heads", "pipelines", "metrics", "refused", "storm", "connects"), (1, 40)
+        ),
+        # bodies, which it refuses, and what it closes at once
+        *((kind, 4) for kind in ("slow heads", "header floods", "bodies", "fast bodies")),
+        *((kind, 4) for kind in ("expecting", "tiny chunks", "half hellos")),
+    ],
 )
 def test_the_sidecar_answers_probes_and_scrapes_beside(
     sidecar: Sidecar, kind: str, sources: int
 ) -> None:
+    before = resident(sidecar.process.pid)
     with (
         flooded(sidecar.port, kind, COUNT, sources=sources),
         probes(sidecar.port, "/readyz", "/healthz", "/verdict"),
         probes(sidecar.port, "/metrics"),
     ):
         time.sleep(SECONDS)
+        most = resident(sidecar.process.pid)
+    assert most - before < SIDECAR_MEMORY
 
 
 def spread_model(size: int) -> onnx.ModelProto:

@@ -14,7 +14,7 @@ from bench.serving.plot import svg
 from bench.serving.report import disturbed, problems
 from bench.serving.results import Bare, Results
 from bench.serving.servers import OURS, TRITON
-from bench.serving.soak import growth
+from bench.serving.soak import Held, growth, growth_of
 from bench.serving.targets import TARGETS
 
 SUMMARY = """
@@ -143,6 +143,14 @@ def test_the_longest_bar_is_the_quickest_server() -> None:
 def test_memory_grows_from_half_to_half() -> None:
     assert growth([80.0, 90.0, 90.0, 91.5]) == 1.5
     assert growth([90.0]) == 0.0
+
+
+def test_what_a_server_must_not_hold_more_of_over_time() -> None:
+    before = [Held(90.0, 3, 15), Held(95.0, 3, 17)]
+    assert not growth_of([*before, Held(99.0, 3, 17), Held(92.0, 2, 19)])
+    assert growth_of([*before, Held(90.0, 3, 15), Held(101.0, 4, 20)]) == (
+        "MB of memory by 6.0, threads by 1.0, open files by 3.0"
+    )
 
 
 def test_what_hostile_clients_must_not_do() -> None:
