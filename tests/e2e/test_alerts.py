@@ -1,5 +1,6 @@
 """A fallback is reported on a real cluster: metric, alert, notification, and their end."""
 
+import re
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -199,8 +200,8 @@ def shipped_alerts() -> list[dict[str, Any]]:
 
 
 def at_once(expression: str) -> str:
-    """Return an alert's expression without the ten minutes for which a model may not be ready."""
-    return expression.replace("[10m:30s]) >= 18", "[10m:30s]) >= 1")
+    """Return an alert's expression without the minutes for which a model may not be ready."""
+    return re.sub(r":30s\]\) >= \d+", ":30s]) >= 1", expression)
 
 
 def wait_scraped_check(stack: Stack, namespace: str, model: str) -> None:
