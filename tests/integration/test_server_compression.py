@@ -313,7 +313,8 @@ def test_nothing_is_charged_after_requests_that_fail_or_are_left(doubling: Serve
     whole = head + tensors
     for coding in ("gzip", "deflate"):
         good = compress(whole, coding)
-        headers = of_binary(head, **{"Content-Encoding": coding})
+        # so that some leave while their response is compressed
+        headers = of_binary(head, **{"Content-Encoding": coding, "Accept-Encoding": coding})
         for body in (good[:-9] + b"\0" + good[-8:], compress(whole[:-1], coding)):
             for _ in range(8):
                 answer = send(doubling, body, headers)
@@ -344,6 +345,16 @@ def test_a_response_is_compressed_for_who_asks_for_it(doubling: Server) -> None:
     answer = send(doubling, gzip.compress(body), GZIP | {"Accept-Encoding": "gzip, deflate, br"})
     assert answer.headers["content-encoding"] == "gzip"
     assert expanded(answer) == plain.body
+
+
+def test_small_responses_are_sent_as_they_are(doubling: Server) -> None:
+    lengths = {}
+    for values in range(100, 400, 4):
+        body = in_json(x=np.ones(values, np.float32), i=np.ones(1, np.int64))
+        answer = send(doubling, body, {"Accept-Encoding": "gzip"})
+        lengths[len(expanded(answer))] = "content-encoding" in answer.headers
+    assert set(lengths.values()) == {False, True}
+    assert all(compressed == (length >= 1024) for length, compressed in lengths.items())
 
 
 def test_a_large_response_is_compressed_beside_others(doubling: Server) -> None:

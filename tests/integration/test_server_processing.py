@@ -114,12 +114,10 @@ def test_compressed_requests_reach_the_steps_expanded(images: Server) -> None:
         gzip.compress(text + data),
         headers={
             "Content-Encoding": "gzip",
-            "Accept-Encoding": "gzip, identity;q=0",
             "Inference-Header-Content-Length": str(len(text)),
         },
     )
-    assert answer.headers["content-encoding"] == "gzip"
-    assert outputs(Answer(200, {}, gzip.decompress(answer.body)))["label"] == ["blue"]
+    assert outputs(answer)["label"] == ["blue"]
 
 
 def test_the_metadata_is_that_of_the_chain(images: Server) -> None:

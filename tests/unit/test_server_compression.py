@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from enginewright_runtime.serve.server.codec_thread import CodecThread
-from enginewright_runtime.serve.server.compressed_responses import SMALLEST, CompressedResponses
+from enginewright_runtime.serve.server.compressed_responses import CompressedResponses
 from enginewright_runtime.serve.server.compression import (
     LARGEST_RATIO,
     Coding,
@@ -205,13 +205,10 @@ def test_what_hardly_shrinks_is_sent_as_it_is() -> None:
     floats = np.random.default_rng(1).random(3000, np.float32).tobytes()
     plain = response(b"{}", floats, kind=BINARY_TYPE)
     assert compressed(plain, b"gzip") is plain
-    small = response(b" " * (SMALLEST - 1))
-    assert compressed(small, b"gzip") is small
-    assert compressed(response(b" " * SMALLEST), b"gzip").length < 100
 
 
-@pytest.mark.parametrize("body", [b"{}", np.random.default_rng(1).bytes(3000)])
-def test_a_client_that_refuses_uncompressed_responses_gets_none(body: bytes) -> None:
+def test_a_client_that_refuses_uncompressed_responses_gets_none() -> None:
+    body = np.random.default_rng(1).bytes(3000)
     sent = compressed(response(body), b"gzip, identity;q=0")
     assert gzip.decompress(b"".join(sent.parts)) == body
 

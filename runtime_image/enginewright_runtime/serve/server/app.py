@@ -23,7 +23,10 @@ from enginewright_runtime.serve.server.answered import Answered, Observer
 from enginewright_runtime.serve.server.application import ApplicationBase, json_response
 from enginewright_runtime.serve.server.codec_thread import CodecThread
 from enginewright_runtime.serve.server.compressed_requests import CompressedRequests
-from enginewright_runtime.serve.server.compressed_responses import CompressedResponses
+from enginewright_runtime.serve.server.compressed_responses import (
+    COMPRESSED_FROM,
+    CompressedResponses,
+)
 from enginewright_runtime.serve.server.connection import Connection
 from enginewright_runtime.serve.server.content_coding import ACCEPTED, SUPPORTED
 from enginewright_runtime.serve.server.copies import Copies
@@ -522,7 +525,7 @@ class _HttpResponder:
             self._app.codec_thread.submit(self._request, encode, self._encoded)
         else:
             response = self._encode(job, arrays)
-            if self._request.accept_encoding:
+            if response.length >= COMPRESSED_FROM and self._request.accept_encoding:
                 self._compress(response)
             else:
                 self._send(response, response)

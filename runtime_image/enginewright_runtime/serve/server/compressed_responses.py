@@ -16,7 +16,7 @@ from enginewright_runtime.serve.server.compression import Coding
 from enginewright_runtime.serve.server.content_coding import NAMES, Wish, accepted_coding
 from enginewright_runtime.serve.server.message import HttpRequest, HttpResponse
 
-SMALLEST: Final = 1024  # bytes of a body, below which hardly a packet is saved
+COMPRESSED_FROM: Final = 1024  # bytes of a body; below it hardly a packet is saved
 _TRIAL: Final = 64 * 1024  # bytes, after which it must have become clearly smaller
 _SMALLER: Final = 3 / 4  # floats become 0.93 of what they are, at 26 ms per MB
 _AT_ONCE: Final = 16 * 1024  # bytes that the event loop compresses, in a tenth of a millisecond
@@ -84,11 +84,11 @@ class CompressedResponses:
         response: HttpResponse,
         done: Callable[[asyncio.Future[HttpResponse]], None],
     ) -> HttpResponse | None:
-        """Return what to send instead of a response, or the same; None: `done` takes it later."""
+        """Return what to send instead of a large response, or the same; None: `done` takes it later."""
         coding, wish = accepted_coding(request.accept_encoding)
         if wish is Wish.ACCEPTED and request.content_encoding:
             wish = Wish.WANTED  # it compresses, too
-        if wish < Wish.WANTED or (response.length < SMALLEST and wish is Wish.WANTED):
+        if wish < Wish.WANTED:
             return response
         work = _Compression(response, coding, wish)
         if response.length <= _AT_ONCE and (compressed := work.step()):
