@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from tests.integration.test_server_protocol import echo_feeds, echo_model
+from tests.support.hostile import costly_deflate
 from tests.support.serving import Answer, Feeds, Server, linear_model, model, tensor, write_artifact
 
 MIB = 1 << 20
@@ -477,3 +478,15 @@ def test_tritons_client_compresses_in_both_directions(
             assert texts == array.ravel().tolist()
         else:
             np.testing.assert_array_equal(found, array)
+
+
+# fault: Requests | a compressed body has ten thousand blocks without data, each of which takes zlib microseconds |
+#   it is expanded in steps of limited time, most of them in a thread | others are answered meanwhile
+def test_blocks_without_data_are_expanded_in_the_thread(linear: Server) -> None:
+    document = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 8], "data": [1.0] * 8}]}
+    body = costly_deflate(json.dumps(document).encode(), 80_000)
+    with linear.wire() as wire:
+        head = "POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\nContent-Encoding: deflate\r\n"
+        wire.send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        answer = wire.receive()
+    assert answer.status == 200, answer.body

@@ -1,6 +1,8 @@
 """Files that attack their readers."""
 
 import pickle
+import struct
+import zlib
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -163,3 +165,30 @@ def sparse_file(path: Path, size: int, start: bytes = b"") -> None:
     with path.open("wb") as writer:
         writer.write(start)
         writer.truncate(size)
+
+
+def empty_blocks(count: int) -> bytes:
+    """Return blocks of deflate, a multiple of 8, with Huffman codes of their own, and no data.
+
+    Each takes 11 bytes, and microseconds (RFC 1951 3.2.7).
+    """
+    order = (16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1)  # of lengths of codes
+    fields = [(0, 1), (2, 2)]  # not the last block; dynamic codes
+    fields += [(0, 5), (0, 5), (len(order) - 4, 4)]  # 257 codes of data, 1 of distances
+    fields += [({18: 1, 0: 2, 1: 2}.get(each, 0), 3) for each in order]
+    zeros = (0, 1)  # symbol 18: 11 zeros and as many as the next 7 bits say
+    fields += [zeros, (127, 7), zeros, (256 - 138 - 11, 7), (3, 2), (1, 2)]  # then a 1 and a 0
+    fields += [(0, 1)]  # the only code: the end of the block
+    value = at = 0
+    for _ in range(8):  # together they end on a byte's boundary
+        for bits, size in fields:
+            value |= bits << at
+            at += size
+    return value.to_bytes(at // 8, "little") * (count // 8)
+
+
+def costly_deflate(data: bytes, blocks: int) -> bytes:
+    """Return `data` in zlib's format, after so many empty blocks."""
+    stream = zlib.compressobj(9, zlib.DEFLATED, -15)
+    rest = stream.compress(data) + stream.flush()
+    return b"\x78\x9c" + empty_blocks(blocks) + rest + struct.pack(">I", zlib.adler32(data))

@@ -28,6 +28,8 @@ from enginewright_runtime.serve.server.message import (
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.hostile import costly_deflate
+
 GZIP, DEFLATE = Coding.GZIP, Coding.DEFLATE
 NEVER, ACCEPTED, WANTED, REQUIRED = Wish
 
@@ -121,6 +123,16 @@ def test_what_is_compressed_comes_back_in_steps_of_any_size(
     data: bytes, coding: Coding, step: int
 ) -> None:
     assert decompress(compress(data, coding), len(data), coding, step) == data
+
+
+def test_a_step_is_limited_in_time_also_if_nothing_comes_out() -> None:
+    message, out = costly_deflate(b"data", 8000), bytearray(4)
+    work = Decompression(memoryview(message), memoryview(out), Coding.DEFLATE)
+    steps = 1
+    while not work.step(100, 0.0):
+        steps += 1
+    assert steps > 20, "of a few kilobytes each"
+    assert out == b"data"
 
 
 @given(

@@ -14,6 +14,7 @@ from typing import Final
 from enginewright_runtime.serve.server.codec_thread import CodecThread
 from enginewright_runtime.serve.server.compression import (
     LARGEST_RATIO,
+    STEP_SECONDS,
     Coding,
     CompressionError,
     Decompression,
@@ -28,6 +29,7 @@ from enginewright_runtime.session.request_errors import RequestError
 
 _AT_ONCE: Final = 128 * 1024  # bytes that the event loop decompresses, in less than a millisecond
 _STEP: Final = 1024 * 1024  # likewise of the thread, in a few milliseconds
+_STEP_SECONDS: Final = 0.005
 
 
 class _Expansion:
@@ -53,14 +55,14 @@ class _Expansion:
         self._largest = expanded.length
         self._work = Decompression(compressed.view(), expanded.view(), self._coding)
 
-    def step(self, size: int) -> bool:
-        """Expand up to `size` bytes more; return whether the body is complete.
+    def step(self, size: int, seconds: float = STEP_SECONDS) -> bool:
+        """Expand up to `size` bytes more, for about `seconds`; return whether the body is complete.
 
         Raises:
             RequestError: 400, it is invalid; 413, too large.
         """
         try:
-            return self._work.step(size)
+            return self._work.step(size, seconds)
         except CompressionError as error:
             if isinstance(error, TooLargeError):
                 self._inflight.check_body(self._largest + 1, self.request.json_length)
@@ -130,7 +132,7 @@ class CompressedRequests:
         return stated
 
     def _continue(self, work: _Expansion) -> None:
-        step = partial(work.step, _STEP)
+        step = partial(work.step, _STEP, _STEP_SECONDS)
         self._thread.submit(work.request, step, partial(self._stepped, work))
 
     def _stepped(self, work: _Expansion, step: asyncio.Future[bool]) -> None:

@@ -1,14 +1,18 @@
 """Decompresses a request in steps, into memory that may hold the result.
 
 A small message may become large, so its size is accounted for before that memory is written, and others
-get their turns meanwhile.
+get their turns meanwhile. Few bytes may also take long and become nothing: a block of eleven bytes can have
+Huffman codes that take microseconds to prepare, and no data. So a step is limited in time, too.
 """
 
 import enum
+import time
 import zlib
 from typing import Final
 
 STEP_BYTES: Final = 256 * 1024  # of output: about a millisecond
+STEP_SECONDS: Final = 0.001
+_PIECE: Final = 4096  # bytes that zlib gets at a time, which take up to a millisecond or two
 LARGEST_RATIO: Final = 1032  # of deflate: two bits for 258 bytes (RFC 1951 3.2.5)
 _TRAILER_BYTES: Final = 8  # CRC and size modulo 2**32 (RFC 1952 2.3.1)
 
@@ -53,15 +57,26 @@ class Decompression:
         self.filled = 0  # bytes of `out`
         self._stream = zlib.decompressobj(coding.value)
 
-    def step(self, size: int = STEP_BYTES) -> bool:
-        """Decompress up to `size` bytes of output; return whether the message is complete.
+    def step(self, size: int = STEP_BYTES, seconds: float = STEP_SECONDS) -> bool:
+        """Decompress up to `size` bytes of output, for little more than `seconds`.
+
+        Returns:
+            Whether the message is complete.
 
         Raises:
             CompressionError: it is invalid, or of another size.
         """
+        full, late = self.filled + size, time.monotonic() + seconds
+        while not self._piece(full - self.filled):
+            if self.filled == full or time.monotonic() > late:
+                return False
+        return True
+
+    def _piece(self, size: int) -> bool:
+        """Decompress a little, up to `size` bytes of output; return whether that was the last of it."""
         given: memoryview | bytes = self._stream.unconsumed_tail
         if not given:
-            given = self._message[self._at : self._at + size]
+            given = self._message[self._at : self._at + _PIECE]
             self._at += len(given)
         try:
             part = self._stream.decompress(given, size)
