@@ -106,6 +106,11 @@ def test_heads_say_how_bodies_are_and_may_be_compressed() -> None:
     assert (absent.content_encoding, absent.accept_encoding) == (b"", b"")
 
 
+def test_a_long_list_of_codings_is_not_read() -> None:
+    assert accepted_coding(b"gzip," * 100).wish is Wish.WANTED
+    assert accepted_coding(b"gzip," * 1000).wish is Wish.NEVER
+
+
 def compress(data: bytes, coding: Coding) -> bytes:
     return gzip.compress(data) if coding is GZIP else zlib.compress(data)
 

@@ -24,7 +24,8 @@ _ELEMENT: Final = re.compile(
     rb"[ \t]*([!#$%&'*+.^_`|~0-9a-z-]+)"
     rb"(?:[ \t]*;[ \t]*q=(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?))?[ \t]*"
 )
-_CACHED: Final = 64  # values of the header, each at most as long as a head
+_LONGEST: Final = 1024  # bytes: reading a whole head of elements would take milliseconds
+_CACHED: Final = 64  # values of the header
 
 
 class Wish(enum.IntEnum):
@@ -45,8 +46,10 @@ class AcceptedCoding(NamedTuple):
 
 @lru_cache(_CACHED)
 def accepted_coding(value: bytes) -> AcceptedCoding:
-    """Read an Accept-Encoding, of which elements that are not valid count as absent."""
+    """Read an Accept-Encoding, of which elements that are not valid count as absent, as does a long one."""
     weights: dict[bytes, float] = {}
+    if len(value) > _LONGEST:
+        return AcceptedCoding(Coding.GZIP, Wish.NEVER)
     for element in value.lower().split(b","):
         if found := _ELEMENT.fullmatch(element):
             name = b"gzip" if found[1] == b"x-gzip" else found[1]
