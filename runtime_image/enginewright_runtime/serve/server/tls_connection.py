@@ -35,9 +35,9 @@ _SILENT_SECONDS: Final = 1.0  # in which clients answer: some compute slowly, or
 _RECORD_BYTES: Final = 1 << 14  # the largest one
 _PIECE: Final = 64 * 1024  # bytes that are encrypted at a time, in tens of microseconds
 _TURN: Final = 16 * _PIECE  # encrypted in one turn of the event loop, in about a millisecond
-_FED_BYTES: Final = _RECORD_BYTES  # that are decrypted before what they carried is looked at
-_POOR_BYTES: Final = 32  # of data: records with less cost more than their data does
-_MANY_RECORDS: Final = 64  # of them at a time
+_FED_BYTES: Final = 8 * 1024  # that are decrypted before what they carried is looked at
+_FEW_BYTES: Final = 2048  # about which nothing is concluded
+_POOR: Final = 1 / 4  # data in what has arrived: below, records cost more than their data does
 _POOR_READ: Final = (
     1024  # bytes that are read from a connection with such records, in a millisecond
 )
@@ -73,6 +73,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         "_app",
         "_backlog",
         "_backlog_size",
+        "_carried",
         "_closing",
         "_connect",
         "_context",
@@ -138,7 +139,8 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         self._reading_paused = False
         self._raw_paused = False  # reading of the socket
         self._read_scheduled = False
-        self._empty = 0  # bytes of records that have arrived since the last data
+        self._empty = 0  # bytes of records that have arrived since data was seen
+        self._carried = 0  # bytes of data in them
         self._is_poor = False  # its records carry little
         self._waits_for_turn = False  # to be read
         self._unread = 0  # bytes of replies since the kernel's buffer was full
@@ -292,8 +294,6 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
             if self._empty > _EMPTY_BYTES and not self._reading_paused:
                 self.abort()
                 return
-        if self._empty > _RECORD_BYTES and not self._reading_paused:
-            self._is_poor = True
         if self._is_poor and not self._waits_for_turn:
             self._waits_for_turn = True
             self._pause_raw()
@@ -311,12 +311,14 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
             buffer = cast("memoryview", inside.get_buffer(-1))
             size, ended = self._fill(buffer)
             if size:
+                self._carried += size
                 inside.buffer_updated(size)
             if ended:
                 if self._raw is not None and not self._closing:
                     self.close()
                 return
             if not size:
+                self._judge()
                 break
         if self._raw is not None and self._out.pending:  # such as an acknowledged update of keys
             self._unread += self._out.pending if self._full else 0
@@ -324,9 +326,16 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
             if self._unread > _UNREAD_REPLIES:
                 self.abort()
 
+    def _judge(self) -> None:
+        """Look at what all that has arrived has carried."""
+        if self._carried:
+            if self._empty > _FEW_BYTES and self._carried < self._empty * _POOR:
+                self._is_poor = True
+            self._carried = self._empty = 0
+
     def _fill(self, buffer: memoryview) -> tuple[int, bool]:
         """Decrypt records into `buffer`; return the bytes, and whether no more will come."""
-        tls, size, records = self._tls, 0, 0
+        tls, size = self._tls, 0
         assert tls is not None  # noqa: S101 - the handshake is complete
         ended = False
         while size < len(buffer) and not ended:
@@ -339,11 +348,6 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
             else:
                 ended = not read
                 size += cast("int", read)
-                records += 1
-        if size:
-            self._empty = 0
-        if records > _MANY_RECORDS and size < records * _POOR_BYTES:
-            self._is_poor = True
         return size, ended
 
     @override
