@@ -15,7 +15,7 @@ from enginewright_runtime.serve.server.compression import (
     Coding,
     CompressionError,
     Decompression,
-    TooLargeError,
+    ExpandedTooLargeError,
 )
 from enginewright_runtime.serve.server.content_coding import AcceptedCoding, Wish, accepted_coding
 from enginewright_runtime.serve.server.head import HeadParser
@@ -161,7 +161,7 @@ def test_a_changed_message_is_an_error_or_the_same(
 
 def test_a_result_is_never_larger_than_the_memory_for_it() -> None:
     message = zlib.compress(bytes(1001))
-    with pytest.raises(TooLargeError):
+    with pytest.raises(ExpandedTooLargeError):
         decompress(message, 1000, DEFLATE, 300)
     assert decompress(message, 1001, DEFLATE, 300) == bytes(1001)
     zeros = 1 << 20

@@ -15,7 +15,7 @@ USUAL = 3
 class _Job(SimpleNamespace):
     """What the shares read of a job."""
 
-    __hash__ = object.__hash__  # type: ignore[assignment]
+    __hash__ = object.__hash__  # type: ignore[assignment]  # SimpleNamespace has none, since it compares values
 
 
 def job(peer: Peer | None, priority: int = USUAL, *, reserved: bool = False) -> Job:

@@ -18,7 +18,7 @@ from enginewright_runtime.serve.server.compression import (
     Coding,
     CompressionError,
     Decompression,
-    TooLargeError,
+    ExpandedTooLargeError,
     stated_size,
 )
 from enginewright_runtime.serve.server.content_coding import NAMES, SUPPORTED
@@ -64,7 +64,7 @@ class _Expansion:
         try:
             return self._work.step(size, seconds)
         except CompressionError as error:
-            if isinstance(error, TooLargeError):
+            if isinstance(error, ExpandedTooLargeError):
                 self._inflight.check_body(self._largest + 1, self.request.json_length)
             raise _invalid(self._coding, error) from None
 

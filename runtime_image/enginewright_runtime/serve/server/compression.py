@@ -28,7 +28,7 @@ class CompressionError(Exception):
     """A message is not valid, or not of the size that its trailer states."""
 
 
-class TooLargeError(CompressionError):
+class ExpandedTooLargeError(CompressionError):
     """A message does not fit into the memory for it."""
 
 
@@ -86,7 +86,7 @@ class Decompression:
         if end > len(self._out):
             if self._coding is Coding.GZIP:
                 raise CompressionError("it is larger than it states")
-            raise TooLargeError("it is too large")
+            raise ExpandedTooLargeError("it is too large")
         self._out[self.filled : end] = part
         self.filled = end
         if not self._stream.eof:
