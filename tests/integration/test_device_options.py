@@ -152,12 +152,14 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
 }
 MEMORY
 """
-TOLD = "int cuDeviceTotalMem_v2(size_t *size, int device) { *size = 5L << 30; return device != 7; }"
+REPORTED = (
+    "int cuDeviceTotalMem_v2(size_t *size, int device) { *size = 5L << 30; return device != 7; }"
+)
 
 
-@pytest.mark.parametrize(("memory", "told"), [(TOLD, 5 * GIB), ("", None)])
+@pytest.mark.parametrize(("memory", "reported"), [(REPORTED, 5 * GIB), ("", None)])
 def test_the_driver_tells_the_memory_of_the_device(
-    memory: str, told: int | None, tmp_path: Path
+    memory: str, reported: int | None, tmp_path: Path
 ) -> None:
     """Where there is no device, the library is a stand-in with cuda.h's signatures."""
     source = tmp_path / "cuda.c"
@@ -170,4 +172,4 @@ def test_the_driver_tells_the_memory_of_the_device(
     child = (sys.executable, "-I", "-S", str(Path(libcuda.__file__)))
     found = driver.ask("13", ("env", f"LD_LIBRARY_PATH={tmp_path}", *child))
     answer: Any = (found.driver.reason, found.compute_capability, found.memory)
-    assert answer == (None, "9.0", told)
+    assert answer == (None, "9.0", reported)

@@ -1,4 +1,4 @@
-"""A whole start as on a device: the real server, whose backend for CPUs is told that it has one.
+"""A whole start as on a device: the real server, whose backend for CPUs reports that it has one.
 
 What only a device can show is in tests/gpu.
 """

@@ -133,7 +133,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     root = tmp_path_factory.mktemp("pair")
     with Server(root, several(root)) as server:
         until(lambda: serving(server) == 2, "both serve")
-        assert serving(server) == 2, "and the other has answered after it was told to accept"
+        assert serving(server) == 2, "and the other has answered after it was asked to accept"
         yield server
 
 

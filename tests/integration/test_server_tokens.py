@@ -1,4 +1,4 @@
-"""Bearer tokens against the real server: who is let in, when that changes, and what nobody is told."""
+"""Bearer tokens against the real server: who is let in, when that changes, and what is kept from everybody."""
 
 import contextlib
 import json

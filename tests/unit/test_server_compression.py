@@ -42,7 +42,7 @@ NEVER, ACCEPTED, WANTED, REQUIRED = Wish
         (b"gzip, deflate, br, zstd", GZIP, ACCEPTED),
         (b"deflate, gzip, br, zstd", GZIP, ACCEPTED),  # curl --compressed
         (b"*", GZIP, ACCEPTED),
-        # what Triton's clients send when they are told to
+        # what Triton's clients send when they are asked to
         (b"gzip", GZIP, WANTED),
         (b"deflate", DEFLATE, WANTED),
         (b"GZip", GZIP, WANTED),

@@ -28,7 +28,7 @@ def job(*, reserved: bool = False, rows: int = 0) -> Job:
 
 
 class Thread:
-    """One of the queue's threads, which takes jobs when it is told to."""
+    """One of the queue's threads, which takes jobs when the test says so."""
 
     def __init__(self, queue: JobQueue, number: int) -> None:
         self._queue, self._number = queue, number

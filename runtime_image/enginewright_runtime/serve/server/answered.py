@@ -21,7 +21,7 @@ class Answered(NamedTuple):
 
 
 class Observer(Protocol):
-    """What is told of answered requests, in the event loop."""
+    """Receives every answered request, in the event loop."""
 
     def add(self, answered: Answered) -> None:
         """Take one request; neither blocks nor fails."""

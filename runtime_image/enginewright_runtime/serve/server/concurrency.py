@@ -76,7 +76,7 @@ class ConcurrencyProver:
         resident: Callable[[], int] = resident_bytes,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Create it; several threads at a time may use `runner`, `progress` is told what takes long."""
+        """Create it; several threads at a time may use `runner`, `progress` gets the current step."""
         self._runner = runner
         self._signature = signature
         self._outputs = list(signature.outputs)

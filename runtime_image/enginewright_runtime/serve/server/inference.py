@@ -30,7 +30,7 @@ from enginewright_runtime.serve.server.outside_runs import OutsideRuns
 from enginewright_runtime.serve.server.priorities import DEFAULT, HIGHEST, may_state_priority
 from enginewright_runtime.serve.server.request_context import RequestContext
 from enginewright_runtime.serve.server.run_errors import Fault
-from enginewright_runtime.serve.server.settings import PROBE_SLOTS, ServerSettings
+from enginewright_runtime.serve.server.settings import PROBE_SLOTS, WAITING_COPIES, ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel
 from enginewright_runtime.serve.server.watchdog import Watchdog
 from enginewright_runtime.serve.server.worker import InferenceWorker
@@ -38,7 +38,6 @@ from enginewright_runtime.session.request_errors import OutOfProfileError, Reque
 
 _log: Final = logging.getLogger(__name__)
 _LONG_RUNS: Final = 15  # warm-up runs that a run may take before it is stopped
-_WAITING_COPIES: Final = 1  # of requests, above which copies are refused: clients come first
 _STUCK_RUNS: Final = 20  # warm-up runs that a run may take before it counts as stuck
 
 
@@ -286,7 +285,7 @@ class InferenceService:
             ):
                 raise _full(self._task.max_queue)
             call.displaces = True
-        if call.copy and serving.worker.depth > _WAITING_COPIES:
+        if call.copy and serving.worker.depth > WAITING_COPIES:
             raise busy("too many requests wait for one more copy")
 
     def _make_room(self, worker: InferenceWorker, priority: int, peer: Peer | None) -> None:

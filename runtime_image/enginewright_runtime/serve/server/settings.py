@@ -6,6 +6,7 @@ from typing import Final
 MIB: Final = 1024 * 1024
 RETRY_AFTER_SECONDS: Final = 1
 PROBE_SLOTS: Final = 2  # concurrent requests of the sidecar that bypass the limits
+WAITING_COPIES: Final = 1  # of requests, above which copies are refused: clients come first
 
 
 @dataclass(frozen=True, slots=True)

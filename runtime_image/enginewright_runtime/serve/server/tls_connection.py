@@ -119,7 +119,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
             context: with the certificate.
             connect: creates the protocol inside, once the handshake has succeeded.
             buffer: shared, since no callback leaves data in it; not the one that `connect`'s protocol reads into.
-            answer_plain: what a client that speaks no TLS is told.
+            answer_plain: the answer to a client that speaks no TLS.
         """
         super().__init__()
         self._app = app
@@ -147,7 +147,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         self._backlog: deque[memoryview] = deque()  # not encrypted yet
         self._backlog_size = 0
         self._full = False  # the kernel's buffer
-        self._writing_paused = False  # the protocol inside was told
+        self._writing_paused = False  # the protocol inside was notified
         self._pump_scheduled = False
         self._closing = False
         self._finish: Callable[[asyncio.Transport], None] | None = None  # once all is written

@@ -172,8 +172,8 @@ class _Follower:
         loop = asyncio.get_running_loop()
 
         def report_progress(state: str) -> None:
-            told = ProcessMessage(messages.PROGRESS, {"state": state})
-            loop.call_soon_threadsafe(self._channel.tell, told)
+            message = ProcessMessage(messages.PROGRESS, {"state": state})
+            loop.call_soon_threadsafe(self._channel.tell, message)
 
         return await asyncio.to_thread(prepare, task, artifact, report_progress, found=batches)
 

@@ -22,6 +22,7 @@ from enginewright_runtime.serve.server.inflight import InFlight
 from enginewright_runtime.serve.server.job import Job, RequestPlan
 from enginewright_runtime.serve.server.processing.pool import StepPool
 from enginewright_runtime.serve.server.processing.served import ServedSteps, StepRoute
+from enginewright_runtime.serve.server.settings import WAITING_COPIES
 from enginewright_runtime.session.processing.chain import label
 from enginewright_runtime.session.processing.frames import held_bytes
 from enginewright_runtime.session.processing.images import NotAnImageError, image_size
@@ -31,7 +32,6 @@ from enginewright_runtime.session.signature import Signature
 
 _log: Final = logging.getLogger(__name__)
 _SAMPLE_BYTES: Final = 3  # of a decoded pixel
-_WAITING_COPIES: Final = 1  # of requests, above which copies are refused: clients come first
 _BEFORE: Final = "steps before the model"
 _AFTER: Final = "steps after the model"
 
@@ -117,7 +117,7 @@ class ChainedRequests:
             RequestError: 503, too many wait; 400, an image is too large, or none.
         """
         waiting = self._pool.waiting
-        if waiting >= self._limits.waiting or (call.copy and waiting > _WAITING_COPIES):
+        if waiting >= self._limits.waiting or (call.copy and waiting > WAITING_COPIES):
             raise busy(f"{waiting} requests wait for the steps of spec.processing")
         self._check_images(call, feeds)
         now = time.monotonic()
