@@ -1,6 +1,7 @@
 """cgroups of v2, on plain folders: the machine of a test run may have v1 only (tests/cluster is real)."""
 
 import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -58,3 +59,22 @@ def test_finds_the_cgroups_of_one_cluster_only(root: Path) -> None:
         (root / name).mkdir()
     assert {path.name for path in cgroups.existing("ew-x")} == {"ew-x-1", "ew-x-2"}
     assert [path.name for path in cgroups.existing("ew-x-1", exact=True)] == ["ew-x-1"]
+
+
+def test_a_cgroup_that_is_removed_while_its_parent_is_listed_ends_no_search(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = root / "ew-x-1"
+    for name, pid in (("kept", 1), ("removed", 2)):
+        (top / name).mkdir()
+        (top / name / "cgroup.procs").write_text(f"{pid}\n")
+    original = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if Path(path).name == "removed":
+            (Path(path) / "cgroup.procs").unlink()
+            Path(path).rmdir()
+        return original(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert cgroups.pids(top) == {1}

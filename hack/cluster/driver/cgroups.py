@@ -68,13 +68,14 @@ def existing(name: str, *, exact: bool = False) -> list[Path]:
 
 
 def pids(top: Path) -> set[int]:
-    """Return the pids in a cgroup and in those below it."""
+    """Return the pids in a cgroup and in those below it; any of them may be removed meanwhile."""
     found: set[int] = set()
-    for procs in top.rglob("cgroup.procs"):
+    for folder, _, _ in os.walk(top):  # skips what it cannot list, unlike `rglob`
         try:
-            found.update(int(line) for line in procs.read_text().split())
-        except OSError:  # the cgroup was removed meanwhile
+            lines = (Path(folder) / "cgroup.procs").read_text().split()
+        except OSError:
             continue
+        found.update(int(line) for line in lines)
     return found
 
 
