@@ -33,7 +33,7 @@ from enginewright_runtime.serve.server.copies import Copies
 from enginewright_runtime.serve.server.decode import Decoder, Feeds
 from enginewright_runtime.serve.server.encode import Encoder
 from enginewright_runtime.serve.server.health import HealthProblem
-from enginewright_runtime.serve.server.inference import InferenceService, busy, unexpected
+from enginewright_runtime.serve.server.inference import InferenceService
 from enginewright_runtime.serve.server.inference_request import InferenceRequest
 from enginewright_runtime.serve.server.job import Job
 from enginewright_runtime.serve.server.large_requests import LargeRequests
@@ -42,6 +42,7 @@ from enginewright_runtime.serve.server.outside_profiles import OutsideDecoder, O
 from enginewright_runtime.serve.server.pod_resources import PodResource, PodResources
 from enginewright_runtime.serve.server.processing.requests import ChainedRequests, StepLimits
 from enginewright_runtime.serve.server.processing.served import ServedSteps
+from enginewright_runtime.serve.server.request_failures import busy, unexpected
 from enginewright_runtime.serve.server.scrapes import Scrapes
 from enginewright_runtime.serve.server.settings import RETRY_AFTER_SECONDS, ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel

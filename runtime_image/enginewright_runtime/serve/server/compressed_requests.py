@@ -22,9 +22,9 @@ from enginewright_runtime.serve.server.compression import (
     stated_size,
 )
 from enginewright_runtime.serve.server.content_coding import NAMES, SUPPORTED
-from enginewright_runtime.serve.server.inference import busy, unexpected
 from enginewright_runtime.serve.server.inflight import InFlight
 from enginewright_runtime.serve.server.message import Body, HttpRequest, charged_bytes
+from enginewright_runtime.serve.server.request_failures import busy, unexpected
 from enginewright_runtime.session.request_errors import RequestError
 
 _AT_ONCE: Final = 128 * 1024  # bytes that the event loop decompresses, in less than a millisecond

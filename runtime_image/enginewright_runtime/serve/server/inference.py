@@ -5,8 +5,6 @@ Runs in the event loop only. A protocol decodes its requests before, and encodes
 
 import asyncio
 import hmac
-import logging
-import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -17,7 +15,6 @@ from enginewright.contract.reasons import Reason
 from enginewright.contract.task import ServeTask
 
 import enginewright_runtime.serve.server.metrics as figures
-from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.serve.server.account import Peer
 from enginewright_runtime.serve.server.call import InferenceCall, Responder
 from enginewright_runtime.serve.server.decode import Feeds
@@ -29,6 +26,12 @@ from enginewright_runtime.serve.server.outside_profiles import OutsideModel
 from enginewright_runtime.serve.server.outside_runs import OutsideRuns
 from enginewright_runtime.serve.server.priorities import DEFAULT, HIGHEST, may_state_priority
 from enginewright_runtime.serve.server.request_context import RequestContext
+from enginewright_runtime.serve.server.request_failures import (
+    busy,
+    failed_run,
+    queue_is_full,
+    unexpected,
+)
 from enginewright_runtime.serve.server.run_errors import Fault
 from enginewright_runtime.serve.server.settings import PROBE_SLOTS, WAITING_COPIES, ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel
@@ -36,7 +39,6 @@ from enginewright_runtime.serve.server.watchdog import Watchdog
 from enginewright_runtime.serve.server.worker import InferenceWorker
 from enginewright_runtime.session.request_errors import OutOfProfileError, RequestError
 
-_log: Final = logging.getLogger(__name__)
 _LONG_RUNS: Final = 15  # warm-up runs that a run may take before it is stopped
 _STUCK_RUNS: Final = 20  # warm-up runs that a run may take before it counts as stuck
 
@@ -283,7 +285,7 @@ class InferenceService:
                 or may_state_priority(body.view()[:head])
                 or serving.worker.has_more_than(call.sender)
             ):
-                raise _full(self._task.max_queue)
+                raise queue_is_full(self._task.max_queue)
             call.displaces = True
         if call.copy and serving.worker.depth > WAITING_COPIES:
             raise busy("too many requests wait for one more copy")
@@ -303,7 +305,7 @@ class InferenceService:
             return
         job = worker.give_up(priority, peer)
         if job is None:
-            raise _full(worker.capacity)
+            raise queue_is_full(worker.capacity)
         if job.priority > priority:
             why = "requests of a higher priority fill the queue"
         else:
@@ -419,7 +421,7 @@ class InferenceService:
     def answer(self, job: Job) -> None:
         """Answer a job with its outputs or its error."""
         if job.error is not None:
-            self._fail(job, _failed(job.error, job.fault))
+            self._fail(job, failed_run(job.error, job.fault))
             return
         counter = self._counter(job.call)  # the answer releases the call
         try:
@@ -496,31 +498,3 @@ class InferenceService:
         if call.of_client:
             return self._metrics.requests
         return Counter() if call.reserved else self._metrics.copies
-
-
-def _full(capacity: int) -> RequestError:
-    return busy(f"the queue is full with {capacity} requests")
-
-
-def busy(message: str) -> RequestError:
-    """Return the refusal of a request that may succeed later."""
-    return RequestError(503, f"{message}; try again later")
-
-
-def unexpected(doing: str) -> RequestError:
-    """Log the exception that is being handled, and return what its client is shown."""
-    reference = secrets.token_hex(4)
-    _log.exception("unexpected error while %s (reference %s)", doing, reference)
-    return RequestError(500, f"unexpected error; see reference {reference} in the server's log")
-
-
-def _failed(error: Exception, fault: Fault | None) -> RequestError:
-    if isinstance(error, RequestError):
-        return error
-    if fault is Fault.CLIENT:
-        return RequestError(400, f"the model rejects these inputs: {plain(str(error))}")
-    reference = secrets.token_hex(4)
-    _log.error("the model failed on a request (reference %s): %s", reference, error)
-    return RequestError(
-        500, f"the model failed on these inputs (reference {reference}): {plain(str(error))}"
-    )

@@ -9,9 +9,10 @@ from typing import TypeVar
 from enginewright_runtime.serve.server.call import InferenceCall
 from enginewright_runtime.serve.server.codec_thread import CodecThread
 from enginewright_runtime.serve.server.decode import Feeds, held_bytes
-from enginewright_runtime.serve.server.inference import InferenceService, busy, unexpected
+from enginewright_runtime.serve.server.inference import InferenceService
 from enginewright_runtime.serve.server.inflight import InFlight
 from enginewright_runtime.serve.server.message import Body
+from enginewright_runtime.serve.server.request_failures import busy, unexpected
 from enginewright_runtime.session.request_errors import RequestError
 
 _P = TypeVar("_P")

@@ -28,13 +28,13 @@ from enginewright_runtime.serve.server.grpc.methods import MODEL_INFER, MODEL_ST
 from enginewright_runtime.serve.server.grpc.status import HTTP_STATUS, Code, Status
 from enginewright_runtime.serve.server.grpc.wire import first_raw_tensor, split
 from enginewright_runtime.serve.server.http2.connection import Http2Connection
-from enginewright_runtime.serve.server.inference import busy, unexpected
 from enginewright_runtime.serve.server.input_turns import InputTurns
 from enginewright_runtime.serve.server.job import Job
 from enginewright_runtime.serve.server.message import Body, HttpResponse
 from enginewright_runtime.serve.server.outside_profiles import OutsideGrpcDecoder, OutsideModel
 from enginewright_runtime.serve.server.pod_resources import PodResource, PodResources
 from enginewright_runtime.serve.server.request_context import NAMES
+from enginewright_runtime.serve.server.request_failures import busy, unexpected
 from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel
 from enginewright_runtime.session.request_errors import RequestError

@@ -28,7 +28,6 @@ from enginewright_runtime.serve.server.batching import BatchLimits
 from enginewright_runtime.serve.server.endpoints import Endpoints
 from enginewright_runtime.serve.server.files import fit_files
 from enginewright_runtime.serve.server.health import HealthProblem
-from enginewright_runtime.serve.server.inference import busy
 from enginewright_runtime.serve.server.message import HttpResponse
 from enginewright_runtime.serve.server.pod_resources import PodResource, SharedAnswers
 from enginewright_runtime.serve.server.processes import messages
@@ -39,6 +38,7 @@ from enginewright_runtime.serve.server.processes.channel import (
 )
 from enginewright_runtime.serve.server.processes.exposition import describe
 from enginewright_runtime.serve.server.refusals import as_failure
+from enginewright_runtime.serve.server.request_failures import busy
 from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel, prepare
 

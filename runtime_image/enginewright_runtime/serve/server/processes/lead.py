@@ -17,7 +17,6 @@ from enginewright_runtime.serve.server import metrics as figures
 from enginewright_runtime.serve.server.app import ServerApp
 from enginewright_runtime.serve.server.application import bind_beside, json_response
 from enginewright_runtime.serve.server.endpoints import Endpoints
-from enginewright_runtime.serve.server.inference import unexpected
 from enginewright_runtime.serve.server.message import HttpResponse
 from enginewright_runtime.serve.server.pod_resources import PodResource, SharedAnswers
 from enginewright_runtime.serve.server.processes import messages
@@ -36,6 +35,7 @@ from enginewright_runtime.serve.server.processes.totals import (
     sum_buckets,
     sum_statistics,
 )
+from enginewright_runtime.serve.server.request_failures import unexpected
 from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.session.request_errors import RequestError
 

@@ -17,11 +17,12 @@ import numpy as np
 import enginewright_runtime.serve.server.metrics as figures
 from enginewright_runtime.serve.server.call import InferenceCall, Responder
 from enginewright_runtime.serve.server.decode import Feeds
-from enginewright_runtime.serve.server.inference import InferenceService, busy, unexpected
+from enginewright_runtime.serve.server.inference import InferenceService
 from enginewright_runtime.serve.server.inflight import InFlight
 from enginewright_runtime.serve.server.job import Job, RequestPlan
 from enginewright_runtime.serve.server.processing.pool import StepPool
 from enginewright_runtime.serve.server.processing.served import ServedSteps, StepRoute
+from enginewright_runtime.serve.server.request_failures import busy, unexpected
 from enginewright_runtime.serve.server.settings import WAITING_COPIES
 from enginewright_runtime.session.processing.chain import label
 from enginewright_runtime.session.processing.frames import held_bytes
