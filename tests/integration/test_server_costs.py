@@ -1,24 +1,18 @@
 """What one request may cost the server: its memory, and the time in which it answers nobody else."""
 
-import asyncio
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 import pytest
-from enginewright_runtime.serve.server.call import InferenceCall
-from enginewright_runtime.serve.server.codec_thread import CodecThread
 from enginewright_runtime.serve.server.json_cost import VALUES
-from enginewright_runtime.serve.server.metrics import CLIENT_CLOSED
 from enginewright_runtime.serve.server.request_checks import STRINGS
-from enginewright_runtime.session.request_errors import RequestError
 from onnx import TensorProto, helper
 
 from tests.support.serving import Server, Wire, model, tensor, write_artifact
@@ -199,34 +193,6 @@ def test_large_requests_whose_clients_leave_are_counted_and_forgotten(server: Se
         time.sleep(0.02)
     assert metric(server, 'code="499"') > gone
     assert server.post(document(b"[1]", 1)).status == 200
-
-
-async def test_what_nobody_waits_for_any_more_is_not_decoded() -> None:
-    thread = CodecThread()
-    first, leaving, last = (InferenceCall() for _ in range(3))
-    blocked = threading.Event()
-    done: list[str] = []
-    loop = asyncio.get_running_loop()
-    ends = [loop.create_future() for _ in range(3)]
-
-    def work(name: str) -> str:
-        assert blocked.wait(20)
-        done.append(name)
-        return name
-
-    for call, name, end in zip(
-        (first, leaving, last), ("first", "leaving", "last"), ends, strict=True
-    ):
-        thread.submit(call, partial(work, name), end.set_result)
-    assert thread.waiting == 3
-    leaving.abandoned = True
-    blocked.set()
-    results = await asyncio.wait_for(asyncio.gather(*ends), 20)
-    assert done == ["first", "last"]
-    assert [results[0].result(), results[2].result()] == done
-    assert isinstance(error := results[1].exception(), RequestError)
-    assert error.status == CLIENT_CLOSED
-    assert thread.waiting == 0
 
 
 def test_large_requests_that_wait_to_be_read_are_limited(server: Server) -> None:

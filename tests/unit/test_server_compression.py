@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from enginewright_runtime.serve.server.codec_thread import CodecThread
 from enginewright_runtime.serve.server.compressed_responses import CompressedResponses
 from enginewright_runtime.serve.server.compression import (
     LARGEST_RATIO,
@@ -25,6 +24,7 @@ from enginewright_runtime.serve.server.message import (
     HttpRequest,
     HttpResponse,
 )
+from enginewright_runtime.serve.server.request_threads import RequestThreads
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -180,7 +180,9 @@ def compressed(sent: HttpResponse, accept: bytes, content: bytes = b"") -> HttpR
     def later(_: object) -> None:
         raise AssertionError("in the thread")
 
-    found = CompressedResponses(CodecThread()).compress(request, sent, later)
+    found = CompressedResponses(RequestThreads("codec", 1, 1, "a turn")).compress(
+        request, sent, later
+    )
     assert found is not None
     return found
 

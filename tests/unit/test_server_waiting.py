@@ -24,8 +24,8 @@ def job(priority: int, queued: float = 0.0) -> Job:
     return cast("Job", SimpleNamespace(priority=priority, queued=queued))
 
 
-def filled(priorities: list[int]) -> Waiting:
-    waiting = Waiting()
+def filled(priorities: list[int]) -> Waiting[Job]:
+    waiting: Waiting[Job] = Waiting()
     for number, priority in enumerate(priorities):
         waiting.add(job(priority, float(number)))
     return waiting
@@ -62,7 +62,8 @@ def test_the_newest_of_the_lowest_priority_is_given_up_for_a_higher_one(
 def test_whatever_arrives_and_runs_the_order_is_kept_and_nothing_is_lost(
     steps: list[tuple[int, int]],
 ) -> None:
-    waiting, taken, number = Waiting(), [], 0
+    waiting: Waiting[Job] = Waiting()
+    taken, number = [], 0
     for priority, runs in steps:
         waiting.add(job(priority, float(number)))
         number += 1

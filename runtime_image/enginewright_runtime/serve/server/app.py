@@ -21,7 +21,6 @@ from enginewright_runtime.serve.exchanges import RESOURCE, SHARE_QUERY
 from enginewright_runtime.serve.server import memory
 from enginewright_runtime.serve.server.answered import Answered, Observer
 from enginewright_runtime.serve.server.application import ApplicationBase, json_response
-from enginewright_runtime.serve.server.codec_thread import CodecThread
 from enginewright_runtime.serve.server.compressed_requests import CompressedRequests
 from enginewright_runtime.serve.server.compressed_responses import (
     COMPRESSED_FROM,
@@ -43,6 +42,7 @@ from enginewright_runtime.serve.server.pod_resources import PodResource, PodReso
 from enginewright_runtime.serve.server.processing.requests import ChainedRequests, StepLimits
 from enginewright_runtime.serve.server.processing.served import ServedSteps
 from enginewright_runtime.serve.server.request_failures import busy, unexpected
+from enginewright_runtime.serve.server.request_threads import RequestThreads
 from enginewright_runtime.serve.server.scrapes import Scrapes
 from enginewright_runtime.serve.server.settings import RETRY_AFTER_SECONDS, ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel
@@ -98,7 +98,7 @@ class ServerApp(ApplicationBase[Connection]):
         super().__init__(settings)
         self.metrics = figures.Metrics(task.model, task.revision)
         self.inference = InferenceService(task, settings, self.metrics, probe_token)
-        self.codec_thread = CodecThread()
+        self.codec_thread = RequestThreads("codec", 1, task.max_queue, "being read")
         self.large_requests = LargeRequests(
             self.codec_thread, self.inflight, self.inference, task.max_queue
         )

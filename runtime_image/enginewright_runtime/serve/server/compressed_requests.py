@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from enginewright_runtime.serve.server.codec_thread import CodecThread
 from enginewright_runtime.serve.server.compression import (
     LARGEST_RATIO,
     STEP_SECONDS,
@@ -25,6 +24,7 @@ from enginewright_runtime.serve.server.content_coding import NAMES, SUPPORTED
 from enginewright_runtime.serve.server.inflight import InFlight
 from enginewright_runtime.serve.server.message import Body, HttpRequest, charged_bytes
 from enginewright_runtime.serve.server.request_failures import busy, unexpected
+from enginewright_runtime.serve.server.request_threads import RequestThreads
 from enginewright_runtime.session.request_errors import RequestError
 
 _AT_ONCE: Final = 128 * 1024  # bytes that the event loop decompresses, in less than a millisecond
@@ -82,7 +82,7 @@ class _Expansion:
 class CompressedRequests:
     """Takes requests whose bodies are compressed; used by the event loop."""
 
-    def __init__(self, thread: CodecThread, inflight: InFlight, most: int) -> None:
+    def __init__(self, thread: RequestThreads, inflight: InFlight, most: int) -> None:
         """Create it; `most` requests may wait for the thread."""
         self._thread = thread
         self._inflight = inflight

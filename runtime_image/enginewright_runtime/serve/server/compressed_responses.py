@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from enginewright_runtime.serve.server.codec_thread import CodecThread
 from enginewright_runtime.serve.server.compression import Coding
 from enginewright_runtime.serve.server.content_coding import NAMES, Wish, accepted_coding
 from enginewright_runtime.serve.server.message import HttpRequest, HttpResponse
+from enginewright_runtime.serve.server.request_threads import RequestThreads
 
 COMPRESSED_FROM: Final = 1024  # bytes of a body; below it hardly a packet is saved
 _TRIAL: Final = 64 * 1024  # bytes, after which it must have become clearly smaller
@@ -75,7 +75,7 @@ class _Compression:
 class CompressedResponses:
     """Compresses what pays; used by the event loop."""
 
-    def __init__(self, thread: CodecThread) -> None:
+    def __init__(self, thread: RequestThreads) -> None:
         self._thread = thread
 
     def compress(

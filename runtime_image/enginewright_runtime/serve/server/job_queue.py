@@ -42,7 +42,7 @@ class JobQueue:
         self._last_alone = 0.0  # when that one ended
         self._last_seconds = 0.0  # duration of the last run
         self._changed = threading.Condition(threading.Lock())
-        self._waiting = Waiting()
+        self._waiting: Waiting[Job] = Waiting()
         self._deferred: deque[Job] = deque()
         self._deferring = True
         self._deferred_seconds = 0.0  # duration of the last deferred job

@@ -7,12 +7,12 @@ from functools import partial
 from typing import TypeVar
 
 from enginewright_runtime.serve.server.call import InferenceCall
-from enginewright_runtime.serve.server.codec_thread import CodecThread
 from enginewright_runtime.serve.server.decode import Feeds, held_bytes
 from enginewright_runtime.serve.server.inference import InferenceService
 from enginewright_runtime.serve.server.inflight import InFlight
 from enginewright_runtime.serve.server.message import Body
 from enginewright_runtime.serve.server.request_failures import busy, unexpected
+from enginewright_runtime.serve.server.request_threads import RequestThreads
 from enginewright_runtime.session.request_errors import RequestError
 
 _P = TypeVar("_P")
@@ -23,7 +23,7 @@ class LargeRequests:
     """Takes requests whose decoding would block the event loop."""
 
     def __init__(
-        self, thread: CodecThread, inflight: InFlight, inference: InferenceService, most: int
+        self, thread: RequestThreads, inflight: InFlight, inference: InferenceService, most: int
     ) -> None:
         """Create it; `most` requests may wait."""
         self._thread = thread

@@ -7,21 +7,23 @@ shares do not matter before no more may wait; nothing is counted until then.
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Generic, TypeVar
 from weakref import ref
 
 from enginewright_runtime.serve.server.account import Peer
-from enginewright_runtime.serve.server.job import Job
+from enginewright_runtime.serve.server.waiting import Waits
 
 _MUCH_MORE: Final = 2  # times what a client would have: another that has more gives up a request
 _SECONDS: Final = 0.02  # for which an order is used: finding it takes a fraction of a millisecond
 _USED_UP_SECONDS: Final = 0.002  # the same, once none of it is left
 
+_W = TypeVar("_W", bound=Waits)
 
-class QueueShares:
+
+class QueueShares(Generic[_W]):
     """What each client has waiting, as of a moment ago."""
 
-    def __init__(self, waiting: Callable[[], Iterable[Job]], clock: Callable[[], float]) -> None:
+    def __init__(self, waiting: Callable[[], Iterable[_W]], clock: Callable[[], float]) -> None:
         """Create it.
 
         Args:
@@ -33,7 +35,7 @@ class QueueShares:
         self._found = float("-inf")  # when
         self._counts: Counter[Peer] = Counter()
         # what may be given up, the first last, with what its client has until then; keeps no memory
-        self._order: list[tuple[int, ref[Job]]] = []
+        self._order: list[tuple[int, ref[_W]]] = []
 
     def may_take(self, peer: Peer | None) -> bool:
         """Whether another client has much more than this one, so that its request may be given up."""
@@ -44,7 +46,7 @@ class QueueShares:
             self._look()
         return bool(self._order) and self._order[-1][0] > self._enough(peer)
 
-    def candidates(self, peer: Peer | None, priority: int) -> Iterable[Job]:
+    def candidates(self, peer: Peer | None, priority: int) -> Iterable[_W]:
         """Yield what may be given up for a request, the first one first; some may not wait any more.
 
         Args:
@@ -53,7 +55,7 @@ class QueueShares:
         """
         if peer is None or not self.may_take(peer):
             return
-        kept: list[tuple[int, ref[Job]]] = []
+        kept: list[tuple[int, ref[_W]]] = []
         enough = self._enough(peer)
         try:
             while self._order and self._order[-1][0] > enough:
@@ -84,7 +86,7 @@ class QueueShares:
         ]
         self._counts = counts = Counter(peer for peer, _ in jobs)
         left = counts.copy()
-        order: list[tuple[int, ref[Job]]] = []
+        order: list[tuple[int, ref[_W]]] = []
         for peer, job in reversed(jobs):  # the newest of the lowest priority first
             if left[peer] > _MUCH_MORE:
                 order.append((left[peer], ref(job)))
@@ -94,5 +96,5 @@ class QueueShares:
         self._order = order
 
 
-def _count(found: tuple[int, ref[Job]]) -> int:
+def _count(found: tuple[int, object]) -> int:
     return found[0]

@@ -41,7 +41,7 @@ class Turns:
         self._limits = limits
         self._done = done
         self._hand_over = hand_over
-        self._waiting = Waiting()
+        self._waiting: Waiting[Job] = Waiting()
         self._long = 0
 
     def __len__(self) -> int:

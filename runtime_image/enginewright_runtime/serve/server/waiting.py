@@ -6,14 +6,33 @@ urgent requests stop all others, so that now and then the one that has waited lo
 
 from bisect import bisect_right, insort_right
 from collections import deque
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
-from enginewright_runtime.serve.server.job import Job
+from enginewright_runtime.serve.server.call import InferenceCall
 
 FAIR_RUNS: Final = 8  # one of so many runs takes what has waited longest
 
 
-class Waiting(deque[Job]):
+class Waits(Protocol):
+    """What waits: a request, for one thing."""
+
+    @property
+    def call(self) -> InferenceCall:
+        """The request."""
+
+    @property
+    def priority(self) -> int:
+        """Its priority; 1 is the highest."""
+
+    @property
+    def queued(self) -> float:
+        """Since when, as `time.monotonic()`."""
+
+
+_W = TypeVar("_W", bound=Waits)
+
+
+class Waiting(deque[_W]):
     """A queue whose first job is the next one, and whose last one is the first to give up."""
 
     __slots__ = ("_passed",)
@@ -22,7 +41,7 @@ class Waiting(deque[Job]):
         super().__init__()
         self._passed = 0  # runs that took a job before those of lower priorities
 
-    def add(self, job: Job) -> None:
+    def add(self, job: _W) -> None:
         """Insert `job` after those of its priority and before those of lower ones."""
         if self and self[-1].priority > job.priority:
             insort_right(self, job, key=_priority)
@@ -46,7 +65,7 @@ class Waiting(deque[Job]):
         del self[oldest]
         self.appendleft(job)
 
-    def discard(self, job: Job) -> bool:
+    def discard(self, job: _W) -> bool:
         """Remove `job`; False: it is not here."""
         try:
             self.remove(job)
@@ -58,10 +77,10 @@ class Waiting(deque[Job]):
         """Whether a job of a lower priority waits."""
         return bool(self) and self[-1].priority > priority
 
-    def give_up(self, priority: int) -> Job | None:
+    def give_up(self, priority: int) -> _W | None:
         """Remove and return the newest job of the lowest priority; None: none is below `priority`."""
         return self.pop() if self.has_below(priority) else None
 
 
-def _priority(job: Job) -> int:
+def _priority(job: Waits) -> int:
     return job.priority

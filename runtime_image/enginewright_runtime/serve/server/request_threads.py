@@ -1,0 +1,219 @@
+"""Threads that work on requests beside the event loop, and what waits for them.
+
+What would block the event loop for more than a millisecond is done here: steps of spec.processing, decoding
+and encoding. A request whose client leaves before its turn is skipped, and no more wait than may. Those of
+high priorities come first; within a priority, clients take turns. While no more may wait, the client with the
+most gives up its newest request for one that has much fewer, as in the model's queue (`queue_shares`).
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Generic, TypeVar
+
+from enginewright_runtime.serve.server.call import InferenceCall
+from enginewright_runtime.serve.server.fair_waiting import FairWaiting
+from enginewright_runtime.serve.server.metrics import CLIENT_CLOSED
+from enginewright_runtime.serve.server.priorities import DEFAULT
+from enginewright_runtime.serve.server.queue_shares import QueueShares
+from enginewright_runtime.serve.server.request_failures import busy
+from enginewright_runtime.session.request_errors import RequestError
+
+_T = TypeVar("_T")
+
+
+class _Work(Generic[_T]):
+    """One request that waits for a thread, or has one."""
+
+    __slots__ = ("__weakref__", "call", "do", "done", "priority", "queued", "timer", "turn")
+
+    def __init__(
+        self,
+        call: InferenceCall,
+        do: Callable[[], _T],
+        done: Callable[[asyncio.Future[_T]], None],
+        priority: int,
+    ) -> None:
+        self.call = call
+        self.do = do
+        self.done = done
+        self.priority = priority
+        self.queued = time.monotonic()
+        self.turn = 0
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class RequestThreads:
+    """As many requests as there are threads are worked on at a time; used by the event loop."""
+
+    def __init__(self, name: str, threads: int, capacity: int, waits_for: str) -> None:
+        """Create it.
+
+        Args:
+            name: of the threads.
+            threads: their number.
+            capacity: requests that may wait.
+            waits_for: what requests wait for, as clients read it.
+        """
+        self._threads = threads
+        self._executor = ThreadPoolExecutor(threads, name)
+        self._capacity = capacity
+        self._waits_for = waits_for
+        self._outstanding = 0  # wait or are worked on; of the event loop
+        self._lock = threading.Lock()  # guards what follows
+        self._queue: FairWaiting[_Work[Any]] = FairWaiting()
+        self._working = 0  # threads
+        self._shares = QueueShares(self._list, time.monotonic)
+
+    @property
+    def outstanding(self) -> int:
+        """Requests that wait or are worked on."""
+        return self._outstanding
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait, but for those that a thread is about to take."""
+        return max(0, self._outstanding - self._threads)
+
+    @property
+    def full(self) -> bool:
+        """Whether no more may wait."""
+        return self.waiting >= self._capacity
+
+    def check_room(self, call: InferenceCall, priority: int) -> None:
+        """Refuse a request for which `make_room` would find no place.
+
+        Raises:
+            RequestError: 503.
+        """
+        if self.full and not (self._has_below(priority) or self._shares.may_take(call.sender)):
+            raise self._full()
+
+    def make_room(self, call: InferenceCall, priority: int) -> None:
+        """Refuse a waiting request of a lower priority or of a larger client if no more may wait.
+
+        Args:
+            call: the request that needs room.
+            priority: of it.
+
+        Raises:
+            RequestError: 503, there is none.
+        """
+        if not self.full:
+            return
+        with self._lock:
+            found = self._queue.give_up(priority)
+        if found is not None:
+            why = f"requests of a higher priority wait for {self._waits_for}"
+        else:
+            found = self._give_up_share(call, priority)
+            why = f"{self._capacity} requests wait for {self._waits_for}, and other clients have fewer"
+        if found is None:
+            raise self._full()
+        self._end(found, busy(why))
+
+    def submit(
+        self,
+        call: InferenceCall,
+        do: Callable[[], _T],
+        done: Callable[[asyncio.Future[_T]], None],
+        *,
+        priority: int = DEFAULT,
+        deadline: float = 0.0,
+    ) -> None:
+        """Work on a request in a thread, unless its client leaves or `deadline` passes before.
+
+        Args:
+            call: the request.
+            do: the work.
+            done: called in the event loop, later; if the work has not begun at the deadline, then.
+            priority: of the request.
+            deadline: of `time.monotonic()`; 0: none.
+        """
+        loop = asyncio.get_running_loop()
+        work = _Work(call, do, done, priority)
+        if deadline:
+            work.timer = loop.call_later(deadline - work.queued, self._expire, work)
+        self._outstanding += 1
+        with self._lock:
+            self._queue.add(work)
+            starts = self._working < self._threads
+            self._working += starts
+        if starts:
+            self._executor.submit(self._run, loop)
+
+    # In the event loop.
+
+    def _list(self) -> list[_Work[Any]]:
+        with self._lock:
+            return list(self._queue)
+
+    def _has_below(self, priority: int) -> bool:
+        with self._lock:
+            return self._queue.has_below(priority)
+
+    def _remove(self, work: _Work[Any]) -> bool:
+        with self._lock:
+            return self._queue.discard(work)
+
+    def _give_up_share(self, call: InferenceCall, priority: int) -> _Work[Any] | None:
+        peer = call.sender
+        for work in self._shares.candidates(peer, priority):
+            if self._remove(work):
+                if peer is not None:
+                    self._shares.took(peer)
+                return work
+        return None
+
+    def _full(self) -> RequestError:
+        return busy(f"{self.waiting} requests wait for {self._waits_for}")
+
+    def _expire(self, work: _Work[Any]) -> None:
+        """Refuse a request whose deadline has passed, unless its work has begun."""
+        if self._remove(work):
+            message = f"the request waited longer than its timeout for {self._waits_for}"
+            self._end(work, RequestError(504, message))
+
+    def _end(self, work: _Work[_T], error: RequestError) -> None:
+        """Answer a request that does not wait any more, without its work."""
+        ended: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        ended.set_exception(error)
+        self._finish(work, ended)
+
+    def _finish(self, work: _Work[_T], ended: asyncio.Future[_T]) -> None:
+        self._outstanding -= 1
+        if work.timer is not None:
+            work.timer.cancel()
+        work.done(ended)
+
+    # In a thread.
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        while (work := self._next()) is not None:
+            ended = loop.create_future()
+            _do(work, ended)
+            try:
+                loop.call_soon_threadsafe(self._finish, work, ended)
+            except RuntimeError:  # the loop has ended, the process is exiting
+                return
+            del ended  # which an error in it refers to, by this frame
+
+    def _next(self) -> _Work[Any] | None:
+        with self._lock:
+            if self._queue:
+                return self._queue.take()
+            self._working -= 1
+            return None
+
+
+def _do(work: _Work[_T], ended: asyncio.Future[_T]) -> None:
+    try:
+        if work.call.abandoned:
+            ended.set_exception(RequestError(CLIENT_CLOSED, "the client has left"))
+        else:
+            ended.set_result(work.do())
+    except Exception as error:  # noqa: BLE001 - it fails one request, not the thread
+        ended.set_exception(error)
+        del ended  # likewise

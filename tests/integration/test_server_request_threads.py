@@ -1,0 +1,169 @@
+"""The threads beside the event loop: in which order they work, and what waits for them."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from enginewright_runtime.serve.server.account import Peer
+from enginewright_runtime.serve.server.call import InferenceCall
+from enginewright_runtime.serve.server.metrics import CLIENT_CLOSED
+from enginewright_runtime.serve.server.priorities import DEFAULT, HIGHEST, LOWEST
+from enginewright_runtime.serve.server.request_threads import RequestThreads
+from enginewright_runtime.session.request_errors import RequestError
+from typing_extensions import override
+
+CAPACITY = 6
+SECONDS = 30.0  # after which a test has failed
+
+
+class Call(InferenceCall):
+    """A request of a peer."""
+
+    def __init__(self, peer: Peer | None = None) -> None:
+        super().__init__()
+        self.peer = peer
+
+    @property
+    @override
+    def sender(self) -> Peer | None:
+        return self.peer
+
+
+class Work:
+    """One thread that is kept busy until `release`."""
+
+    def __init__(self) -> None:
+        self.threads = RequestThreads("work", 1, CAPACITY, "a turn")
+        self.order: list[str] = []
+        self._held, self._begun = threading.Event(), threading.Event()
+        self._ends: dict[str, asyncio.Future[asyncio.Future[Any]]] = {}
+
+    def submit(
+        self, name: str, call: InferenceCall, do: Callable[[], Any] | None = None, **more: Any
+    ) -> None:
+        end = self._ends[name] = asyncio.get_running_loop().create_future()
+        self.threads.submit(call, do or partial(self.order.append, name), end.set_result, **more)
+
+    async def hold(self) -> None:
+        """Keep the thread busy."""
+
+        def wait() -> None:
+            self._begun.set()
+            assert self._held.wait(SECONDS)
+
+        self.submit("held", Call(), wait)
+        assert await asyncio.to_thread(self._begun.wait, SECONDS)
+
+    def release(self) -> None:
+        self._held.set()
+
+    async def end(self, name: str) -> BaseException | None:
+        """Wait until a request has ended; return its error."""
+        ended = await asyncio.wait_for(self._ends[name], SECONDS)
+        return ended.exception()
+
+    async def refusal(self, name: str) -> RequestError:
+        error = await self.end(name)
+        assert isinstance(error, RequestError)
+        return error
+
+
+@pytest.fixture
+async def work() -> AsyncIterator[Work]:
+    found = Work()
+    await found.hold()
+    yield found
+    found.release()
+    for name in found._ends:
+        await found.end(name)
+    assert found.threads.outstanding == 0
+
+
+async def test_clients_take_turns(work: Work) -> None:
+    greedy, modest = Peer(), Peer()
+    for number in range(4):
+        work.submit(f"greedy {number}", Call(greedy))
+    work.submit("modest", Call(modest))
+    work.release()
+    await work.end("greedy 3")
+    assert work.order == ["greedy 0", "modest", "greedy 1", "greedy 2", "greedy 3"]
+
+
+async def test_urgent_requests_come_first(work: Work) -> None:
+    for name, priority in (("low", LOWEST), ("usual", DEFAULT), ("high", HIGHEST)):
+        work.submit(name, Call(), priority=priority)
+    work.release()
+    await work.end("low")
+    assert work.order == ["high", "usual", "low"]
+
+
+async def test_what_has_no_client_or_no_time_any_more_is_not_done(work: Work) -> None:
+    gone = Call()
+    work.submit("gone", gone)
+    work.submit("late", Call(), deadline=time.monotonic() + 0.01)
+    work.submit("patient", Call(), deadline=time.monotonic() + 10 * SECONDS)
+    assert work.threads.waiting == 3
+    error = await work.refusal("late")  # at its deadline, while the thread is busy
+    assert (error.status, error.message) == (
+        504,
+        "the request waited longer than its timeout for a turn",
+    )
+    assert work.threads.waiting == 2
+    gone.abandoned = True
+    work.release()
+    assert (await work.refusal("gone")).status == CLIENT_CLOSED
+    await work.end("patient")
+    assert work.order == ["patient"]
+
+
+def fill(work: Work, peer: Peer, **more: Any) -> None:
+    for number in range(CAPACITY):
+        work.submit(f"{number}", Call(peer), **more)
+    assert work.threads.full
+
+
+async def test_the_client_with_the_most_gives_up_its_newest_request(work: Work) -> None:
+    greedy, modest = Peer(), Peer()
+    fill(work, greedy)
+    with pytest.raises(RequestError, match="6 requests wait for a turn; try again") as refused:
+        work.threads.check_room(Call(greedy), DEFAULT)
+    assert refused.value.status == 503
+    for name in ("5", "4"):  # until it has no more than twice as many
+        call = Call(modest)
+        work.threads.check_room(call, DEFAULT)
+        work.threads.make_room(call, DEFAULT)
+        work.submit(f"for {name}", call)
+        error = await work.refusal(name)
+        assert error.status == 503
+        assert "6 requests wait for a turn, and other clients have fewer" in error.message
+    for check in (work.threads.check_room, work.threads.make_room):
+        with pytest.raises(RequestError, match="6 requests wait"):
+            check(Call(modest), DEFAULT)
+    work.release()
+    await work.end("3")
+    assert work.order[:4] == ["0", "for 5", "1", "for 4"]
+
+
+async def test_a_request_of_low_priority_gives_up_its_place(work: Work) -> None:
+    peer = Peer()
+    fill(work, peer, priority=LOWEST)
+    work.threads.check_room(Call(peer), DEFAULT)
+    work.threads.make_room(Call(peer), DEFAULT)
+    error = await work.refusal("5")
+    assert "requests of a higher priority wait for a turn" in error.message
+
+
+async def test_what_fails_fails_alone(work: Work) -> None:
+    def fail() -> None:
+        raise OSError("broken")
+
+    work.submit("broken", Call(), fail)
+    work.submit("well", Call())
+    work.release()
+    assert isinstance(await work.end("broken"), OSError)
+    await work.end("well")
+    assert work.order == ["well"]
