@@ -12,7 +12,7 @@ from enginewright.contract.reasons import ExitCode, Reason
 from enginewright.contract.task import Calibration, Extension, PrepareTask, Quantization
 from enginewright_runtime.core.handoff import Fetched
 from enginewright_runtime.prepare.fetch import stage as fetch
-from enginewright_runtime.sources import retry
+from enginewright_runtime.remote import retry
 
 from tests.support import broken_models as broken
 from tests.support.preparing import Workplace

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from enginewright.contract.reasons import ExitCode, Reason
-from enginewright_runtime.sources import retry
+from enginewright_runtime.remote import retry
 
 from tests.support import broken_models as broken
 from tests.support.preparing import Outcome, Workplace

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from enginewright.contract.reasons import ExitCode, Reason
 from enginewright_runtime.prepare.fetch import stage as fetch
-from enginewright_runtime.sources import objects, retry
-from enginewright_runtime.sources.credentials import Secret
+from enginewright_runtime.remote import bucket_client, retry
+from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.sources.objects import ObjectSource
 from enginewright_runtime.sources.quota import DiskQuota
 
@@ -245,7 +245,7 @@ def test_a_bucket_that_only_points_elsewhere(
 ) -> None:
     """Amazon answers like that; whoever is asked for the region here tells none."""
     with ScriptedServer(lambda _: (301, {}, b"")) as server:
-        monkeypatch.setattr(objects, "_REGION_OF", server.url + "/{bucket}")
+        monkeypatch.setattr(bucket_client, "_REGION_OF", server.url + "/{bucket}")
         keys = {"AWS_ACCESS_KEY_ID": "ann", "AWS_SECRET_ACCESS_KEY": "x"}
         outcome = fetching("s3://models/m.onnx", {**keys, "AWS_ENDPOINT_URL": server.url})
     assert "the bucket is in another region; put AWS_REGION into the Secret" in outcome.message

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from enginewright.contract.report import Published
 from enginewright.contract.task import PREPARE_STAGES, PrepareTask, Processing
-from enginewright_runtime.sources import retry
-from enginewright_runtime.sources.credentials import Secret
+from enginewright_runtime.remote import retry
+from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.sources.fetching import fetch_all
 from enginewright_runtime.sources.objects import ObjectSource
 from enginewright_runtime.sources.quota import DiskQuota

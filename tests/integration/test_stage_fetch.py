@@ -15,9 +15,10 @@ import pytest
 from enginewright.contract.reasons import ExitCode, Reason
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.prepare.fetch import stage as fetch
-from enginewright_runtime.sources import open_source, retry
+from enginewright_runtime.remote import retry
+from enginewright_runtime.remote.credentials import Secret
+from enginewright_runtime.sources import open_source
 from enginewright_runtime.sources import web as web_source
-from enginewright_runtime.sources.credentials import Secret
 from enginewright_runtime.sources.http import HttpSource
 from enginewright_runtime.sources.quota import DiskQuota
 

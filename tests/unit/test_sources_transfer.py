@@ -12,7 +12,7 @@ from enginewright.contract.reasons import Reason
 from enginewright_runtime.core.digests import file_sha256
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import configure
-from enginewright_runtime.sources import retry
+from enginewright_runtime.remote import retry
 from enginewright_runtime.sources.claim import ClaimSource
 from enginewright_runtime.sources.quota import DiskQuota
 from enginewright_runtime.sources.transfer import Transfer, transfer_file

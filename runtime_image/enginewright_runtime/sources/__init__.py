@@ -3,9 +3,10 @@
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from enginewright_runtime.sources.base import ModelSource, unreachable
+from enginewright_runtime.remote.credentials import Secret
+from enginewright_runtime.remote.failures import unreachable
+from enginewright_runtime.sources.base import ModelSource
 from enginewright_runtime.sources.claim import ClaimSource
-from enginewright_runtime.sources.credentials import Secret
 
 
 def open_source(uri: str, mount: Path, credentials: Path) -> ModelSource:

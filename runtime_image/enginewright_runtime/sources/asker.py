@@ -12,7 +12,7 @@ from typing import Final
 
 from enginewright.contract.base import canonical_json
 
-from enginewright_runtime.sources.credentials import Secret
+from enginewright_runtime.remote.credentials import Secret
 
 _SALT_BYTES: Final = 16
 # settings of the pod's own identity and of endpoints

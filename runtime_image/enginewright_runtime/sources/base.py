@@ -8,10 +8,8 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from enginewright.contract.reasons import Reason
-
 from enginewright_runtime.core.digests import Copied
-from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.remote.failures import unreachable
 from enginewright_runtime.sources.quota import DiskQuota
 
 # in a folder; a model or its calibration data has fewer
@@ -93,11 +91,6 @@ class ModelSource(ABC):
             StageFailure: SourceUnreachable; ModelTooLarge or StorageFull if it exceeds the quota;
                 DigestMismatch if its digest is not the one that the source lists.
         """
-
-
-def unreachable(message: str, remedy: str | None = None) -> StageFailure:
-    """Return the failure of a source that cannot be read."""
-    return StageFailure(Reason.SOURCE_UNREACHABLE, message, remedy=remedy)
 
 
 def local_files(folder: Path, *, deep: bool) -> Iterator[Entry]:

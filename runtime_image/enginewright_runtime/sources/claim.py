@@ -10,15 +10,15 @@ from typing_extensions import override
 
 from enginewright_runtime.core.digests import CHUNK, Copied
 from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.remote.failures import unreachable
+from enginewright_runtime.remote.retry import Unavailable
 from enginewright_runtime.sources.base import (
     Entry,
     Missing,
     ModelSource,
     local_files,
-    unreachable,
 )
 from enginewright_runtime.sources.quota import DiskQuota
-from enginewright_runtime.sources.retry import Unavailable
 from enginewright_runtime.sources.transfer import Transfer, transfer_file
 
 

@@ -21,6 +21,7 @@ from enginewright_runtime.core.digests import Copied, file_sha256
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.handoff import CALIBRATION_DATA
 from enginewright_runtime.core.logs import counted, format_bytes
+from enginewright_runtime.remote.failures import unreachable
 from enginewright_runtime.sources import archive
 from enginewright_runtime.sources.base import (
     Entry,
@@ -29,7 +30,6 @@ from enginewright_runtime.sources.base import (
     joined,
     local_files,
     parent_of,
-    unreachable,
     unsafe,
 )
 from enginewright_runtime.sources.quota import DiskQuota

@@ -6,8 +6,9 @@ from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 import aiohttp
 from typing_extensions import override
 
-from enginewright_runtime.sources.base import Entry, unreachable
-from enginewright_runtime.sources.credentials import Secret
+from enginewright_runtime.remote.credentials import Secret
+from enginewright_runtime.remote.failures import unreachable
+from enginewright_runtime.sources.base import Entry
 from enginewright_runtime.sources.web import Constant, Web, shown
 from enginewright_runtime.sources.web_source import Located, WebSource
 

@@ -17,15 +17,15 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 from typing_extensions import override
 
 from enginewright_runtime.core.digests import Copied
+from enginewright_runtime.remote.credentials import Secret
+from enginewright_runtime.remote.failures import unreachable
 from enginewright_runtime.sources.base import (
     MOST_FILES,
     Entry,
     Missing,
     joined,
     parent_of,
-    unreachable,
 )
-from enginewright_runtime.sources.credentials import Secret
 from enginewright_runtime.sources.quota import DiskQuota
 from enginewright_runtime.sources.web import Constant, Web, shown
 from enginewright_runtime.sources.web_source import Located, WebSource

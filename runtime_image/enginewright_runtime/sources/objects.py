@@ -1,17 +1,20 @@
 """Models in object stores: s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH."""
 
 import asyncio
-import logging
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import aiohttp
 import obstore
 from obstore.exceptions import BaseError
 from typing_extensions import override
 
 from enginewright_runtime.core.digests import CHUNK, Copied
-from enginewright_runtime.core.logs import format_bytes
+from enginewright_runtime.remote.bucket_client import BucketClient, RequestFailed
+from enginewright_runtime.remote.buckets import bucket
+from enginewright_runtime.remote.credentials import Secret
+from enginewright_runtime.remote.failures import unreachable
+from enginewright_runtime.remote.object_errors import StoreError
+from enginewright_runtime.remote.retry import Unavailable, with_retries
 from enginewright_runtime.sources.base import (
     MOST_FILES,
     Entry,
@@ -19,13 +22,8 @@ from enginewright_runtime.sources.base import (
     ModelSource,
     joined,
     parent_of,
-    unreachable,
 )
-from enginewright_runtime.sources.buckets import KEYS, Bucket, bucket
-from enginewright_runtime.sources.credentials import Secret
-from enginewright_runtime.sources.object_errors import StoreError, store_error
 from enginewright_runtime.sources.quota import DiskQuota
-from enginewright_runtime.sources.retry import Unavailable, with_retries
 from enginewright_runtime.sources.transfer import Transfer, transfer_file
 
 if TYPE_CHECKING:
@@ -33,12 +31,8 @@ if TYPE_CHECKING:
 
     from obstore import GetOptions, ObjectMeta
 
-    from enginewright_runtime.sources.buckets import Store
+    from enginewright_runtime.remote.buckets import Store
 
-_log: Final = logging.getLogger(__name__)
-# reports it in a header, also to anonymous requests
-_REGION_OF: Final = "https://{bucket}.s3.amazonaws.com"
-_REGION_SECONDS: Final = 10.0
 _T = TypeVar("_T")
 
 
@@ -47,7 +41,7 @@ class ObjectSource(ModelSource):
 
     def __init__(self, uri: str, secret: Secret) -> None:
         self._bucket = bucket(uri, secret)
-        self._store: Store | None = None
+        self._client = BucketClient(self._bucket)
         self._folder = self._bucket.path  # prefix that paths are relative to, once found
         self._found: str | None = None  # validator of the object at the address, once found
         self.shown = self._bucket.shown
@@ -151,80 +145,22 @@ class ObjectSource(ModelSource):
         transfer: Transfer | None = None,
         shown: str | None = None,
     ) -> _T:
-        """Await one request; repeat it in the bucket's region or anonymously if that may help."""
-        for _ in range(3):  # as configured, in another region, anonymously
-            try:
-                # kept, since it holds connections and tokens
-                self._store = self._store or self._bucket.open()
-                return await action(self._store)
-            except (BaseError, OSError, ValueError) as error:
-                received = format_bytes(transfer.size if transfer else 0)
-                found = store_error(error, received)
-                if transfer is not None and found.kind == "changed":
-                    transfer.validator = None
-                if await self._reopened(found):
-                    continue
-                raise self._failure(found, shown or self.shown) from None
-        raise unreachable(f"{self.shown}: the bucket's region cannot be found out")
-
-    async def _reopened(self, found: StoreError) -> bool:
-        """Reconfigure the bucket for another attempt; return whether that is possible."""
-        if found.kind == "region":
-            region = found.region or await _region_of(self._bucket)
-            if region is None or region == self._bucket.settings.get("region"):
-                return False
-            _log.info("%s lies in region %s", self.shown, region)
-            self._bucket, self._store = self._bucket.in_region(region), None
-            return True
-        if found.kind == "identity" and self._bucket.identity == "metadata":
-            _log.info("%s: %s; asking without credentials", self.shown, found.message)
-            self._bucket, self._store = self._bucket.anonymous(), None
-            return True
-        return False
+        try:
+            return await self._client.request(action, lambda: transfer.size if transfer else 0)
+        except RequestFailed as failed:
+            if transfer is not None and failed.error.kind == "changed":
+                transfer.validator = None
+            raise self._failure(failed.error, shown or self.shown) from None
 
     def _failure(self, found: StoreError, shown: str) -> Exception:
+        message = f"{shown}: {found.message}"
         match found.kind:
             case "passes" | "changed":
-                return Unavailable(f"{shown}: {found.message}")
+                return Unavailable(message)
             case "missing":
-                return Missing(f"{shown}: {found.message}")
-            case "region":
-                return unreachable(f"{shown}: {found.message}", "put AWS_REGION into the Secret")
+                return Missing(message)
             case _:
-                return unreachable(f"{shown}: {found.message}", self._remedy(found))
-
-    def _remedy(self, found: StoreError) -> str | None:
-        if found.kind not in {"refused", "identity"}:
-            return None
-        keys = KEYS[self._bucket.scheme]
-        match self._bucket.identity:
-            case "secret":
-                return f"correct the Secret in secretRef (keys {keys}), and what it may read"
-            case "nobody":
-                return (
-                    f"it was asked without credentials: name a Secret in secretRef (keys {keys}),"
-                    " or give the pod's service account an identity of the cloud"
-                )
-            case _:
-                return (
-                    "let the pod's own identity read it, or name a Secret in secretRef"
-                    f" (keys {keys})"
-                )
-
-
-async def _region_of(asked: Bucket) -> str | None:
-    """Return the region that Amazon reports; None for other stores, and without a response."""
-    if "endpoint" in asked.settings:
-        return None
-    timeout = aiohttp.ClientTimeout(total=_REGION_SECONDS)
-    try:
-        async with (
-            aiohttp.ClientSession(timeout=timeout, trust_env=True) as session,
-            session.head(_REGION_OF.format(bucket=asked.name), allow_redirects=False) as response,
-        ):
-            return response.headers.get("x-amz-bucket-region")
-    except (aiohttp.ClientError, TimeoutError):
-        return None
+                return unreachable(message, self._client.remedy(found, "secretRef", "read"))
 
 
 def _version(meta: "ObjectMeta") -> str | None:

@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from typing_extensions import override
 
-from enginewright_runtime.sources.base import Entry, Missing, unreachable, unsafe
-from enginewright_runtime.sources.credentials import Secret
+from enginewright_runtime.remote.credentials import Secret
+from enginewright_runtime.remote.failures import unreachable
+from enginewright_runtime.sources.base import Entry, Missing, unsafe
 from enginewright_runtime.sources.registry_login import Login, login
 from enginewright_runtime.sources.web import Web
 from enginewright_runtime.sources.web_source import Located, WebSource, changed

@@ -10,8 +10,8 @@ from urllib.parse import urlencode, urlsplit
 
 import aiohttp
 
-from enginewright_runtime.sources.base import unreachable
-from enginewright_runtime.sources.credentials import Secret
+from enginewright_runtime.remote.credentials import Secret
+from enginewright_runtime.remote.failures import unreachable
 
 _DOCKER_CONFIG: Final = ".dockerconfigjson"
 _PARAMETER: Final = re.compile(r'(\w+)="([^"]*)"')

@@ -12,8 +12,8 @@ from enginewright_runtime.core.digests import Copied
 from enginewright_runtime.core.disk import is_full
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import TransferProgress, format_bytes
+from enginewright_runtime.remote.retry import Unavailable, with_retries
 from enginewright_runtime.sources.quota import DiskQuota
-from enginewright_runtime.sources.retry import Unavailable, with_retries
 
 _log: Final = logging.getLogger(__name__)
 

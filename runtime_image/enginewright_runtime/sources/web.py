@@ -18,10 +18,11 @@ from yarl import URL
 from enginewright_runtime.core.digests import CHUNK, Copied
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import format_bytes
-from enginewright_runtime.sources.base import Missing, unreachable
-from enginewright_runtime.sources.credentials import AUTHORITY, Secret
+from enginewright_runtime.remote.credentials import AUTHORITY, Secret
+from enginewright_runtime.remote.failures import unreachable
+from enginewright_runtime.remote.retry import PASSING_STATUSES, Unavailable, with_retries
+from enginewright_runtime.sources.base import Missing
 from enginewright_runtime.sources.quota import DiskQuota
-from enginewright_runtime.sources.retry import PASSING_STATUSES, Unavailable, with_retries
 from enginewright_runtime.sources.transfer import Transfer, transfer_file
 
 _log: Final = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from enginewright_runtime.sources.retry import PASSING_STATUSES
+from enginewright_runtime.remote.retry import PASSING_STATUSES
 
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
@@ -40,11 +40,11 @@ _CODES: Final = {
 _NO_BUCKET: Final = frozenset({"NoSuchBucket", "ContainerNotFound", "InvalidBucketName"})
 _IDENTITY: Final = (  # marks of requests for credentials, not for files
     "token request",
-    "Error performing PUT ",  # EC2's metadata service
     "/latest/meta-data",
-    "Error performing POST ",  # token services
     "redential",
 )
+# to EC2's metadata service and to token services, unless the address is the bucket's
+_WRITTEN: Final = re.compile(r"Error performing (?:PUT|POST) (\S+)")
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,19 @@ class StoreError:
     region: str | None = None  # with kind region, where the store reports it
 
 
-def store_error(error: Exception, received: str) -> StoreError:
-    """Classify `error`; `received`: the amount received so far, for the message."""
+def store_error(error: Exception, bucket: str, received: str) -> StoreError:
+    """Classify an exception.
+
+    Args:
+        error: of obstore.
+        bucket: name of the bucket that was asked.
+        received: the amount received so far, for the message.
+    """
     text = str(error)
+    written = _WRITTEN.search(text)
+    of_identity = any(mark in text for mark in _IDENTITY) or (
+        written is not None and bucket not in written.group(1)
+    )
     found = _STATUS.search(text)
     named = _CODE.search(text) or _OAUTH.search(text)
     code = named.group(1) if named else ""
@@ -69,13 +79,13 @@ def store_error(error: Exception, received: str) -> StoreError:
         name = region.group(1) if region else None
         return StoreError("the bucket is in another region", "region", name)
     if found is None:
-        return _without_answer(text, received)
-    return _answered(int(found.group(1)), code, text)
+        return _without_answer(text, received, of_identity=of_identity)
+    return _answered(int(found.group(1)), code, of_identity=of_identity)
 
 
-def _answered(status: int, code: str, text: str) -> StoreError:
+def _answered(status: int, code: str, *, of_identity: bool) -> StoreError:
     message = _CODES.get(code) or f"it answered {status} {code.removeprefix(str(status))}".rstrip()
-    if any(mark in text for mark in _IDENTITY):
+    if of_identity:
         return StoreError(f"the pod's identity is not accepted: {message}", "identity")
     if code in _CODES or status in {401, 403}:
         return StoreError(message, "refused")
@@ -86,7 +96,7 @@ def _answered(status: int, code: str, text: str) -> StoreError:
     return StoreError(message, "passes" if status in PASSING_STATUSES else "broken")
 
 
-def _without_answer(text: str, received: str) -> StoreError:
+def _without_answer(text: str, received: str, *, of_identity: bool) -> StoreError:
     looked_up = _LOOKED_UP.search(text)
     host = looked_up.group(1) if looked_up else "the store"
     if "InvalidCertificate" in text or "CertificateError" in text:
@@ -108,5 +118,4 @@ def _without_answer(text: str, received: str) -> StoreError:
     else:  # a setting that the store's client rejects
         reason = text.partition("\n")[0].partition(": ")[2] or "no reason given"
         return StoreError(f"the credentials or the address are invalid: {reason[:200]}", "identity")
-    kind = "identity" if any(mark in text for mark in _IDENTITY) else "passes"
-    return StoreError(message, kind)
+    return StoreError(message, "identity" if of_identity else "passes")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
-from enginewright_runtime.sources.base import unreachable
+from enginewright_runtime.remote.failures import unreachable
 
 AUTHORITY: Final = "ca.crt"  # PEM certificates that are trusted besides the system's
 

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from enginewright_runtime.sources.base import unreachable
-from enginewright_runtime.sources.credentials import AUTHORITY, Secret
+from enginewright_runtime.remote.credentials import AUTHORITY, Secret
+from enginewright_runtime.remote.failures import unreachable
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
@@ -80,8 +80,11 @@ class Bucket:
         """Return the same bucket in another region of S3."""
         return replace(self, settings={**self.settings, "region": region})
 
-    def open(self) -> "Store":
+    def open(self, retries: int = 0) -> "Store":
         """Return the store, without connecting to it.
+
+        Args:
+            retries: of each request that the store may be sent twice.
 
         Raises:
             Exception: obstore's, for invalid settings.
@@ -96,7 +99,7 @@ class Bucket:
         }
         if self.authority:
             client["root_certificate"] = self.authority
-        retry: RetryConfig = {"max_retries": 0, "retry_timeout": timedelta(minutes=2)}
+        retry: RetryConfig = {"max_retries": retries, "retry_timeout": timedelta(minutes=2)}
         store: Store = _STORES[self.scheme](
             self.name, client_options=client, retry_config=retry, **self.settings
         )

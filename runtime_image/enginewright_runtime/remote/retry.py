@@ -1,6 +1,6 @@
-"""Retries transient failures of downloads.
+"""Retries transient failures of transfers.
 
-Large downloads are often interrupted. The number of tries is bounded, since the Job's own backoff
+Large transfers are often interrupted. The number of tries is bounded, since the Job's own backoff
 covers longer outages.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from enginewright_runtime.core.logs import format_bytes
-from enginewright_runtime.sources.base import unreachable
+from enginewright_runtime.remote.failures import unreachable
 
 _log: Final = logging.getLogger(__name__)
 _FRUITLESS_TRIES: Final = 4  # consecutive, without a byte of progress
@@ -27,7 +27,7 @@ class Unavailable(Exception):  # noqa: N818 - not an error yet: it is retried
     Args:
         cause: why.
         after: the server's Retry-After in seconds; None: it sent none.
-        remedy: of the failure, if it persists; None: the default for a source.
+        remedy: of the failure, if it persists; None: the that of the reason.
     """
 
     def __init__(
@@ -39,7 +39,10 @@ class Unavailable(Exception):  # noqa: N818 - not an error yet: it is retried
 
 
 async def with_retries(
-    what: str, attempt: Callable[[], Awaitable[_T]], received: Callable[[], int] = lambda: 0
+    what: str,
+    attempt: Callable[[], Awaitable[_T]],
+    received: Callable[[], int] = lambda: 0,
+    failure: Callable[[str, str | None], Exception] = unreachable,
 ) -> _T:
     """Await `attempt` until it does not raise `Unavailable`, with a bounded number of tries.
 
@@ -47,9 +50,10 @@ async def with_retries(
         what: the end of "cannot ...", in the message of the failure.
         attempt: one try; it continues after the bytes that were `received` before.
         received: bytes so far, to distinguish tries that made progress from fruitless ones.
+        failure: returns what to raise at the end, for a cause and a remedy (None: the reason's).
 
     Raises:
-        StageFailure: SourceUnreachable, with the last cause.
+        StageFailure: SourceUnreachable, or what `failure` returns, with the last cause.
     """
     fruitless = 0
     for number in range(1, _TRIES + 1):
@@ -60,7 +64,7 @@ async def with_retries(
             fruitless = 0 if received() > before else fruitless + 1
             if fruitless >= _FRUITLESS_TRIES or number == _TRIES:
                 cause = f"cannot {what}: {unavailable} ({number} tries)"
-                raise unreachable(cause, unavailable.remedy) from None
+                raise failure(cause, unavailable.remedy) from None
             pause = unavailable.after or _FIRST_PAUSE * 2**fruitless * random.uniform(0.5, 1)  # noqa: S311 - jitter
             _log.warning(
                 "%s; retrying in %.1f s from %s", unavailable, pause, format_bytes(received())

@@ -1,0 +1,126 @@
+"""Sends requests to a bucket, and finds out its region and whether it needs credentials."""
+
+import logging
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import aiohttp
+from obstore.exceptions import BaseError
+
+from enginewright_runtime.core.logs import format_bytes
+from enginewright_runtime.remote.buckets import KEYS, Bucket
+from enginewright_runtime.remote.object_errors import StoreError, store_error
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from enginewright_runtime.remote.buckets import Store
+
+_log: Final = logging.getLogger(__name__)
+# reports it in a header, also to anonymous requests
+_REGION_OF: Final = "https://{bucket}.s3.amazonaws.com"
+_REGION_SECONDS: Final = 10.0
+_T = TypeVar("_T")
+
+
+class RequestFailed(Exception):  # noqa: N818 - callers decide whether it is an error
+    """A request failed; `error` is what that means."""
+
+    def __init__(self, error: StoreError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class BucketClient:
+    """Sends requests to one bucket.
+
+    Args:
+        bucket: where, and as whom.
+        retries: of each request that the store may be sent twice; 0: callers retry.
+    """
+
+    def __init__(self, bucket: Bucket, retries: int = 0) -> None:
+        self._bucket = bucket
+        self._retries = retries
+        self._store: Store | None = None  # kept, since it holds connections and tokens
+        self.shown: Final = bucket.shown
+
+    async def request(
+        self,
+        action: "Callable[[Store], Awaitable[_T]]",
+        received: "Callable[[], int]" = lambda: 0,
+    ) -> _T:
+        """Await one request; repeat it in the bucket's region or anonymously if that may help.
+
+        Args:
+            action: sends the request.
+            received: bytes so far, for the message of a failure.
+
+        Raises:
+            RequestFailed: with the meaning of obstore's exception.
+        """
+        for _ in range(3):  # as configured, in another region, anonymously
+            try:
+                self._store = self._store or self._bucket.open(self._retries)
+                return await action(self._store)
+            except (BaseError, OSError, ValueError) as error:
+                found = store_error(error, self._bucket.name, format_bytes(received()))
+                if not await self._reopened(found):
+                    raise RequestFailed(found) from None
+        raise RequestFailed(StoreError("the bucket's region cannot be found out", "broken"))
+
+    def remedy(self, found: StoreError, secret: str, right: str) -> str | None:
+        """Return what gives the pod the right that it lacks; None: that is not the cause.
+
+        Args:
+            found: the failure.
+            secret: the field that names the Secret.
+            right: "read", or "read and write".
+        """
+        if found.kind == "region":
+            return "put AWS_REGION into the Secret"
+        if found.kind not in {"refused", "identity"}:
+            return None
+        keys = KEYS[self._bucket.scheme]
+        match self._bucket.identity:
+            case "secret":
+                return f"correct the Secret in {secret} (keys {keys}), and what it may {right}"
+            case "nobody":
+                return (
+                    f"it was asked without credentials: name a Secret in {secret} (keys {keys}),"
+                    " or give the pod's service account an identity of the cloud"
+                )
+            case _:
+                return (
+                    f"let the pod's own identity {right} it, or name a Secret in {secret}"
+                    f" (keys {keys})"
+                )
+
+    async def _reopened(self, found: StoreError) -> bool:
+        """Reconfigure the bucket for another attempt; return whether that is possible."""
+        if found.kind == "region":
+            region = found.region or await _region_of(self._bucket)
+            if region is None or region == self._bucket.settings.get("region"):
+                return False
+            _log.info("%s lies in region %s", self.shown, region)
+            self._bucket, self._store = self._bucket.in_region(region), None
+            return True
+        if found.kind == "identity" and self._bucket.identity == "metadata":
+            _log.info("%s: %s; asking without credentials", self.shown, found.message)
+            self._bucket, self._store = self._bucket.anonymous(), None
+            return True
+        return False
+
+
+async def _region_of(asked: Bucket) -> str | None:
+    """Return the region that Amazon reports; None for other stores, and without a response."""
+    if "endpoint" in asked.settings:
+        return None
+    timeout = aiohttp.ClientTimeout(total=_REGION_SECONDS)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, trust_env=True) as session,
+            session.head(_REGION_OF.format(bucket=asked.name), allow_redirects=False) as response,
+        ):
+            return response.headers.get("x-amz-bucket-region")
+    except (aiohttp.ClientError, TimeoutError):
+        return None
