@@ -19,7 +19,7 @@ from enginewright_runtime.core.disk import disk_full, is_full
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.core.reporting import failed, write_termination_message
-from enginewright_runtime.store import Store
+from enginewright_runtime.store import open_store
 
 _log: Final = logging.getLogger(__name__)
 _TERMINATED: Final = 128 + signal.SIGTERM
@@ -80,7 +80,7 @@ def _internal(stage: str, error: Exception) -> StageFailure:
 
 def _upload(paths: Paths, job: str, report: StageReport) -> None:
     try:
-        Store(paths.store).put_report(job, report.stage, report.to_json())
+        open_store(paths).put_report(job, report.stage, report.to_json())
     except StageFailure as failure:
         # the stage's own outcome must not be hidden by this
         _log.warning("the full report is not in the store: %s", failure.message)

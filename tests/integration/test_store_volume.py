@@ -31,7 +31,8 @@ def root(tmp_path: Path) -> Path:
 
 def start(root: Path, folder: Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.support.store_process", str(root), KEY, str(folder)],
+        [sys.executable, "-m", "tests.support.store_process", KEY, str(folder)],
+        env=os.environ | {"ENGINEWRIGHT_ROOT": str(root.parent)},
         stdout=subprocess.PIPE,
         text=True,
     )

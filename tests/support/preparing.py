@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,7 @@ class Workplace:
         *,
         in_process: bool = False,
         fresh: bool = False,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """Make the folders.
 
@@ -67,10 +68,12 @@ class Workplace:
             python: interpreter of the image.
             in_process: stages have no process of their own, so that tests can change what they use.
             fresh: stages start Python themselves, as in a container, instead of being forked.
+            environment: of stages with a process, in addition to this process's.
         """
         self.root = root
         self.in_process = in_process
         self.fresh = fresh
+        self.environment = environment or {}
         self.python = str(python)
         for name in ("work", "store", "source", "samples", "dev", "tmp"):
             (root / name).mkdir(exist_ok=True)
@@ -200,7 +203,9 @@ class Workplace:
             return code, output.read()
 
     def _environment(self, task: str) -> dict[str, str]:
-        return os.environ | {
+        return {
+            **os.environ,
+            **self.environment,
             "ENGINEWRIGHT_ROOT": str(self.root),
             "ENGINEWRIGHT_TASK": task,
             "TMPDIR": str(self.root / "tmp"),

@@ -22,11 +22,11 @@ class Cutter:
         times: int = 0,
         on_cut: Callable[[], None] = lambda: None,
         *,
+        on_request: Callable[[str], None] = lambda _: None,
         port: int = 0,
     ) -> None:
-        parts = urlsplit(url)
-        self._to = (parts.hostname or "", parts.port or 80)
-        self._path = parts.path
+        self.redirect(url)
+        self._on_request = on_request  # called with a request before it is forwarded
         self._after = after
         self._left = times
         self._on_cut = on_cut
@@ -63,6 +63,12 @@ class Cutter:
         for thread in self._threads:
             thread.join(10)
 
+    def redirect(self, url: str) -> None:
+        """Forward later connections to another server."""
+        parts = urlsplit(url)
+        self._to = (parts.hostname or "", parts.port or 80)
+        self._path = parts.path
+
     def silence(self, connection: socket.socket) -> None:
         """Let no answer through any more, without an error to either side."""
         self._silent.add(connection)
@@ -78,7 +84,12 @@ class Cutter:
             thread.start()
 
     def _forward(self, client: socket.socket) -> None:
-        with client, socket.create_connection(self._to, 10) as server:
+        try:
+            connected = socket.create_connection(self._to, 10)
+        except OSError:  # the server is not there
+            client.close()
+            return
+        with client, connected as server:
             self._open += [client, server]
             asking = threading.Thread(target=self._pump, args=(client, server), daemon=True)
             asking.start()
@@ -108,5 +119,7 @@ class Cutter:
     def _pump(self, reader: socket.socket, writer: socket.socket) -> None:
         with suppress(OSError):
             while chunk := reader.recv(_CHUNK):
-                self.requests += [line.decode() for line in _REQUEST.findall(chunk)]
+                for line in _REQUEST.findall(chunk):
+                    self.requests.append(line.decode())
+                    self._on_request(line.decode())
                 writer.sendall(chunk)

@@ -171,12 +171,9 @@ class SourceServers:
 @contextmanager
 def source_servers(folder: Path) -> Iterator[SourceServers]:
     """Run the servers; `addresses` has no "azure" where there is no node."""
-    shown = subprocess.run(
-        [str(REPOSITORY / "hack/source-servers")], stdout=subprocess.PIPE, text=True, check=True
-    )
-    programs = Path(shown.stdout.strip())
+    programs = _programs()
     with ExitStack() as stack:
-        addresses = stack.enter_context(_go_servers(programs / "source-servers", folder))
+        addresses = stack.enter_context(go_servers(folder, programs)).addresses
         addresses["gcs"] = stack.enter_context(_gcs())
         azurite = programs / "azurite/node_modules/azurite/dist/src/blob/main.js"
         if azurite.exists():
@@ -184,25 +181,62 @@ def source_servers(folder: Path) -> Iterator[SourceServers]:
         yield SourceServers(folder, addresses)
 
 
-@contextmanager
-def _go_servers(program: Path, folder: Path) -> Iterator[dict[str, str]]:
-    process = subprocess.Popen(
-        [str(program), str(folder)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
+def _programs() -> Path:
+    shown = subprocess.run(
+        [str(REPOSITORY / "hack/source-servers")], stdout=subprocess.PIPE, text=True, check=True
     )
-    assert process.stdin
-    assert process.stdout
-    try:
+    return Path(shown.stdout.strip())
+
+
+class GoServers:
+    """The program that serves S3 and OCI registries; it can be killed and started again."""
+
+    def __init__(self, program: Path, folder: Path) -> None:
+        self.folder = folder
+        self.addresses: dict[str, str] = {}
+        self._program = program
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Start it, on other ports than before."""
+        self._process = subprocess.Popen(
+            [str(self._program), str(self.folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self._process.stdout
         # the servers' own output precedes the line; end of output means that the program has failed
-        line = next(line for line in process.stdout if line.startswith("{"))
-        yield dict(json.loads(line))
-    finally:
+        line = next(line for line in self._process.stdout if line.startswith("{"))
+        self.addresses = dict(json.loads(line))
+
+    def kill(self) -> None:
+        """Kill it, whatever it does."""
+        assert self._process
+        self._process.kill()
+        self._process.wait(20)
+
+    def stop(self) -> None:
+        """End it."""
+        process = self._process
+        assert process
+        assert process.stdin
+        assert process.stdout
         process.stdin.close()  # which it ends with
         process.wait(20)
         process.stdout.close()
+
+
+@contextmanager
+def go_servers(folder: Path, programs: Path | None = None) -> Iterator[GoServers]:
+    """Run the program."""
+    servers = GoServers((programs or _programs()) / "source-servers", folder)
+    servers.start()
+    try:
+        yield servers
+    finally:
+        servers.stop()
 
 
 @contextmanager

@@ -4,7 +4,9 @@ import sys
 from pathlib import Path
 
 from enginewright.contract.manifest import ArtifactFile, Manifest
-from enginewright_runtime.store import Store
+from enginewright_runtime.core import logs
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.store import Store, open_store
 
 from tests.support.manifests import manifest as smallest
 
@@ -16,17 +18,19 @@ def manifest(key: str, files: tuple[ArtifactFile, ...]) -> Manifest:
     return smallest(key=key, model=FILES[0], files=files)
 
 
-def publish(root: Path, key: str, folder: Path) -> bool:
+def publish(store: Store | Path, key: str, folder: Path) -> bool:
     """Publish the three files of `folder`; return whether the store had them already."""
     files = {name: folder / Path(name).name for name in FILES}
-    _, cached = Store(root).publish(key, files, lambda listed: manifest(key, listed))
+    opened = Store(store) if isinstance(store, Path) else store
+    _, cached = opened.publish(key, files, lambda listed: manifest(key, listed))
     return cached
 
 
 def main() -> None:
     """Publish the artefact given on the command line and print whether it was cached."""
-    root, key, folder = sys.argv[1:]
-    print(publish(Path(root), key, Path(folder)))
+    key, folder = sys.argv[1:]
+    logs.configure("publish")
+    print(publish(open_store(Paths.from_environment()), key, Path(folder)))
 
 
 if __name__ == "__main__":

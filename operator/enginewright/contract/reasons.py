@@ -179,7 +179,9 @@ REMEDIES: Final[dict[Reason, str]] = {
     ),
     Reason.ARTIFACT_MISSING: "no action needed: it is prepared again",
     Reason.ARTIFACT_CORRUPT: "delete the artefact from the store; it is prepared again",
-    Reason.STORE_UNAVAILABLE: "check that the store's volume is bound and writable",
+    Reason.STORE_UNAVAILABLE: (
+        "check that the store's volume is bound and writable, or that its bucket can be reached"
+    ),
     Reason.STORAGE_FULL: (
         "enlarge the store's PersistentVolumeClaim or delete unneeded artefacts from it; for a pod's folder,"
         " give the node more ephemeral storage, or the pod a higher limit for it"

@@ -15,8 +15,10 @@ ROOT_VARIABLE: Final = "ENGINEWRIGHT_ROOT"  # prefix of every path; unset in pod
 SHARED_RESULTS_VARIABLE: Final = (
     "ENGINEWRIGHT_ANSWERS"  # folder of results that Jobs share; unset in pods
 )
+STORE_VARIABLE: Final = "ENGINEWRIGHT_STORE"  # address of the store's bucket; unset: a volume
 WORK_PATH: Final = "/work"  # emptyDir shared by the stages of one pod
 STORE_PATH: Final = "/store"  # the store's volume
+STORE_CREDENTIALS_PATH: Final = "/store-credentials"  # of its bucket, one file per key
 CREDENTIALS_PATH: Final = "/credentials"  # spec.source.secretRef, one file per key
 SAMPLES_CREDENTIALS_PATH: Final = "/samples-credentials"
 CALIBRATION_CREDENTIALS_PATH: Final = "/calibration-credentials"

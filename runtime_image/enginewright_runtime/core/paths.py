@@ -1,7 +1,7 @@
 """The paths in a pod as one value, so that tests and preflight can use others."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -13,7 +13,8 @@ class Paths:
     """The contract's paths under one root."""
 
     work: Path
-    store: Path
+    store: Path  # of a volume
+    store_credentials: Path  # of a bucket
     credentials: Path
     samples_credentials: Path
     calibration_credentials: Path
@@ -33,6 +34,7 @@ class Paths:
     tls: Path  # certificate and key
     release: Path  # an annotation that the operator writes
     shadow: Path  # likewise
+    store_address: str | None = None  # of a bucket; None: the store is a volume
 
     @classmethod
     def under(cls, root: Path) -> Self:
@@ -44,6 +46,7 @@ class Paths:
         return cls(
             work=place(task.WORK_PATH),
             store=place(task.STORE_PATH),
+            store_credentials=place(task.STORE_CREDENTIALS_PATH),
             credentials=place(task.CREDENTIALS_PATH),
             samples_credentials=place(task.SAMPLES_CREDENTIALS_PATH),
             calibration_credentials=place(task.CALIBRATION_CREDENTIALS_PATH),
@@ -68,4 +71,5 @@ class Paths:
     @classmethod
     def from_environment(cls) -> Self:
         """Return the paths of this process: the contract's, under `ENGINEWRIGHT_ROOT` if set."""
-        return cls.under(Path(os.environ.get(task.ROOT_VARIABLE, "/")))
+        paths = cls.under(Path(os.environ.get(task.ROOT_VARIABLE, "/")))
+        return replace(paths, store_address=os.environ.get(task.STORE_VARIABLE) or None)

@@ -16,7 +16,7 @@ from enginewright_runtime.engine.handoff import (
     summary,
 )
 from enginewright_runtime.engine.timings import Timings
-from enginewright_runtime.store import ENGINE, Store
+from enginewright_runtime.store import ENGINE, open_store
 from enginewright_runtime.tensorrt import progress
 from enginewright_runtime.tensorrt.target import refuse_unserved
 
@@ -34,7 +34,7 @@ def run(task: EngineTask, paths: Paths, port: int = SIDECAR_PORT) -> StageReport
             ArtifactMissing, ArtifactCorrupt or StoreUnavailable of the prepared model; as by
             `builder.build`.
     """
-    manifest = Store(paths.store, ENGINE).find_intact(task.engine_key)
+    manifest = open_store(paths, ENGINE).find_intact(task.engine_key)
     if manifest is not None:
         EngineBuilt().write(paths.work)
         return StageReport(
@@ -48,10 +48,10 @@ def run(task: EngineTask, paths: Paths, port: int = SIDECAR_PORT) -> StageReport
         prepared = paths.work / PREPARED_FOLDER
         shutil.rmtree(prepared, ignore_errors=True)
         progress.report_progress(paths.work / _PROGRESS, 0, "Fetching the prepared model")
-        timings = Timings(Store(paths.store), task.recipe, paths.work)
+        timings = Timings(open_store(paths), task.recipe, paths.work)
         timings.load()
         request = builder.BuildRequest(
-            manifest=Store(paths.store).read(task.prepared_key, prepared),
+            manifest=open_store(paths).read(task.prepared_key, prepared),
             prepared=prepared,
             recipe=task.recipe,
             out=paths.work / ENGINE_FOLDER,

@@ -5,7 +5,7 @@ from enginewright.contract.task import LOOKUP_STAGE, EngineTask
 
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.engine.handoff import published, summary
-from enginewright_runtime.store import ENGINE, Store
+from enginewright_runtime.store import ENGINE, open_store
 
 
 def run(task: EngineTask, paths: Paths) -> StageReport:
@@ -14,7 +14,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
     Raises:
         StageFailure: StoreUnavailable.
     """
-    manifest = Store(paths.store, ENGINE).find_intact(task.engine_key)
+    manifest = open_store(paths, ENGINE).find_intact(task.engine_key)
     if manifest is None or manifest.engine is None:
         return StageReport(
             stage=LOOKUP_STAGE,

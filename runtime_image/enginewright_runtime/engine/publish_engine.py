@@ -20,7 +20,7 @@ from enginewright_runtime.engine.handoff import (
     summary,
 )
 from enginewright_runtime.engine.verify import read_manifest
-from enginewright_runtime.store import ENGINE, Store
+from enginewright_runtime.store import ENGINE, open_store
 
 STAGE: Final = "publish-engine"
 
@@ -32,7 +32,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
         StageFailure: StoreUnavailable; ArtifactMissing if a cached engine was removed meanwhile.
     """
     built = EngineBuilt.read(paths.work)
-    store = Store(paths.store, ENGINE)
+    store = open_store(paths, ENGINE)
     if built.engine is None:
         manifest, cached = store.find(task.engine_key), True
     else:
@@ -85,4 +85,4 @@ def _publish(
     files = {name: paths.work / ENGINE_FOLDER / name for name in built}
     steps = [each.path for each in prepared.files if each.path.startswith(f"{PROCESSING_FOLDER}/")]
     files |= {name: paths.work / PREPARED_FOLDER / name for name in (*golden, *steps)}
-    return Store(paths.store, ENGINE).publish(task.engine_key, files, describe)
+    return open_store(paths, ENGINE).publish(task.engine_key, files, describe)

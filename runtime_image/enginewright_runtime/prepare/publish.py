@@ -38,7 +38,7 @@ from enginewright_runtime.session.base import distribution
 from enginewright_runtime.session.extensions import bundled
 from enginewright_runtime.session.extensions.libraries import BUNDLED, files_of
 from enginewright_runtime.session.processing.chain import connect
-from enginewright_runtime.store import Store
+from enginewright_runtime.store import open_store
 
 _GOLDEN: Final = (f"{GOLDEN_FOLDER}/{INPUTS}", f"{GOLDEN_FOLDER}/{OUTPUTS}")
 _STORED_FOLDER: Final = "stored"  # golden samples of an unchanged model, from the store
@@ -114,7 +114,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
             f"{folder}/{path.relative_to(paths.work / folder)}": path
             for path in _files(paths.work / folder)
         }
-    manifest, cached = Store(paths.store).publish(key, files, describe)
+    manifest, cached = open_store(paths).publish(key, files, describe)
     manifest = manifest.model_copy(update={"signature": manifest.signature or signature()})
     return _report(manifest, paths.work / _GOLDEN[1], data, cached=cached)
 
@@ -122,7 +122,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
 def _published_before(unchanged: Unchanged, paths: Paths) -> StageReport:
     """Report the prepared model in the store."""
     folder = paths.work / _STORED_FOLDER
-    manifest = Store(paths.store).read_golden(unchanged.key, folder)
+    manifest = open_store(paths).read_golden(unchanged.key, folder)
     return _report(manifest, folder / manifest.golden_outputs, unchanged.data, cached=True)
 
 

@@ -7,7 +7,6 @@ model where that may serve sizes outside the engine's profiles. They serve witho
 import logging
 import shutil
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 from enginewright.contract.report import StageReport
@@ -17,7 +16,7 @@ from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.serve.manifest import profiles_exclude_sizes
-from enginewright_runtime.store import ENGINE, PREPARED, Store
+from enginewright_runtime.store import ENGINE, PREPARED, open_store
 
 _log: Final = logging.getLogger(__name__)
 
@@ -29,12 +28,12 @@ def run(task: ServeTask, paths: Paths) -> StageReport:
         StageFailure: ArtifactMissing, ArtifactCorrupt, EngineCorrupt or StoreUnavailable.
     """
     kind = PREPARED if task.engine_key is None else ENGINE
-    manifest = Store(paths.store, kind).read(task.engine_key or task.prepared_key, paths.artifact)
+    manifest = open_store(paths, kind).read(task.engine_key or task.prepared_key, paths.artifact)
     size = sum(file.size_bytes for file in manifest.files)
     if task.stable_key is not None:
-        _fetch_stable(task.stable_key, paths.store, paths.stable)
+        _fetch_stable(task.stable_key, paths)
     if task.engine_key is not None and task.serves_outside and profiles_exclude_sizes(manifest):
-        _fetch_outside(task.prepared_key, paths.store, paths.outside)
+        _fetch_outside(task.prepared_key, paths)
     return StageReport(
         stage=FETCH_ARTIFACT,
         ok=True,
@@ -42,11 +41,12 @@ def run(task: ServeTask, paths: Paths) -> StageReport:
     )
 
 
-def _fetch_stable(key: str, store: Path, target: Path) -> None:
+def _fetch_stable(key: str, paths: Paths) -> None:
     """Copy the golden samples of the revision that serves, or write why that is not possible."""
+    target = paths.stable
     shutil.rmtree(target, ignore_errors=True)  # of an earlier attempt
     try:
-        Store(store, PREPARED).read_golden(key, target)
+        open_store(paths).read_golden(key, target)
     except StageFailure as failure:
         _log.warning("cannot compare answers with the revision that serves: %s", failure.message)
         shutil.rmtree(target, ignore_errors=True)
@@ -55,11 +55,12 @@ def _fetch_stable(key: str, store: Path, target: Path) -> None:
             (target / STABLE_FAILURE).write_text(failure.cause)
 
 
-def _fetch_outside(key: str, store: Path, target: Path) -> None:
+def _fetch_outside(key: str, paths: Paths) -> None:
     """Copy the prepared model; without it the server refuses sizes outside the engine's profiles."""
+    target = paths.outside
     shutil.rmtree(target, ignore_errors=True)  # of an earlier attempt
     try:
-        Store(store, PREPARED).read(key, target)
+        open_store(paths).read(key, target)
     except StageFailure as failure:
         _log.warning("sizes outside the engine's profiles will not be served: %s", failure.message)
         shutil.rmtree(target, ignore_errors=True)

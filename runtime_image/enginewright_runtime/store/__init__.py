@@ -1,5 +1,28 @@
-"""The artefact store: content-addressed, on a volume that Jobs and serving pods share."""
+"""The artefact store: content-addressed, shared by Jobs and serving pods."""
 
-from enginewright_runtime.store.volume import ENGINE, PREPARED, ArtifactKind, Store
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.store.artifacts import ENGINE, PREPARED, ArtifactKind
+from enginewright_runtime.store.medium import Medium
+from enginewright_runtime.store.store import Store
+from enginewright_runtime.store.volume import VolumeMedium
 
-__all__ = ["ENGINE", "PREPARED", "ArtifactKind", "Store"]
+__all__ = ["ENGINE", "PREPARED", "ArtifactKind", "Store", "open_medium", "open_store"]
+
+
+def open_store(paths: Paths, kind: ArtifactKind = PREPARED) -> Store:
+    """Return the artefacts of one kind in the store of this pod; raises as `open_medium`."""
+    return Store(open_medium(paths), kind)
+
+
+def open_medium(paths: Paths) -> Medium:
+    """Return where the store of this pod is, without connecting to it: a bucket or a mounted volume.
+
+    Raises:
+        StageFailure: StoreUnavailable, for an invalid address of a bucket or Secret.
+    """
+    if paths.store_address is None:
+        return VolumeMedium(paths.store)
+    # imported on demand: it is slow to load, and volumes need none
+    from enginewright_runtime.store.bucket import BucketMedium  # noqa: PLC0415 - above
+
+    return BucketMedium.at(paths.store_address, paths.store_credentials)

@@ -19,7 +19,7 @@ from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.prepare.fetch.places import MODEL, Place, places
 from enginewright_runtime.sources.asker import asker, is_same_asker
 from enginewright_runtime.sources.versions import RecordedSource, SourceVersion
-from enginewright_runtime.store import Store
+from enginewright_runtime.store import Store, open_store
 
 _log: Final = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ def find_unchanged(task: PrepareTask, paths: Paths) -> tuple[Unchanged, str] | N
     wanted = places(task, paths)
     if not wanted.keys() <= task.fetched.keys():
         return None
-    store = Store(paths.store)
+    store = open_store(paths)
     shown = []
     for name, place in wanted.items():
         record = _read(store, name, place)
@@ -70,7 +70,7 @@ def record_versions(
     digests: Mapping[str, str],
 ) -> None:
     """Record the versions of what was fetched, by name. It is not essential: a failure is logged."""
-    store = Store(paths.store)
+    store = open_store(paths)
     for name, place in places(task, paths).items():
         version = sources[name].version
         if not version.is_usable:

@@ -1,0 +1,128 @@
+"""Kinds of artefacts, and what makes a manifest one that can be trusted to name their files."""
+
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Final
+
+from enginewright.contract.manifest import (
+    MANIFEST_NAME,
+    MANIFEST_VERSION,
+    ArtifactFile,
+    Manifest,
+)
+from enginewright.contract.reasons import Reason
+from pydantic import ValidationError
+
+from enginewright_runtime.core.failure import StageFailure
+
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class ArtifactKind:
+    """A kind of artefact, with its folder and its terms in messages."""
+
+    folder: str
+    title: str
+    again: str  # what happens if it is missing
+    damaged: Reason
+    is_engine: bool
+
+    def corrupt(self, key: str, what: str) -> StageFailure:
+        """Return the failure of a damaged artefact."""
+        return StageFailure(self.damaged, f"{self.title} {key[:12]} is damaged: {what}")
+
+
+PREPARED: Final = ArtifactKind(
+    "prepared", "prepared model", "it is prepared again", Reason.ARTIFACT_CORRUPT, is_engine=False
+)
+ENGINE: Final = ArtifactKind(
+    "engines", "engine", "it is rebuilt", Reason.ENGINE_CORRUPT, is_engine=True
+)
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """An artefact, by its kind and key."""
+
+    kind: ArtifactKind
+    key: str
+
+    def __post_init__(self) -> None:
+        if not is_name(self.key):
+            raise StageFailure(Reason.INTERNAL_ERROR, f"{self.key!r} is not a key")
+
+    @property
+    def folder(self) -> str:
+        """Return its path in the store."""
+        return f"{self.kind.folder}/{self.key}"
+
+    @property
+    def manifest(self) -> str:
+        """Return the path of its manifest in the store."""
+        return f"{self.folder}/{MANIFEST_NAME}"
+
+    def corrupt(self, what: str) -> StageFailure:
+        """Return the failure of a damaged artefact."""
+        return self.kind.corrupt(self.key, what)
+
+    def checked(self, text: bytes) -> Manifest:
+        """Return the manifest in `text`, if it is this artefact's and every path in it is safe.
+
+        Raises:
+            StageFailure: ArtifactCorrupt or EngineCorrupt.
+        """
+        try:
+            manifest = Manifest.model_validate_json(text)
+        except ValidationError as error:
+            raise self.corrupt(f"{MANIFEST_NAME} cannot be read") from error
+        if manifest.version > MANIFEST_VERSION:
+            raise self.corrupt(f"{MANIFEST_NAME} was written by a newer version of Enginewright")
+        if manifest.key != self.key:
+            raise self.corrupt(f"{MANIFEST_NAME} belongs to another key")
+        if (manifest.engine is not None) != self.kind.is_engine:
+            raise self.corrupt(f"{MANIFEST_NAME} describes something else")
+        names = [file.path for file in manifest.files]
+        if problem := _problem(manifest.files):
+            raise self.corrupt(f"{MANIFEST_NAME} lists {problem}")
+        needed = [manifest.model, manifest.golden_inputs, manifest.golden_outputs]
+        if manifest.engine is not None:
+            needed.append(manifest.engine.file)
+        for name in needed:
+            if name not in names:
+                raise self.corrupt(f"{MANIFEST_NAME} does not list {name}")
+        return manifest
+
+
+def _problem(files: tuple[ArtifactFile, ...]) -> str | None:
+    """Return what is wrong with the files that a manifest lists; None: nothing."""
+    names: set[str] = set()
+    for file in files:
+        if not _is_inside(file.path):
+            return f"{file.path!r}, which is not inside the artefact"
+        if not _DIGEST.fullmatch(file.sha256):
+            return f"no sha256 of {file.path}"
+        if file.path in names:
+            return f"{file.path} twice"
+        names.add(file.path)
+    for name in names:
+        if any(str(folder) in names for folder in PurePosixPath(name).parents):
+            return f"{name} inside of another file"
+    return None
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text can be one part of a path."""
+    return bool(text) and text not in {".", ".."} and "/" not in text and "\0" not in text
+
+
+def _is_inside(name: str) -> bool:
+    path = PurePosixPath(name)
+    return (
+        not path.is_absolute()
+        and ".." not in path.parts
+        and str(path) == name
+        and "\0" not in name
+        and name not in {"", ".", MANIFEST_NAME}
+    )

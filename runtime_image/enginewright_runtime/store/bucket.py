@@ -1,0 +1,171 @@
+"""A store in a bucket of S3, Google's or Azure's storage, or of what speaks the same protocols.
+
+`prepared/<key>/manifest.json` names its files by their digests, and they are `files/<sha256>`: equal
+files of several artefacts and publishers are one object, no object ever changes its meaning, and one
+that is damaged is replaced at once for all that name it. The manifest is put last, on condition that
+no other was put meanwhile. So readers see an artefact completely or not at all, whenever a publisher
+or the server itself ends; a publisher that begins again finds the files that were stored before.
+
+A server that ignores conditions keeps the last of several manifests, one that refuses them gets the
+manifest without: it names complete files in both cases.
+"""
+
+import logging
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import BinaryIO, Final, Self
+
+from enginewright.contract.manifest import MANIFEST_NAME, ArtifactFile, Manifest
+from typing_extensions import override
+
+from enginewright_runtime.core.digests import Copied, file_sha256
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.logs import TransferProgress
+from enginewright_runtime.remote.credentials import Secret
+from enginewright_runtime.store.artifacts import Artifact, ArtifactKind
+from enginewright_runtime.store.medium import Leftover, Listed, Medium, Publication
+from enginewright_runtime.store.objects import ObjectInfo, Objects, unavailable
+
+_log: Final = logging.getLogger(__name__)
+_FILES: Final = "files"
+# A publisher stores older files anew, so that it has the difference to put a manifest that names them
+_REUSED_WITHIN: Final = timedelta(days=7)
+_REMOVED_AFTER: Final = timedelta(days=14)
+_PUBLISH_TRIES: Final = 3  # each after another publisher's manifest turned out to be damaged
+
+
+class BucketMedium(Medium):
+    """The objects below one address."""
+
+    def __init__(self, uri: str, secret: Secret) -> None:
+        self._objects = Objects(uri, secret)
+
+    @classmethod
+    def at(cls, uri: str, credentials: Path) -> Self:
+        """Return the store at an address, without connecting to it.
+
+        Args:
+            uri: s3://, gs:// or az://, with a path.
+            credentials: folder with one file per key of the Secret; it need not exist.
+
+        Raises:
+            StageFailure: StoreUnavailable, for an invalid address or Secret.
+        """
+        try:
+            secret = Secret.read(credentials)
+        except StageFailure as failure:
+            raise unavailable(failure) from None
+        return cls(uri, secret)
+
+    @override
+    def get(self, name: str, largest: int) -> bytes | None:
+        """Return an object; nothing of one that is too large."""
+        return self._objects.get(name, largest)
+
+    @override
+    def put(self, name: str, content: bytes) -> None:
+        """Put an object, which is atomic."""
+        self._objects.put(name, content)
+
+    @override
+    def copy(
+        self,
+        artifact: Artifact,
+        file: ArtifactFile,
+        writer: BinaryIO | None,
+        on_chunk: Callable[[int], None] | None = None,
+    ) -> Copied | None:
+        """Read an object; one of another size is not read."""
+        del artifact  # files of all artefacts are in one folder
+        return self._objects.receive(_name(file), file.size_bytes, writer, on_chunk)
+
+    @override
+    @contextmanager
+    def opened(self, artifact: Artifact, file: ArtifactFile) -> Iterator[BinaryIO | None]:
+        """Open a local copy."""
+        with tempfile.TemporaryFile() as local:
+            if self.copy(artifact, file, local) is None:
+                yield None
+                return
+            local.seek(0)
+            yield local
+
+    @override
+    def publish(self, publication: Publication) -> tuple[Manifest, bool]:
+        """Put the files, then the manifest unless another one was put meanwhile."""
+        listed = tuple(self._put_file(name, path) for name, path in publication.files.items())
+        manifest = publication.describe(listed)
+        name, content = publication.artifact.manifest, manifest.to_json().encode()
+        for _ in range(_PUBLISH_TRIES):
+            present = self._objects.info(name)  # before it is judged: only this one is replaced
+            if present is not None and publication.is_intact():
+                return manifest, False
+            if self._objects.put_if(name, content, present):
+                self._restore(listed, publication)
+                return manifest, True
+        return manifest, False
+
+    @override
+    def leftovers(self, named: Callable[[], frozenset[str]]) -> Iterator[Leftover]:
+        """Yield files that no manifest names."""
+        files = self._objects.listed(_FILES)  # first: what is published from now on is younger
+        digests = named()
+        for each in files:
+            digest = each.name.removeprefix(f"{_FILES}/")
+            if digest not in digests and _age(each) > _REMOVED_AFTER:
+                yield Leftover(each.name, each.size, each.modified)
+
+    @override
+    def remove(self, leftover: Leftover) -> bool:
+        """Delete an object, unless a publisher has stored it anew."""
+        known = self._objects.info(leftover.name)
+        if known is not None and known.modified != leftover.modified:
+            return False
+        self._objects.delete(leftover.name)
+        return True
+
+    @override
+    def artifacts(self, kind: ArtifactKind) -> Iterator[Listed]:
+        """Yield what has a manifest: the only objects below the kind's folder."""
+        for each in self._objects.listed(kind.folder):
+            key, _, name = each.name.removeprefix(f"{kind.folder}/").partition("/")
+            if name == MANIFEST_NAME:
+                yield Listed(key, each.modified)
+
+    def _put_file(self, name: str, source: Path) -> ArtifactFile:
+        """Put a file unless the bucket has it; return what the manifest lists."""
+        local = file_sha256(source)
+        file = ArtifactFile(path=name, sha256=local.sha256, size_bytes=local.size_bytes)
+        if self._is_stored(file):
+            _log.info("%s is in the store already", name)
+            return file
+        progress = TransferProgress(_log, f"storing {name}", file.size_bytes)
+        self._objects.put_file(_name(file), source, file.size_bytes, progress)
+        return file
+
+    def _restore(self, listed: tuple[ArtifactFile, ...], publication: Publication) -> None:
+        """Put files that were removed as leftovers in the moment in which they were stored anew."""
+        for file in listed:
+            if self._objects.info(_name(file)) is None:
+                self._put_file(file.path, publication.files[file.path])
+
+    def _is_stored(self, file: ArtifactFile) -> bool:
+        """Return whether the bucket holds the file, intact and for long enough."""
+        known = self._objects.info(_name(file))
+        if known is None or known.size != file.size_bytes:
+            return False
+        if _age(known) > _REUSED_WITHIN:
+            return False
+        stored = self._objects.receive(_name(file), file.size_bytes)
+        return stored is not None and stored.sha256 == file.sha256
+
+
+def _name(file: ArtifactFile) -> str:
+    return f"{_FILES}/{file.sha256}"
+
+
+def _age(known: ObjectInfo) -> timedelta:
+    return datetime.now(UTC) - known.modified

@@ -1,0 +1,54 @@
+"""What is in a store: for people, not for stages."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from enginewright.contract.manifest import LARGEST_MANIFEST
+
+from enginewright_runtime.store.artifacts import ENGINE, PREPARED, Artifact, ArtifactKind
+from enginewright_runtime.store.disk_errors import available
+from enginewright_runtime.store.medium import Leftover, Listed, Medium
+
+KINDS: Final = (PREPARED, ENGINE)
+
+
+class Inventory:
+    """The artefacts of all kinds in a store, and what no artefact needs."""
+
+    def __init__(self, medium: Medium) -> None:
+        self._medium = medium
+
+    def artifacts(self, kind: ArtifactKind) -> Iterator[Listed]:
+        """Yield all artefacts of a kind, unverified and in any order.
+
+        Raises:
+            StageFailure: StoreUnavailable.
+        """
+        with available():
+            yield from self._medium.artifacts(kind)
+
+    def leftovers(self) -> Iterator[Leftover]:
+        """Yield what no artefact needs and no publication in progress may need.
+
+        Raises:
+            StageFailure: StoreUnavailable; ArtifactCorrupt or EngineCorrupt for an invalid manifest, since
+                the files that it names are not known.
+        """
+        with available():
+            yield from self._medium.leftovers(self._named_files)
+
+    def remove(self, leftover: Leftover) -> bool:
+        """Remove a leftover; False: it was renewed meanwhile. Raises StageFailure: StoreUnavailable."""
+        with available():
+            return self._medium.remove(leftover)
+
+    def _named_files(self) -> frozenset[str]:
+        """Return the digests of the files that the manifests of all artefacts name."""
+        digests: set[str] = set()
+        for kind in KINDS:
+            for each in self._medium.artifacts(kind):
+                artifact = Artifact(kind, each.key)
+                text = self._medium.get(artifact.manifest, LARGEST_MANIFEST)
+                if text is not None:
+                    digests |= {file.sha256 for file in artifact.checked(text).files}
+        return frozenset(digests)

@@ -1,0 +1,300 @@
+"""The objects below one address of a bucket: read, written and listed, with retries.
+
+What was read of an object is continued after an interruption, as long as the object is the same. A
+large one is written in parts, each of which is repeated on its own.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final, TypeVar
+
+import obstore
+from enginewright.contract.reasons import Reason
+from obstore.exceptions import (
+    AlreadyExistsError,
+    GenericError,
+    NotSupportedError,
+    PreconditionError,
+)
+
+from enginewright_runtime.core.digests import CHUNK, Copied
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.logs import TransferProgress
+from enginewright_runtime.remote.bucket_client import BucketClient, RequestFailed
+from enginewright_runtime.remote.buckets import KEYS, bucket
+from enginewright_runtime.remote.credentials import Secret
+from enginewright_runtime.remote.retry import Unavailable, with_retries
+from enginewright_runtime.store.received import Received
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta, PutMode, UpdateVersion
+
+    from enginewright_runtime.remote.buckets import Store
+
+_log: Final = logging.getLogger(__name__)
+_SETTING: Final = "store.bucket.secretRef"  # of the chart, for remedies
+_RETRIES: Final = 3  # of a request; of a part, where an object is written in several
+_PART: Final = 16 << 20  # bytes, at least
+_MOST_PARTS: Final = 5000  # S3 takes 10,000
+_PARTS_AT_A_TIME: Final = 4
+_PAGE: Final = 1000  # objects that one request lists
+_NOT_IMPLEMENTED: Final = "status code: 501"
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """What a bucket says of an object."""
+
+    name: str  # relative to the address
+    size: int  # bytes
+    modified: datetime  # timezone-aware
+    version: "UpdateVersion"  # of its content, for conditional requests; empty: not stated
+
+
+class Objects:
+    """The objects below one address; safe for concurrent processes.
+
+    Methods raise StageFailure: StoreUnavailable.
+    """
+
+    def __init__(self, uri: str, secret: Secret) -> None:
+        if uri.partition("://")[0] not in KEYS:
+            raise _unavailable(
+                f"{uri!r} is no address of a bucket",
+                "write s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH",
+            )
+        try:
+            found = bucket(uri, secret)
+        except StageFailure as failure:
+            raise unavailable(failure) from None
+        self._client = BucketClient(found, _RETRIES)
+        self._prefix = f"{found.path}/" if found.path else ""
+        self.shown: Final = found.shown.rstrip("/")
+
+    def info(self, name: str) -> ObjectInfo | None:
+        """Return what is known of an object; None: it does not exist."""
+
+        async def once() -> ObjectInfo | None:
+            try:
+                return self._info(
+                    await self._ask(lambda store: obstore.head_async(store, self._key(name)))
+                )
+            except _Missing:
+                return None
+
+        return self._run(f"read {name}", once)
+
+    def get(self, name: str, largest: int) -> bytes | None:
+        """Return an object, nothing of one that is larger than `largest`; None: it does not exist."""
+
+        async def once() -> bytes | None:
+            try:
+                got = await self._ask(lambda store: obstore.get_async(store, self._key(name)))
+                if got.meta["size"] > largest:
+                    return b""
+                return bytes(await self._ask(lambda _: got.bytes_async()))
+            except _Missing:
+                return None
+
+        return self._run(f"read {name}", once)
+
+    def put(self, name: str, content: bytes) -> None:
+        """Write an object, or replace it."""
+
+        async def once() -> None:
+            await self._ask(lambda store: obstore.put_async(store, self._key(name), content))
+
+        self._run(f"write {name}", once)
+
+    def put_if(self, name: str, content: bytes, present: ObjectInfo | None) -> bool:
+        """Write an object if there is none (`present` None), or still the `present` one.
+
+        Returns:
+            Whether it is in the bucket. A server without conditions gets it without.
+        """
+        key = self._key(name)
+        mode: PutMode = "create" if present is None else present.version or "overwrite"
+        tries = 0
+
+        async def conditionally(store: "Store") -> bool | None:
+            try:
+                await obstore.put_async(store, key, content, mode=mode)
+            except (AlreadyExistsError, PreconditionError):
+                return False
+            except (NotSupportedError, GenericError) as error:
+                if isinstance(error, GenericError) and _NOT_IMPLEMENTED not in str(error):
+                    raise
+                return None
+            return True
+
+        async def once() -> bool:
+            nonlocal tries
+            tries += 1
+            is_put = await self._ask(conditionally)
+            if is_put is None:
+                _log.warning("%s knows no conditions: %s is put without", self.shown, name)
+                await self._ask(lambda store: obstore.put_async(store, key, content))
+            return is_put is not False
+
+        if self._run(f"write {name}", once):
+            return True
+        # an earlier try may have succeeded, whose answer was lost
+        return tries > 1 and self.get(name, len(content)) == content
+
+    def put_file(self, name: str, source: Path, size: int, progress: TransferProgress) -> None:
+        """Write a local file of `size` bytes; raises OSError too, if it cannot be read."""
+        key = self._key(name)
+
+        async def once() -> None:
+            progress.restart()
+            with source.open("rb") as reader:
+                if size <= _PART:
+                    content = reader.read()
+                    await self._ask(lambda store: obstore.put_async(store, key, content))
+                    return
+                chunks = _chunks(reader, progress)
+                await self._ask(
+                    lambda store: obstore.put_async(
+                        store,
+                        key,
+                        chunks,
+                        use_multipart=True,
+                        chunk_size=max(_PART, size // _MOST_PARTS),
+                        max_concurrency=_PARTS_AT_A_TIME,
+                    )
+                )
+
+        self._run(f"write {name}", once)
+
+    def receive(
+        self,
+        name: str,
+        size: int,
+        writer: BinaryIO | None = None,
+        on_chunk: Callable[[int], None] | None = None,
+    ) -> Copied | None:
+        """Read an object of `size` bytes to `writer` (None: only read); None: it does not exist.
+
+        Returns:
+            Its digest and size; of another size, nothing is read and the digest is empty.
+
+        Raises:
+            OSError: `writer`'s.
+        """
+        received = Received(writer)
+
+        async def rest() -> Copied:
+            options, key = received.options(), self._key(name)
+            got = await self._ask(
+                lambda store: obstore.get_async(store, key, options=options), received
+            )
+            if (found := got.meta["size"]) != size:
+                return Copied("", found)
+            received.etag = got.meta["e_tag"]
+            chunks = got.stream(min_chunk_size=CHUNK)
+            while chunk := await self._ask(lambda _: anext(chunks, b""), received):
+                received.add(bytes(chunk))
+                if on_chunk is not None:
+                    on_chunk(len(chunk))
+            if received.size < size:
+                raise Unavailable(f"{self.shown}: {name} ended after {received.size} bytes")
+            return Copied(received.digest.hexdigest(), received.size)
+
+        async def once() -> Copied | None:
+            try:
+                return await rest()
+            except _Missing:
+                return None
+            except _Changed:
+                received.etag = None
+                raise Unavailable(f"{self.shown}: {name} was replaced meanwhile") from None
+
+        return self._run(f"read {name}", once, lambda: received.size)
+
+    def listed(self, folder: str) -> list[ObjectInfo]:
+        """Return all objects below a folder, a thousand with one request."""
+
+        async def all_pages(store: "Store") -> list[ObjectInfo]:
+            pages = obstore.list(store, f"{self._key(folder)}/", chunk_size=_PAGE)
+            return [self._info(meta) async for metas in pages for meta in metas]
+
+        return self._run(f"list {folder}", lambda: self._ask(all_pages))
+
+    def delete(self, name: str) -> None:
+        """Delete an object; it need not exist."""
+
+        async def once() -> None:
+            with suppress(_Missing):
+                await self._ask(lambda store: obstore.delete_async(store, self._key(name)))
+
+        self._run(f"delete {name}", once)
+
+    def _info(self, meta: "ObjectMeta") -> ObjectInfo:
+        version: UpdateVersion = {}
+        if etag := meta["e_tag"]:
+            version["e_tag"] = etag
+        if generation := meta["version"]:
+            version["version"] = generation
+        name = meta["path"].removeprefix(self._prefix)
+        return ObjectInfo(name, meta["size"], meta["last_modified"], version)
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}{name}"
+
+    def _run(
+        self,
+        what: str,
+        attempt: Callable[[], Awaitable[_T]],
+        received: Callable[[], int] = lambda: 0,
+    ) -> _T:
+        shown = f"{what} in {self.shown}"
+        return asyncio.run(with_retries(shown, attempt, received, failure=_unavailable))
+
+    async def _ask(
+        self, action: "Callable[[Store], Awaitable[_T]]", received: Received | None = None
+    ) -> _T:
+        try:
+            return await self._client.request(action, lambda: received.size if received else 0)
+        except RequestFailed as failed:
+            message = f"{self.shown}: {failed.error.message}"
+            match failed.error.kind:
+                case "missing":
+                    raise _Missing from None
+                case "changed":
+                    raise _Changed from None
+                case "passes":
+                    raise Unavailable(message) from None
+                case _:
+                    remedy = self._client.remedy(failed.error, _SETTING, "read and write")
+                    raise _unavailable(message, remedy) from None
+
+
+class _Missing(Exception):  # noqa: N818 - callers decide whether it is an error
+    """An object does not exist."""
+
+
+class _Changed(Exception):  # noqa: N818 - it is read again
+    """An object was replaced while it was read."""
+
+
+def _chunks(reader: BinaryIO, progress: TransferProgress) -> Iterator[bytes]:
+    while chunk := reader.read(CHUNK):
+        yield chunk
+        progress.add(len(chunk))
+
+
+def unavailable(failure: StageFailure) -> StageFailure:
+    """Return the failure of an address or a Secret as that of the store."""
+    return _unavailable(failure.cause, failure.finding.remedy)
+
+
+def _unavailable(cause: str, remedy: str | None = None) -> StageFailure:
+    return StageFailure(
+        Reason.STORE_UNAVAILABLE, f"the store is unavailable: {cause}", remedy=remedy
+    )

@@ -1,0 +1,258 @@
+"""The artefact store: what holds whatever medium it is on.
+
+Files are used only after their digest is checked; an artefact exists once its manifest does. Of
+several publishers of one key the first wins, and the others are informed.
+"""
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from enginewright.contract.manifest import LARGEST_MANIFEST, MANIFEST_NAME, ArtifactFile, Manifest
+from enginewright.contract.reasons import Reason
+
+from enginewright_runtime.core.digests import Copied
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.logs import TransferProgress
+from enginewright_runtime.store.artifacts import PREPARED, Artifact, ArtifactKind, is_name
+from enginewright_runtime.store.compatibility import lacks_distributions
+from enginewright_runtime.store.disk_errors import available
+from enginewright_runtime.store.medium import Medium, Publication
+from enginewright_runtime.store.volume import VolumeMedium
+
+_log: Final = logging.getLogger(__name__)
+_REPORTS: Final = "reports"
+_CACHES: Final = "caches"  # may be lost: builders' timings
+_LARGEST_CACHE: Final = 256 << 20
+_DIGEST_BYTES: Final = hashlib.sha256().digest_size
+
+
+class Store:
+    """The artefacts of one kind in a store; safe for concurrent processes.
+
+    Args:
+        place: the medium; a path: the volume mounted there.
+        kind: of the artefacts.
+    """
+
+    def __init__(self, place: Path | Medium, kind: ArtifactKind = PREPARED) -> None:
+        self._medium = VolumeMedium(place) if isinstance(place, Path) else place
+        self._kind = kind
+
+    def find(self, key: str) -> Manifest | None:
+        """Return the manifest of an artefact without checking its files; None: it does not exist.
+
+        Raises:
+            StageFailure: StoreUnavailable; ArtifactCorrupt or, of an engine, EngineCorrupt for an
+                invalid manifest, or one of an earlier version that lacks what verification needs.
+        """
+        artifact = Artifact(self._kind, key)
+        with available():
+            text = self._medium.get(artifact.manifest, LARGEST_MANIFEST)
+        if text is None:
+            return None
+        manifest = artifact.checked(text)
+        self._refuse_earlier(artifact, manifest)
+        return manifest
+
+    def find_intact(self, key: str) -> Manifest | None:
+        """Return the artefact's manifest if it exists and every file matches it, else None.
+
+        Raises:
+            StageFailure: StoreUnavailable.
+        """
+        try:
+            manifest = self.find(key)
+            if manifest is not None:
+                self.verify(manifest)
+        except StageFailure as failure:
+            if failure.reason is not self._kind.damaged:
+                raise
+            _log.warning("%s", failure.message)
+            return None
+        return manifest
+
+    def read(self, key: str, target: Path) -> Manifest:
+        """Copy an artefact to `target`; verify each file while copying; the manifest comes last.
+
+        Raises:
+            StageFailure: ArtifactMissing; ArtifactCorrupt or EngineCorrupt, naming the file;
+                StoreUnavailable; StorageFull.
+        """
+        return self._read(key, target, lambda manifest: manifest.files)
+
+    def read_golden(self, key: str, target: Path) -> Manifest:
+        """Copy only an artefact's manifest and golden samples to `target`; verify and raise as `read`."""
+
+        def golden(manifest: Manifest) -> tuple[ArtifactFile, ...]:
+            names = (manifest.golden_inputs, manifest.golden_outputs)
+            return tuple(file for file in manifest.files if file.path in names)
+
+        return self._read(key, target, golden)
+
+    def _read(
+        self, key: str, target: Path, chosen: Callable[[Manifest], tuple[ArtifactFile, ...]]
+    ) -> Manifest:
+        manifest = self.find(key)
+        if manifest is None:
+            raise StageFailure(
+                Reason.ARTIFACT_MISSING,
+                f"the store has no {self._kind.title} with key {key[:12]}",
+                remedy=f"no action needed: {self._kind.again}",
+            )
+        with available(written="the folder of the pod"):
+            target.mkdir(parents=True, exist_ok=True)
+            (target / MANIFEST_NAME).unlink(missing_ok=True)
+            for file in chosen(manifest):
+                self._copy_out(Artifact(self._kind, key), file, target / file.path)
+            (target / MANIFEST_NAME).write_text(manifest.to_json())
+        return manifest
+
+    def verify(self, manifest: Manifest) -> None:
+        """Check every file of an artefact; raises as `read`."""
+        artifact = Artifact(self._kind, manifest.key)
+        with available():
+            for file in manifest.files:
+                _check(artifact, file, self._medium.copy(artifact, file, None))
+
+    def publish(
+        self,
+        key: str,
+        files: Mapping[str, Path],
+        describe: Callable[[tuple[ArtifactFile, ...]], Manifest],
+    ) -> tuple[Manifest, bool]:
+        """Store an artefact unless an intact one with this key exists.
+
+        Args:
+            key: content address.
+            files: what to store, by path inside the artefact.
+            describe: returns the manifest for the copied files.
+
+        Returns:
+            The manifest in the store, and whether it existed already.
+
+        Raises:
+            StageFailure: StoreUnavailable, StorageFull.
+        """
+        if (present := self.find_intact(key)) is not None:
+            return present, True
+        with available():
+            manifest, is_stored = self._medium.publish(
+                Publication(
+                    artifact=Artifact(self._kind, key),
+                    files=files,
+                    describe=describe,
+                    is_intact=lambda: self.find_intact(key) is not None,
+                )
+            )
+        if is_stored:
+            return manifest, False
+        present = self.find(key)
+        return (manifest, False) if present is None else (present, True)
+
+    def publish_folder(self, manifest: Manifest, folder: Path) -> bool:
+        """Store an artefact that `read` has copied to a folder, unless an intact one exists.
+
+        Args:
+            manifest: the folder's.
+            folder: with the files that it lists.
+
+        Returns:
+            Whether the store had one already.
+
+        Raises:
+            StageFailure: ArtifactCorrupt or EngineCorrupt, if the manifest is invalid or a file is not as it
+                lists; StoreUnavailable, StorageFull.
+        """
+        artifact = Artifact(self._kind, manifest.key)
+        artifact.checked(manifest.to_json().encode())
+
+        def unchanged(listed: tuple[ArtifactFile, ...]) -> Manifest:
+            for file, found in zip(manifest.files, listed, strict=True):
+                _check(artifact, file, Copied(found.sha256, found.size_bytes))
+            return manifest
+
+        files = {file.path: folder / file.path for file in manifest.files}
+        if missing := [name for name, path in files.items() if not path.is_file()]:
+            raise artifact.corrupt(f"file {missing[0]} is missing")
+        return self.publish(manifest.key, files, unchanged)[1]
+
+    def put_report(self, job: str, stage: str, text: str) -> None:
+        """Write a stage's full report to reports/<job>/<stage>.json.
+
+        Raises:
+            StageFailure: StoreUnavailable, StorageFull.
+        """
+        if not is_name(job) or not is_name(stage):
+            raise StageFailure(Reason.INTERNAL_ERROR, f"{job}/{stage} cannot name a report")
+        with available():
+            self._medium.put(f"{_REPORTS}/{job}/{stage}.json", text.encode())
+
+    def get_cache(self, name: str) -> bytes | None:
+        """Return what was last stored under `name`; None: nothing, or it is damaged.
+
+        Raises:
+            StageFailure: StoreUnavailable.
+        """
+        with available():
+            content = self._medium.get(_cache(name), _LARGEST_CACHE)
+        if content is None:
+            return None
+        digest, cache = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+        return cache if hashlib.sha256(cache).digest() == digest else None
+
+    def put_cache(self, name: str, content: bytes) -> None:
+        """Store `content` under `name`, prefixed with its digest; replace an earlier one.
+
+        Raises:
+            StageFailure: StoreUnavailable, StorageFull.
+        """
+        with available():
+            self._medium.put(_cache(name), hashlib.sha256(content).digest() + content)
+
+    def _copy_out(self, artifact: Artifact, file: ArtifactFile, target: Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        progress = TransferProgress(_log, f"copying {file.path}", file.size_bytes)
+        try:
+            with target.open("wb") as writer:
+                copied = self._medium.copy(artifact, file, writer, progress.add)
+            _check(artifact, file, copied)
+        except StageFailure:
+            target.unlink(missing_ok=True)
+            raise
+
+    def _refuse_earlier(self, artifact: Artifact, manifest: Manifest) -> None:
+        """Refuse an artefact that new pods could not verify, so that it is rebuilt."""
+        if manifest.varying is not None:
+            return
+        model = next(file for file in manifest.files if file.path == manifest.model)
+        with available(), self._medium.opened(artifact, model) as reader:
+            if reader is not None and lacks_distributions(manifest, reader):
+                raise StageFailure(
+                    self._kind.damaged,
+                    f"{self._kind.title} {manifest.key[:12]} was built by an earlier version, which did"
+                    " not record the distribution of random outputs",
+                    remedy=f"no action needed: {self._kind.again}",
+                )
+
+
+def _check(artifact: Artifact, file: ArtifactFile, copied: Copied | None) -> None:
+    """Raise unless what was read is the file that the manifest lists."""
+    if copied is None:
+        raise artifact.corrupt(f"file {file.path} is missing")
+    if copied.size_bytes != file.size_bytes:
+        raise artifact.corrupt(
+            f"file {file.path} has {copied.size_bytes} bytes instead of {file.size_bytes}"
+        )
+    if copied.sha256 != file.sha256:
+        raise artifact.corrupt(
+            f"file {file.path} has sha256 {copied.sha256[:12]} instead of {file.sha256[:12]}"
+        )
+
+
+def _cache(name: str) -> str:
+    if not is_name(name):
+        raise StageFailure(Reason.INTERNAL_ERROR, f"{name!r} cannot name a cache")
+    return f"{_CACHES}/{name}"

@@ -1,0 +1,591 @@
+"""The store in buckets of real servers: whole or not there, one winner, nothing unchecked is read."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from enginewright.contract.manifest import ArtifactFile, Manifest
+from enginewright.contract.reasons import ExitCode, Reason, exit_code
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.store import ENGINE, PREPARED
+from enginewright_runtime.store.bucket import BucketMedium
+
+from tests.support import broken_models as broken
+from tests.support.preparing import Workplace
+from tests.support.source_cutter import Cutter
+from tests.support.source_servers import GoServers, SourceServers, go_servers
+from tests.support.source_web import Answer, ScriptedServer, Seen
+from tests.support.store_places import MANIFEST, Place, no_waiting
+from tests.support.store_process import FILES, manifest, publish
+from tests.unit.test_store_volume import KEY, as_engine, content
+
+pytestmark = pytest.mark.timeout(900)  # the servers may have to be built first
+DEADLINE_SECONDS = 60.0
+OTHER_KEY = "ef" * 32
+LARGE = np.random.default_rng(3).bytes(40 << 20)  # stored in three parts
+LARGE_FILE = FILES[1]
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_waiting(monkeypatch)
+
+
+@pytest.fixture
+def place(servers: SourceServers, tmp_path: Path) -> Place:
+    servers.put_s3("store", {})
+    return Place(f"s3://store/{tmp_path.name}", servers.s3())
+
+
+# no server for one machine takes what Google's client writes
+@pytest.fixture(params=["s3", "az"])
+def any_place(request: pytest.FixtureRequest, servers: SourceServers, tmp_path: Path) -> Place:
+    scheme: str = request.param
+    uri = f"{scheme}://store/{tmp_path.name}"
+    match scheme:
+        case "s3":
+            servers.put_s3("store", {})
+            return Place(uri, servers.s3())
+        case _:
+            if "azure" not in servers.addresses:
+                pytest.skip("azurite needs node and npm: Azure is not tested on a server here")
+            servers.put_azure("store", {})
+            return Place(uri, servers.azure())
+
+
+def large(folder: Path) -> Path:
+    content(folder)
+    (folder / Path(LARGE_FILE).name).write_bytes(LARGE)
+    return folder
+
+
+def texts(folder: Path) -> set[bytes]:
+    return {(folder / name).read_bytes()[:1] for name in FILES}
+
+
+def test_what_was_published_is_read(any_place: Place, tmp_path: Path) -> None:
+    store = any_place.store()
+    assert publish(store, KEY, content(tmp_path / "a")) is False
+    assert publish(store, KEY, content(tmp_path / "b", b"other")) is True
+    found = store.read(KEY, tmp_path / "artifact")
+    assert [file.path for file in found.files] == list(FILES)
+    for name in FILES:
+        assert (tmp_path / "artifact" / name).read_bytes() == b"content" + Path(name).name.encode()
+    kept = (tmp_path / "artifact/manifest.json").read_text()
+    assert Manifest.model_validate_json(kept) == found == store.find_intact(KEY)
+    assert any_place.listed() == [KEY]
+    golden = store.read_golden(KEY, tmp_path / "golden")
+    assert not (tmp_path / "golden" / golden.model).exists()
+    assert (tmp_path / "golden" / golden.golden_outputs).exists()
+
+
+def test_what_was_never_published_is_missing(any_place: Place, tmp_path: Path) -> None:
+    assert any_place.store().find(KEY) is None
+    assert any_place.listed() == []
+    with pytest.raises(StageFailure, match="no prepared model with key abababababab") as caught:
+        any_place.store().read(KEY, tmp_path / "artifact")
+    assert caught.value.reason is Reason.ARTIFACT_MISSING
+
+
+def test_a_damaged_artefact_is_replaced(any_place: Place, tmp_path: Path) -> None:
+    store = any_place.store()
+    publish(store, KEY, content(tmp_path / "a"))
+    any_place.put(any_place.file(FILES[0]), b"damaged")
+    assert publish(store, KEY, content(tmp_path / "b")) is True, "with the same files, it is whole"
+    store.read(KEY, tmp_path / "artifact")
+    any_place.put(any_place.file(FILES[0]), b"damaged")
+    assert publish(store, KEY, content(tmp_path / "other", b"other")) is False
+    assert texts(tmp_path / "artifact") == {b"c"}
+    store.read(KEY, tmp_path / "artifact")
+    assert texts(tmp_path / "artifact") == {b"o"}
+    any_place.put(MANIFEST, b"{")
+    assert publish(store, KEY, content(tmp_path / "c")) is False
+    store.read(KEY, tmp_path / "artifact")
+
+
+def test_reports_and_caches(any_place: Place) -> None:
+    store = any_place.store()
+    store.put_report("job-1", "fetch", "1")
+    store.put_report("job-1", "fetch", "2")
+    assert any_place.objects()["reports/job-1/fetch.json"] == b"2"
+    assert store.get_cache("timings") is None
+    store.put_cache("timings", b"12")
+    assert store.get_cache("timings") == b"12"
+    any_place.put("caches/timings", any_place.objects()["caches/timings"] + b"3")
+    assert store.get_cache("timings") is None, "it is damaged"
+
+
+def test_engines_are_kept_apart_and_share_files(place: Place, tmp_path: Path) -> None:
+    publish(place.store(), KEY, content(tmp_path / "a"))
+    store = place.store(ENGINE)
+    assert store.find(KEY) is None
+    files = {name: tmp_path / "a" / Path(name).name for name in FILES}
+    made, cached = store.publish(KEY, files, lambda listed: as_engine(manifest(KEY, listed)))
+    assert not cached
+    assert store.read(KEY, tmp_path / "artifact") == made
+    stored = sorted(name for name in place.objects() if name.startswith("files/"))
+    assert stored == sorted({f"files/{file.sha256}" for file in made.files})
+    place.put(f"files/{made.files[1].sha256}", b"damaged")
+    with pytest.raises(StageFailure, match="engine abababababab is damaged: file") as caught:
+        store.read(KEY, tmp_path / "artifact")
+    assert caught.value.reason is Reason.ENGINE_CORRUPT
+
+
+# Damage
+
+
+def flip(place: Place) -> str:
+    name = place.file(FILES[2])
+    stored = bytearray(place.objects()[name])
+    stored[-1] ^= 1
+    place.put(name, bytes(stored))
+    return f"file {FILES[2]} has sha256"
+
+
+def cut(place: Place) -> str:
+    name = place.file(FILES[2])
+    place.put(name, place.objects()[name][:5])
+    return f"file {FILES[2]} has 5 bytes instead of"
+
+
+def remove(place: Place) -> str:
+    place.put(place.file(FILES[2]), None)
+    return f"file {FILES[2]} is missing"
+
+
+def swap(place: Place) -> str:
+    """Exchange two files of one size."""
+    names = [place.file(name) for name in (FILES[1], FILES[2])]
+    stored = place.objects()
+    place.put(names[0], stored[names[1]])
+    place.put(names[1], stored[names[0]])
+    return f"file {FILES[1]} has"
+
+
+def cut_manifest(place: Place) -> str:
+    place.put(MANIFEST, place.objects()[MANIFEST][:-1])
+    return r"manifest\.json cannot be read"
+
+
+def lie(**changes: object) -> Callable[[Place], None]:
+    def lied(place: Place) -> None:
+        place.put(MANIFEST, json.dumps(json.loads(place.objects()[MANIFEST]) | changes).encode())
+
+    return lied
+
+
+def lie_about_key(place: Place) -> str:
+    lie(key="cd" * 32)(place)
+    return r"manifest\.json belongs to another key"
+
+
+def lie_about_digest(place: Place) -> str:
+    files = [each.model_dump() for each in place.manifest().files]
+    lie(files=[*files[:2], files[2] | {"sha256": "0" * 64}])(place)
+    return f"file {FILES[2]} is missing"
+
+
+def lie_with_another_files_digest(place: Place) -> str:
+    files = [each.model_dump() for each in place.manifest().files]
+    lie(files=[*files[:2], files[2] | {"sha256": files[0]["sha256"]}])(place)
+    return f"file {FILES[2]} has"
+
+
+def name_an_object_outside(place: Place) -> str:
+    place.put("secret", b"x")
+    files = [each.model_dump() for each in place.manifest().files]
+    lie(files=[*files, {"path": "a", "sha256": "../secret", "size_bytes": 1}])(place)
+    return r"manifest\.json lists no sha256 of a"
+
+
+def name_a_path_outside(place: Place) -> str:
+    files = [each.model_dump() for each in place.manifest().files]
+    lie(files=[*files, files[0] | {"path": "../escape"}])(place)
+    return "which is not inside the artefact"
+
+
+def name_a_file_in_a_file(place: Place) -> str:
+    files = [each.model_dump() for each in place.manifest().files]
+    lie(files=[*files, files[0] | {"path": f"{FILES[0]}/x"}])(place)
+    return f"lists {FILES[0]}/x inside of another file"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        flip, cut, remove, swap, cut_manifest, lie_about_key, lie_about_digest,
+        lie_with_another_files_digest, name_an_object_outside, name_a_path_outside,
+        name_a_file_in_a_file,
+    ],
+)  # fmt: skip
+def test_what_is_damaged_is_refused_and_replaced(
+    damage: Callable[[Place], str], place: Place, tmp_path: Path
+) -> None:
+    store = place.store()
+    publish(store, KEY, content(tmp_path / "a"))
+    reported = damage(place)
+    with pytest.raises(StageFailure, match=reported) as caught:
+        store.read(KEY, tmp_path / "artifact")
+    assert caught.value.reason is Reason.ARTIFACT_CORRUPT
+    assert not (tmp_path / "artifact/manifest.json").exists(), "no manifest: no artefact"
+    assert not (tmp_path / "artifact" / FILES[2]).exists()
+    assert not (tmp_path / "escape").exists()
+    assert store.find_intact(KEY) is None
+    publish(store, KEY, content(tmp_path / "b"))
+    assert store.read(KEY, tmp_path / "artifact") == store.find_intact(KEY)
+
+
+# Several publishers
+
+
+def published_together(place: Place, folders: list[Path]) -> list[tuple[Manifest, bool]]:
+    """Publish all folders; each waits with its manifest until all have stored their files."""
+    together = threading.Barrier(len(folders), timeout=DEADLINE_SECONDS)
+
+    def one(folder: Path) -> tuple[Manifest, bool]:
+        def described(listed: tuple[ArtifactFile, ...]) -> Manifest:
+            together.wait()
+            return manifest(KEY, listed)
+
+        files = {name: folder / Path(name).name for name in FILES}
+        return place.store().publish(KEY, files, described)
+
+    with ThreadPoolExecutor(len(folders)) as threads:
+        return list(threads.map(one, folders))
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_of_several_publishers_one_wins(any_place: Place, damaged: bool, tmp_path: Path) -> None:
+    if damaged:
+        publish(any_place.store(), KEY, content(tmp_path / "before"))
+        any_place.put(any_place.file(FILES[0]), b"damaged")
+    folders = [content(tmp_path / f"p{i}", b"%d" % i) for i in range(4)]
+    published = published_together(any_place, folders)
+    assert sorted(cached for _, cached in published) == [False, True, True, True]
+    found = any_place.store().read(KEY, tmp_path / "artifact")
+    assert {each.to_json() for each, _ in published} == {found.to_json()}
+    winner = [cached for _, cached in published].index(False)
+    assert texts(tmp_path / "artifact") == {b"%d" % winner}
+
+
+def test_equal_artefacts_of_several_publishers_are_stored_once(
+    place: Place, tmp_path: Path
+) -> None:
+    published = published_together(place, [content(tmp_path / f"p{i}") for i in range(4)])
+    assert {each.to_json() for each, _ in published} == {place.manifest().to_json()}
+    assert place.objects().keys() == {
+        MANIFEST,
+        *(f"files/{file.sha256}" for file in place.manifest().files),
+    }
+
+
+def test_processes_publish_at_once(place: Place, tmp_path: Path) -> None:
+    """The whole way: address and Secret as pods have them."""
+    credentials = tmp_path / "store-credentials"
+    credentials.mkdir()
+    for key, value in place.secret.items():
+        (credentials / key).write_text(value)
+    folders = [content(tmp_path / f"p{i}", b"%d" % i) for i in range(4)]
+    environment = {"ENGINEWRIGHT_ROOT": str(tmp_path), "ENGINEWRIGHT_STORE": place.uri}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.support.store_process", KEY, str(folder)],
+            env=os.environ | environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for folder in folders
+    ]
+    cached = [process.communicate(timeout=DEADLINE_SECONDS)[0].strip() for process in processes]
+    assert sorted(cached) == ["False", "True", "True", "True"]
+    place.store().read(KEY, tmp_path / "artifact")
+    assert texts(tmp_path / "artifact") == {b"%d" % cached.index("False")}
+
+
+def test_files_that_were_stored_before_are_not_stored_again(place: Place, tmp_path: Path) -> None:
+    """A publisher that ended before its manifest is continued."""
+    folder = large(tmp_path / "a")
+    interrupted(place, folder)
+    assert place.store().find(KEY) is None
+    with Cutter(place.secret["AWS_ENDPOINT_URL"]) as cutter:
+        assert publish(place.store(AWS_ENDPOINT_URL=cutter.url), KEY, folder) is False
+    assert [each for each in cutter.requests if not each.startswith(("GET", "HEAD"))] == [
+        f"PUT /store/{tmp_path.name}/{MANIFEST}"
+    ]
+
+
+# The store ends
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[GoServers]:
+    """Run a gateway of this test's own."""
+    folder = tmp_path / "gateway"
+    folder.mkdir()
+    with go_servers(folder) as running:
+        (folder / "s3/store").mkdir()
+        yield running
+
+
+def of_gateway(gateway: GoServers, address: str) -> Place:
+    return Place(
+        "s3://store/a",
+        SourceServers(gateway.folder, gateway.addresses).s3(AWS_ENDPOINT_URL=address),
+    )
+
+
+def restart(gateway: GoServers, cutter: Cutter) -> None:
+    gateway.start()
+    cutter.redirect(gateway.addresses["s3"])
+
+
+@pytest.mark.parametrize("killed_at", ["partNumber=2", "manifest.json"])
+def test_a_gateway_killed_while_an_artefact_is_published(
+    killed_at: str, gateway: GoServers, tmp_path: Path
+) -> None:
+    killed = threading.Event()
+
+    def kill(request: str) -> None:
+        if request.startswith("PUT") and killed_at in request and not killed.is_set():
+            killed.set()
+            gateway.kill()
+
+    with Cutter(gateway.addresses["s3"], on_request=kill) as cutter:
+        place = of_gateway(gateway, cutter.url)
+        folder = large(tmp_path / "a")
+        with pytest.raises(StageFailure, match="the store is unavailable: cannot write") as caught:
+            publish(place.store(), KEY, folder)
+        assert killed.is_set()
+        assert exit_code(caught.value.reason) is ExitCode.TRANSIENT
+        restart(gateway, cutter)
+        assert place.store().find(KEY) is None, "nothing is there by half"
+        assert publish(place.store(), KEY, folder) is False
+        place.store().read(KEY, tmp_path / "artifact")
+        assert (tmp_path / "artifact" / LARGE_FILE).read_bytes() == LARGE
+
+
+def test_a_gateway_killed_while_an_artefact_is_fetched(gateway: GoServers, tmp_path: Path) -> None:
+    publish(of_gateway(gateway, gateway.addresses["s3"]).store(), KEY, large(tmp_path / "a"))
+    with Cutter(gateway.addresses["s3"], 4 << 20, 1, gateway.kill) as cutter:
+        place = of_gateway(gateway, cutter.url)
+        with pytest.raises(StageFailure, match="the store is unavailable: cannot read") as caught:
+            place.store().read(KEY, tmp_path / "artifact")
+        assert cutter.cuts == 1
+        assert exit_code(caught.value.reason) is ExitCode.TRANSIENT
+        assert not (tmp_path / "artifact/manifest.json").exists(), "no manifest: no artefact"
+        assert not (tmp_path / "artifact" / LARGE_FILE).exists()
+        restart(gateway, cutter)
+        place.store().read(KEY, tmp_path / "artifact")
+        assert (tmp_path / "artifact" / LARGE_FILE).read_bytes() == LARGE
+
+
+def test_a_gateway_that_comes_back_while_an_artefact_is_fetched(
+    gateway: GoServers, tmp_path: Path
+) -> None:
+    publish(of_gateway(gateway, gateway.addresses["s3"]).store(), KEY, large(tmp_path / "a"))
+    cutter: Cutter
+
+    def replace_it() -> None:
+        gateway.kill()
+        restart(gateway, cutter)
+
+    with Cutter(gateway.addresses["s3"], 4 << 20, 1, replace_it) as cutter:
+        of_gateway(gateway, cutter.url).store().read(KEY, tmp_path / "artifact")
+        assert cutter.cuts == 1
+    assert (tmp_path / "artifact" / LARGE_FILE).read_bytes() == LARGE
+
+
+def test_a_file_that_is_replaced_while_it_is_read(place: Place, tmp_path: Path) -> None:
+    """Its damaged beginning is not kept with the end of what replaced it."""
+    publish(place.store(), KEY, large(tmp_path / "a"))
+    name = place.file(LARGE_FILE)
+    place.put(name, b"\0" + LARGE[1:])
+    cutter = Cutter(place.secret["AWS_ENDPOINT_URL"], 4 << 20, 1, lambda: place.put(name, LARGE))
+    with cutter:
+        place.store(AWS_ENDPOINT_URL=cutter.url).read(KEY, tmp_path / "artifact")
+    assert (tmp_path / "artifact" / LARGE_FILE).read_bytes() == LARGE
+
+
+# What is left over
+
+
+def grow_old(gateway: GoServers, days: int) -> None:
+    """Let the gateway believe that its objects are older."""
+    for path in (gateway.folder / "s3/store").rglob("*"):
+        then = path.stat().st_mtime - days * 86_400
+        os.utime(path, (then, then))
+
+
+def interrupted(place: Place, folder: Path) -> None:
+    """Store files without a manifest."""
+
+    class EndedError(Exception):
+        pass
+
+    def ends(_: tuple[ArtifactFile, ...]) -> Manifest:
+        raise EndedError
+
+    files = {name: folder / Path(name).name for name in FILES}
+    with pytest.raises(EndedError):
+        place.store().publish(OTHER_KEY, files, ends)
+
+
+def test_what_no_manifest_names_is_left_over_once_it_is_old(
+    gateway: GoServers, tmp_path: Path
+) -> None:
+    place = of_gateway(gateway, gateway.addresses["s3"])
+    publish(place.store(), KEY, content(tmp_path / "a"))
+    artefact = place.objects().keys()
+    interrupted(place, content(tmp_path / "b", b"other"))
+    everything = place.objects().keys()
+    grow_old(gateway, 13)
+    assert place.leftovers() == []
+    grow_old(gateway, 2)
+    left = place.leftovers()
+    assert {each.name for each in left} == everything - artefact
+    inventory = place.inventory()
+    assert all(inventory.remove(each) for each in left)
+    assert place.objects().keys() == artefact
+    place.store().read(KEY, tmp_path / "artifact")
+
+
+def test_nothing_is_left_over_while_a_manifest_is_damaged(
+    gateway: GoServers, tmp_path: Path
+) -> None:
+    """It may be one of a newer version, whose files it names otherwise."""
+    place = of_gateway(gateway, gateway.addresses["s3"])
+    publish(place.store(), KEY, content(tmp_path / "a"))
+    place.put(MANIFEST, b"{")
+    grow_old(gateway, 20)
+    with pytest.raises(StageFailure, match="is damaged"):
+        place.leftovers()
+
+
+def test_a_leftover_that_a_publisher_stores_anew_stays(gateway: GoServers, tmp_path: Path) -> None:
+    place = of_gateway(gateway, gateway.addresses["s3"])
+    interrupted(place, content(tmp_path / "a"))
+    grow_old(gateway, 20)
+    left = place.leftovers()
+    assert len(left) == len(FILES)
+    assert publish(place.store(), KEY, tmp_path / "a") is False
+    assert not any(place.inventory().remove(each) for each in left)
+    place.store().read(KEY, tmp_path / "artifact")
+
+
+def test_a_file_removed_before_its_manifest_is_there_is_stored_again(
+    place: Place, tmp_path: Path
+) -> None:
+    folder = content(tmp_path / "a")
+    files = {name: folder / Path(name).name for name in FILES}
+
+    def described(listed: tuple[ArtifactFile, ...]) -> Manifest:
+        place.put(f"files/{listed[0].sha256}", None)
+        return manifest(KEY, listed)
+
+    place.store().publish(KEY, files, described)
+    place.store().read(KEY, tmp_path / "artifact")
+
+
+# What is wrong with a store
+
+
+@pytest.mark.parametrize(
+    ("change", "reported"),
+    [
+        (
+            {"AWS_SECRET_ACCESS_KEY": "wr0ng"},
+            "the secret access key is wrong; correct the Secret in store.bucket.secretRef",
+        ),
+        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, "cannot connect to 127.0.0.1:9"),
+    ],
+)
+def test_what_is_wrong_is_reported(change: dict[str, str], reported: str, place: Place) -> None:
+    with pytest.raises(StageFailure) as caught:
+        place.store(PREPARED, **change).find(KEY)
+    assert caught.value.reason is Reason.STORE_UNAVAILABLE
+    assert reported in caught.value.message
+    assert "wr0ng" not in caught.value.message
+
+
+def test_a_bucket_that_is_not_there(place: Place) -> None:
+    other = Place("s3://nobucket/a", place.secret)
+    for act in (lambda: other.store().find(KEY), other.listed):
+        with pytest.raises(StageFailure, match="s3://nobucket/a: there is no such bucket"):
+            act()
+
+
+def test_a_secret_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "credentials").mkdir()
+    with pytest.raises(StageFailure, match="the store is unavailable: the Secret") as caught:
+        BucketMedium.at("s3://store/a", tmp_path / "credentials")
+    assert caught.value.reason is Reason.STORE_UNAVAILABLE
+
+
+def test_a_store_that_refuses_conditions(tmp_path: Path) -> None:
+    """No server of these tests does; the manifest is put without them, after its files."""
+    objects: dict[str, bytes] = {}
+    puts: list[str] = []
+
+    def answer(seen: Seen) -> Answer:
+        path = seen.path.partition("?")[0]
+        if seen.method == "PUT":
+            if "If-None-Match" in {name.title() for name in seen.headers}:
+                return 501, {}, b"<Error><Code>NotImplemented</Code></Error>"
+            objects[path] = seen.body
+            puts.append(path)
+            return 200, {"ETag": '"1"'}, b""
+        if path not in objects:
+            return 404, {}, b"<Error><Code>NoSuchKey</Code></Error>"
+        dated = {"ETag": '"1"', "Last-Modified": "Tue, 24 Nov 2026 10:00:00 GMT"}
+        return 200, dated, objects[path]
+
+    with ScriptedServer(answer) as server:
+        secret = {
+            "AWS_ACCESS_KEY_ID": "a",
+            "AWS_SECRET_ACCESS_KEY": "b",
+            "AWS_ENDPOINT_URL": server.url,
+        }
+        place = Place("s3://store/a", secret)
+        assert publish(place.store(), KEY, content(tmp_path / "a")) is False
+        place.store().read(KEY, tmp_path / "artifact")
+    assert puts[-1].endswith("/manifest.json")
+
+
+# The stages
+
+
+def test_a_model_is_prepared_and_fetched_without_a_volume(place: Place, tmp_path: Path) -> None:
+    work = Workplace(tmp_path, environment={"ENGINEWRIGHT_STORE": place.uri})
+    (tmp_path / "store").rmdir()
+    (tmp_path / "store-credentials").mkdir()
+    for key, value in place.secret.items():
+        (tmp_path / "store-credentials" / key).write_text(value)
+    last, outcome = work.prepare(work.task(work.put("m.onnx", broken.relu())))
+    assert (last, outcome.code) == ("publish", 0), outcome.message
+    assert outcome.report.published is not None
+    key = outcome.report.published.key
+    fetched = work.fetch_artifact(key)
+    assert fetched.code == 0, fetched.message
+    assert (tmp_path / "artifact/manifest.json").exists()
+    assert "reports/job-1/publish.json" in place.objects()
+    assert not (tmp_path / "store").exists()
+    (digest,) = {
+        each["sha256"]
+        for each in json.loads(place.objects()[f"prepared/{key}/manifest.json"])["files"]
+        if each["path"] == "model/model.onnx"
+    }
+    whole = place.objects()[f"files/{digest}"]
+    place.put(f"files/{digest}", whole[:-1] + b"\0")
+    refused = work.fetch_artifact(key)
+    assert refused.report.reason is Reason.ARTIFACT_CORRUPT
+    assert not (tmp_path / "artifact/manifest.json").exists(), "nothing is loaded"
+    place.put(f"files/{digest}", whole)
+    again = work.stage("publish", work.task("pvc://models/m.onnx"))
+    assert "the store already had" in again.message

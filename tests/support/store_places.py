@@ -1,0 +1,75 @@
+"""Stores in buckets of real servers, and the way past a store to its objects."""
+
+from dataclasses import dataclass
+
+import obstore
+import pytest
+from enginewright.contract.manifest import Manifest
+from enginewright_runtime.remote import retry
+from enginewright_runtime.remote.buckets import bucket
+from enginewright_runtime.remote.credentials import Secret
+from enginewright_runtime.store import PREPARED, ArtifactKind, Store
+from enginewright_runtime.store.bucket import BucketMedium
+from enginewright_runtime.store.inventory import Inventory
+from enginewright_runtime.store.medium import Leftover
+
+KEY = "ab" * 32
+MANIFEST = f"prepared/{KEY}/manifest.json"
+
+
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no test ask a metadata service of the machine that it runs on, or wait between tries."""
+    monkeypatch.setattr(retry, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
+    monkeypatch.setenv("AZURE_MSI_ENDPOINT", "http://127.0.0.1:9")
+
+
+@dataclass(frozen=True)
+class Place:
+    """One store in a bucket, and the way past it to its objects."""
+
+    uri: str
+    secret: dict[str, str]
+
+    def store(self, kind: ArtifactKind = PREPARED, **changes: str) -> Store:
+        return Store(BucketMedium(self.uri, Secret({**self.secret, **changes})), kind)
+
+    def inventory(self) -> Inventory:
+        return Inventory(BucketMedium(self.uri, Secret(self.secret)))
+
+    def listed(self) -> list[str]:
+        """Return the keys of all prepared models."""
+        return [each.key for each in self.inventory().artifacts(PREPARED)]
+
+    def leftovers(self) -> list[Leftover]:
+        return list(self.inventory().leftovers())
+
+    def objects(self) -> dict[str, bytes]:
+        """Return all objects below the store's address."""
+        found = bucket(self.uri, Secret(self.secret))
+        opened = found.open()
+        return {
+            meta["path"].removeprefix(f"{found.path}/"): bytes(
+                obstore.get(opened, meta["path"]).bytes()
+            )
+            for metas in obstore.list(opened, f"{found.path}/")
+            for meta in metas
+        }
+
+    def put(self, name: str, content: bytes | None) -> None:
+        """Replace an object; None: delete it."""
+        found = bucket(self.uri, Secret(self.secret))
+        key = f"{found.path}/{name}"
+        if content is None:
+            obstore.delete(found.open(), key)
+        else:
+            obstore.put(found.open(), key, content)
+
+    def manifest(self) -> Manifest:
+        return Manifest.model_validate_json(self.objects()[MANIFEST])
+
+    def file(self, name: str) -> str:
+        """Return the object that holds a file of the artefact."""
+        (digest,) = (each.sha256 for each in self.manifest().files if each.path == name)
+        return f"files/{digest}"
