@@ -52,20 +52,37 @@ class _EngineCommands(_Lazy):
     functions: ClassVar[Mapping[str, str]] = {"inspect": "enginewright_cli.inspect.command:inspect"}
 
 
+class _StoreCommands(_Lazy):
+    functions: ClassVar[Mapping[str, str]] = {
+        "ls": "enginewright_cli.store.command:ls",
+        "verify": "enginewright_cli.store.command:verify",
+        "gc": "enginewright_cli.store.command:gc",
+        "export": "enginewright_cli.store.command:export",
+        "import": "enginewright_cli.store.command:import_",
+    }
+
+
 app: Final = typer.Typer(
     name="enginewright",
     cls=_Commands,
-    help="Check ONNX models, plan and control their rollout, and inspect engines.",
+    help="Check ONNX models, plan and control their rollout, and inspect engines and stores.",
     no_args_is_help=True,
     **_OPTIONS,
 )
 engine: Final = typer.Typer(cls=_EngineCommands, no_args_is_help=True)
 app.add_typer(engine, name="engine")
+store: Final = typer.Typer(cls=_StoreCommands, no_args_is_help=True)
+app.add_typer(store, name="store")
 
 
 @engine.callback()
 def _engine() -> None:
     """Inspect engines, each built for one AcceleratorClass."""
+
+
+@store.callback()
+def _store() -> None:
+    """List, verify, clean, export and import the artefacts of a store."""
 
 
 def _print_version(requested: bool) -> None:
@@ -86,4 +103,4 @@ def root(
         ),
     ] = False,
 ) -> None:
-    """Check ONNX models, plan and control their rollout, and inspect engines."""
+    """Check ONNX models, plan and control their rollout, and inspect engines and stores."""

@@ -1,0 +1,1 @@
+"""`enginewright store`: lists and verifies what is in an artefact store."""

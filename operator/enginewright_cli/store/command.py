@@ -1,0 +1,150 @@
+"""The command lines of `store ls`, `verify`, `gc`, `export` and `import`.
+
+Exit code 0: done, and all that was verified is intact. 1: something is damaged. 2: the store cannot be
+read or written.
+"""
+
+import json as jsons
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from enginewright_cli import installing, output
+from enginewright_cli.preflight.formatting import counted, size, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from enginewright_cli.store.contents import Contents, Verified
+
+_DAMAGED: Final = 1
+_UNREADABLE: Final = 2
+_INTERRUPTED: Final = 130
+
+_Address = Annotated[
+    str,
+    typer.Argument(
+        metavar="PATH|URI",
+        help="The folder where a store's volume is mounted, or the address of one namespace's part of"
+        " a bucket, such as s3://BUCKET/PATH/NAMESPACE; credentials are taken from the environment.",
+    ),
+]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per artefact.")]
+
+
+def ls(address: _Address, *, json: _Json = False) -> None:
+    """List the artefacts of a store."""
+    with _opened("ls", address) as contents:
+        found = contents.listed()
+    if json:
+        for kind, each in found:
+            line = {"kind": kind.folder, "key": each.key, "published": each.published.isoformat()}
+            output.write(jsons.dumps(line))
+        return
+    table = Table("kind", "key", "published", box=None, pad_edge=False)
+    for kind, each in found:
+        table.add_row(kind.folder, visible(each.key), f"{each.published:%Y-%m-%d %H:%M}Z")
+    output.write(output.rendered(lambda console: console.print(table)))
+
+
+def verify(
+    address: _Address,
+    keys: Annotated[
+        list[str] | None, typer.Argument(help="Keys, or their beginnings. Default: all artefacts.")
+    ] = None,
+    *,
+    json: _Json = False,
+) -> None:
+    """Read artefacts completely, and compare every file with its digest."""
+    results = []
+    with _opened("verify", address) as contents:
+        from enginewright_cli.store.contents import (  # noqa: PLC0415 - heavy
+            StoreAccessError,
+            unmatched,
+        )
+
+        for each in contents.verified(keys or []):
+            results.append(each)
+            _show(each, json=json)
+        if unknown := unmatched(keys or [], results):
+            raise StoreAccessError(f"the store has no artefact whose key begins with {unknown[0]}")
+    damaged = sum(each.problem is not None for each in results)
+    if not json:
+        output.write(f"{counted(len(results), 'artefact')}, {damaged} damaged")
+    raise typer.Exit(_DAMAGED if damaged else 0)
+
+
+def gc(
+    address: _Address,
+    *,
+    delete: Annotated[bool, typer.Option("--delete", help="Remove what is listed.")] = False,
+) -> None:
+    """List, or remove, what interrupted publications have left: nothing that an artefact needs."""
+    count = total = 0
+    with _opened("gc", address) as contents:
+        for each, removed in contents.leftovers(remove=delete):
+            if delete and not removed:
+                continue
+            output.write(f"{visible(each.name)}: {size(each.size)}")
+            count, total = count + 1, total + each.size
+    did = "removed" if delete else "left over; remove with --delete"
+    output.write(f"{counted(count, 'file')}, {size(total)} {did}")
+
+
+def export(
+    address: _Address,
+    key: Annotated[str, typer.Argument(help="Key of the artefact, or its beginning.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to create.")],
+) -> None:
+    """Copy an artefact out of a store, verified, to take it to another one."""
+    with _opened("export", address) as contents:
+        output.write(f"{visible(contents.export(key, folder))}: exported, all digests match")
+
+
+def import_(
+    address: _Address,
+    folder: Annotated[Path, typer.Argument(help="Folder that `store export` made.")],
+) -> None:
+    """Store an exported artefact, verified; import engines only from whom you trust: they are code."""
+    with _opened("import", address) as contents:
+        name, had_it = contents.publish(folder)
+        did = "the store has it already" if had_it else "imported, all digests match"
+        output.write(f"{visible(name)}: {did}")
+
+
+def _show(each: "Verified", *, json: bool) -> None:
+    if json:
+        line = {"kind": each.kind, "key": each.key, "problem": each.problem}
+        output.write(jsons.dumps(line))
+    else:
+        state = "intact" if each.problem is None else visible(each.problem)
+        output.write(f"{each.kind} {visible(each.key)}: {state}")
+
+
+@contextmanager
+def _opened(command: str, address: str) -> "Iterator[Contents]":
+    """Open a store, and print errors as messages."""
+    try:
+        from enginewright_cli.store.contents import (  # noqa: PLC0415 - heavy
+            Contents,
+            StoreAccessError,
+        )
+    except ImportError as error:
+        remedy = installing.remedy("runtime")
+        _end(command, f"it needs {error.name}, which is not installed; {remedy}", _UNREADABLE)
+    try:
+        yield Contents(address)
+    except StoreAccessError as error:
+        _end(command, visible(str(error)), _UNREADABLE)
+    except KeyboardInterrupt:
+        _end(command, "interrupted", _INTERRUPTED)
+
+
+def _end(command: str, message: str, code: int) -> NoReturn:
+    text = f"enginewright store {command}: {message}"
+    Console(stderr=True).print(text, style="red", markup=False, soft_wrap=True)
+    raise typer.Exit(code) from None

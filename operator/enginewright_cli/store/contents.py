@@ -1,0 +1,141 @@
+"""Reads and writes a store with the runtime's own code, as Jobs and serving pods do."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from enginewright.contract.manifest import MANIFEST_NAME, Manifest
+from enginewright.contract.reasons import Reason
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.store import ENGINE, PREPARED, ArtifactKind, Store, open_medium
+from enginewright_runtime.store.inventory import KINDS, Inventory
+from enginewright_runtime.store.medium import Leftover, Listed, Medium
+from pydantic import ValidationError
+
+from enginewright_cli.preflight.formatting import counted
+
+_DAMAGED: Final = frozenset({Reason.ARTIFACT_CORRUPT, Reason.ENGINE_CORRUPT})
+
+
+class StoreAccessError(Exception):
+    """The store cannot be read or written; the message has reason and remedy."""
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The result for one artefact."""
+
+    kind: str  # prepared | engines
+    key: str
+    problem: str | None  # None: it is intact
+
+
+class Contents:
+    """A store at a path, or at the address of a bucket with the credentials of the environment.
+
+    Methods raise StoreAccessError.
+    """
+
+    def __init__(self, address: str) -> None:
+        paths = Paths.from_environment()  # in a pod, with the Secret of its store
+        if "://" in address:
+            paths = replace(paths, store_address=address)
+        else:
+            paths = replace(paths, store=Path(address), store_address=None)
+        with _readable():
+            self._medium: Medium = open_medium(paths)
+        self._inventory = Inventory(self._medium)
+
+    def listed(self) -> list[tuple[ArtifactKind, Listed]]:
+        """Return the artefacts, of each kind the latest first."""
+        with _readable():
+            return [
+                (kind, each)
+                for kind in KINDS
+                for each in sorted(
+                    self._inventory.artifacts(kind),
+                    key=lambda each: (each.published, each.key),
+                    reverse=True,
+                )
+            ]
+
+    def verified(self, beginnings: Sequence[str]) -> Iterator[Verified]:
+        """Verify artefacts one after the other; `beginnings`: of keys; none: all."""
+        for kind, each in self.listed():
+            if beginnings and not any(each.key.startswith(one) for one in beginnings):
+                continue
+            with _readable():
+                yield Verified(kind.folder, each.key, _problem(Store(self._medium, kind), each.key))
+
+    def leftovers(self, *, remove: bool) -> Iterator[tuple[Leftover, bool]]:
+        """Yield what no artefact needs, and whether it was removed.
+
+        Nothing is removed while a manifest is damaged, since the files that it names are not known.
+        """
+        with _readable():
+            for each in list(self._inventory.leftovers()):
+                yield each, remove and self._inventory.remove(each)
+
+    def export(self, beginning: str, folder: Path) -> str:
+        """Copy an artefact, verified, to a folder that does not exist yet; return its name.
+
+        Args:
+            beginning: of its key, which no other artefact may have.
+            folder: gets the manifest and its files.
+        """
+        if folder.exists():
+            raise StoreAccessError(f"{folder} exists already: name another folder")
+        found = [(kind, each.key) for kind, each in self.listed() if each.key.startswith(beginning)]
+        if len(found) != 1:
+            raise StoreAccessError(
+                f"the store has {counted(len(found), 'artefact')} whose keys begin with {beginning!r}:"
+                " give the key of one"
+            )
+        ((kind, key),) = found
+        with _readable():
+            Store(self._medium, kind).read(key, folder)
+        return f"{kind.folder} {key}"
+
+    def publish(self, folder: Path) -> tuple[str, bool]:
+        """Store the artefact in a folder; return its name, and whether the store had it already."""
+        path = folder / MANIFEST_NAME
+        try:
+            manifest = Manifest.model_validate_json(path.read_bytes())
+        except OSError as error:
+            raise StoreAccessError(f"{folder} holds no artefact: {error.strerror}") from None
+        except ValidationError:
+            raise StoreAccessError(f"{path} is not the manifest of an artefact") from None
+        kind = PREPARED if manifest.engine is None else ENGINE
+        with _readable():
+            had_it = Store(self._medium, kind).publish_folder(manifest, folder)
+        return f"{kind.folder} {manifest.key}", had_it
+
+
+def unmatched(beginnings: Iterable[str], results: Iterable[Verified]) -> list[str]:
+    """Return the beginnings of keys that no result has."""
+    keys = [each.key for each in results]
+    return [each for each in beginnings if not any(key.startswith(each) for key in keys)]
+
+
+def _problem(store: Store, key: str) -> str | None:
+    try:
+        manifest = store.find(key)
+        if manifest is None:
+            return "it was removed meanwhile"
+        store.verify(manifest)
+    except StageFailure as failure:
+        if failure.reason not in _DAMAGED:
+            raise
+        return failure.cause
+    return None
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    try:
+        yield
+    except StageFailure as failure:
+        raise StoreAccessError(failure.message) from None

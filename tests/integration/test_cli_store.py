@@ -1,0 +1,144 @@
+"""`enginewright store`: what is listed, what is found damaged, and the exit codes."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from enginewright_cli.app import app
+from enginewright_runtime.store import Store
+from typer.testing import CliRunner
+
+from tests.support.source_servers import SourceServers
+from tests.support.store_places import Place, no_waiting
+from tests.support.store_process import FILES, publish
+from tests.unit.test_store_volume import content
+
+pytestmark = pytest.mark.timeout(900)  # the servers may have to be built first
+KEYS = ("ab" * 32, "cd" * 32)
+
+
+@pytest.fixture
+def place(servers: SourceServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """Return an empty store in a bucket, whose credentials the environment has."""
+    no_waiting(monkeypatch)
+    servers.put_s3("store", {})
+    for name, value in servers.s3().items():
+        monkeypatch.setenv(name, value)
+    return Place(f"s3://store/cli-{tmp_path.name}", servers.s3())
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    found = CliRunner().invoke(app, ["store", *arguments])
+    assert found.exit_code == code, found.output
+    assert "Traceback" not in found.output
+    return found.output
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "store").mkdir()
+    for key in KEYS:
+        publish(tmp_path / "store", key, content(tmp_path / key))
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def address(place: Place, tmp_path: Path) -> str:
+    for key in KEYS:
+        publish(place.store(), key, content(tmp_path / f"b{key}"))
+    return place.uri
+
+
+@pytest.mark.parametrize("medium", ["folder", "address"])
+def test_artefacts_are_listed_and_verified(medium: str, request: pytest.FixtureRequest) -> None:
+    where = str(request.getfixturevalue(medium))
+    listed = [json.loads(line) for line in run("ls", where, "--json").splitlines()]
+    assert {(each["kind"], each["key"]) for each in listed} == {("prepared", key) for key in KEYS}
+    assert all(key in run("ls", where) for key in KEYS)
+    shown = run("verify", where)
+    assert f"prepared {KEYS[0]}: intact" in shown
+    assert "2 artefacts, 0 damaged" in shown
+    assert "1 artefact, 0 damaged" in run("verify", where, KEYS[1][:8])
+
+
+def test_damage_is_found(folder: Path) -> None:
+    (folder / "prepared" / KEYS[0] / FILES[0]).write_bytes(b"damaged")
+    shown = run("verify", str(folder), code=1)
+    assert f"prepared {KEYS[0]}: prepared model abababababab is damaged: file {FILES[0]}" in shown
+    assert f"prepared {KEYS[1]}: intact" in shown
+    assert "2 artefacts, 1 damaged" in shown
+    lines = [json.loads(line) for line in run("verify", str(folder), "--json", code=1).splitlines()]
+    assert [each["key"] for each in lines if each["problem"]] == [KEYS[0]]
+
+
+def test_damage_in_a_bucket_is_found(address: str, place: Place) -> None:
+    place.put(f"prepared/{KEYS[0]}/manifest.json", b"{")
+    assert "manifest.json cannot be read" in run("verify", address, KEYS[0], code=1)
+
+
+def test_an_empty_store(tmp_path: Path) -> None:
+    assert run("verify", str(tmp_path)) == "0 artefacts, 0 damaged\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reported"),
+    [
+        (("ls", "/nowhere"), "the store does not exist: /nowhere is not a folder"),
+        (("ls", "ftp://host/path"), "write s3://BUCKET/PATH"),
+        (("verify", "STORE", "ff"), "has no artefact whose key begins with ff"),
+    ],
+)
+def test_what_cannot_be_read(arguments: tuple[str, ...], reported: str, folder: Path) -> None:
+    placed = [str(folder) if each == "STORE" else each for each in arguments]
+    assert reported in run(*placed, code=2)
+
+
+def test_an_artefact_is_taken_from_a_volume_to_a_bucket(
+    folder: Path, place: Place, tmp_path: Path
+) -> None:
+    taken = tmp_path / "taken"
+    assert f"prepared {KEYS[0]}: exported" in run("export", str(folder), KEYS[0][:6], str(taken))
+    assert f"prepared {KEYS[0]}: imported" in run("import", place.uri, str(taken))
+    assert "the store has it already" in run("import", place.uri, str(taken))
+    assert "1 artefact, 0 damaged" in run("verify", place.uri)
+    assert place.store().find(KEYS[0]) == Store(folder).find(KEYS[0])
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_was_damaged_on_the_way_is_not_imported(
+    name: str, folder: Path, tmp_path: Path
+) -> None:
+    run("export", str(folder), KEYS[0], str(tmp_path / "taken"))
+    (tmp_path / "taken" / name).write_bytes(b"damaged")
+    (tmp_path / "other").mkdir()
+    shown = run("import", str(tmp_path / "other"), str(tmp_path / "taken"), code=2)
+    assert f"is damaged: file {name} has 7 bytes instead of" in shown
+    assert Store(tmp_path / "other").find(KEYS[0]) is None
+    (tmp_path / "taken" / name).unlink()
+    shown = run("import", str(tmp_path / "other"), str(tmp_path / "taken"), code=2)
+    assert f"is damaged: file {name} is missing" in shown
+
+
+def test_what_is_no_export(folder: Path, tmp_path: Path) -> None:
+    assert "holds no artefact" in run("import", str(folder), str(tmp_path / "none"), code=2)
+    (tmp_path / "manifest.json").write_text("{}")
+    assert "is not the manifest" in run("import", str(folder), str(tmp_path), code=2)
+    assert "exists already" in run("export", str(folder), KEYS[0], str(tmp_path), code=2)
+    new = str(tmp_path / "new")
+    assert "has 0 artefacts whose keys begin" in run("export", str(folder), "ff", new, code=2)
+    assert "has 2 artefacts whose keys begin" in run("export", str(folder), "", new, code=2)
+
+
+def test_leftovers_are_listed_and_removed(folder: Path) -> None:
+    assert run("gc", str(folder)) == "0 files, 0 B left over; remove with --delete\n"
+    left = folder / "tmp/ended"
+    left.mkdir()
+    (left / "file").write_bytes(b"12345")
+    for path in (left / "file", left):
+        os.utime(path, (0, 0))
+    assert "tmp/ended: 5 B\n1 file, 5 B left over" in run("gc", str(folder))
+    assert left.exists()
+    assert "tmp/ended: 5 B\n1 file, 5 B removed" in run("gc", str(folder), "--delete")
+    assert not left.exists()
+    assert "2 artefacts, 0 damaged" in run("verify", str(folder))
