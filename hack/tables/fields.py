@@ -18,7 +18,7 @@ from enginewright.contract.measurements import (
     ShadowOutput,
 )
 from enginewright.contract.verdict import FallbackVerdict, Verdict
-from enginewright.controller.settings import SettingsDocument, StoreSettings
+from enginewright.controller.settings import BucketSettings, SettingsDocument, StoreSettings
 from enginewright_cli.inspect.result import EngineFit, EngineInspection, InspectedFile
 from enginewright_cli.plan.result import ClassPlan, Difference, Forecast, PlanStep, Refusal
 from enginewright_cli.preflight.config import ModelEntry
@@ -95,7 +95,11 @@ def _default(field: Schema, required: bool) -> str:
 
 def settings() -> str:
     """Return the fields of the operator's configuration."""
-    rows = [*_settings(SettingsDocument, ""), *_settings(StoreSettings, "store.")]
+    rows = [
+        *_settings(SettingsDocument, ""),
+        *_settings(StoreSettings, "store."),
+        *_settings(BucketSettings, "store.bucket."),
+    ]
     return table(("field", "default", "meaning"), rows)
 
 

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from enginewright.contract import images as contract_images
 from enginewright.controller.settings import load_settings
+from enginewright.manifests.store_access import StoreBucket
 from enginewright.plan.types import FleetConfig
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -315,6 +316,14 @@ def test_the_operator_reads_the_defaults() -> None:
     assert config.fleet == FleetConfig()
 
 
+def test_a_bucket_for_the_store_arrives() -> None:
+    bucket = {"uri": "s3://models/team", "secretRef": "keys", "serviceAccountName": ""}
+    values = {**IMAGES, "store": {"bucket": bucket}}
+    read = load_settings(environment(render(values))).config.store
+    assert read.bucket == StoreBucket(uri="s3://models/team", secret="keys")
+    assert load_settings(environment(render(VARIANTS["smallest"]))).config.store.bucket is None
+
+
 def test_where_jobs_run_arrives() -> None:
     jobs = {"nodeSelector": {"pool": "builds"}, "labels": {"kueue.x-k8s.io/queue-name": "builds"}}
     config = load_settings(environment(render({**VARIANTS["smallest"], "jobs": jobs}))).config
@@ -420,6 +429,8 @@ def test_releases_do_not_share_names() -> None:
         ({**IMAGES, "store": {"accessMode": "ReadWriteAll"}}, "'ReadWriteMany', 'ReadWriteOnce'"),
         ({**IMAGES, "store": {"size": "much"}}, "/store/size"),
         ({**IMAGES, "store": {"claim": "My Claim"}}, "/store/claim"),
+        ({**IMAGES, "store": {"bucket": {"uri": "https://models"}}}, "/store/bucket/uri"),
+        ({**IMAGES, "store": {"bucket": {"secretRef": "keys"}}}, "set store.bucket.uri"),
         ({**IMAGES, "replicas": -1}, "/replicas"),
         ({**IMAGES, "watchNamespaces": ["My RunSettings"]}, "/watchNamespaces/0"),
         ({**IMAGES, "watchNamespaces": "shop"}, "/watchNamespaces"),

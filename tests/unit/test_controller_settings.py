@@ -5,14 +5,16 @@ from typing import Any
 
 import pytest
 from enginewright.controller.settings import BadSettings, OperatorSettings, load_settings
+from enginewright.manifests.store_access import StoreBucket
 from enginewright.plan.types import FleetConfig
 
+STORE = {"claim": "store", "size": "20Gi", "accessMode": "ReadWriteMany"}
 DOCUMENT = {
     "images": {"cpu": "example.com/cpu:1"},
     "imagePullPolicy": "Always",
     "imagePullSecrets": ["pull"],
     "logLevel": "debug",
-    "store": {"claim": "store", "size": "20Gi", "accessMode": "ReadWriteMany"},
+    "store": STORE,
 }
 
 
@@ -30,6 +32,17 @@ def test_what_the_chart_writes() -> None:
     assert (config.image_pull_policy, config.image_pull_secrets) == ("Always", ("pull",))
     assert config.store.storage_class is None
     assert (config.store.claim, config.store.access_mode) == ("store", "ReadWriteMany")
+
+
+def test_a_bucket_for_the_store_is_read() -> None:
+    assert load(DOCUMENT).config.store.bucket is None
+    written = {"uri": "gs://models/team", "secretRef": "keys", "serviceAccountName": "user"}
+    document = {**DOCUMENT, "store": {**STORE, "bucket": written}}
+    bucket = load(document).config.store.bucket
+    assert bucket == StoreBucket(uri="gs://models/team", secret="keys", account="user")
+    written["uri"] = "ftp://models"
+    with pytest.raises(BadSettings, match=r"store\.bucket\.uri"):
+        load({**DOCUMENT, "store": {**STORE, "bucket": written}})
 
 
 def test_where_jobs_run_is_read() -> None:

@@ -40,6 +40,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- with .Values.store.storageClass -}}
 {{- $_ := set $store "storageClass" . -}}
 {{- end -}}
+{{- with .Values.store.bucket -}}
+{{- if .uri -}}
+{{- $_ := set $store "bucket" (dict "uri" .uri "secretRef" (.secretRef | default nil) "serviceAccountName" (.serviceAccountName | default nil)) -}}
+{{- else if or .secretRef .serviceAccountName -}}
+{{- fail "store.bucket.secretRef and store.bucket.serviceAccountName apply only to a bucket: set store.bucket.uri" -}}
+{{- end -}}
+{{- end -}}
 {{- $jobs := .Values.jobs -}}
 {{- if and .Values.jobsPriorityClass.create (not $jobs.priorityClassName) -}}
 {{- $jobs = merge (dict "priorityClassName" (include "enginewright.jobsPriorityClass" .)) $jobs -}}

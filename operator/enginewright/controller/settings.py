@@ -11,6 +11,7 @@ from pydantic.alias_generators import to_camel
 from enginewright.api.pods import JobTemplate
 from enginewright.controller.logs import check_level
 from enginewright.controller.parse import summary
+from enginewright.manifests.store_access import StoreBucket
 from enginewright.plan.types import Config, FleetConfig, StoreConfig
 
 CONFIG_VARIABLE: Final = "ENGINEWRIGHT_CONFIG"
@@ -40,8 +41,19 @@ class _Document(BaseModel):
     )
 
 
+class BucketSettings(_Document):
+    """A bucket that holds the artefacts of all namespaces."""
+
+    uri: Annotated[str, Field(pattern=r"^(s3|gs|az)://[^/\s]+(/\S*)?$")]
+    """Its address, such as s3://BUCKET/PATH; a namespace's artefacts are below PATH/NAMESPACE."""
+    secret_ref: _Name | None = None
+    """Secret with its credentials in every namespace with a model, docs/store.md; null: the pods' own identity."""
+    service_account_name: _Name | None = None
+    """Service account of Jobs and serving pods that have no other, in every namespace with a model."""
+
+
 class StoreSettings(_Document):
-    """The claim that every namespace with a model gets."""
+    """The claim that every namespace with a model gets, or the bucket in its place."""
 
     claim: _Name
     """Name of the PersistentVolumeClaim; made where it does not exist."""
@@ -51,6 +63,8 @@ class StoreSettings(_Document):
     """Access mode of a new claim; ReadWriteOnce is for clusters of one node."""
     storage_class: str | None = None
     """StorageClass of a new claim; null: the cluster's default."""
+    bucket: BucketSettings | None = None
+    """Bucket for the artefacts of all namespaces; null: a claim in each."""
 
 
 class FleetSettings(_Document):
@@ -78,7 +92,7 @@ class SettingsDocument(_Document):
     image_pull_secrets: tuple[_Name, ...] = ()
     """Names of Secrets, in the namespaces of the pods, with which images are pulled."""
     store: StoreSettings
-    """The claim for artefacts in every namespace with a model."""
+    """Where the artefacts of every namespace with a model are."""
     openshift: bool = False
     """Pods name no user and no groups, so that OpenShift assigns them."""
     jobs: _Jobs = _Jobs()
@@ -126,6 +140,7 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> OperatorSettin
                 size=read.store.size,
                 access_mode=read.store.access_mode,
                 storage_class=read.store.storage_class or None,
+                bucket=_bucket(read.store.bucket),
             ),
             openshift=read.openshift,
             jobs=JobTemplate.model_validate(read.jobs.model_dump()),
@@ -144,3 +159,9 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> OperatorSettin
         if read.watch_namespaces
         else None,
     )
+
+
+def _bucket(read: BucketSettings | None) -> StoreBucket | None:
+    if read is None:
+        return None
+    return StoreBucket(uri=read.uri, secret=read.secret_ref, account=read.service_account_name)

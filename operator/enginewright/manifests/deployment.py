@@ -18,7 +18,6 @@ from enginewright.contract.task import (
     SHADOW_FILE,
     SIDECAR,
     SIDECAR_PORT,
-    STORE_PATH,
     TASK_VARIABLE,
     TLS_PATH,
     TOKENS_PATH,
@@ -40,6 +39,7 @@ from enginewright.manifests.names import canary_name, trial_name
 from enginewright.manifests.owner import owned_metadata
 from enginewright.manifests.pods import TMP_VOLUME, container, pod_security, pull_secrets
 from enginewright.manifests.snapshot import ClassSnapshot, Revision, Snapshot
+from enginewright.manifests.store_access import StoreAccess
 
 SERVER: Final = "server"  # name of the container
 POD_INFO: Final = "podinfo"  # name of the volume with the pod's annotations
@@ -215,6 +215,7 @@ def _pod_template(
     selector = serving_selector(model, accelerator.name)
     labels = {**of_model(model, SERVE), CLASS: accelerator.name}
     template = snapshot.pod_template
+    store = StoreAccess(snapshot.store_claim, snapshot.store_bucket)
     task = ServeTask(
         model=model,
         revision=revision,
@@ -245,10 +246,11 @@ def _pod_template(
         pull_policy=defaults.pull_policy,
         task=task,
         mounts=[
-            {"name": "store", "mountPath": STORE_PATH, "readOnly": True},
+            *store.mounts(read_only=True),
             {"name": "artifact", "mountPath": ARTIFACT_PATH},
         ],
         resources=_without_devices(template.get("resources") or {}) or _DEFAULT_RESOURCES,
+        env=store.env(),
     )
     server = container(
         SERVER,
@@ -307,10 +309,7 @@ def _pod_template(
             TMP_VOLUME,
             {"name": "artifact", "emptyDir": {}},
             {"name": POD_INFO, "downwardAPI": {"items": _ANNOTATIONS}},
-            {
-                "name": "store",
-                "persistentVolumeClaim": {"claimName": snapshot.store_claim, "readOnly": True},
-            },
+            *store.volumes(read_only=True),
             *_secret_volumes(snapshot),
             *(template.get("volumes") or ()),
         ],
@@ -318,12 +317,19 @@ def _pod_template(
     if own := template.get("containerSecurityContext"):
         for each in (fetch, sidecar, server):
             each["securityContext"] = {**each["securityContext"], **own}
-    for field in ("serviceAccountName", "runtimeClassName", "priorityClassName", "affinity"):
+    for field in ("runtimeClassName", "priorityClassName", "affinity"):
         if template.get(field):
             spec[field] = template[field]
+    if named := store.account(account):
+        spec["serviceAccountName"] = named
     return {
         "metadata": {
-            "labels": {**(template.get("labels") or {}), **labels, REVISION: revision},
+            "labels": {
+                **store.labels(),
+                **(template.get("labels") or {}),
+                **labels,
+                REVISION: revision,
+            },
             "annotations": dict(template.get("annotations") or {}),
         },
         "spec": spec,

@@ -12,7 +12,6 @@ from enginewright.contract.task import (
     ENGINE_STAGES,
     LOOKUP_STAGE,
     SIDECAR_PORT,
-    STORE_PATH,
     WORK_PATH,
     EngineTask,
 )
@@ -20,6 +19,7 @@ from enginewright.manifests.jobs import stages_job
 from enginewright.manifests.labels import of_engine
 from enginewright.manifests.owner import owned_metadata
 from enginewright.manifests.pods import TMP_VOLUME, container
+from enginewright.manifests.store_access import StoreAccess
 
 ENGINE_COMPONENT: Final = "engine"
 LOOKUP_COMPONENT: Final = "engine-lookup"
@@ -36,7 +36,7 @@ class EngineJob:
 
     task: EngineTask
     pull_policy: str
-    store_claim: str
+    store: StoreAccess
     assigned_ids: bool = False
 
 
@@ -83,9 +83,11 @@ def _job(
     volumes = [
         TMP_VOLUME,
         {"name": "work", "emptyDir": {}},
-        {"name": "store", "persistentVolumeClaim": {"claimName": wanted.store_claim}},
+        *wanted.store.volumes(),
     ]
-    return stages_job(
+    if account := wanted.store.account(None):
+        pod["serviceAccountName"] = account
+    job = stages_job(
         owned_metadata(engine, wanted.task.job, labels),
         stages,
         volumes,
@@ -95,6 +97,9 @@ def _job(
         architecture=engine.spec.architecture,
         pod=pod,
     )
+    metadata = job["spec"]["template"]["metadata"]
+    metadata["labels"] = {**wanted.store.labels(), **metadata["labels"]}
+    return job
 
 
 def _stage(
@@ -108,7 +113,8 @@ def _stage(
         task=wanted.task.to_json(),
         mounts=[
             {"name": "work", "mountPath": WORK_PATH},
-            {"name": "store", "mountPath": STORE_PATH},
+            *wanted.store.mounts(),
         ],
         resources=resources,
+        env=wanted.store.env(),
     )

@@ -12,7 +12,6 @@ from enginewright.api.inference_model import InferenceModel
 from enginewright.api.pods import DEFAULT_JOB_TEMPLATE, JobTemplate
 from enginewright.contract.task import (
     PREPARE_STAGES,
-    STORE_PATH,
     WORK_PATH,
     PrepareTask,
 )
@@ -20,6 +19,7 @@ from enginewright.manifests.jobs import stages_job
 from enginewright.manifests.labels import of_model
 from enginewright.manifests.owner import owned_metadata
 from enginewright.manifests.pods import TMP_VOLUME, container
+from enginewright.manifests.store_access import StoreAccess
 
 # Azure's webhook gives its identity to pods with its label. The owner's other labels are not added to
 # Jobs, so that no Service selects their pods.
@@ -45,7 +45,7 @@ class PrepareJob:
     image: str
     pull_policy: str
     pull_secrets: tuple[str, ...]
-    store_claim: str
+    store: StoreAccess
     task: PrepareTask
     deadline_seconds: int
     resources: dict[str, Any]
@@ -63,11 +63,11 @@ def prepare_job(model: InferenceModel, wanted: PrepareJob) -> dict[str, Any]:
     volumes: list[dict[str, Any]] = [
         TMP_VOLUME,
         {"name": "work", "emptyDir": {}},
-        {"name": "store", "persistentVolumeClaim": {"claimName": wanted.store_claim}},
+        *wanted.store.volumes(),
     ]
     common = [
         {"name": "work", "mountPath": WORK_PATH},
-        {"name": "store", "mountPath": STORE_PATH},
+        *wanted.store.mounts(),
     ]
     volumes += [_volume(each) for each in wanted.inputs]
     fetch_only = [
@@ -83,6 +83,7 @@ def prepare_job(model: InferenceModel, wanted: PrepareJob) -> dict[str, Any]:
             task=task,
             mounts=[*common, *fetch_only] if stage == "fetch" else common,
             resources=wanted.resources or _DEFAULT_RESOURCES,
+            env=wanted.store.env(),
         )
         for stage in PREPARE_STAGES
     ]
@@ -91,7 +92,7 @@ def prepare_job(model: InferenceModel, wanted: PrepareJob) -> dict[str, Any]:
         for name, value in model.spec.pod_template.labels.items()
         if name.startswith(_AZURE_IDENTITY)
     }
-    account = {"serviceAccountName": wanted.account, "automountServiceAccountToken": True}
+    account = wanted.store.account(wanted.account)
     job = stages_job(
         owned_metadata(model, wanted.name, labels),
         stages,
@@ -103,11 +104,12 @@ def prepare_job(model: InferenceModel, wanted: PrepareJob) -> dict[str, Any]:
         pod={
             "activeDeadlineSeconds": wanted.deadline_seconds,
             **wanted.nodes,
-            **(account if wanted.account else {}),
+            **({"serviceAccountName": account} if account else {}),
+            **({"automountServiceAccountToken": True} if wanted.account else {}),
         },
     )
     metadata = job["spec"]["template"]["metadata"]
-    metadata["labels"] = {**identity, **metadata["labels"]}
+    metadata["labels"] = {**wanted.store.labels(), **identity, **metadata["labels"]}
     return job
 
 

@@ -24,6 +24,7 @@ from enginewright.contract.task import (
 from enginewright.manifests.labels import REVISION, of_model
 from enginewright.manifests.names import revision_name
 from enginewright.manifests.owner import owned_metadata
+from enginewright.manifests.store_access import StoreBucket
 
 _REVISION_LENGTH: Final = 10
 _VERSION: Final = 1  # of the hash's meaning; another one rolls out every model again
@@ -64,7 +65,8 @@ class Snapshot(BaseModel):
     tls_secret: str | None = None  # None: plain HTTP and gRPC
     promise: Promise = Promise()
     pod_template: Mapping[str, Any] = {}  # as in the spec, camelCase
-    store_claim: str
+    store_claim: str  # "": a bucket
+    store_bucket: StoreBucket | None = None  # None: the claim
     # if the sidecar needs more than its default memory for it
     golden_output_bytes: int | None = None
     sidecar_resources: Mapping[str, Any] = {}  # as in the spec

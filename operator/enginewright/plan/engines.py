@@ -225,7 +225,7 @@ def _start(
                 recipe=_recipe(engine),
             ),
             pull_policy=facts.config.image_pull_policy,
-            store_claim=facts.config.store.claim,
+            store=facts.config.store.access(engine.metadata.namespace),
             assigned_ids=facts.config.openshift,
         ),
     )

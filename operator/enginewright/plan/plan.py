@@ -148,9 +148,9 @@ def _requeue_after(
 
 def _store(facts: Facts, outcome: PrepareOutcome | None) -> tuple[dict[str, Any], ...]:
     """Create the namespace's claim before the first Job; an existing one is never changed."""
-    if facts.store is not None or outcome is None:
-        return ()
     config = facts.config.store
+    if config.bucket is not None or facts.store is not None or outcome is None:
+        return ()
     claim = store_claim(
         facts.model.metadata.namespace,
         config.claim,

@@ -215,7 +215,7 @@ def _job(facts: Facts, target: Target, name: str) -> dict[str, Any]:
             image=target.image,
             pull_policy=facts.config.image_pull_policy,
             pull_secrets=target.pull_secrets,
-            store_claim=facts.config.store.claim,
+            store=facts.config.store.access(facts.model.metadata.namespace),
             task=PrepareTask(
                 job=name,
                 source_uri=spec.source.uri,

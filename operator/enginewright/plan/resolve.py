@@ -128,6 +128,8 @@ def _unsupported_fields(facts: Facts) -> Obstacle | None:
 
 def _unshared_store(facts: Facts) -> Obstacle | None:
     """Reject a volume that only one node can mount if pods may be scheduled to several."""
+    if facts.config.store.bucket is not None:
+        return None
     claim = facts.store
     modes = claim.access_modes if claim else (facts.config.store.access_mode,)
     if "ReadWriteMany" in modes:
@@ -140,7 +142,8 @@ def _unshared_store(facts: Facts) -> Obstacle | None:
     message = (
         f"the store's claim {facts.config.store.claim} is {'/'.join(modes)}, which only one node can"
         f" mount, and pods may be scheduled to {usable_nodes} nodes; install the chart with"
-        " store.accessMode=ReadWriteMany and a storage class that supports it, and delete the claim"
+        " store.accessMode=ReadWriteMany and a storage class that supports it, and delete the claim, or"
+        " with store.bucket.uri"
     )
     return Obstacle(StatusReason.STORE_NOT_SHARED, message)
 

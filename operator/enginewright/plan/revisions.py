@@ -27,6 +27,7 @@ def wanted_snapshot(
         mode="json", by_alias=True, exclude_defaults=True
     )
     size = prepared.golden_output_bytes
+    store = facts.config.store.access(facts.model.metadata.namespace)
     return Snapshot(
         prepared_key=prepared.key,
         model_digest=prepared.model_digest,
@@ -47,7 +48,8 @@ def wanted_snapshot(
         tracing=_tracing(spec.serving.tracing),
         tls_secret=spec.serving.tls.secret_ref.name if spec.serving.tls else None,
         pod_template=spec.pod_template.manifest(),
-        store_claim=facts.config.store.claim,
+        store_claim=store.claim,
+        store_bucket=store.bucket,
         # only if it matters: else pods of revisions without this field would restart
         golden_output_bytes=size if sidecar_memory(size) > sidecar_memory(None) else None,
         sidecar_resources=sidecar,

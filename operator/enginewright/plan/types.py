@@ -18,6 +18,7 @@ from enginewright.contract.images import ImageFacts
 from enginewright.contract.measurements import Measurements
 from enginewright.contract.task import Promise
 from enginewright.contract.verdict import Verdict
+from enginewright.manifests.store_access import StoreAccess, StoreBucket
 from enginewright.observed.autoscalers import AutoscalerView
 from enginewright.observed.budgets import BudgetView
 from enginewright.observed.claims import ClaimView
@@ -32,12 +33,20 @@ from enginewright.observed.services import ServiceView
 
 @dataclass(frozen=True)
 class StoreConfig:
-    """The volume for a namespace's artefacts, as the administrator configured it."""
+    """The place of a namespace's artefacts, as the administrator configured it."""
 
     claim: str  # name of the PersistentVolumeClaim in every namespace with a model
     size: str
     access_mode: str  # ReadWriteMany | ReadWriteOnce
     storage_class: str | None  # None: the cluster's default
+    bucket: StoreBucket | None = None  # of all namespaces; None: claims
+
+    def access(self, namespace: str) -> StoreAccess:
+        """Return the store of one namespace: each has its own part of a bucket."""
+        if self.bucket is None:
+            return StoreAccess(self.claim)
+        own = f"{self.bucket.uri.rstrip('/')}/{namespace}"
+        return StoreAccess("", self.bucket.model_copy(update={"uri": own}))
 
 
 @dataclass(frozen=True)

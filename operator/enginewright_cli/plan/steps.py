@@ -97,7 +97,7 @@ class Steps:
 
     def _claim(self) -> Iterator[PlanStep]:
         claim = self._facts.config.store
-        if self._facts.store is None:
+        if self._facts.store is None and claim.bucket is None:
             message = f"{claim.size}, {claim.access_mode}: the namespace's store"
             yield PlanStep(
                 action="make", kind="PersistentVolumeClaim", name=claim.claim, message=message

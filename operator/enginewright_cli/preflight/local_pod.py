@@ -20,6 +20,7 @@ from enginewright.contract.report import Finding, StageReport
 from enginewright.contract.task import (
     EXAMINE_STAGE,
     ROOT_VARIABLE,
+    STORE_VARIABLE,
     TASK_VARIABLE,
     EngineTask,
     PrepareTask,
@@ -210,7 +211,8 @@ class LocalPod:
         """
         self._path(contract.TERMINATION_LOG).unlink(missing_ok=True)
         scratch = self._path("/tmp")  # noqa: S108 - below root
-        environment = os.environ | {
+        environment = {
+            **{name: each for name, each in os.environ.items() if name != STORE_VARIABLE},
             ROOT_VARIABLE: str(self._root),
             TASK_VARIABLE: task,
             "TMPDIR": str(scratch),

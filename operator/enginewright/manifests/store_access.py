@@ -1,0 +1,70 @@
+"""How pods reach the artefact store: by a claim that they mount, or by the address of a bucket."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict
+
+from enginewright.contract.task import STORE_CREDENTIALS_PATH, STORE_PATH, STORE_VARIABLE
+
+STORE_VOLUME: Final = "store"  # name of the claim's volume, or of the Secret's
+# Azure's webhook gives the identity of a service account to pods with this label
+_AZURE_IDENTITY: Final[Mapping[str, str]] = {"azure.workload.identity/use": "true"}
+
+
+class StoreBucket(BaseModel):
+    """The part of a bucket that holds one namespace's artefacts, and who may use it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    uri: str  # s3://BUCKET/PATH, gs:// or az://
+    secret: str | None = None  # in the pods' namespace; None: the pods' own identity
+    account: str | None = None  # service account of pods that have no other
+
+
+@dataclass(frozen=True)
+class StoreAccess:
+    """The store of one namespace."""
+
+    claim: str  # name of the PersistentVolumeClaim; not used with a bucket
+    bucket: StoreBucket | None = None
+
+    def volumes(self, *, read_only: bool = False) -> list[dict[str, Any]]:
+        """Return the volumes of a pod.
+
+        The Secret is optional, so that the stage reports a missing one instead of a pod that never starts.
+        """
+        if self.bucket is None:
+            claim = {"claimName": self.claim, **({"readOnly": True} if read_only else {})}
+            return [{"name": STORE_VOLUME, "persistentVolumeClaim": claim}]
+        if self.bucket.secret is None:
+            return []
+        secret = {"secretName": self.bucket.secret, "optional": True}
+        return [{"name": STORE_VOLUME, "secret": secret}]
+
+    def mounts(self, *, read_only: bool = False) -> list[dict[str, Any]]:
+        """Return where a container that uses the store mounts them."""
+        if self.bucket is None:
+            only = {"readOnly": True} if read_only else {}
+            return [{"name": STORE_VOLUME, "mountPath": STORE_PATH, **only}]
+        return [
+            {"name": each["name"], "mountPath": STORE_CREDENTIALS_PATH, "readOnly": True}
+            for each in self.volumes()
+        ]
+
+    def env(self) -> Iterable[Mapping[str, Any]]:
+        """Return the variables of a container that uses the store."""
+        if self.bucket is None:
+            return ()
+        return ({"name": STORE_VARIABLE, "value": self.bucket.uri},)
+
+    def account(self, own: str | None) -> str | None:
+        """Return the service account of a pod: its `own` if it has one; None: the default."""
+        return own or (self.bucket.account if self.bucket else None)
+
+    def labels(self) -> Mapping[str, str]:
+        """Return the labels that a pod needs for its identity."""
+        if self.bucket is None or not self.bucket.account:
+            return {}
+        return _AZURE_IDENTITY if self.bucket.uri.startswith("az://") else {}

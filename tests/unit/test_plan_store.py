@@ -1,0 +1,136 @@
+"""A store in a bucket: which pods reach it, as whom, and that nothing changes for claims."""
+
+from dataclasses import replace
+from typing import Any, Final
+
+from enginewright.contract.reasons import Reason
+from enginewright.contract.task import ENGINE_STAGES, PREPARE_STAGES
+from enginewright.manifests.snapshot import Snapshot
+from enginewright.manifests.store_access import StoreBucket
+from enginewright.plan.types import StoreConfig
+
+from tests.support.plan_objects import NAMESPACE
+from tests.support.plan_world import CONFIG, World, serving
+
+URI: Final = f"s3://models/team/{NAMESPACE}"
+VARIABLE: Final = {"name": "ENGINEWRIGHT_STORE", "value": URI}
+MOUNT: Final = {"name": "store", "mountPath": "/store-credentials", "readOnly": True}
+VOLUME: Final = {"name": "store", "secret": {"secretName": "store-keys", "optional": True}}
+SECRET: Final = StoreBucket(uri="s3://models/team/", secret="store-keys")
+PINNED: Final = "de774aaefb"  # computed before buckets existed
+IDENTITY: Final = StoreBucket(uri="az://models", account="store-user")
+
+
+def of_bucket(world: World, bucket: StoreBucket) -> World:
+    world.config = replace(world.config, store=replace(world.config.store, bucket=bucket))
+    return world
+
+
+def pod(obj: dict[str, Any]) -> dict[str, Any]:
+    template: dict[str, Any] = obj["spec"]["template"]
+    return template
+
+
+def containers(obj: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    spec = pod(obj)["spec"]
+    return {each["name"]: each for each in (*spec["initContainers"], *spec["containers"])}
+
+
+def claims(obj: dict[str, Any]) -> list[str]:
+    volumes = pod(obj)["spec"]["volumes"]
+    return [each["name"] for each in volumes if "persistentVolumeClaim" in each]
+
+
+def test_each_stage_of_a_preparation_has_address_and_secret_and_no_claim() -> None:
+    world = of_bucket(World(), SECRET).settle()
+    job = world.job()
+    assert claims(job) == []
+    assert VOLUME in pod(job)["spec"]["volumes"]
+    assert containers(job).keys() == set(PREPARE_STAGES)
+    for each in containers(job).values():
+        assert VARIABLE in each["env"]
+        assert MOUNT in each["volumeMounts"]
+    assert world.all("PersistentVolumeClaim") == []
+
+
+def test_a_serving_pod_fetches_from_the_bucket_and_its_server_has_no_credentials() -> None:
+    world = of_bucket(World(), SECRET).settle().job_succeeds()
+    (deployment,) = world.serving_deployments()
+    assert claims(deployment) == []
+    assert VOLUME in pod(deployment)["spec"]["volumes"]
+    found = containers(deployment)
+    assert VARIABLE in found["fetch-artifact"]["env"]
+    assert MOUNT in found["fetch-artifact"]["volumeMounts"]
+    for name in ("server", "sidecar"):
+        assert VARIABLE not in found[name]["env"]
+        assert MOUNT not in found[name]["volumeMounts"]
+
+
+def test_each_stage_of_an_engine_has_address_and_secret() -> None:
+    world = of_bucket(World.of_engine(), SECRET).settle()
+    for job, stages in ((world.job(), ("lookup",)), (world.misses().job(), ENGINE_STAGES)):
+        assert claims(job) == []
+        assert containers(job).keys() == set(stages)
+        for each in containers(job).values():
+            assert VARIABLE in each["env"]
+            assert MOUNT in each["volumeMounts"]
+
+
+def test_without_a_secret_pods_have_the_service_account_and_its_label() -> None:
+    prepared = of_bucket(World(), IDENTITY).settle()
+    jobs = [prepared.job(), of_bucket(World.of_engine(), IDENTITY).settle().job()]
+    (deployment,) = prepared.job_succeeds().serving_deployments()
+    for each in (*jobs, deployment):
+        assert pod(each)["spec"]["serviceAccountName"] == "store-user"
+        assert pod(each)["metadata"]["labels"]["azure.workload.identity/use"] == "true"
+        assert "store" not in [volume["name"] for volume in pod(each)["spec"]["volumes"]]
+
+
+def test_a_models_own_service_account_wins() -> None:
+    world = of_bucket(World(podTemplate={"serviceAccountName": "own"}), IDENTITY).settle()
+    (deployment,) = world.job_succeeds().serving_deployments()
+    assert pod(deployment)["spec"]["serviceAccountName"] == "own"
+
+
+def test_nodes_share_a_bucket_whatever_the_claim_would_be() -> None:
+    world = World()
+    only_one = StoreConfig("enginewright-store", "20Gi", "ReadWriteOnce", None)
+    world.config = replace(world.config, store=only_one)
+    assert world.settle().conditions()["Ready"][1] == "StoreNotShared"
+    assert of_bucket(world, SECRET).settle().conditions()["Ready"][1] == "Preparing"
+
+
+def test_another_store_is_another_revision_and_what_serves_stays_until_it_is_there() -> None:
+    world = serving()
+    before = world.status["revision"]
+    of_bucket(world, SECRET).settle()
+    assert world.status["revision"] != before
+    assert world.status["serving"]["revision"] == before
+
+
+def test_a_model_whose_store_is_moved_is_prepared_again_there() -> None:
+    world = serving()
+    before = world.status["revision"]
+    of_bucket(world, SECRET).settle()
+    world.later(hours=1).rolling(0).new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
+    job = world.job()
+    assert VARIABLE in containers(job)["publish"]["env"]
+    assert world.status["serving"]["revision"] == before
+    world.job_succeeds().all_available()
+    assert world.status["serving"]["revision"] == world.status["revision"] != before
+
+
+def test_a_claim_leaves_no_trace_of_buckets() -> None:
+    """Keys, revisions and pods of stores in claims are as they were before buckets existed."""
+    world = serving()
+    snapshot = Snapshot(
+        prepared_key="a" * 64,
+        model_digest="b" * 64,
+        classes=({"name": "cpu", "backend": "cpu", "image": "example.com/cpu:1"},),
+        max_queue=256,
+        store_claim="enginewright-store",
+    )
+    assert snapshot.revision() == PINNED
+    assert CONFIG.store.access(NAMESPACE).env() == ()
+    (deployment,) = world.serving_deployments()
+    assert claims(deployment) == ["store"]
