@@ -20,7 +20,8 @@ from enginewright_runtime.store.bucket import BucketMedium
 from tests.support import broken_models as broken
 from tests.support.preparing import Workplace
 from tests.support.source_cutter import Cutter
-from tests.support.source_servers import GoServers, SourceServers, go_servers
+from tests.support.source_identities import FEDERATED_TOKEN, Identities
+from tests.support.source_servers import REGION, GoServers, SourceServers, go_servers
 from tests.support.source_web import Answer, ScriptedServer, Seen
 from tests.support.store_places import MANIFEST, Place, no_waiting
 from tests.support.store_process import FILES, manifest, publish
@@ -217,6 +218,8 @@ def name_a_file_in_a_file(place: Place) -> str:
     return f"lists {FILES[0]}/x inside of another file"
 
 
+# fault: Store | a file or a manifest is corrupted, truncated, swapped or removed, or names what is not its own |
+#   digests, before anything is loaded; the artefact is made again | when it is read
 @pytest.mark.parametrize(
     "damage",
     [
@@ -245,6 +248,24 @@ def test_what_is_damaged_is_refused_and_replaced(
 # Several publishers
 
 
+def give(place: Place, root: Path) -> dict[str, str]:
+    """Mount a store's Secret below `root`; return the variables of a container."""
+    (root / "store-credentials").mkdir(exist_ok=True)
+    for key, value in place.secret.items():
+        (root / "store-credentials" / key).write_text(value)
+    return {"ENGINEWRIGHT_ROOT": str(root), "ENGINEWRIGHT_STORE": place.uri}
+
+
+def start(place: Place, folder: Path, root: Path) -> "subprocess.Popen[str]":
+    """Publish a folder in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.support.store_process", KEY, str(folder)],
+        env=os.environ | give(place, root),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
 def published_together(place: Place, folders: list[Path]) -> list[tuple[Manifest, bool]]:
     """Publish all folders; each waits with its manifest until all have stored their files."""
     together = threading.Barrier(len(folders), timeout=DEADLINE_SECONDS)
@@ -261,6 +282,8 @@ def published_together(place: Place, folders: list[Path]) -> list[tuple[Manifest
         return list(threads.map(one, folders))
 
 
+# fault: Store | several Jobs publish artefacts of one key at once | one manifest is put, on condition that there is
+#   none; the others use it | prevented
 @pytest.mark.parametrize("damaged", [False, True])
 def test_of_several_publishers_one_wins(any_place: Place, damaged: bool, tmp_path: Path) -> None:
     if damaged:
@@ -288,21 +311,8 @@ def test_equal_artefacts_of_several_publishers_are_stored_once(
 
 def test_processes_publish_at_once(place: Place, tmp_path: Path) -> None:
     """The whole way: address and Secret as pods have them."""
-    credentials = tmp_path / "store-credentials"
-    credentials.mkdir()
-    for key, value in place.secret.items():
-        (credentials / key).write_text(value)
     folders = [content(tmp_path / f"p{i}", b"%d" % i) for i in range(4)]
-    environment = {"ENGINEWRIGHT_ROOT": str(tmp_path), "ENGINEWRIGHT_STORE": place.uri}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.support.store_process", KEY, str(folder)],
-            env=os.environ | environment,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for folder in folders
-    ]
+    processes = [start(place, folder, tmp_path) for folder in folders]
     cached = [process.communicate(timeout=DEADLINE_SECONDS)[0].strip() for process in processes]
     assert sorted(cached) == ["False", "True", "True", "True"]
     place.store().read(KEY, tmp_path / "artifact")
@@ -346,6 +356,8 @@ def restart(gateway: GoServers, cutter: Cutter) -> None:
     cutter.redirect(gateway.addresses["s3"])
 
 
+# fault: Store | the server of a bucket ends while an artefact is published | the Job is repeated; files that are
+#   stored already are kept | at once: nothing is there by half
 @pytest.mark.parametrize("killed_at", ["partNumber=2", "manifest.json"])
 def test_a_gateway_killed_while_an_artefact_is_published(
     killed_at: str, gateway: GoServers, tmp_path: Path
@@ -371,6 +383,32 @@ def test_a_gateway_killed_while_an_artefact_is_published(
         assert (tmp_path / "artifact" / LARGE_FILE).read_bytes() == LARGE
 
 
+# fault: Store | a Job is killed while it publishes | its files have no manifest; the next Job goes on with them | at
+#   once: nothing is there by half
+def test_a_publisher_killed_halfway_leaves_no_artefact(gateway: GoServers, tmp_path: Path) -> None:
+    reached, killed = threading.Event(), threading.Event()
+
+    def parts(request: str) -> None:
+        if "partNumber=3" in request:
+            reached.set()
+            killed.wait(DEADLINE_SECONDS)
+
+    with Cutter(gateway.addresses["s3"], on_request=parts) as cutter:
+        place = of_gateway(gateway, cutter.url)
+        process = start(place, large(tmp_path / "a"), tmp_path)
+        assert reached.wait(DEADLINE_SECONDS)
+        process.kill()
+        process.communicate(timeout=DEADLINE_SECONDS)
+        killed.set()
+    place = of_gateway(gateway, gateway.addresses["s3"])
+    assert place.store().find(KEY) is None
+    assert publish(place.store(), KEY, tmp_path / "a") is False
+    place.store().read(KEY, tmp_path / "artifact")
+    assert (tmp_path / "artifact" / LARGE_FILE).read_bytes() == LARGE
+
+
+# fault: Store | the server of a bucket ends while an artefact is fetched | the pod's stage is repeated, without a
+#   manifest until all is there; if it comes back soon, the transfer goes on | at once
 def test_a_gateway_killed_while_an_artefact_is_fetched(gateway: GoServers, tmp_path: Path) -> None:
     publish(of_gateway(gateway, gateway.addresses["s3"]).store(), KEY, large(tmp_path / "a"))
     with Cutter(gateway.addresses["s3"], 4 << 20, 1, gateway.kill) as cutter:
@@ -386,6 +424,7 @@ def test_a_gateway_killed_while_an_artefact_is_fetched(gateway: GoServers, tmp_p
         assert (tmp_path / "artifact" / LARGE_FILE).read_bytes() == LARGE
 
 
+# fault: Store | the server of a bucket ends while an artefact is fetched
 def test_a_gateway_that_comes_back_while_an_artefact_is_fetched(
     gateway: GoServers, tmp_path: Path
 ) -> None:
@@ -402,6 +441,7 @@ def test_a_gateway_that_comes_back_while_an_artefact_is_fetched(
     assert (tmp_path / "artifact" / LARGE_FILE).read_bytes() == LARGE
 
 
+# fault: Store | a file is replaced while it is read | its validator; it is read again | the next part
 def test_a_file_that_is_replaced_while_it_is_read(place: Place, tmp_path: Path) -> None:
     """Its damaged beginning is not kept with the end of what replaced it."""
     publish(place.store(), KEY, large(tmp_path / "a"))
@@ -411,6 +451,17 @@ def test_a_file_that_is_replaced_while_it_is_read(place: Place, tmp_path: Path) 
     with cutter:
         place.store(AWS_ENDPOINT_URL=cutter.url).read(KEY, tmp_path / "artifact")
     assert (tmp_path / "artifact" / LARGE_FILE).read_bytes() == LARGE
+
+
+def test_many_artefacts_are_listed_with_few_requests(gateway: GoServers) -> None:
+    keys = [f"{number:064x}" for number in range(2100)]
+    for key in keys:
+        folder = gateway.folder / "s3/store/a/prepared" / key
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_bytes(b"{}")
+    with Cutter(gateway.addresses["s3"]) as cutter:
+        assert sorted(of_gateway(gateway, cutter.url).listed()) == keys
+        assert len(cutter.requests) == 3
 
 
 # What is left over
@@ -468,6 +519,8 @@ def test_nothing_is_left_over_while_a_manifest_is_damaged(
         place.leftovers()
 
 
+# fault: Store | leftovers are removed while a publisher relies on them | their age, looked at again; the publisher
+#   looks for them after its manifest | prevented
 def test_a_leftover_that_a_publisher_stores_anew_stays(gateway: GoServers, tmp_path: Path) -> None:
     place = of_gateway(gateway, gateway.addresses["s3"])
     interrupted(place, content(tmp_path / "a"))
@@ -479,6 +532,7 @@ def test_a_leftover_that_a_publisher_stores_anew_stays(gateway: GoServers, tmp_p
     place.store().read(KEY, tmp_path / "artifact")
 
 
+# fault: Store | leftovers are removed while a publisher relies on them
 def test_a_file_removed_before_its_manifest_is_there_is_stored_again(
     place: Place, tmp_path: Path
 ) -> None:
@@ -528,6 +582,28 @@ def test_a_secret_that_is_not_there(tmp_path: Path) -> None:
     assert caught.value.reason is Reason.STORE_UNAVAILABLE
 
 
+def test_a_role_that_may_not_write(
+    place: Place, servers: SourceServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on EKS. The gateway does not know the session token that the role gets."""
+    (tmp_path / "token").write_text(FEDERATED_TOKEN)
+    with ScriptedServer(certificate=servers.folder / "tls.pem") as server:
+        identities = Identities(server)
+        server.answer = identities.answer
+        monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+        monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/writer")
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"{server.url}/sts")
+        secret = {
+            "AWS_ENDPOINT_URL": servers.addresses["s3"],
+            "AWS_REGION": REGION,
+            "ca.crt": (servers.folder / "ca.crt").read_text(),
+        }
+        with pytest.raises(StageFailure, match="the session token is not valid") as caught:
+            Place(place.uri, secret).store().put_report("job", "fetch", "{}")
+        assert identities.asked == ["POST /sts"]
+    assert "let the pod's own identity read and write it" in caught.value.message
+
+
 def test_a_store_that_refuses_conditions(tmp_path: Path) -> None:
     """No server of these tests does; the manifest is put without them, after its files."""
     objects: dict[str, bytes] = {}
@@ -562,11 +638,8 @@ def test_a_store_that_refuses_conditions(tmp_path: Path) -> None:
 
 
 def test_a_model_is_prepared_and_fetched_without_a_volume(place: Place, tmp_path: Path) -> None:
-    work = Workplace(tmp_path, environment={"ENGINEWRIGHT_STORE": place.uri})
+    work = Workplace(tmp_path, environment=give(place, tmp_path))
     (tmp_path / "store").rmdir()
-    (tmp_path / "store-credentials").mkdir()
-    for key, value in place.secret.items():
-        (tmp_path / "store-credentials" / key).write_text(value)
     last, outcome = work.prepare(work.task(work.put("m.onnx", broken.relu())))
     assert (last, outcome.code) == ("publish", 0), outcome.message
     assert outcome.report.published is not None
