@@ -33,7 +33,7 @@ def accounts(endpoints):
         "transfers": len(account._transfers),
         "outstanding": inference.outstanding,
         "queued": sum(each.depth for each in workers),
-        "with a timeout": len(inference._waiting),
+        "with a timeout": len(inference.results.waiting),
         "probes": inference._probes,
         "decoded or encoded": app.codec_thread.outstanding,
         "in steps": app.steps._pool.threads.outstanding if app.steps else 0,

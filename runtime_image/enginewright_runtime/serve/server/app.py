@@ -152,7 +152,7 @@ class ServerApp(ApplicationBase[Connection]):
         """Return what takes requests of the clients; the protocols share it."""
         self.metrics.has_steps()
         chained = ChainedRequests(steps, self.inference, self.inflight, self.metrics, self._limits)
-        self.inference.respond_with(chained.respond)
+        self.inference.results.respond_with(chained.respond)
         return chained
 
     @property

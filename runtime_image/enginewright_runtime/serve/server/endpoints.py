@@ -184,7 +184,7 @@ class Endpoints:
                 self._certificate.renew()
             self.app.renew_date()
             self.app.inference.stop_long_run()
-            self.app.inference.expire_waiting(time.monotonic())
+            self.app.inference.results.expire_waiting(time.monotonic())
             for app in self._apps:
                 await app.check_connections()
 

@@ -159,7 +159,7 @@ class ChainedRequests:
         """Run the steps after the model on the outputs of `job`, then answer it."""
         plan = job.plan
         if job.error is not None or not isinstance(plan, _ModelPlan):
-            self._inference.answer(job)
+            self._inference.results.answer(job)
             return
         assert job.arrays is not None  # noqa: S101 - it succeeded
         given = dict(zip(plan.outputs, job.arrays, strict=True))
@@ -183,7 +183,7 @@ class ChainedRequests:
     ) -> None:
         if job.call.abandoned:
             done.exception()
-            self._inference.give_up(job)
+            self._inference.results.give_up(job)
             return
         try:
             arrays = given | done.result()
@@ -196,9 +196,9 @@ class ChainedRequests:
                 self._metrics.steps[figures.POSTPROCESS].observe(time.monotonic() - began)
             self._answer(job, plan, arrays)
             return
-        self._inference.answer(job)
+        self._inference.results.answer(job)
 
     def _answer(self, job: Job, plan: _ModelPlan, arrays: Feeds) -> None:
         job.arrays = [arrays[name] for name in plan.asked.outputs]
         job.feeds = plan.feeds
-        self._inference.answer(job)
+        self._inference.results.answer(job)

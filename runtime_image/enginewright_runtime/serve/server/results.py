@@ -1,0 +1,182 @@
+"""What becomes of submitted requests: outputs, errors, expiry, and how each is counted.
+
+Runs in the event loop only.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import enginewright_runtime.serve.server.metrics as figures
+from enginewright_runtime.serve.server.buckets import ComputeBuckets
+from enginewright_runtime.serve.server.call import InferenceCall
+from enginewright_runtime.serve.server.job import Job
+from enginewright_runtime.serve.server.request_failures import busy, failed_run, unexpected
+from enginewright_runtime.serve.server.run_errors import Fault
+from enginewright_runtime.serve.server.watchdog import Watchdog
+from enginewright_runtime.session.request_errors import RequestError
+
+
+class InferenceResults:
+    """Answers and counts the requests of one model."""
+
+    def __init__(self, metrics: figures.Metrics, request_seconds: float) -> None:
+        """Create it; without a timeout of its own a request may wait for `request_seconds`."""
+        self._metrics = metrics
+        self._request_seconds = request_seconds
+        self._respond: Callable[[Job], None] = self.answer  # takes jobs that have run
+        self.waiting: dict[Job, None] = {}  # without a timeout of their own, oldest first
+
+    def observe_runs(self, watchdog: Watchdog, buckets: ComputeBuckets) -> None:
+        """Let runs count for the model's health and latencies; called before the first one."""
+        self._watchdog = watchdog
+        self._buckets = buckets
+
+    def respond_with(self, respond: Callable[[Job], None]) -> None:
+        """Pass jobs that have run to `respond` instead of `answer`, which it calls at last."""
+        self._respond = respond
+
+    # Jobs that a worker has returned.
+
+    def finish(self, job: Job) -> None:
+        """Answer a job that the model's worker has returned."""
+        if not self._has_run(job):
+            return
+        # a fault of the client was verified: known-valid inputs still ran
+        self._watchdog.record(succeeded=job.error is None or job.fault is Fault.CLIENT)
+        if job.call.of_client:
+            self._observe(job)
+        self._conclude(job)
+
+    def finish_outside(self, job: Job) -> None:
+        """The same for a request outside the shape profiles, which says nothing about the backend."""
+        if not self._has_run(job):
+            return
+        if job.call.of_client:
+            self._metrics.outside += 1
+        self._conclude(job)
+
+    def _has_run(self, job: Job) -> bool:
+        """Whether a job that a worker has returned was run; if not, handle it."""
+        self._stop_timeout(job)
+        if not job.started:
+            self._expire_late(job)
+            return False
+        context = job.call.context
+        if context is not None:
+            context.queued, context.started = job.queued, job.started
+            context.finished = job.finished
+        return True
+
+    def _observe(self, job: Job) -> None:
+        seconds = job.finished - job.started
+        self._metrics.queue.observe(job.started - job.queued)
+        self._metrics.compute.observe(seconds)
+        if job.batch:
+            self._metrics.runs.add(job.batch, seconds, succeeded=job.error is None)
+        # a run beside others takes longer than those that it would be compared with
+        if job.error is None and job.batch and job.alone:
+            self._buckets.add(job.ran, seconds)
+        else:
+            self._buckets.add_untimed(job.feeds)
+
+    def _conclude(self, job: Job) -> None:
+        if job.call.abandoned:
+            self.give_up(job)
+        elif not job.answered:
+            self._respond(job)
+
+    # Answers.
+
+    def answer(self, job: Job) -> None:
+        """Answer a job with its outputs or its error."""
+        if job.error is not None:
+            self._fail(job, failed_run(job.error, job.fault))
+            return
+        counter = self._counter(job.call)  # the answer releases the call
+        try:
+            job.responder.succeed(job)
+        except RequestError as error:
+            self._fail(job, error)
+        except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
+            self._fail(job, unexpected("answering a request"))
+        else:
+            counter[200] += 1
+
+    def refuse(self, job: Job, why: str) -> None:
+        """Answer a job that a worker has given up."""
+        self._stop_timeout(job)
+        if job.is_dropped:
+            self._expire_late(job)
+            return
+        if job.call.of_client and not job.plan.outside:
+            self._metrics.queue.observe(time.monotonic() - job.queued)
+        job.answered = True
+        self._fail(job, busy(why))
+        job.responder.release()
+
+    def give_up(self, job: Job) -> None:
+        """Count and release a job whose client has left."""
+        self.count(job.call, figures.CLIENT_CLOSED)
+        job.responder.release()
+
+    def _fail(self, job: Job, error: RequestError) -> None:
+        self.count(job.call, error.status)
+        job.responder.fail(error)
+
+    # Expiry.
+
+    def expire_waiting(self, now: float) -> None:
+        """Answer requests without a timeout of their own that have waited too long."""
+        for job in [job for job in self.waiting if job.is_late(now)]:
+            self.expire(job)
+
+    def drop(self, job: Job) -> None:
+        """Handle a job that nobody waits for, which a worker has not run."""
+        self._stop_timeout(job)
+        self._expire_late(job)
+
+    def expire(self, job: Job) -> None:
+        """Answer a job whose timeout has expired, unless it is running."""
+        job.timer = None
+        self.waiting.pop(job, None)
+        if job.started or job.answered:
+            return
+        job.answered = True
+        job.feeds = {}
+        call = job.call
+        if call.of_client and not job.plan.outside:
+            self._metrics.queue.observe(time.monotonic() - job.queued)
+        if call.abandoned:
+            self.count(call, figures.CLIENT_CLOSED)
+            return
+        if job.plan.timeout:
+            limit = f"its timeout of {job.plan.timeout:g} s"
+        else:
+            limit = f"{self._request_seconds:g} s (spec.serving.requestTimeout)"
+        self._fail(job, RequestError(504, f"the request waited longer than {limit}"))
+
+    def _stop_timeout(self, job: Job) -> None:
+        """Let no timeout end a job that no longer waits."""
+        if job.timer is not None:
+            job.timer.cancel()
+        self.waiting.pop(job, None)
+
+    def _expire_late(self, job: Job) -> None:
+        """Handle a job that was not run: it expired, or its client disconnected."""
+        if job.call.abandoned and not job.answered:
+            self.give_up(job)
+        else:
+            self.expire(job)
+            job.responder.release()
+
+    # Counts.
+
+    def count(self, call: InferenceCall, status: int) -> None:
+        """Count a request that is answered, or refused, with `status`."""
+        self._counter(call)[status] += 1
+
+    def _counter(self, call: InferenceCall) -> Counter[int]:
+        if call.of_client:
+            return self._metrics.requests
+        return Counter() if call.reserved else self._metrics.copies
