@@ -1,7 +1,8 @@
 """Parses request heads with httptools and refuses ambiguous ones.
 
 httptools parses only heads, because it copies bodies, and its state of a message is lost when the
-next one begins. Creating a parser takes less than a microsecond, so every head gets a new one.
+next one begins. Creating a parser takes less than a microsecond, so every head gets a new one. Clients
+mostly repeat their heads, byte by byte, so the requests of recent ones are kept.
 """
 
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from enginewright_runtime.serve.server.request_context import NAMES, RequestCont
 _FIELDS_MOST: Final = 128  # each is a call from the parser
 _LONG_BYTES: Final = 1024  # a head with more fields is at least as long
 _VERSIONS: Final = ("1.0", "1.1")
+_KEPT_BYTES: Final = 1024  # of a head
+_KEPT_MOST: Final = 64  # heads
 _LENGTH_DIGITS: Final = 12
 _DEFER_DIGITS: Final = 7  # milliseconds: hours at most
 
@@ -33,11 +36,12 @@ class HeadError(Exception):
 class HeadParser:
     """Parses one complete head at a time, for any number of connections in one thread."""
 
-    __slots__ = ("_fields", "_parser", "_problem", "_request")
+    __slots__ = ("_fields", "_kept", "_parser", "_problem", "_request")
 
     def __init__(self, *, authorization: bool = False) -> None:
         """Create it; `authorization`: that header is read."""
         self._fields = _FIELDS | _AUTHORIZATION if authorization else _FIELDS
+        self._kept: dict[bytes, HttpRequest] = {}  # by head
         self._parser: httptools.HttpRequestParser | None = None
         self._request: HttpRequest | None = None
         self._problem: HeadError | None = None
@@ -51,6 +55,21 @@ class HeadParser:
         Raises:
             HeadError: it is not a valid HTTP request, or an unsupported one.
         """
+        if len(head) > _KEPT_BYTES:
+            return self._parse(head)
+        text = bytes(head)
+        kept = self._kept.get(text)
+        if kept is not None:
+            return kept.repeated()
+        request = self._parse(head)
+        # one with a context names itself, so that its head does not come again
+        if request is not None and request.context is None:
+            if len(self._kept) >= _KEPT_MOST:
+                self._kept.clear()
+            self._kept[text] = request.repeated()
+        return request
+
+    def _parse(self, head: memoryview) -> HttpRequest | None:
         self._forget()
         if len(head) > _LONG_BYTES and head.tobytes().count(b"\n") > _FIELDS_MOST:
             raise HeadError(431, f"there are more than {_FIELDS_MOST} header fields")

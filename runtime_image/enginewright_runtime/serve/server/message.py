@@ -89,6 +89,25 @@ class HttpRequest(InferenceCall):
         self.peer: Peer | None = None  # who sent it
         self.body: Body | None = None
 
+    def repeated(self) -> "HttpRequest":
+        """Return another request with the same head, of which nothing else is known yet."""
+        other = HttpRequest(self.target)
+        other.method = self.method
+        other.version = self.version
+        other.keep_alive = self.keep_alive
+        other.length = self.length
+        other.chunked = self.chunked
+        other.json_length = self.json_length
+        other.content_encoding = self.content_encoding
+        other.accept_encoding = self.accept_encoding
+        other.authorization = self.authorization
+        other.expects_continue = self.expects_continue
+        other.has_host = self.has_host
+        other.probe = self.probe
+        other.defer = self.defer
+        other.copy = self.copy
+        return other
+
     @property
     @override
     def sender(self) -> "Peer | None":
