@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from hack.samples.revisions import SLOW, linear
+from hack.samples.text_steps import write_text_steps
 
 
 def write_models(real: Path, folder: Path) -> None:
@@ -27,6 +28,7 @@ def write_models(real: Path, folder: Path) -> None:
     onnx.save(_partly_supported(), folder / "partly-supported.onnx")
     onnx.save(_attention(), folder / "attention.onnx")
     onnx.save(_image_net(), folder / "image.onnx")
+    write_text_steps(folder)
     images = np.random.default_rng(11).random((64, 3, 32, 32), np.float32)
     np.savez(folder / "calibration.npz", x=images)
     shutil.copy(next(real.rglob("ch_PP-OCRv4_det_infer.onnx")), folder / "detect.onnx")

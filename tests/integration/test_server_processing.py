@@ -18,6 +18,7 @@ from enginewright_runtime.session.extensions import bundled
 from enginewright_runtime.session.processing.process import StepProcess
 from onnx import TensorProto
 
+from hack.samples import text_steps
 from tests.support import processing
 from tests.support.serving import Answer, Feeds, Server, tensor, write_artifact
 
@@ -251,7 +252,7 @@ def test_hostile_images_are_refused(images: Server, data: bytes, message: str) -
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     root = tmp_path_factory.mktemp("texts")
     sample = {"input_ids": np.array([[2, 5, 3]], np.int64)}
-    task = with_steps(root, [processing.tokenizer()], processing.mood(), [], [sample])
+    task = with_steps(root, [text_steps.tokenizer()], text_steps.mood(), [], [sample])
     with Server(root, task) as server:
         yield server
 
@@ -422,7 +423,7 @@ def test_a_process_that_was_killed_is_replaced(tmp_path: Path) -> None:
 
 def test_several_server_processes_have_steps_each(tmp_path: Path) -> None:
     sample = {"input_ids": np.array([[2, 5, 3]], np.int64)}
-    task = with_steps(tmp_path, [processing.tokenizer()], processing.mood(), [], [sample])
+    task = with_steps(tmp_path, [text_steps.tokenizer()], text_steps.mood(), [], [sample])
     with Server(tmp_path, task.model_copy(update={"processes": 2})) as server:
         for _ in range(12):
             assert outputs(send_text(server, "a good film")) == {"score": [1.0]}
@@ -466,7 +467,7 @@ def test_what_the_steps_produce_must_fit_the_models_profiles(tmp_path: Path) -> 
     profile = ShapeProfile(input="input_ids", min=(1, 1), opt=(1, 4), max=(1, 5))
     sample = {"input_ids": np.array([[2, 5, 3]], np.int64)}
     task = with_steps(
-        tmp_path, [processing.tokenizer()], processing.mood(), [], [sample], shapes=(profile,)
+        tmp_path, [text_steps.tokenizer()], text_steps.mood(), [], [sample], shapes=(profile,)
     )
     with Server(tmp_path, task) as server:
         assert send_text(server, "good bad good").status == 200

@@ -1,4 +1,4 @@
-"""Small models with real steps around them: an image decoder, a tokenizer, the choice of a label."""
+"""Small models with real steps around them: an image decoder, the choice of a label."""
 
 import io
 import struct
@@ -14,9 +14,7 @@ from PIL import Image
 from tests.support.serving import IR_VERSION, OPSET, tensor
 
 DOMAIN = "com.microsoft.extensions"  # of onnxruntime-extensions
-CONTRIB = "ai.onnx.contrib"  # likewise
 LABELS = ("red", "green", "blue")
-WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "very")
 
 
 def chain_model(
@@ -81,41 +79,6 @@ def labeller() -> onnx.ModelProto:
         [tensor("scores", TensorProto.FLOAT, "n", 3)],
         [tensor("label", TensorProto.STRING, "n")],
         {"labels": np.array(LABELS, object)},
-    )
-
-
-def tokenizer() -> onnx.ModelProto:
-    """Return text [1] -> input_ids [1, tokens]: BERT's tokens of a small vocabulary."""
-    return chain_model(
-        [
-            helper.make_node(
-                "BertTokenizer",
-                ["text"],
-                ["ids", "types", "mask"],
-                domain=CONTRIB,
-                vocab_file="\n".join(WORDS),
-                do_lower_case=1,
-            ),
-            helper.make_node("Unsqueeze", ["ids", "axis"], ["input_ids"]),
-        ],
-        [tensor("text", TensorProto.STRING, 1)],
-        [tensor("input_ids", TensorProto.INT64, 1, "tokens")],
-        {"axis": np.array([0], np.int64)},
-    )
-
-
-def mood() -> onnx.ModelProto:
-    """Return input_ids [n, tokens] -> score [n]: the sum over the tokens, good 1, bad -1."""
-    weights = np.zeros(len(WORDS), np.float32)
-    weights[WORDS.index("good")], weights[WORDS.index("bad")] = 1, -1
-    return chain_model(
-        [
-            helper.make_node("Gather", ["weights", "input_ids"], ["values"]),
-            helper.make_node("ReduceSum", ["values", "axis"], ["score"], keepdims=0),
-        ],
-        [tensor("input_ids", TensorProto.INT64, "n", "tokens")],
-        [tensor("score", TensorProto.FLOAT, "n")],
-        {"weights": weights, "axis": np.array([1], np.int64)},
     )
 
 

@@ -17,9 +17,27 @@ class FetchFacts(Message):
         return sum(each.size_bytes for each in self.files)
 
 
+class AnsweredTensor(Message):
+    """One output in an answer."""
+
+    name: str
+    datatype: str  # of the Open Inference Protocol
+    shape: tuple[int, ...]
+    values: tuple[str, ...]  # the first ones
+
+
+class RequestAnswer(Message):
+    """The answer to a request of preflight."""
+
+    status: int  # of HTTP
+    message: str = ""  # of an error
+    outputs: tuple[AnsweredTensor, ...] = ()
+
+
 class ExamineFacts(Message):
     """How a prepared model ran on the backend that will serve it."""
 
     placement: FallbackVerdict
     elsewhere: tuple[str, ...]  # labels of all nodes on another provider
     latency: Latency | None  # None: not measured
+    answer: RequestAnswer | None = None  # None: no request was given

@@ -114,10 +114,12 @@ class ResultCache:
         seen: ModelFile,
         beside: tuple[str, ...],
     ) -> str | None:
+        if request.recipe.processing is not None:
+            return None  # which external data the steps have is known only once they are fetched
         digest = _model_digest(seen, beside)
         given = [
             None if path is None else _content(path)
-            for path in (request.samples, request.calibration)
+            for path in (request.samples, request.calibration, request.sent)
         ]
         if digest is None or any(each == "" for each in given):
             return None

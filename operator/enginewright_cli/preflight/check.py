@@ -15,7 +15,7 @@ from typing import Any, Final
 from enginewright.contract import task as contract
 from enginewright.contract.budget import billionths
 from enginewright.contract.engines import whole_only
-from enginewright.contract.facts import ExamineFacts, FetchFacts
+from enginewright.contract.facts import ExamineFacts, FetchFacts, RequestAnswer
 from enginewright.contract.images import COMPILED_BACKENDS, ImageFacts
 from enginewright.contract.keys import engine_key
 from enginewright.contract.manifest import EngineInfo, Manifest
@@ -55,6 +55,7 @@ from enginewright_cli.preflight.targets import PreflightTarget, prepared_alike, 
 from enginewright_cli.preflight.workspace import PreflightWorkspace
 
 _MAX_NODES_ELSEWHERE: Final = 100
+_OF_CLIENT: Final = range(400, 500)  # codes of HTTP
 
 # a lack of what concurrent Jobs share: memory, and the disk of temporary files
 _SHARED_RESOURCE_REASONS: Final = frozenset(
@@ -170,6 +171,8 @@ def _mount(request: PreflightRequest, place: PreflightWorkspace) -> str:
     ):
         if path is not None:
             place.mount(mount, path.resolve().parent)
+    for name, path in request.steps.items():
+        place.mount(f"{contract.PROCESSING_PATH}/{name}", path.parent)
     if "://" in request.source:
         return request.source
     path = Path(request.source).resolve()
@@ -371,7 +374,9 @@ class _Backend:
             promise=self._request.promise,
         )
         with self._place.pod(task.revision) as pod:
-            outcome = pod.examine(task, lambda stage: self._progress(target.name, stage))
+            outcome = pod.examine(
+                task, self._request.sent, lambda stage: self._progress(target.name, stage)
+            )
         self._note(outcome, (target,))
         if not outcome.report.ok:
             return _failed(outcome)
@@ -385,11 +390,29 @@ class _Backend:
         )
         not_comparable = self._note_timing_mismatch(target)
         broken = (seen.reason, seen.message) if seen.broken and seen.reason else None
+        answer = facts.answer
+        if answer is not None and answer.message:
+            refused = self._note_refusal(target, answer)
+            broken = broken or refused
         return {
             **self._judged(target, outside, broken),
             "latency": None if not_comparable else facts.latency,
             "placement": placement.of_session(prepared.manifest, facts.elsewhere),
+            "answer": [each.model_dump() for each in answer.outputs] if answer else (),
         }
+
+    def _note_refusal(self, target: PreflightTarget, answer: RequestAnswer) -> tuple[Reason, str]:
+        """Add a finding for a request that the server would refuse; return why the target fails."""
+        rejected = answer.status in _OF_CLIENT
+        finding = Finding(
+            reason=Reason.REQUESTS_REJECTED if rejected else Reason.INVALID_MODEL,
+            cause=f"the server would answer --request with {answer.status}: {answer.message}",
+            remedy="correct the request, or the step or model that refuses it"
+            if rejected
+            else "correct the step or model that fails",
+        )
+        self._found[target.name].append(found(finding, EXAMINE_STAGE, (target.name,)))
+        return finding.reason, finding.cause
 
     def _note_timing_mismatch(self, target: PreflightTarget) -> bool:
         """Return whether the target's kind of CPU cannot be timed here; if so, add a finding."""

@@ -67,6 +67,32 @@ def preflight(
     calibration: Annotated[
         str | None, typer.Option(help="Calibration data, like spec.quantization.calibration.")
     ] = None,
+    before: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STEP",
+            help="A step before the model, like spec.processing.before; repeat for a second.",
+        ),
+    ] = None,
+    after: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STEP",
+            help="A step after the model, like spec.processing.after; repeat for a second.",
+        ),
+    ] = None,
+    extension: Annotated[
+        list[str] | None,
+        typer.Option(help="Operators that they need, like spec.extensions: ONNXRuntimeExtensions."),
+    ] = None,
+    request_file: Annotated[
+        str | None,
+        typer.Option(
+            "--request",
+            metavar="FILE",
+            help="A request in JSON, as clients send it over HTTP, that each target answers.",
+        ),
+    ] = None,
     target_opset: Annotated[
         int | None, typer.Option(min=7, help="Opset to convert to, like spec.targetOpset.")
     ] = None,
@@ -142,6 +168,10 @@ def preflight(
         shapes=tuple(shapes) if shapes else None,
         samples=samples,
         calibration=calibration,
+        before=tuple(before) if before else None,
+        after=tuple(after) if after else None,
+        extensions=tuple(extension) if extension else None,
+        request=request_file,
         target_opset=target_opset,
         budget=budget,
         runtime_version=runtime_version,

@@ -51,6 +51,14 @@ class ModelOptions(_Table):
     """An .npz file, like spec.parity.samples; relative to the configuration's folder."""
     calibration: str | None = None
     """Calibration data, like spec.quantization.calibration; relative to the configuration's folder."""
+    before: tuple[str, ...] | None = None
+    """Steps before the model, like spec.processing.before; relative to the configuration's folder, or URIs."""
+    after: tuple[str, ...] | None = None
+    """Steps after the model, likewise."""
+    extensions: tuple[Annotated[str, _valid(options.extension)], ...] | None = None
+    """Operators that model and steps need, like `--extension`: ONNXRuntimeExtensions."""
+    request: str | None = None
+    """A request to answer, like `--request`; relative to the configuration's folder."""
     target_opset: int | None = None
     """Opset to convert to, like `--target-opset`."""
     budget: Annotated[str, _valid(options.promise)] | None = None
@@ -164,10 +172,18 @@ class Configuration:
         merged = merged.over(self.document.defaults)
         paths = {
             name: str(self.folder / path)
-            for name in ("samples", "calibration")
+            for name in ("samples", "calibration", "request")
             if (path := getattr(merged, name)) is not None
         }
-        return merged.model_copy(update=paths)
+        steps = {
+            name: tuple(self._located(each) for each in given)
+            for name in ("before", "after")
+            if (given := getattr(merged, name)) is not None
+        }
+        return merged.model_copy(update=paths | steps)
+
+    def _located(self, source: str) -> str:
+        return source if "://" in source else str(self.folder / source)
 
 
 def find(start: Path) -> Path | None:

@@ -106,15 +106,21 @@ class LocalPod:
         call = (f"{_RUNTIME}.__main__:main", ["stage", *stages])
         return self._run(call, stages, task.job, task.to_json(), progress)
 
-    def examine(self, task: ServeTask, progress: Callable[[str], None]) -> StageResult:
-        """Run a prepared model as a serving pod would.
+    def examine(
+        self, task: ServeTask, request: Path | None, progress: Callable[[str], None]
+    ) -> StageResult:
+        """Run a prepared model as a serving pod would, and answer a request if there is one.
 
         Raises:
             InstallationError, Stopped: like `run`.
         """
         stages = (EXAMINE_STAGE,)
         return self._run(
-            (f"{_EXAMINATION}:main",), stages, task.revision, task.to_json(), progress
+            (f"{_EXAMINATION}:main", request and str(request)),
+            stages,
+            task.revision,
+            task.to_json(),
+            progress,
         )[-1]
 
     def _run(

@@ -6,7 +6,9 @@ from typing import Final, get_args
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.task import (
     Calibration,
+    Extension,
     Precision,
+    Processing,
     Promise,
     Quantization,
     Recipe,
@@ -15,6 +17,7 @@ from enginewright.contract.task import (
 
 _RANK: Final = re.compile(r"(\d+(?:x\d+)*|)")
 _PROFILE_SIZES: Final = 3
+_BUNDLED: Final = "ONNXRuntimeExtensions"
 # The newest opset and IR version that each ONNX Runtime loads: determined by creating sessions with
 # the last wheel of each, as `enginewright-runtime probe` does with the installed one.
 RUNTIME_LIMITS: Final = {
@@ -108,6 +111,20 @@ def precision(text: str | None) -> Precision | None:
     raise OptionError(f"--precision {text!r}: write one of {', '.join(get_args(Precision))}")
 
 
+def extension(text: str) -> Extension:
+    """Read `--extension`: a type of spec.extensions whose library is installed with the runtime.
+
+    Raises:
+        OptionError: it is another.
+    """
+    if text != _BUNDLED:
+        raise OptionError(
+            f"--extension {text!r}: write {_BUNDLED}; libraries of your own are checked by the Job in the"
+            " cluster"
+        )
+    return Extension(type=_BUNDLED)
+
+
 def limits(version: str | None, held: ImageFacts) -> tuple[str, int, int]:
     """Return version, newest opset and newest IR version of the ONNX Runtime that will serve.
 
@@ -135,6 +152,8 @@ def recipe(
     target_opset: int | None = None,
     samples_uri: str | None = None,
     calibration_uri: str | None = None,
+    extensions: tuple[Extension, ...] = (),
+    processing: Processing | None = None,
 ) -> Recipe:
     """Return the recipe of a Job with these options; its backend is filled in later."""
     version, opset, ir_version = limits(runtime_version, held)
@@ -150,5 +169,7 @@ def recipe(
         target_opset=target_opset,
         precision=target_precision,
         quantization=quantization,
+        extensions=extensions,
+        processing=processing,
         samples_uri=samples_uri,
     )

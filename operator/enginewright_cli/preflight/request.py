@@ -1,11 +1,11 @@
 """The request for one model, from its options: validated completely before anything starts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.images import ImageFacts
-from enginewright.contract.task import Promise, Recipe
+from enginewright.contract.images import COMPILED_BACKENDS, ImageFacts
+from enginewright.contract.task import MOST_STEPS, Processing, Promise, Recipe
 
 from enginewright_cli.preflight import options, targets
 from enginewright_cli.preflight.config import ModelOptions
@@ -25,6 +25,9 @@ class PreflightRequest:
     promise: Promise
     samples: Path | None = None
     calibration: Path | None = None
+    sent: Path | None = None  # a request that each target answers
+    # the steps in the recipe that are on this machine, by their name, which is also that of their claim
+    steps: dict[str, Path] = field(default_factory=dict)
 
 
 def request(
@@ -44,9 +47,20 @@ def request(
     _check_source(source)
     samples = _data("samples", model_options.samples, folder=False)
     calibration = _data("calibration", model_options.calibration, folder=True)
+    sent = _data("request", model_options.request, folder=False)
+    steps: dict[str, Path] = {}
+    processing = Processing(
+        before=_steps("before", model_options.before, steps),
+        after=_steps("after", model_options.after, steps),
+    )
+    chosen = _targets(model_options.targets, held, image)
+    if sent and all(each.backend in COMPILED_BACKENDS for each in chosen):
+        raise options.OptionError(
+            f"--request {sent}: no target answers it, since engines are not run here; add --target cpu"
+        )
     return PreflightRequest(
         source=source,
-        targets=_targets(model_options.targets, held, image),
+        targets=chosen,
         recipe=options.recipe(
             image[1] if image else held,
             shapes=tuple(map(options.shape, model_options.shapes or ())),
@@ -55,10 +69,14 @@ def request(
             target_opset=model_options.target_opset,
             samples_uri=local_uri(samples) if samples else None,
             calibration_uri=local_uri(calibration) if calibration else None,
+            extensions=tuple(map(options.extension, model_options.extensions or ())),
+            processing=processing if processing.steps() else None,
         ),
         promise=options.promise(model_options.budget),
         samples=samples,
         calibration=calibration,
+        sent=sent.resolve() if sent else None,
+        steps=steps,
     )
 
 
@@ -82,19 +100,42 @@ def _targets(
     return supported
 
 
+def _steps(option: str, sources: tuple[str, ...] | None, local: dict[str, Path]) -> tuple[str, ...]:
+    """Return the addresses of the steps of an option; add those on this machine to `local`."""
+    found = sources or ()
+    if len(found) > MOST_STEPS:
+        raise options.OptionError(
+            f"--{option}: {len(found)} steps, more than {MOST_STEPS}; merge some with"
+            " onnx.compose.merge_models"
+        )
+    uris = []
+    for number, each in enumerate(found):
+        if "://" not in each:
+            name = f"{option}-{number}"
+            _check_path(each, f"--{option} {each}")
+            local[name] = Path(each).resolve()
+            uris.append(local_uri(local[name], name))
+        else:
+            uris.append(each)
+    return tuple(uris)
+
+
 def _check_source(source: str) -> None:
     if not source.isascii() and any(0xD800 <= ord(each) <= 0xDFFF for each in source):
         # surrogates, by which Python represents bytes that are not UTF-8; JSON cannot contain them
         raise options.OptionError(f"{visible(source)}: its name is not UTF-8; rename it")
-    if "://" in source:
-        return
+    if "://" not in source:
+        _check_path(source, source)
+
+
+def _check_path(source: str, shown: str) -> None:
     path = Path(source)
     if path.is_symlink() and not path.exists():
-        raise options.OptionError(f"{source}: dangling link to {path.readlink()}")
+        raise options.OptionError(f"{shown}: dangling link to {path.readlink()}")
     if not path.exists():
-        raise options.OptionError(f"{source}: {_MISSING}")
+        raise options.OptionError(f"{shown}: {_MISSING}")
     if not path.is_file() and not path.is_dir():
-        raise options.OptionError(f"{source}: neither a file nor a folder")
+        raise options.OptionError(f"{shown}: neither a file nor a folder")
 
 
 def _data(option: str, value: str | None, *, folder: bool) -> Path | None:
@@ -108,6 +149,6 @@ def _data(option: str, value: str | None, *, folder: bool) -> Path | None:
     return path
 
 
-def local_uri(path: Path) -> str:
+def local_uri(path: Path, claim: str = _CLAIM) -> str:
     """Return the URI at which stage `fetch` finds a file of this machine."""
-    return f"pvc://{_CLAIM}/{path.name}"
+    return f"pvc://{claim}/{path.name}"

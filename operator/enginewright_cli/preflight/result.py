@@ -194,6 +194,19 @@ class Engine(Described):
     """Results of the engine for each output; empty: it was not run."""
 
 
+class AnsweredOutput(Described):
+    """One output of the answer to --request."""
+
+    name: str
+    """Name of the output."""
+    datatype: str
+    """Its datatype of the Open Inference Protocol."""
+    shape: tuple[int, ...]
+    """Its shape."""
+    values: tuple[str, ...]
+    """Its first values, at most 16."""
+
+
 class TargetResult(Described):
     """Result for one target."""
 
@@ -229,6 +242,8 @@ class TargetResult(Described):
     """Changes of the source model before it is served; empty: none."""
     parity: Parity | None = None
     """How close the outputs of the served model are to the source model's."""
+    answer: tuple[AnsweredOutput, ...] = ()
+    """The outputs that answer --request, each with its first values; empty: none was given, or the backend has engines."""
     latency: Latency | None = None
     """Latency on this machine, in seconds; absent: it has no device of this kind."""
     versions: dict[str, str] = Field(default_factory=dict)

@@ -1,5 +1,6 @@
 """The result as text for people: one row per target, then findings and remedies."""
 
+import math
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
@@ -7,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from enginewright_cli.preflight.formatting import duration, size, visible
-from enginewright_cli.preflight.result import Found, Result, TargetResult, Verdict
+from enginewright_cli.preflight.result import AnsweredOutput, Found, Result, TargetResult, Verdict
 
 STYLES: Final[dict[Verdict, str]] = {"pass": "green", "warn": "yellow", "fail": "bold red"}
 _SHOWN_NODES: Final = 5
@@ -76,7 +77,17 @@ def _findings(result: Result) -> list[RenderableType]:
             Text(f"\n{name}: changed: {visible(change.message)}", style="cyan")
             for change in each.changes
         ]
+        lines += [
+            Text(f"\n{name}: answers {visible(_answered(output))}", style="cyan")
+            for output in each.answer
+        ]
     return lines + [line for each in result.findings for line in (_finding(each), *_options(each))]
+
+
+def _answered(output: AnsweredOutput) -> str:
+    shape = ", ".join(map(str, output.shape))
+    more = ", ..." if len(output.values) < math.prod(output.shape) else ""
+    return f"{output.name} {output.datatype} [{shape}]: {', '.join(output.values)}{more}"
 
 
 def _finding(finding: Found) -> Text:

@@ -175,7 +175,8 @@ NAN_ANSWERS: Final = Rule(
 CUSTOM_DOMAIN: Final = Rule(
     "custom-domain",
     "operators of domains that neither the runtime image nor the model's functions define",
-    "add the library that implements them to spec.extensions, or export without them",
+    "add the library that implements them to spec.extensions (for tokenizers and image decoders an entry"
+    " with type ONNXRuntimeExtensions), or export without them",
     f"ONNX Runtime's own list of operators; {_REFUSED}; onnx.checker accepts it",
     operators.custom_domain,
     reason=Reason.CUSTOM_DOMAIN_UNSUPPORTED,

@@ -1,0 +1,175 @@
+"""`enginewright preflight` of a model with steps: the checks of the Job, and a request through the whole chain."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import yaml
+from onnx import TensorProto, helper
+
+from hack.samples import text_steps
+from tests.integration.test_docs_processing import infer, served
+from tests.support import processing
+from tests.support.preflight_runs import Desk
+from tests.support.serving import Server, tensor
+
+EXTENSION = ("--extension", "ONNXRuntimeExtensions")
+BEFORE, AFTER = f"--before={text_steps.TOKENIZER}", f"--after={text_steps.VERDICT}"
+SENT = "--request=mood-request.json"
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    found = Desk(tmp_path)
+    text_steps.write_text_steps(found.root)
+    return found
+
+
+def finding(document: dict[str, Any]) -> dict[str, Any]:
+    (only,) = (each for each in document["findings"] if each["severity"] == "error")
+    assert only["remedy"]
+    found: dict[str, Any] = only
+    return found
+
+
+def test_the_sample_is_checked_and_served(desk: Desk, tmp_path: Path) -> None:
+    """Preflight answers its request as the server does that the manifest asks for."""
+    arguments = (text_steps.MODEL, "--target=cpu", BEFORE, AFTER, *EXTENSION, SENT)
+    code, document = desk.run_json(*arguments)
+    assert code == 0, document
+    assert document["verdict"] == "pass"
+    assert document["targets"]["cpu"]["answer"] == [
+        {"name": "verdict", "datatype": "BYTES", "shape": [1], "values": ["good"]}
+    ]
+    shown = desk.run(*arguments)
+    assert "cpu: answers verdict BYTES [1]: good" in shown.stdout
+    place = tmp_path / "served"
+    place.mkdir()
+    shutil.copytree(desk.root, place / "source")
+    task = served(place, (desk.root / "mood.yaml").read_text())
+    with Server(place, task) as server:
+        assert infer(server, text_steps.REQUEST) == {"verdict": ["good"]}
+        other = json.loads(json.dumps(text_steps.REQUEST))
+        other["inputs"][0]["data"] = ["bad, very bad"]
+        assert infer(server, other) == {"verdict": ["bad"]}
+
+
+def test_a_configuration_has_the_steps(desk: Desk) -> None:
+    (desk.root / "enginewright.toml").write_text(
+        f"""
+        [[models]]
+        path = "{text_steps.MODEL}"
+        targets = ["cpu"]
+        before = ["{text_steps.TOKENIZER}"]
+        after = ["{text_steps.VERDICT}"]
+        extensions = ["ONNXRuntimeExtensions"]
+        request = "mood-request.json"
+        """
+    )
+    done = desk.run("--json")
+    assert done.returncode == 0, done.stderr
+    (model,) = json.loads(done.stdout)["models"]
+    assert model["targets"]["cpu"]["answer"][0]["values"] == ["good"]
+    tokenizer = processing.decoder()
+    onnx.save(tokenizer, desk.root / text_steps.TOKENIZER)  # another step: no cached result
+    assert desk.run("--quiet").returncode == 1
+
+
+def test_operators_of_steps_need_the_extension(desk: Desk) -> None:
+    code, document = desk.run_json(text_steps.MODEL, "--target=cpu", BEFORE, AFTER)
+    assert code == 1
+    found = finding(document)
+    assert found["stage"] == "validate"
+    assert "step spec.processing.before[0]" in found["message"]
+    assert "ONNXRuntimeExtensions" in found["remedy"]
+
+
+def test_steps_that_do_not_fit_are_refused_as_by_the_job(desk: Desk) -> None:
+    code, document = desk.run_json(
+        text_steps.MODEL, "--target=cpu", f"--before={text_steps.VERDICT}", *EXTENSION
+    )
+    assert code == 1
+    found = finding(document)
+    assert (found["reason"], found["stage"]) == ("InvalidModel", "validate")
+    assert "nothing takes an output of spec.processing.before[0]" in found["message"]
+    assert "onnx.compose.add_prefix" in found["remedy"]
+
+
+def test_a_step_that_is_no_model_is_refused_as_by_the_job(desk: Desk) -> None:
+    (desk.root / "step.onnx").write_text("this is no model\n" * 20)
+    code, document = desk.run_json(text_steps.MODEL, "--target=cpu", "--after=step.onnx")
+    assert code == 1
+    found = finding(document)
+    assert found["reason"] == "InvalidModel"
+    assert "step spec.processing.after[0]" in found["message"]
+
+
+def failing() -> onnx.ModelProto:
+    """Return score [n] -> verdict [n], which fails on every score but 0."""
+    return processing.chain_model(
+        [
+            helper.make_node("Cast", ["score"], ["number"], to=TensorProto.INT64),
+            helper.make_node("Gather", ["labels", "number"], ["verdict"]),
+        ],
+        [tensor("score", TensorProto.FLOAT, "n")],
+        [tensor("verdict", TensorProto.STRING, "n")],
+        {"labels": np.array(["none"], object)},
+    )
+
+
+def test_a_request_that_a_step_fails_on_fails_the_target(desk: Desk) -> None:
+    onnx.save(failing(), desk.root / "failing.onnx")
+    code, document = desk.run_json(
+        text_steps.MODEL, "--target=cpu", BEFORE, "--after=failing.onnx", *EXTENSION, SENT
+    )
+    assert code == 1
+    found = finding(document)
+    assert (found["reason"], found["stage"]) == ("InvalidModel", "examine")
+    assert (
+        "would answer --request with 500: step spec.processing.after[0] failed" in found["message"]
+    )
+
+
+def test_a_request_that_does_not_fit_fails_the_target(desk: Desk) -> None:
+    wrong = {"inputs": [{"name": "input_ids", "datatype": "INT64", "shape": [1, 1], "data": [2]}]}
+    (desk.root / "wrong.json").write_text(json.dumps(wrong))
+    code, document = desk.run_json(
+        text_steps.MODEL, "--target=cpu", BEFORE, AFTER, *EXTENSION, "--request=wrong.json"
+    )
+    assert code == 1
+    found = finding(document)
+    assert found["reason"] == "RequestsRejected"
+    assert "with 400: " in found["message"]
+    assert "'text'" in found["message"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--before=gone.onnx"], "--before gone.onnx: no such file"),
+        ([AFTER] * 3, "--after: 3 steps, more than 2; merge some with onnx.compose.merge_models"),
+        (["--extension=libmine.so"], "--extension 'libmine.so': write ONNXRuntimeExtensions"),
+        (["--request=gone.json"], "--request gone.json: no such file"),
+    ],
+)
+def test_wrong_options_are_refused_at_once(desk: Desk, arguments: list[str], message: str) -> None:
+    done = desk.run(text_steps.MODEL, "--target=cpu", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_a_request_needs_a_target_that_runs(desk: Desk) -> None:
+    done = desk.run(text_steps.MODEL, "--target=sm89", SENT)
+    assert done.returncode == 2
+    assert "no target answers it, since engines are not run here; add --target cpu" in done.stderr
+
+
+def test_the_manifest_is_that_of_the_files() -> None:
+    spec = yaml.safe_load(text_steps.MANIFEST)["spec"]
+    uris = [spec["source"], *spec["processing"]["before"], *spec["processing"]["after"]]
+    names = [each["uri"].removeprefix("pvc://models/") for each in uris]
+    assert names == [text_steps.MODEL, text_steps.TOKENIZER, text_steps.VERDICT]
