@@ -258,6 +258,53 @@ def test_from_a_manifest_to_a_model_that_serves(world: World) -> None:
         assert "Normal" in world.reported("Serving")
 
 
+# event: Operator | the store moves from claims to a bucket | the previous revision, until the new one's artefact is
+#   there, unless `rollout.strategy` is `Recreate` | Ready `RollingOut`, then `Preparing`
+def test_a_model_moves_with_its_store_from_a_claim_to_a_bucket(world: World) -> None:
+    with world.operator() as operator:
+        world.bring_up(operator)
+        first = world.user.get("im", MODEL)["status"]["serving"]["revision"]
+        operator.wait_quiet()
+        assert operator.terminate()[0] == 0
+    bucket = {"uri": "s3://models/team", "secretRef": "keys"}
+    store = {"claim": STORE, "size": "1Gi", "accessMode": "ReadWriteMany", "bucket": bucket}
+    with world.operator(store=store) as operator:
+        operator.wait_ready()
+        address = f"s3://models/team/{world.user.name}"
+
+        def addresses() -> dict[str, list[str]]:
+            """Return the addresses of buckets that pods fetch from, by Deployment."""
+            found = {}
+            for each in world.user.items("deployments"):
+                fetch = each["spec"]["template"]["spec"]["initContainers"][0]
+                found[each["metadata"]["name"]] = [
+                    variable["value"]
+                    for variable in fetch["env"]
+                    if variable["name"] == "ENGINEWRIGHT_STORE"
+                ]
+            return found
+
+        eventually(lambda: len(addresses()) == 2, 20, "the new revision's canary", interval=0.1)
+        assert addresses().pop(f"{MODEL}-cpu") == []
+        assert [address] in addresses().values()
+        status = world.user.get("im", MODEL)["status"]
+        assert status["serving"]["revision"] == first != status["revision"]
+        assert world.user.condition(MODEL, "Available")["status"] == "True"
+
+
+def test_a_store_in_a_bucket_needs_no_claim(world: World) -> None:
+    bucket = {"uri": "s3://models/team", "secretRef": "keys", "serviceAccountName": "default"}
+    store = {"claim": STORE, "size": "1Gi", "accessMode": "ReadWriteOnce", "bucket": bucket}
+    with world.operator(store=store) as operator:
+        world.bring_up(operator)
+        assert world.user.items("pvc") == []
+        pods = world.user.items("pods", f"enginewright.dev/model={MODEL}")
+        assert pods
+        for each in pods:
+            volumes = [volume["name"] for volume in each["spec"]["volumes"] if "secret" in volume]
+            assert volumes == ["store"]
+
+
 def test_what_has_not_changed_costs_nothing_also_after_a_restart(world: World) -> None:
     with world.operator() as operator:
         world.bring_up(operator)
