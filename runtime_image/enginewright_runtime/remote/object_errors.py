@@ -38,6 +38,8 @@ _CODES: Final = {
     "unauthorized_client": "there is no such client in this tenant",
 }
 _NO_BUCKET: Final = frozenset({"NoSuchBucket", "ContainerNotFound", "InvalidBucketName"})
+# of Amazon's conditional requests while another one for the same object is in progress
+CONFLICTS: Final = frozenset({"ConditionalRequestConflict", "OperationAborted"})
 _IDENTITY: Final = (  # marks of requests for credentials, not for files
     "token request",
     "/latest/meta-data",
@@ -93,7 +95,8 @@ def _answered(status: int, code: str, *, of_identity: bool) -> StoreError:
         return StoreError("there is no such file", "missing")
     if status in {412, 416}:
         return StoreError("the file was replaced meanwhile", "changed")
-    return StoreError(message, "passes" if status in PASSING_STATUSES else "broken")
+    passes = status in PASSING_STATUSES or code in CONFLICTS
+    return StoreError(message, "passes" if passes else "broken")
 
 
 def _without_answer(text: str, received: str, *, of_identity: bool) -> StoreError:

@@ -57,7 +57,7 @@ class BucketMedium(Medium):
         try:
             secret = Secret.read(credentials)
         except StageFailure as failure:
-            raise unavailable(failure) from None
+            raise unavailable(failure.cause, failure.finding.remedy) from None
         return cls(uri, secret)
 
     @override
@@ -106,7 +106,7 @@ class BucketMedium(Medium):
             if self._objects.put_if(name, content, present):
                 self._restore(listed, publication)
                 return manifest, True
-        return manifest, False
+        raise unavailable(f"other publishers keep replacing {name} with what is damaged")
 
     @override
     def leftovers(self, named: Callable[[], frozenset[str]]) -> Iterator[Leftover]:
@@ -122,7 +122,7 @@ class BucketMedium(Medium):
     def remove(self, leftover: Leftover) -> bool:
         """Delete an object, unless a publisher has stored it anew."""
         known = self._objects.info(leftover.name)
-        if known is not None and known.modified != leftover.modified:
+        if known is not None and _age(known) <= _REMOVED_AFTER:
             return False
         self._objects.delete(leftover.name)
         return True

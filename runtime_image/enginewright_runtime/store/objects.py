@@ -15,12 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, TypeVar
 
 import obstore
 from enginewright.contract.reasons import Reason
-from obstore.exceptions import (
-    AlreadyExistsError,
-    GenericError,
-    NotSupportedError,
-    PreconditionError,
-)
+from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError
 
 from enginewright_runtime.core.digests import CHUNK, Copied
 from enginewright_runtime.core.failure import StageFailure
@@ -28,6 +23,7 @@ from enginewright_runtime.core.logs import TransferProgress
 from enginewright_runtime.remote.bucket_client import BucketClient, RequestFailed
 from enginewright_runtime.remote.buckets import KEYS, bucket
 from enginewright_runtime.remote.credentials import Secret
+from enginewright_runtime.remote.object_errors import CONFLICTS
 from enginewright_runtime.remote.retry import Unavailable, with_retries
 from enginewright_runtime.store.received import Received
 
@@ -65,14 +61,14 @@ class Objects:
 
     def __init__(self, uri: str, secret: Secret) -> None:
         if uri.partition("://")[0] not in KEYS:
-            raise _unavailable(
+            raise unavailable(
                 f"{uri!r} is no address of a bucket",
                 "write s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH",
             )
         try:
             found = bucket(uri, secret)
         except StageFailure as failure:
-            raise unavailable(failure) from None
+            raise unavailable(failure.cause, failure.finding.remedy) from None
         self._client = BucketClient(found, _RETRIES)
         self._prefix = f"{found.path}/" if found.path else ""
         self.shown: Final = found.shown.rstrip("/")
@@ -81,12 +77,10 @@ class Objects:
         """Return what is known of an object; None: it does not exist."""
 
         async def once() -> ObjectInfo | None:
-            try:
-                return self._info(
-                    await self._ask(lambda store: obstore.head_async(store, self._key(name)))
-                )
-            except _Missing:
-                return None
+            with suppress(_Missing):
+                key = self._key(name)
+                return self._info(await self._ask(lambda store: obstore.head_async(store, key)))
+            return None
 
         return self._run(f"read {name}", once)
 
@@ -94,13 +88,11 @@ class Objects:
         """Return an object, nothing of one that is larger than `largest`; None: it does not exist."""
 
         async def once() -> bytes | None:
-            try:
+            with suppress(_Missing):
                 got = await self._ask(lambda store: obstore.get_async(store, self._key(name)))
-                if got.meta["size"] > largest:
-                    return b""
-                return bytes(await self._ask(lambda _: got.bytes_async()))
-            except _Missing:
-                return None
+                is_larger = got.meta["size"] > largest
+                return b"" if is_larger else bytes(await self._ask(lambda _: got.bytes_async()))
+            return None
 
         return self._run(f"read {name}", once)
 
@@ -125,10 +117,12 @@ class Objects:
         async def conditionally(store: "Store") -> bool | None:
             try:
                 await obstore.put_async(store, key, content, mode=mode)
-            except (AlreadyExistsError, PreconditionError):
+            except (AlreadyExistsError, PreconditionError) as error:
+                if any(code in str(error) for code in CONFLICTS):
+                    raise  # it may still be that there is none
                 return False
-            except (NotSupportedError, GenericError) as error:
-                if isinstance(error, GenericError) and _NOT_IMPLEMENTED not in str(error):
+            except GenericError as error:
+                if _NOT_IMPLEMENTED not in str(error):
                     raise
                 return None
             return True
@@ -254,7 +248,14 @@ class Objects:
         received: Callable[[], int] = lambda: 0,
     ) -> _T:
         shown = f"{what} in {self.shown}"
-        return asyncio.run(with_retries(shown, attempt, received, failure=_unavailable))
+
+        async def bounded() -> _T:
+            try:
+                return await attempt()
+            except (_Missing, _Changed):  # of an upload that a server has forgotten
+                raise Unavailable(f"{self.shown}: the transfer was broken off") from None
+
+        return asyncio.run(with_retries(shown, bounded, received, failure=unavailable))
 
     async def _ask(
         self, action: "Callable[[Store], Awaitable[_T]]", received: Received | None = None
@@ -272,7 +273,7 @@ class Objects:
                     raise Unavailable(message) from None
                 case _:
                     remedy = self._client.remedy(failed.error, _SETTING, "read and write")
-                    raise _unavailable(message, remedy) from None
+                    raise unavailable(message, remedy) from None
 
 
 class _Missing(Exception):  # noqa: N818 - callers decide whether it is an error
@@ -289,12 +290,8 @@ def _chunks(reader: BinaryIO, progress: TransferProgress) -> Iterator[bytes]:
         progress.add(len(chunk))
 
 
-def unavailable(failure: StageFailure) -> StageFailure:
-    """Return the failure of an address or a Secret as that of the store."""
-    return _unavailable(failure.cause, failure.finding.remedy)
-
-
-def _unavailable(cause: str, remedy: str | None = None) -> StageFailure:
+def unavailable(cause: str, remedy: str | None = None) -> StageFailure:
+    """Return the failure of a store that cannot be read or written."""
     return StageFailure(
         Reason.STORE_UNAVAILABLE, f"the store is unavailable: {cause}", remedy=remedy
     )
