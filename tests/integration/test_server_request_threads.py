@@ -37,7 +37,7 @@ class Work:
     """One thread that is kept busy until `release`."""
 
     def __init__(self) -> None:
-        self.threads = RequestThreads("work", 1, CAPACITY, "a turn")
+        self.threads = RequestThreads("work", 1, CAPACITY, "requests", "for a turn")
         self.order: list[str] = []
         self._held, self._begun = threading.Event(), threading.Event()
         self._ends: dict[str, asyncio.Future[asyncio.Future[Any]]] = {}
@@ -46,6 +46,7 @@ class Work:
         self, name: str, call: InferenceCall, do: Callable[[], Any] | None = None, **more: Any
     ) -> None:
         end = self._ends[name] = asyncio.get_running_loop().create_future()
+        more.setdefault("gives_way", True)
         self.threads.submit(call, do or partial(self.order.append, name), end.set_result, **more)
 
     async def hold(self) -> None:
@@ -155,6 +156,14 @@ async def test_a_request_of_low_priority_gives_up_its_place(work: Work) -> None:
     work.threads.make_room(Call(peer), DEFAULT)
     error = await work.refusal("5")
     assert "requests of a higher priority wait for a turn" in error.message
+
+
+@pytest.mark.parametrize("priority", [HIGHEST, LOWEST])
+async def test_what_gives_no_way_keeps_its_place(work: Work, priority: int) -> None:
+    fill(work, Peer(), gives_way=False, priority=priority)
+    for check in (work.threads.check_room, work.threads.make_room):
+        with pytest.raises(RequestError, match="6 requests wait for a turn; try again"):
+            check(Call(Peer()), DEFAULT)
 
 
 async def test_what_fails_fails_alone(work: Work) -> None:

@@ -1,10 +1,12 @@
 """A client that fills the queue leaves places to others, which ask for few."""
 
+import json
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 from enginewright_runtime.serve.server.grpc.messages import InferRequest
+from enginewright_runtime.serve.server.inference_request import LARGE_JSON
 
 from tests.integration.test_server_load import arrived, depth, metric, turning, until
 from tests.support import http2
@@ -65,6 +67,59 @@ def test_a_client_that_fills_the_queue_gives_up_places_for_another(tmp_path: Pat
         assert [each.receive().status for each in (running, urgent, *modest, *greedy)] == [200] * 9
         assert metric(server, 'code="503"') == 6
         assert depth(server) == 0
+
+
+HOLDING = """
+import threading, time
+from pathlib import Path
+from enginewright_runtime.serve.server.decode import Decoder
+decode = Decoder.decode
+def holding(self, *arguments):
+    while threading.current_thread().name.startswith("codec") and Path({hold!r}).exists():
+        time.sleep(0.01)
+    return decode(self, *arguments)
+Decoder.decode = holding
+"""
+
+
+def padded(server: Server) -> bytes:
+    """Return a request whose JSON is so long that it is read beside the event loop."""
+    text = json.dumps(
+        {"inputs": [{"name": "turns", "datatype": "INT64", "shape": [1], "data": [1]}]}
+    )
+    return server.infer_request(text.ljust(LARGE_JSON + 1).encode())
+
+
+# fault: Requests | one client fills what waits to be read | the client with the most requests gives up its
+#   newest one for another's: 503 | when no more may wait
+def test_a_client_whose_large_requests_wait_gives_up_places_for_another(tmp_path: Path) -> None:
+    task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}], max_queue=QUEUE)
+    hold = tmp_path / "hold"
+    hold.touch()
+    with (
+        Server(tmp_path, task, before=HOLDING.format(hold=str(hold))) as server,
+        ExitStack() as stack,
+    ):
+
+        def send(source: str) -> Wire:
+            wire = stack.enter_context(Wire(server.port, source=source))
+            wire.send(padded(server))
+            return wire
+
+        greedy = [send(GREEDY) for _ in range(1 + QUEUE)]
+        until(lambda: metric(server, "enginewright_requests_in_flight") == 1 + QUEUE)
+        arrived(server)
+        last = send(GREEDY).receive()
+        assert last.status == 503
+        assert "8 large requests wait to be read; try again" in last.json()["error"]
+        modest = send(MODEST)
+        until(lambda: metric(server, 'code="503"') == 2)
+        hold.unlink()
+        assert modest.receive().status == 200
+        answers = [each.receive() for each in greedy]
+        assert [each.status for each in answers].count(503) == 1
+        (error,) = (each.json()["error"] for each in answers if each.status == 503)
+        assert "8 large requests wait to be read, and other clients have fewer" in error
 
 
 # fault: Requests | one client fills the queue

@@ -180,7 +180,7 @@ def compressed(sent: HttpResponse, accept: bytes, content: bytes = b"") -> HttpR
     def later(_: object) -> None:
         raise AssertionError("in the thread")
 
-    found = CompressedResponses(RequestThreads("codec", 1, 1, "a turn")).compress(
+    found = CompressedResponses(RequestThreads("codec", 1, 1, "requests", "for a turn")).compress(
         request, sent, later
     )
     assert found is not None

@@ -98,11 +98,11 @@ class ServerApp(ApplicationBase[Connection]):
         super().__init__(settings)
         self.metrics = figures.Metrics(task.model, task.revision)
         self.inference = InferenceService(task, settings, self.metrics, probe_token)
-        self.codec_thread = RequestThreads("codec", 1, task.max_queue, "being read")
-        self.large_requests = LargeRequests(
-            self.codec_thread, self.inflight, self.inference, task.max_queue
+        self.codec_thread = RequestThreads(
+            "codec", 1, task.max_queue, "large requests", "to be read"
         )
-        self._compressed = CompressedRequests(self.codec_thread, self.inflight, task.max_queue)
+        self.large_requests = LargeRequests(self.codec_thread, self.inflight, self.inference)
+        self._compressed = CompressedRequests(self.codec_thread, self.inflight)
         self.compressed_responses = CompressedResponses(self.codec_thread)
         self.metrics.in_flight.append(self._in_flight)
         self.started = time.time()

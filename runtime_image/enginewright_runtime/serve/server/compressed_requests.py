@@ -23,7 +23,8 @@ from enginewright_runtime.serve.server.compression import (
 from enginewright_runtime.serve.server.content_coding import NAMES, SUPPORTED
 from enginewright_runtime.serve.server.inflight import InFlight
 from enginewright_runtime.serve.server.message import Body, HttpRequest, charged_bytes
-from enginewright_runtime.serve.server.request_failures import busy, unexpected
+from enginewright_runtime.serve.server.priorities import DEFAULT
+from enginewright_runtime.serve.server.request_failures import unexpected
 from enginewright_runtime.serve.server.request_threads import RequestThreads
 from enginewright_runtime.session.request_errors import RequestError
 
@@ -82,11 +83,9 @@ class _Expansion:
 class CompressedRequests:
     """Takes requests whose bodies are compressed; used by the event loop."""
 
-    def __init__(self, thread: RequestThreads, inflight: InFlight, most: int) -> None:
-        """Create it; `most` requests may wait for the thread."""
+    def __init__(self, thread: RequestThreads, inflight: InFlight) -> None:
         self._thread = thread
         self._inflight = inflight
-        self._most = most
 
     def expand(
         self,
@@ -112,8 +111,8 @@ class CompressedRequests:
         expanded = Body(length, request.json_length or 0)
         work = _Expansion(self._inflight, request, compressed, expanded, take, refuse)
         if not self._complete(work, complete=work.step(_AT_ONCE)):
-            if self._thread.waiting >= self._most and not request.reserved:
-                raise busy(f"{self._thread.waiting} large requests wait to be read")
+            if not request.reserved:
+                self._thread.make_room(request, DEFAULT)
             self._continue(work)
 
     def _expected_bytes(self, request: HttpRequest, compressed: memoryview) -> int:
@@ -133,7 +132,12 @@ class CompressedRequests:
 
     def _continue(self, work: _Expansion) -> None:
         step = partial(work.step, _STEP, _STEP_SECONDS)
-        self._thread.submit(work.request, step, partial(self._stepped, work))
+        self._thread.submit(
+            work.request,
+            step,
+            partial(self._stepped, work),
+            gives_way=not work.request.reserved,
+        )
 
     def _stepped(self, work: _Expansion, step: asyncio.Future[bool]) -> None:
         try:

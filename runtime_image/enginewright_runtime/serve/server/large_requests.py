@@ -11,7 +11,8 @@ from enginewright_runtime.serve.server.decode import Feeds, held_bytes
 from enginewright_runtime.serve.server.inference import InferenceService
 from enginewright_runtime.serve.server.inflight import InFlight
 from enginewright_runtime.serve.server.message import Body
-from enginewright_runtime.serve.server.request_failures import busy, unexpected
+from enginewright_runtime.serve.server.priorities import DEFAULT
+from enginewright_runtime.serve.server.request_failures import unexpected
 from enginewright_runtime.serve.server.request_threads import RequestThreads
 from enginewright_runtime.session.request_errors import RequestError
 
@@ -23,13 +24,11 @@ class LargeRequests:
     """Takes requests whose decoding would block the event loop."""
 
     def __init__(
-        self, thread: RequestThreads, inflight: InFlight, inference: InferenceService, most: int
+        self, thread: RequestThreads, inflight: InFlight, inference: InferenceService
     ) -> None:
-        """Create it; `most` requests may wait."""
         self._thread = thread
         self._inflight = inflight
         self._inference = inference
-        self._most = most
 
     def decode(
         self,
@@ -51,12 +50,13 @@ class LargeRequests:
         Raises:
             RequestError: 503, too many wait.
         """
-        if self._thread.waiting >= self._most and not call.reserved:
-            raise busy(f"{self._thread.waiting} large requests wait to be read")
+        if not call.reserved:
+            self._thread.make_room(call, DEFAULT)
         self._thread.submit(
             call,
             partial(_measured, work, body),
             partial(self._decoded, call, time.monotonic(), submit, refuse),
+            gives_way=not call.reserved,
         )
 
     def _decoded(

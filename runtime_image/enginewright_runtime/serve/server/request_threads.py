@@ -27,7 +27,17 @@ _T = TypeVar("_T")
 class _Work(Generic[_T]):
     """One request that waits for a thread, or has one."""
 
-    __slots__ = ("__weakref__", "call", "do", "done", "priority", "queued", "timer", "turn")
+    __slots__ = (
+        "__weakref__",
+        "call",
+        "do",
+        "done",
+        "gives_way",
+        "priority",
+        "queued",
+        "timer",
+        "turn",
+    )
 
     def __init__(
         self,
@@ -35,11 +45,14 @@ class _Work(Generic[_T]):
         do: Callable[[], _T],
         done: Callable[[asyncio.Future[_T]], None],
         priority: int,
+        *,
+        gives_way: bool,
     ) -> None:
         self.call = call
         self.do = do
         self.done = done
         self.priority = priority
+        self.gives_way = gives_way
         self.queued = time.monotonic()
         self.turn = 0
         self.timer: asyncio.TimerHandle | None = None
@@ -48,19 +61,21 @@ class _Work(Generic[_T]):
 class RequestThreads:
     """As many requests as there are threads are worked on at a time; used by the event loop."""
 
-    def __init__(self, name: str, threads: int, capacity: int, waits_for: str) -> None:
+    def __init__(self, name: str, threads: int, capacity: int, who: str, purpose: str) -> None:
         """Create it.
 
         Args:
             name: of the threads.
             threads: their number.
             capacity: requests that may wait.
-            waits_for: what requests wait for, as clients read it.
+            who: waits, as clients read it: such as "requests".
+            purpose: for which they wait, likewise: such as "to be read".
         """
         self._threads = threads
         self._executor = ThreadPoolExecutor(threads, name)
         self._capacity = capacity
-        self._waits_for = waits_for
+        self._who = who
+        self._purpose = purpose
         self._outstanding = 0  # wait or are worked on; of the event loop
         self._lock = threading.Lock()  # guards what follows
         self._queue: FairWaiting[_Work[Any]] = FairWaiting()
@@ -103,13 +118,12 @@ class RequestThreads:
         """
         if not self.full:
             return
-        with self._lock:
-            found = self._queue.give_up(priority)
+        found = self._give_up_less_urgent(priority)
         if found is not None:
-            why = f"requests of a higher priority wait for {self._waits_for}"
+            why = f"{self._who} of a higher priority wait {self._purpose}"
         else:
             found = self._give_up_share(call, priority)
-            why = f"{self._capacity} requests wait for {self._waits_for}, and other clients have fewer"
+            why = f"{self._capacity} {self._who} wait {self._purpose}, and other clients have fewer"
         if found is None:
             raise self._full()
         self._end(found, busy(why))
@@ -122,6 +136,7 @@ class RequestThreads:
         *,
         priority: int = DEFAULT,
         deadline: float = 0.0,
+        gives_way: bool = False,
     ) -> None:
         """Work on a request in a thread, unless its client leaves or `deadline` passes before.
 
@@ -131,9 +146,10 @@ class RequestThreads:
             done: called in the event loop, later; if the work has not begun at the deadline, then.
             priority: of the request.
             deadline: of `time.monotonic()`; 0: none.
+            gives_way: whether another may get its place, see `make_room`.
         """
         loop = asyncio.get_running_loop()
-        work = _Work(call, do, done, priority)
+        work = _Work(call, do, done, priority, gives_way=gives_way)
         if deadline:
             work.timer = loop.call_later(deadline - work.queued, self._expire, work)
         self._outstanding += 1
@@ -148,11 +164,16 @@ class RequestThreads:
 
     def _list(self) -> list[_Work[Any]]:
         with self._lock:
-            return list(self._queue)
+            return [work for work in self._queue if work.gives_way]
 
     def _has_below(self, priority: int) -> bool:
         with self._lock:
-            return self._queue.has_below(priority)
+            return self._queue.has_below(priority) and self._queue[-1].gives_way
+
+    def _give_up_less_urgent(self, priority: int) -> _Work[Any] | None:
+        with self._lock:
+            gives_way = self._queue and self._queue[-1].gives_way
+            return self._queue.give_up(priority) if gives_way else None
 
     def _remove(self, work: _Work[Any]) -> bool:
         with self._lock:
@@ -168,12 +189,12 @@ class RequestThreads:
         return None
 
     def _full(self) -> RequestError:
-        return busy(f"{self.waiting} requests wait for {self._waits_for}")
+        return busy(f"{self.waiting} {self._who} wait {self._purpose}")
 
     def _expire(self, work: _Work[Any]) -> None:
         """Refuse a request whose deadline has passed, unless its work has begun."""
         if self._remove(work):
-            message = f"the request waited longer than its timeout for {self._waits_for}"
+            message = f"the request waited longer than its timeout {self._purpose}"
             self._end(work, RequestError(504, message))
 
     def _end(self, work: _Work[_T], error: RequestError) -> None:

@@ -19,7 +19,7 @@ class StepPool:
     def __init__(self, processes: tuple[StepProcess, ...], capacity: int) -> None:
         """Create it; `capacity` requests may wait."""
         self.threads = RequestThreads(
-            "steps", len(processes), capacity, "a step of spec.processing"
+            "steps", len(processes), capacity, "requests", "for a step of spec.processing"
         )
         self._idle: SimpleQueue[StepProcess] = SimpleQueue()
         for each in processes:
@@ -35,7 +35,9 @@ class StepPool:
         deadline: float = 0.0,
     ) -> None:
         """As `RequestThreads.submit`; `do` gets a process."""
-        self.threads.submit(call, partial(self._do, do), done, priority=priority, deadline=deadline)
+        self.threads.submit(
+            call, partial(self._do, do), done, priority=priority, deadline=deadline, gives_way=True
+        )
 
     def _do(self, do: Callable[[StepProcess], _T]) -> _T:
         process = self._idle.get()
