@@ -59,7 +59,7 @@ class InferenceResults:
     def _has_run(self, job: Job) -> bool:
         """Whether a job that a worker has returned was run; if not, handle it."""
         self._stop_timeout(job)
-        if not job.started:
+        if job.answered or not job.started:  # it may have expired just before it began
             self._expire_late(job)
             return False
         context = job.call.context
@@ -83,7 +83,7 @@ class InferenceResults:
     def _conclude(self, job: Job) -> None:
         if job.call.abandoned:
             self.give_up(job)
-        elif not job.answered:
+        else:
             self._respond(job)
 
     # Answers.

@@ -189,7 +189,7 @@ class InferenceWorker:
                 self._busy_since[thread] = time.monotonic()
                 self._runs.attempt([job])
         for job in jobs:
-            if job.error is not None:
+            if job.error is not None and not job.answered:  # else it has lost its inputs
                 job.fault = self._diagnose(job, job.error)
         self._busy_since[thread] = 0.0
 

@@ -1,0 +1,124 @@
+"""What becomes of submitted requests, and what it counts as."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+from enginewright_runtime.serve.server.batching import BatchLimits
+from enginewright_runtime.serve.server.buckets import ComputeBuckets
+from enginewright_runtime.serve.server.call import InferenceCall
+from enginewright_runtime.serve.server.job import Job
+from enginewright_runtime.serve.server.metrics import Metrics
+from enginewright_runtime.serve.server.results import InferenceResults
+from enginewright_runtime.serve.server.run_errors import Fault
+from enginewright_runtime.serve.server.worker import InferenceWorker
+from enginewright_runtime.session.request_errors import RequestError
+from typing_extensions import override
+
+
+@dataclass
+class Plan:
+    outputs: list[str]
+    timeout: float = 5.0
+    priority: int = 1
+    outside: bool = False
+    has_run: bool = True
+
+
+class Responder:
+    """Keeps what a client is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+        self.released = False
+
+    def succeed(self, job: Job) -> None:
+        assert job.arrays is not None
+        self.sent.append(200)
+
+    def fail(self, error: RequestError) -> None:
+        self.sent.append(error.status)
+
+    def release(self) -> None:
+        self.released = True
+
+    def abort(self) -> None:
+        raise AssertionError("no internal error is expected")
+
+
+class Health:
+    """Keeps whether runs have succeeded."""
+
+    def __init__(self) -> None:
+        self.recorded: list[bool] = []
+
+    def record(self, *, succeeded: bool) -> None:
+        self.recorded.append(succeeded)
+
+
+@dataclass(frozen=True)
+class Interrupting(BatchLimits):
+    """Calls something in the model's thread after it has checked which requests are late, once."""
+
+    interrupt: Callable[[], None] = lambda: None
+    calls: list[int] = field(default_factory=list)
+
+    @override
+    def whole(self, rows: Sequence[int]) -> int:
+        if not self.calls:
+            self.calls.append(len(rows))
+            self.interrupt()
+        return super().whole(rows)
+
+
+async def returned(worker: InferenceWorker) -> None:
+    """Wait until the worker has returned all jobs."""
+    async with asyncio.timeout(20):
+        while worker.outstanding:  # noqa: ASYNC110 - nothing signals it
+            await asyncio.sleep(0.001)
+
+
+def test_a_request_that_expires_just_before_its_run_is_the_clients_deadline_only() -> None:
+    asyncio.run(_expires_just_before_its_run())  # a loop of real time: a thread takes part
+
+
+async def _expires_just_before_its_run() -> None:
+    metrics, health, buckets = Metrics("m", "r1"), Health(), ComputeBuckets()
+    results = InferenceResults(metrics, 60.0)
+    results.observe_runs(cast("Any", health), buckets)
+    loop = asyncio.get_running_loop()
+    responder: Any = Responder()
+    late = Job(InferenceCall(), Plan(["y"]), {"x": np.ones((1, 2))}, responder, loop.time())
+
+    def expire_now() -> None:
+        expired = threading.Event()
+        loop.call_soon_threadsafe(results.expire, late)
+        loop.call_soon_threadsafe(expired.set)
+        assert expired.wait(20)
+
+    judged: list[Exception] = []
+
+    def judge(_plan: Any, _feeds: Any, error: Exception) -> Fault:
+        judged.append(error)
+        return Fault.SERVER
+
+    limits = Interrupting(interrupt=expire_now)
+    worker = InferenceWorker(lambda _, feeds: [feeds["x"]], judge, 8, limits, 1, results.finish)
+    worker.submit(late)
+    await returned(worker)
+    assert limits.calls == [1]
+    assert (responder.sent, responder.released) == ([504], True)
+    assert dict(metrics.requests) == {200: 0, 400: 0, 500: 0, 503: 0, 504: 1}
+    assert (health.recorded, judged) == ([], [])
+    assert metrics.queue.count == 1
+    assert metrics.compute.count == 0
+
+    responder = Responder()
+    job = Job(InferenceCall(), Plan(["y"]), {"x": np.ones((1, 2))}, responder, loop.time())
+    worker.submit(job)
+    await returned(worker)
+    assert (responder.sent, health.recorded) == ([200], [True])
+    assert metrics.compute.count == 1
