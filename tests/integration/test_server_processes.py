@@ -356,6 +356,34 @@ original, follower.prepare = follower.prepare, prepare
         server.stop()
 
 
+def test_the_pod_is_ready_once_all_accept_connections(tmp_path: Path) -> None:
+    reached, gate = tmp_path / "reached", tmp_path / "gate"
+    waits = f"""
+import time
+from pathlib import Path
+from enginewright_runtime.serve.server.processes import follower
+def start_listening(socket):
+    Path({str(reached)!r}).touch()
+    while not Path({str(gate)!r}).exists():
+        time.sleep(0.02)
+    original(socket)
+original, follower.start_listening = follower.start_listening, start_listening
+"""
+    server = Server(tmp_path, several(tmp_path), before=started_with(waits))
+    try:
+        until(reached.exists, "the other process is to accept connections")
+        ready = server.get("/v2/health/ready")
+        assert (ready.status, server.get("/v2/health/live").status) == (503, 200)
+        assert "server process 2 does not accept connections yet" in ready.body.decode()
+        gate.touch()
+        server.wait_until_ready()
+        for _ in range(CONNECTIONS):  # of both processes
+            until(lambda: server.get("/v2/health/ready").status == 200, "each says so")
+            assert server.post(DOCUMENT).status == 200
+    finally:
+        server.stop()
+
+
 def _says(server: Server, text: str) -> bool:
     with suppress(OSError):
         return text in server.get("/v2/health/ready").body.decode()

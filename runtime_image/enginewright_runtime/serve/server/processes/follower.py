@@ -110,12 +110,12 @@ class _Follower:
         assert model is not None  # noqa: S101 - likewise
         assert first is not None  # noqa: S101 - likewise
         app = endpoints.app
-        if message.kind == messages.SERVE:
-            for each in self._sockets:
-                start_listening(each)
-            endpoints.accept(*self._sockets)
-        elif message.kind == messages.REPORT:
+        if message.kind in {messages.SERVE, messages.REPORT}:
             first.hear(fields)
+            if message.kind == messages.SERVE:
+                for each in self._sockets:
+                    start_listening(each)
+                endpoints.accept(*self._sockets)
             return ProcessMessage(
                 message.kind,
                 {
@@ -126,17 +126,17 @@ class _Follower:
                     "ready": messages.problem_fields(app.inference.own_why_not_ready()),
                 },
             )
-        elif message.kind == messages.MEASUREMENTS:
+        if message.kind == messages.MEASUREMENTS:
             series = [each.model_dump(mode="json") for each in model.buckets.latencies()]
             return ProcessMessage(message.kind, {"latencies": series})
-        elif message.kind == messages.EXECUTION:
+        if message.kind == messages.EXECUTION:
             buckets = [each.model_dump(mode="json") for each in model.buckets.report()]
             known = {"buckets": buckets, "outside": app.metrics.outside}
             return ProcessMessage(message.kind, known, model.execution.document())
-        elif message.kind == messages.COPY:
+        if message.kind == messages.COPY:
             response = app.take_copy(fields["target"].encode("latin-1"), fields["elsewhere"])
             return messages.response_message(message.kind, response, dropped=app.copies.dropped)
-        elif message.kind == messages.DRAIN:
+        if message.kind == messages.DRAIN:
             self._begin(self._drain(endpoints))
         return None
 

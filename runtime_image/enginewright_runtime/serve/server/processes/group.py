@@ -40,16 +40,10 @@ from enginewright_runtime.serve.server.processes.members import (
 from enginewright_runtime.serve.server.refusals import as_failure
 from enginewright_runtime.serve.server.settings import ServerSettings
 
-_PAUSES: Final = (
-    0.0,
-    1.0,
-    2.0,
-    5.0,
-    10.0,
-    30.0,
-)  # seconds before a replacement, of one after another
+_PAUSES: Final = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds before each replacement in a row
 _STABLE_SECONDS: Final = 60.0  # a process that lived longer is replaced at once
 _MOST_UNPROVED: Final = 3  # replacements in a row that do not become ready, until the server ends
+_OPENING_SECONDS: Final = 0.05  # interval at which processes hear whether all accept connections
 _START_RATIO: Final = 10.0  # a process may take so many times as long as the first one to be ready,
 _START_SECONDS: Final = 600.0  # and at least so long
 _log: Final = logging.getLogger(__name__)
@@ -136,6 +130,9 @@ class Followers:
 
     def why_not_ready(self) -> HealthProblem | None:
         """Return why one of the processes should receive no requests."""
+        late = next((each for each in self._members if not each.accepts), None)
+        if late is not None:
+            return HealthProblem(f"server process {late.index + 1} does not accept connections yet")
         return next((each.problem for each in self._members if each.problem is not None), None)
 
     def why_not_live(self) -> None:
@@ -157,7 +154,7 @@ class Followers:
 
     async def refresh(self, kind: str, seconds: float) -> list[ProcessMessage]:
         """Ask all processes that serve; return the answers that arrive within `seconds`."""
-        message = self._report() if kind == messages.REPORT else ProcessMessage(kind)
+        message = self._health(kind) if kind == messages.REPORT else ProcessMessage(kind)
         asked = [self.ask(index, message, seconds) for index in self.serving]
         return [answer for answer in await asyncio.gather(*asked) if answer is not None]
 
@@ -249,13 +246,11 @@ class Followers:
     async def _watch(self, member: Member, channel: Channel) -> None:
         """Let a process serve, and ask for its counts and health until it ends or must end."""
         member.channel = channel
-        channel.tell(ProcessMessage(messages.SERVE))
-        self._surroundings.stop(member.stand_in)
-        member.stand_in = ()
         settings, number = self._settings, member.index + 1
+        kind = messages.SERVE
         while True:
             try:
-                answer = await channel.ask(self._report(), settings.process_seconds)
+                answer = await channel.ask(self._health(kind), settings.process_seconds)
             except TimeoutError:
                 _log.error(
                     "server process %d has not responded for %.3g s",
@@ -263,20 +258,27 @@ class Followers:
                     settings.process_seconds,
                 )
                 return
+            if kind == messages.SERVE:
+                kind = messages.REPORT
+                member.accepts = True
+                self._surroundings.stop(member.stand_in)
+                member.stand_in = ()
+                continue
             member.learn(answer)
             if problem := messages.read_problem(answer.fields["live"]):
                 _log.error("server process %d is not live: %s", number, problem.message)
                 return
+            is_open = all(each.accepts for each in self._members)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(settings.sweep_seconds):
+                async with asyncio.timeout(settings.sweep_seconds if is_open else _OPENING_SECONDS):
                     await channel.closed()
                     return
 
-    def _report(self) -> ProcessMessage:
-        """Return the message that tells a process the pod's health, and asks for its own."""
+    def _health(self, kind: str) -> ProcessMessage:
+        """Return a message that tells a process the pod's health."""
         pod = self._surroundings
         live, ready = map(messages.problem_fields, (pod.why_not_live(), pod.why_not_ready()))
-        return ProcessMessage(messages.REPORT, {"live": live, "ready": ready})
+        return ProcessMessage(kind, {"live": live, "ready": ready})
 
     async def _take(self, member: Member, message: ProcessMessage) -> ProcessMessage | None:
         if message.kind == messages.PROGRESS:

@@ -59,6 +59,7 @@ class Member:
     index: int  # from 1; 0 is the first process
     sockets: Sockets
     proved: asyncio.Event = field(default_factory=asyncio.Event)  # has ever been
+    accepts: bool = False  # connections have ever been accepted in it
     channel: Channel | None = None  # of a process that serves
     problem: HealthProblem | None = None  # why it should receive no requests
     known: Known = field(default_factory=Known)

@@ -10,8 +10,8 @@ from enginewright_runtime.serve.server.processes.channel import ProcessMessage
 
 # Kinds of messages. The first process asks for all but the last two.
 START: Final = "start"  # load and prove the model; answered once that is done
-SERVE: Final = "serve"  # accept connections
-REPORT: Final = "report"  # counts and health
+SERVE: Final = "serve"  # accept connections; otherwise like the next one
+REPORT: Final = "report"  # counts and health, of a process and of the pod
 MEASUREMENTS: Final = "measurements"
 EXECUTION: Final = "execution"
 COPY: Final = "copy"  # a request for the sidecar to compare
