@@ -40,7 +40,7 @@ _OPSET, _IR_VERSION = 17, 8
 
 
 def write_text_steps(folder: Path) -> None:
-    """Write the files of the model: onnx.save of each, manifest and request."""
+    """Write model, steps, manifest and request into a folder that exists."""
     onnx.save(tokenizer(), folder / TOKENIZER)
     onnx.save(mood(), folder / MODEL)
     onnx.save(verdict(), folder / VERDICT)
@@ -112,6 +112,8 @@ def _model(
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m hack.samples.text_steps FOLDER")
     target = Path(sys.argv[1])
     target.mkdir(parents=True, exist_ok=True)
     write_text_steps(target)

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from tests.support import processing
 from tests.support.preflight_runs import Desk
 from tests.support.serving import Server, tensor
 
+REPOSITORY = Path(__file__).parents[2]
 EXTENSION = ("--extension", "ONNXRuntimeExtensions")
 BEFORE, AFTER = f"--before={text_steps.TOKENIZER}", f"--after={text_steps.VERDICT}"
 SENT = "--request=mood-request.json"
@@ -25,7 +28,8 @@ SENT = "--request=mood-request.json"
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
     found = Desk(tmp_path)
-    text_steps.write_text_steps(found.root)
+    generate = [sys.executable, "-m", "hack.samples.text_steps", str(found.root)]
+    subprocess.run(generate, cwd=REPOSITORY, check=True)
     return found
 
 
