@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import pytest
-from enginewright_runtime.serve.server import input_turns
+from enginewright_runtime.serve.server import eviction, input_turns
 from enginewright_runtime.serve.server.account import Peer
 from enginewright_runtime.serve.server.eviction import Eviction, WaitsFor
 from enginewright_runtime.serve.server.input_turns import InputTurns
+from typing_extensions import override
 
 NEWEST = 2
 
@@ -114,6 +115,38 @@ def test_an_order_is_found_again_after_a_while() -> None:
     table.clients.append(added)
     table.now += 1.0
     assert table.closed() is added
+
+
+class Counted(OpenConnection):
+    """A connection that counts how often it is asked for what it waits."""
+
+    asked = 0
+
+    @override
+    def waits(self, now: float) -> tuple[WaitsFor, float] | None:
+        Counted.asked += 1
+        return super().waits(now)
+
+
+def test_a_storm_looks_at_few_connections_with_each_that_is_closed() -> None:
+    most = 1000
+    table = Table(*(Counted(WaitsFor.NEW, 99.0, Peer()) for _ in range(most)))
+    table.closed()
+    for _ in range(5 * most):
+        Counted.asked = 0
+        assert table.closed() is not None
+        assert Counted.asked <= eviction._AT_ONCE + 2
+        table.clients = [each for each in table.clients if not each.aborted]
+        table.clients.append(Counted(WaitsFor.NEW, table.now, Peer()))
+        table.now += 0.0005
+
+
+def test_who_waits_for_less_since_the_order_was_found_is_closed_in_its_place() -> None:
+    clients = [OpenConnection(WaitsFor.NEW, float(number)) for number in range(100)]
+    table = Table(*clients)
+    assert table.closed() is clients[0]
+    clients[1].wait = WaitsFor.SILENT
+    assert table.closed() is clients[1]
 
 
 async def _all(queue: InputTurns) -> None:

@@ -5,7 +5,6 @@ import logging
 import socket
 import time
 from email.utils import formatdate
-from itertools import chain
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import orjson
@@ -90,7 +89,7 @@ class ApplicationBase(Generic[_C]):
 
     def close_one(self) -> bool:
         """Close the connection that is the first to be replaced; False: none waits for its client."""
-        return self._eviction.close_one(chain(self.connections, self.handshakes))
+        return self._eviction.close_one([*self.connections, *self.handshakes])
 
     def disconnected(self, connection: _C) -> None:
         """Remove a connection."""

@@ -7,7 +7,7 @@ most loses one first: a flood of new connections displaces itself and not the ot
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from typing import Final, Protocol
 
 from enginewright_runtime.serve.server.account import Peer
@@ -16,7 +16,12 @@ SILENT_SECONDS: Final = 0.25  # in which the first request of a new connection h
 IDLE_SECONDS: Final = (
     1.0  # in which a client that was answered may be about to send its next request
 )
-_ORDER_SECONDS: Final = 0.2  # for which an order is used: finding it takes milliseconds
+_ORDER_SECONDS: Final = 1.0  # for which an order is used at most: finding it takes milliseconds
+_RENEW_SECONDS: Final = 0.2  # after which the next one is found, a part with each that is closed
+_SHORT: Final = 3  # times the newest: a shorter order is used up before the next one is found
+_AT_ONCE: Final = (
+    64  # connections that are looked at with each that is closed: tens of microseconds
+)
 
 
 class WaitsFor(enum.IntEnum):
@@ -49,6 +54,10 @@ class OpenConnection(Protocol):
         """Close it immediately."""
 
 
+_Waiting = tuple[WaitsFor, float, OpenConnection]
+_Ordering = Generator[None, None, list[_Waiting]]
+
+
 class Eviction:
     """Closes connections for others."""
 
@@ -56,31 +65,50 @@ class Eviction:
         """Create it; so many of the newest connections are closed last, peers with few before others."""
         self._clock = clock
         self._newest = newest
-        self._order: list[tuple[WaitsFor, float, OpenConnection]] = []  # the first to close is last
+        self._order: list[_Waiting] = []  # the first to close is last
         self._found = float("-inf")  # when
+        self._next: _Ordering | None = None  # the order that is being found
+        self._begun = 0.0  # when
 
-    def close_one(self, clients: Iterable[OpenConnection]) -> bool:
+    def close_one(self, clients: Collection[OpenConnection]) -> bool:
         """Close the first of the clients that wait; False: none waits."""
         now = self._clock()
+        self._renew(clients, now)
         # the newest of an order are closed only if there are no others by then
         if now - self._found < _ORDER_SECONDS and self._close_next(now, self._newest):
             return True
-        self._order = self._ordered(clients, now)
-        self._found = now
+        self._order, self._found, self._next = _whole(self._ordering(clients, now)), now, None
         return self._close_next(now, 0)
+
+    def _renew(self, clients: Collection[OpenConnection], now: float) -> None:
+        """Find a part of the next order, if it will soon be needed."""
+        if self._next is None or now - self._begun > _ORDER_SECONDS:
+            is_short = len(self._order) < _SHORT * self._newest
+            if not is_short and now - self._found < _RENEW_SECONDS:
+                return
+            self._next, self._begun = self._ordering(list(clients), now), now
+        try:
+            next(self._next)
+        except StopIteration as ended:
+            self._order, self._found, self._next = ended.value, self._begun, None
 
     def _close_next(self, now: float, spared: int) -> bool:
         while len(self._order) > spared:
             wait, since, client = self._order.pop()
-            if client.waits(now) == (wait, since):
+            found = client.waits(now)
+            if found is not None and (found == (wait, since) or found[0] < wait):
                 client.abort()
                 return True
         return False
 
-    def _ordered(
-        self, clients: Iterable[OpenConnection], now: float
-    ) -> list[tuple[WaitsFor, float, OpenConnection]]:
-        waiting = [(*found, each) for each in clients if (found := each.waits(now))]
+    def _ordering(self, clients: Iterable[OpenConnection], now: float) -> _Ordering:
+        """Find the order of those that wait, in parts of a fraction of a millisecond."""
+        waiting: list[_Waiting] = []
+        for count, each in enumerate(clients, 1):
+            if found := each.waits(now):
+                waiting.append((*found, each))
+            if not count % _AT_ONCE:
+                yield
         waiting.sort(key=_since, reverse=True)
         # numbers, since those of an enumeration take longer to compare and to hash
         waits = [int(wait) for wait, _, _ in waiting]
@@ -88,20 +116,31 @@ class Eviction:
             (min(wait, _LAST_GROUP), client.peer)
             for wait, (_, _, client) in zip(waits, waiting, strict=True)
         ]
+        yield
         counts = Counter(groups)
         # one number each: a group after those before it, then peers with few, then what waits less
         keys = [
             -((pair[0] * _MOST - counts[pair]) * _MOST + wait)
             for pair, wait in zip(groups, waits, strict=True)
         ]
+        yield
         ordered = [waiting[index] for index in sorted(range(len(keys)), key=keys.__getitem__)]
         # the newest are behind all others, so that they are read from first
         new = [found for found in ordered if found[0] is WaitsFor.NEW][: self._newest]
-        if not new:
-            return ordered
-        kept = {id(found) for found in new}
-        return [*new, *(found for found in ordered if id(found) not in kept)]
+        if new:
+            kept = {id(found) for found in new}
+            ordered = [*new, *(found for found in ordered if id(found) not in kept)]
+        return ordered
 
 
-def _since(found: tuple[WaitsFor, float, OpenConnection]) -> float:
+def _whole(ordering: _Ordering) -> list[_Waiting]:
+    while True:
+        try:
+            next(ordering)
+        except StopIteration as ended:
+            order: list[_Waiting] = ended.value
+            return order
+
+
+def _since(found: _Waiting) -> float:
     return found[1]
