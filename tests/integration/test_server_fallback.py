@@ -452,18 +452,76 @@ def test_the_queue_of_sizes_outside_the_profiles_is_small(
 def test_a_size_outside_the_profiles_that_needs_too_much_memory_fails_alone(
     openvino_python: Path, tmp_path: Path
 ) -> None:
-    small = """
-from enginewright_runtime.core import limits
-from enginewright_runtime.serve.server import memory
-limits.memory = lambda: memory.resident_bytes() + (300 << 20)
-"""
     task = profiled(tmp_path, "Allow", made=widening())
-    with Server(tmp_path, task, python=openvino_python, before=small) as server:
+    with Server(tmp_path, task, python=openvino_python, before=has_left(300)) as server:
         refused = wide(server, 30_000)  # half a gigabyte
         after, inside = wide(server, 1_000), wide(server, 2)
     assert refused.status == 400
     assert "Available memory" in refused.json()["error"]
     assert (after.status, inside.status) == (200, 200)
+
+
+def spreading() -> onnx.ModelProto:
+    """Return a model that returns 16 KiB for each row of 32 bytes."""
+    return model(
+        [helper.make_node("MatMul", ["x", "w"], ["wide"])],
+        [tensor("x", TensorProto.FLOAT, "batch", 8)],
+        [tensor("wide", TensorProto.FLOAT, "batch", 4096)],
+        {"w": np.ones((8, 4096), np.float32)},
+    )
+
+
+def has_left(mebibytes: int) -> str:
+    """Return code that limits the memory that the container has left, for `Server(before=...)`."""
+    return f"""
+from enginewright_runtime.core import limits
+from enginewright_runtime.serve.server import memory
+limits.memory = lambda: memory.resident_bytes() + ({mebibytes} << 20)
+"""
+
+
+def ask_for_outputs(server: Server, wire: Wire, rows: int) -> None:
+    """Request 16 KiB for each of so many rows, in binary."""
+    given = {"name": "x", "datatype": "FP32", "shape": [rows, 8]}
+    described = given | {"parameters": {"binary_data_size": rows * 32}}
+    document = {"inputs": [described], "parameters": {"binary_data_output": True}}
+    wire.send(server.infer_request(document, np.ones((rows, 8), np.float32).tobytes()))
+
+
+def test_outputs_that_were_sent_leave_their_memory_to_larger_ones(
+    openvino_python: Path, tmp_path: Path
+) -> None:
+    task = profiled(tmp_path, "Allow", made=spreading())
+    with Server(tmp_path, task, python=openvino_python, before=has_left(100)) as server:
+        for rows in (2_400, 3_200, 4_000):  # 75 MiB do not hold two of them
+            with server.wire() as wire:
+                ask_for_outputs(server, wire, rows)
+                answer = wire.receive()
+            assert (answer.status, len(answer.body) > rows << 14) == (200, True), answer.body[:400]
+
+
+# fault: Requests | under `Allow`, outputs that clients read slowly take the memory that a size outside the
+#   profiles needs | it waits for them, at most 2 s, then gets a 503 | 2 s
+def test_outputs_that_a_client_does_not_read_make_others_wait(
+    openvino_python: Path, tmp_path: Path
+) -> None:
+    task = profiled(tmp_path, "Allow", made=spreading())
+    with (
+        Server(tmp_path, task, python=openvino_python, before=has_left(100)) as server,
+        server.wire() as slow,
+        server.wire() as other,
+    ):
+        ask_for_outputs(server, slow, 3_200)
+        while counted(server, "enginewright_fallback_requests_total") < 1:
+            pass
+        ask_for_outputs(server, other, 3_200)
+        refused = other.receive()
+        assert slow.receive().status == 200
+        ask_for_outputs(server, other, 3_200)
+        after = other.receive()
+    assert refused.status == 503, refused.body[:400]
+    assert "which are being sent, take the memory" in refused.json()["error"]
+    assert after.status == 200
 
 
 def test_an_empty_batch_outside_the_profiles_does_not_reach_kernels_that_abort(

@@ -28,6 +28,7 @@ from enginewright_runtime.serve.server.grpc.wire import SplitRequest
 from enginewright_runtime.serve.server.inference_request import InferenceRequest
 from enginewright_runtime.serve.server.memory import resident_bytes
 from enginewright_runtime.serve.server.message import Body
+from enginewright_runtime.serve.server.outside_memory import RunsInLimitedMemory
 from enginewright_runtime.serve.server.proofs import StartupProver
 from enginewright_runtime.serve.server.stopping import StoppableSession
 from enginewright_runtime.session.bounded import ShrinkingSession, limit_memory
@@ -90,6 +91,7 @@ def load_outside(
         signature, samples = read(on_cpu, folder, manifest, loaded)
         session = StoppableSession(ShrinkingSession(loaded.session))
         runner = Runner(session, signature)
+        runs = RunsInLimitedMemory(runner.run)
         # one is enough: the CPU has been the reference of all
         smallest = min(samples, key=lambda sample: elements_of(sample.feeds))
         prover = StartupProver(runner, signature, ComputeBuckets())
@@ -99,10 +101,10 @@ def load_outside(
         return failure.message
     return OutsideModel(
         signature.without_profiles(least=0 if loaded.placement.accepts_empty else 1),
-        runner.run,
+        runs.run,
         session.stop,
         # nothing else uses the session's memory: what exceeds it is due to the request's sizes
-        Diagnosis(runner.run, signature.outputs, samples, memory=0),
+        Diagnosis(runs.run, signature.outputs, samples, memory=0),
         slowest,
     )
 

@@ -24,6 +24,7 @@ from enginewright_runtime.serve.server.queue_shares import QueueShares
 from enginewright_runtime.serve.server.run_errors import Fault
 from enginewright_runtime.serve.server.runs import ModelRuns
 from enginewright_runtime.serve.server.turns import Turns
+from enginewright_runtime.session.request_errors import RequestError
 
 _log: Final = logging.getLogger(__name__)
 
@@ -194,6 +195,8 @@ class InferenceWorker:
         self._busy_since[thread] = 0.0
 
     def _diagnose(self, job: Job, error: Exception) -> Fault:
+        if isinstance(error, RequestError):  # not of the model: it was not run
+            return Fault.SERVER
         try:
             return self._judge(job.plan, job.feeds, error)
         except Exception:  # noqa: BLE001 - an internal error must not end the thread
