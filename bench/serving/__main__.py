@@ -51,7 +51,7 @@ def main() -> int:
         "--processes", type=int, metavar="MOST", help="only our server, with 1 to so many"
     )
     parser.add_argument(
-        "--hostile", action="store_true", help="only our server, beside hostile clients: 3 minutes"
+        "--hostile", action="store_true", help="only our server, beside hostile clients: 6 minutes"
     )
     options = parser.parse_args()
     scaling.require_cores(options.processes or 1)

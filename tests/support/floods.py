@@ -56,6 +56,7 @@ def _hello() -> bytes:
 
 KINDS: Final = {
     "idle": Kind(),
+    "malformed": Kind(then=_POST + b"Content-Length: 9\r\n\r\nmalformed", pause=1.0),
     "heads": Kind(b"GET /v2/health/live HTTP/1.1\r\nX: "),
     "slow heads": Kind(b"GET /v2/health/live HTTP/1.1\r\n", b"X", 0.5),
     "header floods": Kind(b"GET / HTTP/1.1\r\n", b"X: y\r\n" * 500),
@@ -236,7 +237,7 @@ class _Deadlines:
         now = time.monotonic()
         if now >= self._next:
             clients.sweep()
-            self._next = now + 0.05
+            self._next = now + 0.005
 
 
 @contextmanager

@@ -154,14 +154,17 @@ def test_what_a_server_must_not_hold_more_of_over_time() -> None:
 
 
 def test_what_hostile_clients_must_not_do() -> None:
-    def beside(failures: int = 0) -> Beside:
-        return Beside("http", "storm", 100.0, 900.0, 300.0, failures, 5.0, 40.0)
+    def beside(failures: int = 0, connections: int = 2000) -> Beside:
+        return Beside(connections, "http", "storm", 100.0, 900.0, 300.0, failures, 5.0, 40.0)
 
     assert beside().ratio == 3
     assert not Hostile([beside()], [], 100.0).problems
-    found = Hostile([beside(), beside(2)], ["grpc idle", "grpc storm"], 200.0).problems
+    found = Hostile(
+        [beside(), beside(2), beside(0, 900)], ["grpc idle", "grpc storm"], 200.0
+    ).problems
     assert found == [
         "http storm: 2 failures",
+        "beside 900 http storm p99 is 3.0 times as long",
         "no time for grpc idle, grpc storm",
         "the server has kept 200.0 MB, more than 150",
     ]
