@@ -13,8 +13,9 @@ import pytest
 from enginewright_runtime.serve.server.eviction import WaitsFor
 from enginewright_runtime.serve.server.grpc.status import Code
 from enginewright_runtime.serve.server.http2 import budget, frames
+from enginewright_runtime.serve.server.http2.bodies import MAX_FRAME
 from enginewright_runtime.serve.server.http2.errors import ErrorCode
-from enginewright_runtime.serve.server.http2.session import MAX_FRAME, MAX_STREAMS
+from enginewright_runtime.serve.server.http2.streams import MAX_STREAMS
 from enginewright_runtime.serve.server.message import ALIGNMENT, JOINED_BYTES
 from enginewright_runtime.serve.server.settings import ServerSettings
 from hypothesis import given

@@ -322,12 +322,12 @@ class GrpcCall(InferenceCall):
         self.holding = holding = Holding(session.peer, self._give_up)
         holding.is_exempt = self.reserved
         if len(beginning) < length:
-            if session.awaited + length > account.limit and not self.reserved:
+            if session.streams.awaited() + length > account.limit and not self.reserved:
                 why = f"the connection announces more than {account.limit} bytes of messages"
                 self._refuse(self._app.refuse_bytes(self, why))
                 self._discard_at_least(length)
                 return
-            account.begin(holding, session.pace(self._stream))
+            account.begin(holding, session.transfers.pace(self._stream))
         # a small tensor is copied faster than its place is found
         place = 0 if self._compressed or length <= JOINED_BYTES else self._app.aligned_at(beginning)
         self.message = Body(length, place)
@@ -391,7 +391,9 @@ class GrpcCall(InferenceCall):
             return
         assert self.holding is not None  # noqa: S101 - the message has arrived
         # others that hold less go first
-        self._app.inflight.account.begin(self.holding, self._session.new_pace(time.monotonic()))
+        self._app.inflight.account.begin(
+            self.holding, self._session.transfers.new_pace(time.monotonic())
+        )
         out = Body(size, 0)
         self._step(Decompression(message, out.view()), out)
 

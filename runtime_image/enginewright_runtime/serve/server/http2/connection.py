@@ -19,10 +19,13 @@ from typing_extensions import override
 from enginewright_runtime.serve.server.account import Holding, Peer
 from enginewright_runtime.serve.server.eviction import IDLE_SECONDS, SILENT_SECONDS, WaitsFor
 from enginewright_runtime.serve.server.http2 import frames
+from enginewright_runtime.serve.server.http2.bodies import Bodies
 from enginewright_runtime.serve.server.http2.errors import ConnectionFaultError, ErrorCode
 from enginewright_runtime.serve.server.http2.sender import Sender
-from enginewright_runtime.serve.server.http2.session import Going, Session, transfer_seconds
+from enginewright_runtime.serve.server.http2.session import Session
 from enginewright_runtime.serve.server.http2.stream import RequestHandlers
+from enginewright_runtime.serve.server.http2.streams import Going, Streams
+from enginewright_runtime.serve.server.http2.transfers import transfer_seconds
 from enginewright_runtime.serve.server.inflight import InFlight
 from enginewright_runtime.serve.server.input_turns import InputTurns
 from enginewright_runtime.serve.server.pace import TransferPace
@@ -67,6 +70,7 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_app",
+        "_bodies",
         "_buffer",
         "_deadline",
         "_direct",
@@ -83,6 +87,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         "_session",
         "_settings",
         "_state",
+        "_streams",
         "_transport",
         "_turns_since",
         "_unwritten",
@@ -92,8 +97,10 @@ class Http2Connection(asyncio.BufferedProtocol):
     )
 
     peer: Peer
+    _bodies: Bodies
     _sender: Sender
     _session: Session
+    _streams: Streams
     _unwritten: Holding
 
     def __init__(self, app: Http2Application, handlers: RequestHandlers, buffer: bytearray) -> None:
@@ -143,6 +150,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             due=self._due,
             abort=self.abort,
         )
+        self._bodies, self._streams = session.bodies, session.streams
         sender.sent, sender.sent_data = session.sent, session.sent_data
         if self._app.connected(self):
             self._flush()
@@ -169,7 +177,7 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     @override
     def get_buffer(self, sizehint: int) -> memoryview:
-        direct = self._session.memory(_DIRECT_BYTES)
+        direct = self._bodies.memory(_DIRECT_BYTES)
         if direct is not None and self._app.inflight.account.is_crowded:
             direct = direct[:_CROWD_BYTES]
         self._direct = direct
@@ -196,7 +204,7 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     def _is_one_of_many(self) -> bool:
         """Whether reading on immediately, or what is discarded, would delay others."""
-        many = self._app.inflight.account.is_crowded or self._session.discards
+        many = self._app.inflight.account.is_crowded or self._bodies.discards
         return many and not self._yielded
 
     @override
@@ -219,7 +227,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._sender.paused = False
         self._read_by = _NEVER
         self._app.inflight.account.release(self._unwritten)
-        self._session.release_read()
+        self._session.transfers.release_read()
         self._sender.pump()
         self._flush()
         self._continue()
@@ -245,13 +253,14 @@ class Http2Connection(asyncio.BufferedProtocol):
                 ConnectionFaultError(ErrorCode.ENHANCE_YOUR_CALM, "a frame took too long to arrive")
             )
             return
-        session.check(now)
-        if session.going is Going.NO:
-            idle = not session.streams and now > session.idle_since + self._settings.idle_seconds
+        session.transfers.check(now)
+        streams = self._streams
+        if streams.going is Going.NO:
+            idle = not streams.open and now > streams.idle_since + self._settings.idle_seconds
             if idle or now > self._expires or self._app.draining:
                 self._go_away()
-        elif session.going is Going.ANNOUNCED and now > self._deadline:
-            session.refuse_new_streams()
+        elif streams.going is Going.ANNOUNCED and now > self._deadline:
+            session.control.refuse_new_streams()
         self._flush()
 
     def close_idle(self) -> None:
@@ -260,37 +269,37 @@ class Http2Connection(asyncio.BufferedProtocol):
             return
         if not self._session.begun:
             self._transport.close()
-        elif self._session.going is Going.NO:
+        elif self._streams.going is Going.NO:
             self._go_away()
             self._flush()
 
     def waits(self, now: float) -> tuple[WaitsFor, float] | None:
         """Return for what the connection waits, and since when, as `eviction.OpenConnection` does."""
-        session = self._session
+        session, streams = self._session, self._streams
         found: tuple[WaitsFor, float] | None
         if self._transport is None:
             found = None
         elif self._state is _Http2State.CLOSING:
             found = WaitsFor.LINGERS, self._deadline - self._settings.linger_seconds
-        elif session.streams or self._sender.paused:
-            since = session.moves_since()
-            moves = WaitsFor.STALLED if session.hardly_moves else WaitsFor.TRANSFERS
+        elif streams.open or self._sender.paused:
+            since = streams.moves_since()
+            moves = WaitsFor.STALLED if session.transfers.hardly_move else WaitsFor.TRANSFERS
             found = None if since is None else (moves, since)
         elif self._yielded:
             is_flood = now - self._turns_since > _TURNS_SECONDS
             found = WaitsFor.FLOODS if is_flood else WaitsFor.NEW, self._turns_since
         elif not session.begun or self._part_since != _NEVER:
-            since = min(self._part_since, session.idle_since)
+            since = min(self._part_since, streams.idle_since)
             found = WaitsFor.SILENT if now - since > SILENT_SECONDS else WaitsFor.NEW, since
         else:
-            is_idle = now - session.idle_since > IDLE_SECONDS
-            found = WaitsFor.IDLE if is_idle else WaitsFor.ANSWERED, session.idle_since
+            is_idle = now - streams.idle_since > IDLE_SECONDS
+            found = WaitsFor.IDLE if is_idle else WaitsFor.ANSWERED, streams.idle_since
         return found
 
     @property
     def counted_requests(self) -> int:
         """Inference requests of clients that are not answered, including answers not yet written."""
-        return sum(stream.handler.counted for stream in self._session.streams.values())
+        return sum(stream.handler.counted for stream in self._streams.open.values())
 
     def abort(self) -> None:
         """Close the connection immediately."""
@@ -325,14 +334,14 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     def _consume(self, data: bytes | bytearray, at: int, end: int) -> int:
         """Process complete frames, and of bodies what has arrived; return where the rest begins."""
-        view, session = memoryview(data), self._session
+        view, bodies = memoryview(data), self._bodies
         if self._state is _Http2State.PREFACE:
             at = self._take_preface(view[at:end], at)
         left = _CROWD_FRAMES if self._app.turns.is_crowded else _TURN_FRAMES
         while True:
-            if session.in_payload:
-                at += session.take_payload(view[at:end])
-                if session.in_payload:
+            if bodies.in_payload:
+                at += bodies.take_payload(view[at:end])
+                if bodies.in_payload:
                     return at
             if end - at < frames.HEAD.size or self._state is _Http2State.PREFACE:
                 return at
@@ -350,7 +359,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._direct = None
         self._processing = True
         try:
-            self._session.received(size)
+            self._bodies.received(size)
         except ConnectionFaultError as fault:
             self._fail(fault)
         finally:
@@ -379,14 +388,14 @@ class Http2Connection(asyncio.BufferedProtocol):
         body = at + frames.HEAD.size
         if kind == frames.DATA:
             if not flags & frames.PADDED:
-                session.begin_data(stream_id, flags, length, -1)
+                self._bodies.begin(stream_id, flags, length, -1)
                 return frames.HEAD.size
             if body == end:
                 return 0
-            session.begin_data(stream_id, flags, length, data[body])
+            self._bodies.begin(stream_id, flags, length, data[body])
             return frames.HEAD.size + 1
         if kind > frames.CONTINUATION:
-            session.skip(length)
+            self._bodies.skip(length)
             return frames.HEAD.size
         if body + length > end:
             return 0
@@ -435,7 +444,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         """Write a response, if possible with others of the same turn of the event loop."""
         if self._processing or self._flush_scheduled:
             return
-        if self._session.streams:
+        if self._streams.open:
             self._flush_scheduled = True
             asyncio.get_running_loop().call_soon(self._flush)
         else:
@@ -447,11 +456,11 @@ class Http2Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         self._sender.flush()
-        if self._session.read and not self._sender.paused:
-            self._session.release_read()
+        if self._session.transfers.read and not self._sender.paused:
+            self._session.transfers.release_read()
         if (
-            self._session.going is Going.FINAL
-            and not self._session.streams
+            self._streams.going is Going.FINAL
+            and not self._streams.open
             and self._state is _Http2State.OPEN
             and not self._sender.paused
         ):
@@ -459,7 +468,7 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     def _go_away(self) -> None:
         self._deadline = time.monotonic() + self._settings.linger_seconds
-        self._session.go_away()
+        self._session.control.go_away()
 
     def _fail(self, fault: ConnectionFaultError) -> None:
         """End the connection for what the client did (RFC 9113 5.4.1)."""

@@ -17,7 +17,7 @@ from enginewright_runtime.serve.server.http2.errors import (
     StreamFaultError,
 )
 from enginewright_runtime.serve.server.http2.hpack import NO_TABLE
-from enginewright_runtime.serve.server.http2.stream import Stream
+from enginewright_runtime.serve.server.http2.stream import Stream, do_nothing
 from enginewright_runtime.serve.server.message import JOINED_BYTES
 
 Parts = list[bytes | memoryview]
@@ -116,7 +116,7 @@ class Sender:
 
     def close(self) -> None:
         """Refer to nobody any more."""
-        self.sent = self.sent_data = _nothing
+        self.sent = self.sent_data = do_nothing
 
     def drop(self, stream: Stream) -> None:
         """Forget what a stream has not sent."""
@@ -204,10 +204,6 @@ class Sender:
             if stream.trailers:
                 self._headers(stream, stream.trailers, frames.END_STREAM)
             self.sent(stream)
-
-
-def _nothing(*_: object) -> None:
-    """Do nothing: the connection is closed."""
 
 
 def _whole(stream: int, block: bytes, parts: Parts, length: int, trailers: bytes) -> bytes:

@@ -121,3 +121,7 @@ class Stream:
         self.receiving = False
         if self.expected is not None and self.received != self.expected:
             raise StreamFaultError(ErrorCode.PROTOCOL_ERROR)
+
+
+def do_nothing(*_: object) -> None:
+    """Do nothing: the connection is closed."""
