@@ -3,11 +3,12 @@
 Only for unit tests; the same behaviour is tested on a real API server in tests/apiserver.
 """
 
+import copy
 import itertools
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from enginewright.kube.api import JsonObject, Listing
 from enginewright.kube.errors import Conflict, Invalid, KubeError, NotFound, Transient
@@ -49,6 +50,15 @@ class FakeKube:
         self._applied: dict[Key, dict[str, JsonObject]] = {}
         self._versions = itertools.count(100)
         self._uids = itertools.count(1)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return a copy, quickly: most of it is objects."""
+        new = copy.copy(self)
+        memo[id(self)] = new
+        for name, value in vars(self).items():
+            is_json = name in ("objects", "_applied")
+            setattr(new, name, copied(value) if is_json else copy.deepcopy(value, memo))
+        return new
 
     @property
     def writes(self) -> int:

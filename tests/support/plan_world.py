@@ -8,12 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Self
 
+from enginewright.analysis.result import AnalysisResult
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_engine import InferenceEngine, InferenceEngineStatus
 from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
 from enginewright.api.inference_model_status import EngineReference, InferenceModelStatus
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.reasons import Reason
+from enginewright.controller.comparisons import Comparisons
+from enginewright.controller.routing import ModelKey
 from enginewright.kube.api import KubeApi
 from enginewright.kube.resources import resource_of
 from enginewright.manifests.field_managers import (
@@ -79,6 +82,7 @@ CONFIG: Final = Config(
     image_pull_secrets=("registry",),
     store=StoreConfig("enginewright-store", "20Gi", "ReadWriteMany", None),
 )
+_KEY: Final = ModelKey(NAMESPACE, MODEL)
 
 
 class World(Simulation):
@@ -120,6 +124,7 @@ class World(Simulation):
         self.rolled_back: list[str] = []  # reasons
         self.counted: list[Ended] = []  # Jobs of engines
         self.last: Plan | None = None  # for the subject
+        self.comparisons = Comparisons(_made_at_once)
 
     @classmethod
     def of_engine(cls, *, ahead_of_time: bool = False, **build: Any) -> Self:
@@ -189,10 +194,14 @@ class World(Simulation):
     def pass_once(self) -> bool:
         before = self.kube.writes
         if self.model:
-            self._carry_out(self.model, plan, self.facts())
+            self._carry_out(self.model, self._plan, self.facts())
         for engine in self.all(InferenceEngine.kind):
             self._carry_out(engine, plan_engine, self.build_facts(engine))
         return self.kube.writes != before
+
+    def _plan(self, facts: Facts) -> Plan:
+        """Plan like the controller, which makes no comparison twice."""
+        return at_once(self.comparisons.plan(_KEY, plan, facts))
 
     def operator_restarts(self) -> Self:
         self.verdicts, self.progress, self.silent = {}, {}, set()
@@ -475,6 +484,12 @@ class World(Simulation):
                 }
             }
         return self.settle()
+
+
+async def _made_at_once(
+    compare: Callable[..., AnalysisResult], *arguments: object
+) -> AnalysisResult:
+    return compare(*arguments)
 
 
 def conditions_of(obj: Json) -> dict[str, tuple[str, str]]:

@@ -6,7 +6,7 @@ Only for unit tests; the same behaviour is tested on real kubelets in tests/e2e.
 import abc
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, Self
 
 from enginewright.contract.measurements import LatencySeries, Measurements
@@ -53,11 +53,15 @@ class Simulation(abc.ABC):
     def __init__(self, namespace: str = NAMESPACE) -> None:
         self.now = START
         self.namespace = namespace
-        self.kube = FakeKube(lambda: self.now)
+        self.kube = FakeKube(self.clock)
         # polled by the operator, and lost when it restarts
         self.verdicts: dict[str, Verdict] = {}  # by pod
         self.progress: dict[str, Progress] = {}  # by Job
         self.measurements: dict[str, Measurements | None] = {}  # by pod
+
+    def clock(self) -> datetime:
+        """Return the present; a copy of the simulation has its own, as it would not with a lambda."""
+        return self.now
 
     # what the operator does
 

@@ -105,25 +105,33 @@ def test_all_that_runs_does(
     assert digest() != first
 
 
-def installed(monkeypatch: pytest.MonkeyPatch, **versions: str) -> str:
-    found = [SimpleNamespace(name=name, version=version) for name, version in versions.items()]
-    monkeypatch.setattr(metadata, "distributions", lambda: iter(found))
-    return pipeline_digest({})
-
-
-def test_packages_change_it_and_our_own_version_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_change_it_and_our_own_version_does_not(
+    digest: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A release that changes only what serves prepares no model again."""
-    before = installed(monkeypatch, enginewright="0.1.0", onnx="1.22.0")
-    assert installed(monkeypatch, onnx="1.22.0", enginewright="0.2.0") == before
-    assert installed(monkeypatch, enginewright="0.1.0", onnx="1.22.1") != before
+
+    def installed(**versions: str) -> str:
+        found = [SimpleNamespace(name=name, version=version) for name, version in versions.items()]
+        monkeypatch.setattr(metadata, "distributions", lambda: iter(found))
+        return digest()
+
+    before = installed(enginewright="0.1.0", onnx="1.22.0")
+    assert installed(onnx="1.22.0", enginewright="0.2.0") == before
+    assert installed(enginewright="0.1.0", onnx="1.22.1") != before
 
 
-def test_an_image_for_other_machines_makes_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = pipeline_digest({})
+def test_an_image_for_other_machines_makes_others(
+    digest: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = digest()
     monkeypatch.setattr(platform, "machine", lambda: "another")
-    assert pipeline_digest({}) != before
+    assert digest() != before
 
 
+@pytest.mark.usefixtures("digest")
 def test_libraries_from_elsewhere_than_packages_change_it() -> None:
     assert pipeline_digest({"cuda_major": "12"}) != pipeline_digest({"cuda_major": "13"})
+
+
+def test_the_whole_code_has_one() -> None:
     assert pipeline_digest({}) == pipeline_digest({})
