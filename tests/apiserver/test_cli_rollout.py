@@ -5,7 +5,6 @@ The operator runs in the last test only: before that, the test writes the status
 
 import json
 import os
-import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +32,7 @@ from tests.apiserver.test_operator_lifecycle import World, model, world
 from tests.apiserver.test_pods_through_proxy import ADDRESS, PodServer, server
 from tests.e2e.harness import Namespace, eventually
 from tests.support import simulated_cluster as played
-from tests.support.preflight_runs import COMMAND
+from tests.support.command_line import run_command
 
 pytestmark = pytest.mark.apiserver
 __all__ = ["server", "world"]  # fixtures
@@ -56,15 +55,9 @@ class Desk:
 
     def run(self, *arguments: str, kubeconfig: Path | None = None) -> tuple[int, str]:
         """Run a command; return its exit code and what it prints."""
-        done = subprocess.run(
-            [*COMMAND, *arguments, "-n", self.namespace.name],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            env={**os.environ, "KUBECONFIG": str(kubeconfig or self.namespace.kubeconfig)},
-        )
-        return done.returncode, done.stdout + done.stderr
+        environment = {**os.environ, "KUBECONFIG": str(kubeconfig or self.namespace.kubeconfig)}
+        code, output, errors = run_command([*arguments, "-n", self.namespace.name], environment)
+        return code, output + errors
 
     def model(self) -> dict[str, Any]:
         return self.namespace.get("inferencemodel", NAME)

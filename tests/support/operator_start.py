@@ -1,6 +1,7 @@
 """The operator's process, forked from one that has already imported its modules.
 
 A new interpreter spends a second of processor time on imports, several times what the operator does in a test.
+The command line's comes out of the same one.
 """
 
 import multiprocessing
@@ -10,20 +11,27 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from enginewright.main import main
 
-_FORKS: Final = multiprocessing.get_context("forkserver")
-# pytest, because multiprocessing imports this process's main module in each child
-_FORKS.set_forkserver_preload(["enginewright.main", "pytest"])
+FORKS: Final = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(
+    [
+        "enginewright.main",
+        "enginewright_cli.app",
+        "enginewright_cli.rollout.carry_out",
+        "enginewright_cli.rollout.status_command",
+        "pytest",  # multiprocessing imports this process's main module in each child
+    ]
+)
 
 
 class ForkedOperator:
     """The part of `subprocess.Popen`'s interface that tests use."""
 
     def __init__(self, log: Path, environment: Mapping[str, str]) -> None:
-        self._process = _FORKS.Process(target=_run, args=(str(log), dict(environment)))
+        self._process = FORKS.Process(target=_run, args=(str(log), dict(environment)))
         self._process.start()
 
     def send_signal(self, number: int) -> None:
@@ -47,11 +55,16 @@ class ForkedOperator:
         return code
 
 
-def _run(log: str, environment: dict[str, str]) -> None:
-    output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    os.dup2(output, sys.stdout.fileno())
-    os.dup2(output, sys.stderr.fileno())
+def redirect(path: str, *streams: TextIO) -> None:
+    """Have this process's streams append to a file."""
+    output = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    for stream in streams:
+        os.dup2(output, stream.fileno())
     os.close(output)
+
+
+def _run(log: str, environment: dict[str, str]) -> None:
+    redirect(log, sys.stdout, sys.stderr)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(environment)
