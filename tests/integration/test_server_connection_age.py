@@ -15,12 +15,14 @@ from tests.support.sidecar import Sidecar, artifact, value
 
 GET = b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n"
 
+LEAST_AGE = 0.45  # seconds of the fixture's connections: ages are spread
+
 
 @pytest.fixture
 def aging(tmp_path: Path) -> Iterator[Server]:
     task = artifact(tmp_path, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
     with Server(
-        tmp_path, task, connection_age=0.5, aged_idle_seconds=0.3, sweep_seconds=0.05
+        tmp_path, task, connection_age=0.5, aged_idle_seconds=2.0, sweep_seconds=0.05
     ) as server:
         yield server
 
@@ -29,41 +31,40 @@ def test_a_keep_alive_client_reconnects_and_sees_no_failure(aging: Server) -> No
     body = json.dumps(
         {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 8], "data": [1.0] * 8}]}
     )
-    client = http.client.HTTPConnection("127.0.0.1", aging.port, timeout=5)
-    last, connections, answers, closes = None, 0, 0, 0
-    ends = time.monotonic() + 3.0
-    while time.monotonic() < ends:
+    client = http.client.HTTPConnection("127.0.0.1", aging.port, timeout=30)
+    began = time.monotonic()
+    ages: list[float] = []
+    while len(ages) < 4:
+        if client.sock is None:  # a client that was asked to close connects anew
+            began = time.monotonic()
         client.request("POST", "/v2/models/m/infer", body)
-        if client.sock is not last and client.sock is not None:
-            last, connections = client.sock, connections + 1
         answer = client.getresponse()
         answer.read()
         assert answer.status == 200
-        answers += 1
-        closes += answer.getheader("connection") == "close"
+        if answer.getheader("connection") == "close":
+            ages.append(time.monotonic() - began)
         time.sleep(0.01)
     client.close()
-    assert connections in (closes, closes + 1)
-    assert 3.0 / 0.6 - 1 <= closes <= 3.0 / 0.45
-    assert answers > 10 * closes
+    assert min(ages) >= LEAST_AGE, "and no earlier"
+    assert min(ages) < 3
 
 
 def test_an_idle_connection_is_closed_at_its_age_and_a_pausing_one_is_not(aging: Server) -> None:
+    began = time.monotonic()
     with aging.wire() as idle, aging.wire() as pausing:
         idle.send(GET)
         assert idle.receive().status == 200
-        began = time.monotonic()
         for _ in range(100):
             pausing.send(GET)
             if pausing.receive().headers.get("connection") == "close":
                 break
-            time.sleep(0.15)  # shorter than what closes an old one
+            time.sleep(0.15)  # much shorter than what closes an old one
         else:
             pytest.fail("no connection is ever old")
-        assert time.monotonic() - began >= 0.4
+        assert time.monotonic() - began >= LEAST_AGE
         assert pausing.closed()
         assert idle.closed()
-        assert time.monotonic() - began < 5  # an idle one has 75 s otherwise
+        assert time.monotonic() - began < 60  # an idle one has 75 s otherwise
 
 
 def test_a_sidecar_reconnects_without_counting_a_failure(aging: Server) -> None:

@@ -67,12 +67,12 @@ class Clients:
         return reader, writer
 
 
-async def status(client: Streams, sent: bytes) -> int | None:
-    """Send, and return the status of the response; None: there is none."""
+async def status(client: Streams, sent: bytes, seconds: float = 20) -> int | None:
+    """Send, and return the status of the response; None: there is none within so many seconds."""
     reader, writer = client
     writer.write(sent)
     try:
-        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 2)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), seconds)
     except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
         return None
     finally:
@@ -80,10 +80,12 @@ async def status(client: Streams, sent: bytes) -> int | None:
     return int(head.split()[1])
 
 
-async def held(settings: ServerSettings, *held_by: tuple[bytes, bytes]) -> list[int | None]:
+async def held(
+    settings: ServerSettings, *held_by: tuple[bytes, bytes], seconds: float = 20
+) -> list[int | None]:
     """Hold connections that have sent the first parts; return the status of a further one's request.
 
-    Those of the held connections follow, after their second parts.
+    Those of the held connections follow, after their second parts, each waited for so many seconds.
     """
     app, heads, buffer = App(settings), HeadParser(), bytearray(RECEIVE_BYTES)
     loop = asyncio.get_running_loop()
@@ -91,7 +93,7 @@ async def held(settings: ServerSettings, *held_by: tuple[bytes, bytes]) -> list[
     clients = Clients(server)
     waiting = [(await clients.open(first), second) for first, second in held_by]
     found = [await status(await clients.open(GET), b"")]
-    found += [await status(client, second) for client, second in waiting]
+    found += [await status(client, second, seconds) for client, second in waiting]
     server.close()
     return found
 
@@ -118,7 +120,8 @@ def test_what_has_sent_no_request_is_replaced_longest_first(first: bytes) -> Non
 @pytest.mark.parametrize(("drained", "refused"), [(2, None), (1, 404), (0, 404)])
 def test_a_refused_body_is_waited_for_up_to_its_limit(drained: int, refused: int | None) -> None:
     settings = replace(SETTINGS, drained_body_bytes=drained)
-    found = asyncio.run(held(settings, (UNKNOWN, b"")))
+    seconds = 2 if refused is None else 20
+    found = asyncio.run(held(settings, (UNKNOWN, b""), seconds=seconds))
     assert found == [200, refused]
 
 
