@@ -10,7 +10,7 @@ import pytest
 from enginewright.contract.execution import Driver
 from enginewright.contract.manifest import Manifest
 from enginewright.contract.task import ShapeProfile
-from enginewright_runtime.serve.server import runtime_cache, startup
+from enginewright_runtime.serve.server import model_loading, runtime_cache
 from enginewright_runtime.serve.server.runtime_cache import RuntimeCache
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.base import SessionRequest
@@ -121,7 +121,7 @@ def test_the_session_that_compiles_ends_before_the_one_that_serves(
         weakref.finalize(loaded.session, (folder / "part-0").write_bytes, b"kernels")
         return loaded
 
-    cache = startup._open_cache(
+    cache = model_loading.open_cache(
         tmp_path / "cache", task, artifact, manifest, load, DEVICE, steps.append
     )
     assert cache is not None

@@ -6,7 +6,9 @@ model where that may serve sizes outside the engine's profiles. They serve witho
 
 import logging
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from enginewright.contract.report import StageReport
@@ -16,7 +18,7 @@ from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.serve.manifest import profiles_exclude_sizes
-from enginewright_runtime.store import ENGINE, PREPARED, open_store
+from enginewright_runtime.store import ENGINE, PREPARED, Store, open_store
 
 _log: Final = logging.getLogger(__name__)
 
@@ -33,7 +35,8 @@ def run(task: ServeTask, paths: Paths) -> StageReport:
     if task.stable_key is not None:
         _fetch_stable(task.stable_key, paths)
     if task.engine_key is not None and task.serves_outside and profiles_exclude_sizes(manifest):
-        _fetch_outside(task.prepared_key, paths)
+        without = "sizes outside the engine's profiles will not be served"
+        _fetch_optional(Store.read, task.prepared_key, paths, paths.outside, without)
     return StageReport(
         stage=FETCH_ARTIFACT,
         ok=True,
@@ -44,23 +47,30 @@ def run(task: ServeTask, paths: Paths) -> StageReport:
 def _fetch_stable(key: str, paths: Paths) -> None:
     """Copy the golden samples of the revision that serves, or write why that is not possible."""
     target = paths.stable
-    shutil.rmtree(target, ignore_errors=True)  # of an earlier attempt
-    try:
-        open_store(paths).read_golden(key, target)
-    except StageFailure as failure:
-        _log.warning("cannot compare answers with the revision that serves: %s", failure.message)
-        shutil.rmtree(target, ignore_errors=True)
+    without = "cannot compare answers with the revision that serves"
+    if failure := _fetch_optional(Store.read_golden, key, paths, target, without):
         with suppress(OSError):
             target.mkdir(parents=True)
             (target / STABLE_FAILURE).write_text(failure.cause)
 
 
-def _fetch_outside(key: str, paths: Paths) -> None:
-    """Copy the prepared model; without it the server refuses sizes outside the engine's profiles."""
-    target = paths.outside
+def _fetch_optional(
+    read: Callable[[Store, str, Path], object], key: str, paths: Paths, target: Path, without: str
+) -> StageFailure | None:
+    """Copy what a pod can serve without; return why that is not possible, and leave nothing of it then.
+
+    Args:
+        read: copies from the store.
+        key: of a prepared model.
+        paths: of the pod.
+        target: the folder for it.
+        without: what that means, for the log.
+    """
     shutil.rmtree(target, ignore_errors=True)  # of an earlier attempt
     try:
-        open_store(paths).read(key, target)
+        read(open_store(paths), key, target)
     except StageFailure as failure:
-        _log.warning("sizes outside the engine's profiles will not be served: %s", failure.message)
+        _log.warning("%s: %s", without, failure.message)
         shutil.rmtree(target, ignore_errors=True)
+        return failure
+    return None

@@ -171,17 +171,18 @@ class Metrics(Collector):
         for kind, records in self.dropped.items():
             dropped.add_metric((*self._labels, kind), records())
         yield dropped
-        outside = CounterMetricFamily(
-            "enginewright_fallback_requests",
-            "Inference requests for a shape outside the model's shape profiles that ran on the CPU.",
-            labels=_LABELS,
-        )
-        outside.add_metric(self._labels, self.outside)
-        yield outside
-        refused = CounterMetricFamily(
-            "enginewright_out_of_profile",
-            "Inference requests refused for a shape outside the model's shape profiles.",
-            labels=_LABELS,
-        )
-        refused.add_metric(self._labels, self.out_of_profile)
-        yield refused
+        for name, about, count in (
+            (
+                "enginewright_fallback_requests",
+                "Inference requests for a shape outside the model's shape profiles that ran on the CPU.",
+                self.outside,
+            ),
+            (
+                "enginewright_out_of_profile",
+                "Inference requests refused for a shape outside the model's shape profiles.",
+                self.out_of_profile,
+            ),
+        ):
+            counter = CounterMetricFamily(name, about, labels=_LABELS)
+            counter.add_metric(self._labels, count)
+            yield counter

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from enginewright.contract.execution import OutsideProfiles
 from enginewright.contract.manifest import Manifest
-from enginewright.contract.task import Promise, ServeTask
+from enginewright.contract.task import OUTSIDE_PATH, Promise, ServeTask
 from numpy.typing import NDArray
 from typing_extensions import override
 
@@ -28,11 +29,13 @@ from enginewright_runtime.serve.server.grpc.wire import SplitRequest
 from enginewright_runtime.serve.server.inference_request import InferenceRequest
 from enginewright_runtime.serve.server.memory import resident_bytes
 from enginewright_runtime.serve.server.message import Body
+from enginewright_runtime.serve.server.model_loading import load_session, read_model
 from enginewright_runtime.serve.server.outside_memory import RunsInLimitedMemory
 from enginewright_runtime.serve.server.proofs import StartupProver
 from enginewright_runtime.serve.server.stopping import StoppableSession
+from enginewright_runtime.session.base import CPU_PROVIDER
 from enginewright_runtime.session.bounded import ShrinkingSession, limit_memory
-from enginewright_runtime.session.loading import LoadedModel
+from enginewright_runtime.session.loading import LoadedModel, ask_device, find
 from enginewright_runtime.session.request_errors import OutOfProfileError
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.samples import GoldenSample
@@ -60,6 +63,38 @@ class OutsideModel:
     stop_run: Callable[[float], None]  # terminates the current run if it exceeds these seconds
     diagnosis: Diagnosis
     slowest_run: float  # seconds, at startup
+
+
+def serve_outside(
+    task: ServeTask,
+    artifact: Path,
+    signature: Signature,
+    threads: int,
+    progress: Callable[[str], None],
+) -> tuple[OutsideModel | None, OutsideProfiles | None]:
+    """Return what serves sizes outside the shape profiles, if anything, and its report.
+
+    Args:
+        task: of the pod.
+        artifact: the folder with what it serves.
+        signature: of that.
+        threads: for computing outside the profiles.
+        progress: called with the current step, for users.
+    """
+    if not task.serves_outside or not any(
+        each.excludes_sizes for each in signature.inputs.values()
+    ):
+        return None, None
+
+    def load(on_cpu: ServeTask, folder: Path, manifest: Manifest) -> LoadedModel:
+        device = ask_device(find(on_cpu.backend))
+        return load_session(on_cpu, folder, manifest, threads, device, None, bounded=True)
+
+    folder = artifact if task.engine_key is None else artifact / Path(OUTSIDE_PATH).name
+    found = load_outside(task, folder, load, read_model, progress)
+    if isinstance(found, str):
+        return None, OutsideProfiles(off=found)
+    return found, OutsideProfiles(provider=CPU_PROVIDER)
 
 
 def load_outside(

@@ -8,27 +8,23 @@ native crash here therefore ends the server; `main` ensures that the pod still r
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.execution import OutsideProfiles
 from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import Reason
-from enginewright.contract.signature import TensorText
-from enginewright.contract.task import OUTSIDE_PATH, ServeTask
+from enginewright.contract.task import ServeTask
 
 import enginewright_runtime.core.limits
-from enginewright_runtime.core.failure import SessionError, StageFailure
-from enginewright_runtime.core.ort_messages import plain
-from enginewright_runtime.serve.manifest import read_manifest, served_profiles
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.serve.manifest import read_manifest
 from enginewright_runtime.serve.server.artifact import (
     check_device,
     check_engine_files,
     check_kind,
     check_processor,
-    damaged_file,
 )
 from enginewright_runtime.serve.server.baseline import baseline_feeds, measure
 from enginewright_runtime.serve.server.batch_proof import BatchProver, batch_feeds
@@ -39,25 +35,21 @@ from enginewright_runtime.serve.server.diagnosis import Diagnosis
 from enginewright_runtime.serve.server.execution import ExecutionReport
 from enginewright_runtime.serve.server.input_choice import choose
 from enginewright_runtime.serve.server.memory import resident_bytes
-from enginewright_runtime.serve.server.outside_profiles import OutsideModel, load_outside
+from enginewright_runtime.serve.server.model_loading import load_session, open_cache, read_model
+from enginewright_runtime.serve.server.outside_profiles import OutsideModel, serve_outside
 from enginewright_runtime.serve.server.processing.served import ServedSteps, serve_steps
 from enginewright_runtime.serve.server.proofs import StartupProver
 from enginewright_runtime.serve.server.refusals import check_processes
-from enginewright_runtime.serve.server.runtime_cache import RuntimeCache
 from enginewright_runtime.serve.server.stopping import StoppableSession
-from enginewright_runtime.session import loading, processor
-from enginewright_runtime.session.base import CPU_PROVIDER, SessionBackend
+from enginewright_runtime.session import processor
+from enginewright_runtime.session.base import SessionBackend
 from enginewright_runtime.session.driver import Device
 from enginewright_runtime.session.extensions.verification import verify_libraries
 from enginewright_runtime.session.loading import ask_device, find
 from enginewright_runtime.session.placement import SessionPlacement
 from enginewright_runtime.session.runner import Runner
-from enginewright_runtime.session.samples import GoldenError, GoldenSample, read_samples
 from enginewright_runtime.session.signature import (
-    ProfileError,
     Signature,
-    SignatureError,
-    read_signature,
 )
 
 _log: Final = logging.getLogger(__name__)
@@ -117,12 +109,12 @@ def prepare(
     threads = max(1, enginewright_runtime.core.limits.threads() // task.processes)
     if found is None:
         _test_libraries(artifact, manifest, progress)
-    load = partial(_load, task, artifact, manifest, threads, device)
+    load = partial(load_session, task, artifact, manifest, threads, device)
     caches = runtime_caches if backend.caches_kernels else None
-    cache = _open_cache(caches, task, artifact, manifest, load, device, progress)
+    cache = open_cache(caches, task, artifact, manifest, load, device, progress)
     progress(f"loading the model on backend {task.backend}")
     loaded = load(cache.folder if cache else None)
-    signature, samples = _read(task, artifact, manifest, loaded)
+    signature, samples = read_model(task, artifact, manifest, loaded)
     loaded_after, loaded_bytes = time.monotonic() - began, resident_bytes()
     on_device = backend.needs_driver and loaded.cause is None
     shapes, feeds = baseline_feeds(samples, manifest.recipe)
@@ -181,7 +173,7 @@ def prepare(
     # on the backend's CPUs it leaves one to requests within the profiles
     shared = threads if on_device else max(1, threads - 1)
     outside, about_outside = (
-        (None, None) if steps else _outside(task, artifact, signature, shared, progress)
+        (None, None) if steps else serve_outside(task, artifact, signature, shared, progress)
     )
     seconds = time.monotonic() - began
     details = {
@@ -270,132 +262,3 @@ def _check(
     if engine is not None:
         check_device(engine, device)
     return device
-
-
-def _open_cache(
-    root: Path | None,
-    task: ServeTask,
-    artifact: Path,
-    manifest: Manifest,
-    load: Callable[[Path | None], loading.LoadedModel],
-    device: Device,
-    progress: Callable[[str], None],
-) -> RuntimeCache | None:
-    """Return the engine's cache, filled; None: none can be kept."""
-    engine = manifest.engine
-    cache = RuntimeCache.open(root, engine.sha256, device) if root and engine else None
-    if cache is None or cache.reused:
-        return cache
-
-    def run_all() -> None:
-        loaded = load(cache.folder)
-        signature, samples = _read(task, artifact, manifest, loaded)
-        prover = StartupProver(Runner(loaded.session, signature), signature, ComputeBuckets())
-        prover.prove(samples, manifest, progress, steps=True)
-
-    progress("compiling the engine's kernels")
-    cache.fill(run_all)
-    return cache
-
-
-def _load(
-    task: ServeTask,
-    artifact: Path,
-    manifest: Manifest,
-    threads: int,
-    device: Device,
-    runtime_cache: Path | None,
-    *,
-    bounded: bool = False,
-) -> loading.LoadedModel:
-    strict = task.promise.policy == "Forbid"
-    try:
-        loaded = loading.create(
-            task.backend,
-            artifact / manifest.model,
-            threads=threads,
-            strict=strict,
-            device=device,
-            level=manifest.graph_optimization,
-            runtime_cache=runtime_cache,
-            bounded=bounded,
-        )
-    except SessionError as error:
-        if damaged := damaged_file(artifact, manifest):
-            raise StageFailure(
-                Reason.ARTIFACT_CORRUPT, f"{damaged} does not match its digest in the manifest"
-            ) from error
-        reason = Reason.INVALID_MODEL if task.backend == "cpu" else Reason.UNSUPPORTED_OPERATOR
-        raise StageFailure(
-            reason, f"backend {task.backend} cannot load the model: {plain(str(error))}"
-        ) from error
-    if loaded.cause is not None:
-        _log.warning(
-            "fallback, which policy %s allows: %s runs no node of the model: %s: %s",
-            task.promise.policy,
-            loaded.placement.provider,
-            loaded.cause.reason,
-            loaded.cause.cause,
-        )
-    return loaded
-
-
-def _outside(
-    task: ServeTask,
-    artifact: Path,
-    signature: Signature,
-    threads: int,
-    progress: Callable[[str], None],
-) -> tuple[OutsideModel | None, OutsideProfiles | None]:
-    """Return what serves sizes outside the shape profiles, if anything, and its report."""
-    if not task.serves_outside or not any(
-        each.excludes_sizes for each in signature.inputs.values()
-    ):
-        return None, None
-
-    def load(on_cpu: ServeTask, folder: Path, manifest: Manifest) -> loading.LoadedModel:
-        device = ask_device(find(on_cpu.backend))
-        return _load(on_cpu, folder, manifest, threads, device, None, bounded=True)
-
-    folder = artifact if task.engine_key is None else artifact / Path(OUTSIDE_PATH).name
-    found = load_outside(task, folder, load, _read, progress)
-    if isinstance(found, str):
-        return None, OutsideProfiles(off=found)
-    return found, OutsideProfiles(provider=CPU_PROVIDER)
-
-
-def _read(
-    task: ServeTask, artifact: Path, manifest: Manifest, loaded: loading.LoadedModel
-) -> tuple[Signature, list[GoldenSample]]:
-    try:
-        signature = read_signature(
-            loaded.session.get_inputs(),
-            loaded.session.get_outputs(),
-            served_profiles(manifest),
-            least=0 if loaded.placement.accepts_empty else 1,
-        )
-        samples = read_samples(
-            artifact / manifest.golden_inputs, artifact / manifest.golden_outputs, signature
-        )
-    except SignatureError as error:
-        raise StageFailure(Reason.INVALID_MODEL, f"model {task.model!r}: {error}") from error
-    except ProfileError as error:
-        raise StageFailure(Reason.SHAPE_PROFILE_INVALID, str(error)) from error
-    except (GoldenError, OSError, ValueError) as error:
-        raise StageFailure(
-            Reason.ARTIFACT_CORRUPT, f"the golden samples of the artefact are unusable: {error}"
-        ) from error
-    return _as_published(signature, manifest), samples
-
-
-def _as_published(signature: Signature, manifest: Manifest) -> Signature:
-    """Return it with the output sizes that all backends report; optimisations may infer more of them."""
-    if manifest.signature is None:
-        return signature
-    texts = map(TensorText.read, manifest.signature.outputs)
-    shapes = {each.name: tuple(map(int, each.shape)) for each in texts}
-    outputs = {
-        name: replace(tensor, shape=shapes.get(name, tensor.shape))
-        for name, tensor in signature.outputs.items()
-    }
-    return replace(signature, outputs=outputs)
