@@ -24,7 +24,7 @@ from enginewright_runtime.serve.server.request_failures import (
     queue_is_full,
 )
 from enginewright_runtime.serve.server.results import InferenceResults
-from enginewright_runtime.serve.server.serving import Serving
+from enginewright_runtime.serve.server.serving import RunningModel
 from enginewright_runtime.serve.server.settings import PROBE_SLOTS, WAITING_COPIES, ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel
 from enginewright_runtime.serve.server.worker import InferenceWorker
@@ -59,7 +59,7 @@ class InferenceService:
         self._state = "starting"  # shown to users while not ready
         self.names_requests = False  # every request gets an ID, since something reports it
         self._draining = False
-        self._serving: Serving | None = None
+        self._serving: RunningModel | None = None
         self._probes = 0
         self.others: OthersHealth | None = None  # None: this is the only process
         self.results = InferenceResults(metrics, task.request_seconds)
@@ -70,10 +70,10 @@ class InferenceService:
 
     def serve_model(self, model: ServedModel) -> None:
         """Become ready with `model`."""
-        self._serving = Serving(model, self._task, self._settings, self._metrics, self.results)
+        self._serving = RunningModel(model, self._task, self._settings, self._metrics, self.results)
 
     def stop_long_run(self) -> None:
-        """Terminate runs that take too long (`Serving`)."""
+        """Terminate runs that take too long (`RunningModel`)."""
         if self._serving is not None:
             self._serving.stop_long_run()
 

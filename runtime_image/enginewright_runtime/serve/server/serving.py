@@ -22,7 +22,7 @@ _LONG_RUNS: Final = 15  # warm-up runs that a run may take before it is stopped
 _STUCK_RUNS: Final = 20  # warm-up runs that a run may take before it counts as stuck
 
 
-class Serving:
+class RunningModel:
     """A ready model and the objects that run it; for the event loop's thread."""
 
     def __init__(
