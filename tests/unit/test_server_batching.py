@@ -15,6 +15,7 @@ from enginewright_runtime.serve.server.batching import (
     split,
 )
 from enginewright_runtime.serve.server.buckets import ComputeBuckets
+from enginewright_runtime.serve.server.run_proof import Instruments
 from enginewright_runtime.session.datatypes import BY_ONNX
 from enginewright_runtime.session.samples import GoldenSample
 from enginewright_runtime.session.signature import Signature, Tensor
@@ -102,8 +103,7 @@ class Model:
             signature,
             ComputeBuckets(),
             memory,
-            resident=resident,
-            clock=self.clock,
+            Instruments(resident, self.clock),
         )
         asked = {"most": 32, "delay": 0.0, "varying": False, "on_cpu": True, "by_sizes": True}
         return prover.prove(samples, **(asked | changes))

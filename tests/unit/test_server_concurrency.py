@@ -12,6 +12,7 @@ from enginewright_runtime.serve.server.concurrency import (
     ConcurrencyProver,
     RunConditions,
 )
+from enginewright_runtime.serve.server.run_proof import Instruments
 from enginewright_runtime.session.datatypes import BY_ONNX
 from enginewright_runtime.session.samples import GoldenSample
 from enginewright_runtime.session.signature import Signature, Tensor
@@ -55,8 +56,7 @@ class TimedProver(ConcurrencyProver):
             cast("Any", model),
             SIGNATURE,
             lambda _: None,
-            resident=lambda: resident * MIB,
-            clock=lambda: 0.0,
+            Instruments(lambda: resident * MIB, lambda: 0.0),
         )
         self._given = times
 

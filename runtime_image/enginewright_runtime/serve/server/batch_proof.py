@@ -7,11 +7,9 @@ is about as fast per request as any is used.
 """
 
 import logging
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from enginewright_runtime.core.ort_messages import plain
@@ -24,18 +22,18 @@ from enginewright_runtime.serve.server.batching import (
 )
 from enginewright_runtime.serve.server.buckets import ComputeBuckets
 from enginewright_runtime.serve.server.decode import Feeds
-from enginewright_runtime.serve.server.memory import resident_bytes
-from enginewright_runtime.session.datatypes import BF16
+from enginewright_runtime.serve.server.run_proof import (
+    OF_THIS_PROCESS,
+    Instruments,
+    RunProver,
+)
 from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.samples import GoldenSample
-from enginewright_runtime.session.signature import Signature, Tensor
+from enginewright_runtime.session.signature import Signature
 
 _log: Final = logging.getLogger(__name__)
 _LARGER: Final = 4.0  # factor of the neighbours' values
-# Of an output's largest magnitude. Kernels round differently by batch size; a scale that neighbours
-# share changes 8-bit activations by 1% and more.
-_TOLERANCES: Final = {"FP64": 1e-4, "FP32": 1e-3, "FP16": 1e-2, "BF16": 3e-2}
 _GAIN: Final = 0.9  # a batch takes at most this share of its requests' time one by one
 _ABOUT: Final = 1.1  # a size this much slower than the fastest is fast enough
 _RUNS: Final = 5  # of each size; the fastest counts
@@ -43,7 +41,7 @@ _SECONDS: Final = 2.0  # for all sizes
 _TURN_SECONDS: Final = 0.001  # of the event loop, in which it serves no other connection
 
 
-class BatchProver:
+class BatchProver(RunProver):
     """Proves and times batches of one session."""
 
     def __init__(
@@ -52,19 +50,12 @@ class BatchProver:
         signature: Signature,
         buckets: ComputeBuckets,
         memory: int | None,
-        *,
-        resident: Callable[[], int] = resident_bytes,
-        clock: Callable[[], float] = time.perf_counter,
+        instruments: Instruments = OF_THIS_PROCESS,
     ) -> None:
         """Create it; `memory` is what the process may use, in bytes, None: unknown."""
-        self._runner = runner
-        self._signature = signature
-        self._outputs = list(signature.outputs)
+        super().__init__(runner, signature, instruments)
         self._buckets = buckets
         self._memory = memory
-        self._resident = resident
-        self._clock = clock
-        self.slowest = 0.0  # seconds of a run
 
     def prove(
         self,
@@ -151,14 +142,14 @@ class BatchProver:
             other = row
         other = {name: _larger(array) for name, array in other.items()}
         try:
-            alone = self._runner.run(self._outputs, row)
+            alone = self._run(row)
             for batch, place in (([row, other], 0), ([other, row], 1), ([row, row], 1)):
-                parts = split(self._runner.run(self._outputs, join(batch)), [1, 1])
+                parts = split(self._run(join(batch)), [1, 1])
                 if parts is None or alone[0].shape[:1] != (1,):
                     return "the first dimension of an output is not that of the inputs"
-                for name, single, joined in zip(self._outputs, alone, parts[place], strict=True):
-                    if not same_outputs(self._signature.outputs[name], single, joined):
-                        return f"output {name!r} of a request depends on the others in its batch"
+                name = self._differing(alone, parts[place])
+                if name is not None:
+                    return f"output {name!r} of a request depends on the others in its batch"
         except Exception as error:  # noqa: BLE001 - ONNX Runtime's exceptions have no common class
             return f"the model fails on two requests at once: {plain(str(error))}"
         return ""
@@ -194,12 +185,11 @@ class BatchProver:
             began = self._clock()
             if count == 1:
                 feeds = row
-                self._runner.run(self._outputs, feeds)
+                self._run(feeds)
             else:
                 feeds = join([row] * count)
-                split(self._runner.run(self._outputs, feeds), [1] * count)
-            taken = self._clock() - began
-            self.slowest = max(self.slowest, taken)
+                split(self._run(feeds), [1] * count)
+            taken = self._taken(began)
             best = min(best, taken)
             self._buckets.warmed_up(feeds, taken)
             if number and self._clock() > end:
@@ -222,25 +212,6 @@ def _first_row(feeds: Feeds) -> Feeds:
 
 def _larger(array: NDArray[Any]) -> NDArray[Any]:
     return array * array.dtype.type(_LARGER) if array.dtype.kind == "f" else array
-
-
-def same_outputs(tensor: Tensor, single: NDArray[Any], joined: NDArray[Any]) -> bool:
-    """Whether two outputs are the same but for rounding."""
-    tolerance = _TOLERANCES.get(tensor.datatype.name)
-    if single.shape != joined.shape:
-        return False
-    if tolerance is None:
-        return bool(np.array_equal(single, joined))
-    if tensor.datatype is BF16:  # the upper half of a float32
-        single, joined = (
-            (each.astype(np.uint32) << 16).view(np.float32) for each in (single, joined)
-        )
-    finite = np.isfinite(single)
-    if not np.array_equal(finite, np.isfinite(joined)):
-        return False
-    expected = single[finite].astype(np.float64)
-    largest = float(np.abs(expected).max(initial=0.0))
-    return bool((np.abs(joined[finite] - expected) <= tolerance * largest).all())
 
 
 def _worthwhile(times: dict[int, float], single: float) -> int:

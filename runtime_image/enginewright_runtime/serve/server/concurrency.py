@@ -9,17 +9,19 @@ what it gains is measured.
 import logging
 import math
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from enginewright_runtime.core.ort_messages import plain
-from enginewright_runtime.serve.server.batch_proof import same_outputs
 from enginewright_runtime.serve.server.batching import BatchLimits
 from enginewright_runtime.serve.server.decode import Feeds
-from enginewright_runtime.serve.server.memory import resident_bytes
+from enginewright_runtime.serve.server.run_proof import (
+    OF_THIS_PROCESS,
+    Instruments,
+    RunProver,
+)
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.samples import GoldenSample
 from enginewright_runtime.session.signature import Signature
@@ -64,7 +66,7 @@ class RunConditions:
     foreign: bool  # with operators of others
 
 
-class ConcurrencyProver:
+class ConcurrencyProver(RunProver):
     """Proves and times several runs at a time of one session."""
 
     def __init__(
@@ -72,18 +74,11 @@ class ConcurrencyProver:
         runner: Runner,
         signature: Signature,
         progress: Callable[[str], None],
-        *,
-        resident: Callable[[], int] = resident_bytes,
-        clock: Callable[[], float] = time.perf_counter,
+        instruments: Instruments = OF_THIS_PROCESS,
     ) -> None:
         """Create it; several threads at a time may use `runner`, `progress` gets the current step."""
-        self._runner = runner
-        self._signature = signature
-        self._outputs = list(signature.outputs)
+        super().__init__(runner, signature, instruments)
         self._progress = progress
-        self._resident = resident
-        self._clock = clock
-        self._slowest = 0.0  # seconds of a run
 
     def prove(
         self,
@@ -129,7 +124,7 @@ class ConcurrencyProver:
             off = self._why_dependent(samples, most)
         if off:
             return Concurrency(off=off, gain=best)
-        return Concurrency(most, gain=gains[most], slowest=self._slowest)
+        return Concurrency(most, gain=gains[most], slowest=self.slowest)
 
     def _fitting(self, most: int, given: RunConditions) -> int:
         """Return how many runs, of the largest that have taken place, fit into memory."""
@@ -141,20 +136,20 @@ class ConcurrencyProver:
 
     def _why_dependent(self, samples: Sequence[GoldenSample], runs: int) -> str:
         """Return why runs must not take place at the same time; "": their outputs stay the same."""
-        alone = [self._runner.run(self._outputs, sample.feeds) for sample in samples[: runs + 1]]
+        alone = [self._run(sample.feeds) for sample in samples[: runs + 1]]
         found: list[tuple[int, list[NDArray[Any]]]] = []
 
         def work(number: int) -> None:
             for at in range(len(alone)):  # beside others, and beside itself
                 sample = (number // 2 + at) % len(alone)
                 feeds = samples[sample].feeds
-                found.append((sample, self._runner.run(self._outputs, feeds)))
+                found.append((sample, self._run(feeds)))
 
         self._together(work, runs)
         for sample, arrays in found:
-            for name, expected, actual in zip(self._outputs, alone[sample], arrays, strict=True):
-                if not same_outputs(self._signature.outputs[name], expected, actual):
-                    return f"output {name!r} of a run depends on others at the same time"
+            name = self._differing(alone[sample], arrays)
+            if name is not None:
+                return f"output {name!r} of a run depends on others at the same time"
         return ""
 
     def _gains(self, feeds: Feeds, most: int, single: float) -> dict[int, float]:
@@ -180,8 +175,8 @@ class ConcurrencyProver:
         def work(_: int) -> None:
             for _ in range(count):
                 began = self._clock()
-                self._runner.run(self._outputs, feeds)
-                self._slowest = max(self._slowest, self._clock() - began)
+                self._run(feeds)
+                self._taken(began)
 
         began = self._clock()
         self._together(work, runs)
