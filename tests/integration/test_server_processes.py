@@ -6,6 +6,7 @@ import signal
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -20,7 +21,10 @@ from enginewright.contract.verdict import Check
 from enginewright_runtime.serve import lanes
 from enginewright_runtime.serve.exchanges import HEADER, ExchangeHead
 from enginewright_runtime.serve.server.grpc.messages import InferRequest, Statistics
+from enginewright_runtime.serve.server.grpc.status import Code
+from enginewright_runtime.serve.server.http2 import frames
 
+from tests.support import http2
 from tests.support.serving import Server, Wire, linear_model, slow_model, write_artifact
 from tests.support.sidecar import Sidecar, artifact
 
@@ -185,6 +189,34 @@ def test_figures_are_those_of_all_processes(pair: Server) -> None:
         assert reply.model_stats[0].inference_stats.success.count == before + sent
     for path in ("/v2/models/m/measurements", "/v2/models/m/shadow?share=1"):
         assert {pair.get(path).status for _ in range(8)} == {403}
+
+
+# fault: Servers | clients ask for statistics over gRPC, which several processes gather, without end |
+#   few calls wait for them, so that connections can be closed for others | UNAVAILABLE
+def test_few_calls_wait_for_the_statistics_of_all_processes(pair: Server) -> None:
+    client, count = http2.Client(), 100
+    path = "/inference.GRPCInferenceService/ModelStatistics"
+    calls = [client.call(number, path, b"") for number in range(1, 2 * count, 2)]
+    with socket.create_connection(("127.0.0.1", pair.grpc_port), timeout=20) as wire:
+        wire.sendall(client.opening + b"".join(calls))
+        received = b""
+        answers: dict[int, http2.Response] = {}
+        while len(answers) < count:
+            part = wire.recv(65536)
+            assert part, "all calls are answered"
+            received += part
+            ended = [
+                each
+                for each in http2.split(received)
+                if each.kind == frames.HEADERS and each.flags & frames.END_STREAM
+            ]
+            if len(ended) == count:
+                answers = client.responses(received)
+    statuses = Counter(each.status for each in answers.values())
+    assert statuses.keys() == {Code.OK, Code.UNAVAILABLE}, statuses
+    refused = next(each for each in answers.values() if each.status == Code.UNAVAILABLE)
+    assert "try again later" in refused.headers["grpc-message"].replace("%20", " ")
+    assert call_grpc(pair, "ModelStatistics", b"")
 
 
 def test_heads_of_figures_are_answered(pair: Server) -> None:

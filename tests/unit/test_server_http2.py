@@ -4,7 +4,7 @@ import asyncio
 import gc
 import gzip
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import wraps
 from types import SimpleNamespace
 from typing import Any
@@ -15,12 +15,14 @@ from enginewright_runtime.serve.server.grpc.status import Code
 from enginewright_runtime.serve.server.http2 import budget, frames
 from enginewright_runtime.serve.server.http2.bodies import MAX_FRAME
 from enginewright_runtime.serve.server.http2.errors import ErrorCode
+from enginewright_runtime.serve.server.http2.stream import Stream
 from enginewright_runtime.serve.server.http2.streams import MAX_STREAMS
 from enginewright_runtime.serve.server.message import ALIGNMENT, JOINED_BYTES
 from enginewright_runtime.serve.server.settings import ServerSettings
 from hypothesis import given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from tests.support.grpc_echo import ECHO, FAIL, LARGE, LATER, METADATA, EchoApp
 from tests.support.http2 import (
@@ -897,3 +899,93 @@ async def test_another_protocol_is_refused() -> None:
     peer = Peer(opened=False)
     peer.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
     assert ended(peer) is ErrorCode.PROTOCOL_ERROR
+
+
+class CountedStreams(dict[int, Stream]):
+    """Streams that count how often one is looked at in a walk."""
+
+    visits = 0
+
+    @override
+    def __iter__(self) -> Iterator[int]:
+        for each in super().__iter__():
+            self.visits += 1
+            yield each
+
+    @override
+    def values(self) -> Any:
+        for each in super().values():
+            self.visits += 1
+            yield each
+
+
+@looped
+async def test_what_a_connection_waits_for_is_known_without_a_walk_over_its_streams() -> None:
+    peer = Peer()
+    for number in range(1, 2 * MAX_STREAMS, 2):
+        peer.send(peer.client.headers(number, call_headers(ECHO.decode())))
+        peer.send(data(number, message(bytes(100))[:50]))
+    streams = peer.connection._streams
+    streams.open = counted = CountedStreams(streams.open)
+    assert len(counted) == MAX_STREAMS
+    found = peer.connection.waits(time.monotonic())
+    assert found is not None
+    assert found[0] is WaitsFor.TRANSFERS
+    peer.connection.check(time.monotonic() + 2)
+    counted.visits = 0
+    found = peer.connection.waits(time.monotonic() + 2)
+    assert found is not None
+    assert found[0] is WaitsFor.STALLED
+    assert counted.visits <= 1
+
+
+RESPONSES_OWED: dict[str, tuple[Callable[[Peer], bytes], int]] = {
+    "answered at once": (lambda peer: peer.client.call(1, ECHO.decode(), b"a"), 0),
+    "answered later": (lambda peer: peer.client.call(1, LATER.decode(), b"1000"), 1),
+    "waits for a window": (lambda peer: peer.client.call(1, LARGE.decode(), b"200000"), 0),
+    "two later": (
+        lambda peer: (
+            peer.client.call(1, LATER.decode(), b"1000")
+            + peer.client.call(3, LATER.decode(), b"1000")
+        ),
+        2,
+    ),
+    "refused before its end": (
+        lambda peer: (
+            peer.client.headers(1, call_headers("/no/Method")) + data(1, bytes(16000)) * 10
+        ),
+        0,
+    ),
+    "reset while it is awaited": (
+        lambda peer: (
+            peer.client.call(1, LATER.decode(), b"1000") + frame(frames.RST_STREAM, 0, 1, bytes(4))
+        ),
+        0,
+    ),
+    "data after its end": (
+        lambda peer: peer.client.call(1, LATER.decode(), b"1000") + data(1, b"more"),
+        0,
+    ),
+    "shorter than its length": (
+        lambda peer: (
+            peer.client.headers(1, call_headers(ECHO.decode(), ("content-length", "9")))
+            + data(1, message(b"a"), ends=True)
+        ),
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RESPONSES_OWED)
+@looped
+async def test_the_responses_that_are_owed_are_counted(name: str) -> None:
+    build, expected = RESPONSES_OWED[name]
+    peer = Peer()
+    peer.send(build(peer))
+    assert ended(peer) is None
+    streams = peer.connection._streams
+    assert streams.owed == expected
+    walked = [each for each in streams.open.values() if not each.receiving and each.unsent is None]
+    assert len(walked) == expected
+    peer.connection.connection_lost(None)
+    assert streams.owed == 0

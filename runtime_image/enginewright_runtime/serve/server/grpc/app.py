@@ -46,6 +46,8 @@ _log: Final = logging.getLogger(__name__)
 _LONGEST_BEGINNING: Final = 4096
 _FEW: Final = 4  # connections that send many frames at once; those of more take turns with pauses
 _INFER: Final = "ModelInfer"
+# calls that wait for the statistics of all processes: nobody else gets the place of their connections
+_MOST_ASKING: Final = 16
 _SOON: Final = 1e-6  # seconds: the deadline has passed
 _CODES: Final = {  # of errors with HTTP's status
     400: Code.INVALID_ARGUMENT,
@@ -226,7 +228,13 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         return Reply([answer], len(answer))
 
     def _answer_for_pod(self, pod: PodResources, call: GrpcCall) -> None:
-        """Answer with the statistics of all processes once they have answered; the call is valid."""
+        """Answer with the statistics of all processes once they have answered; the call is valid.
+
+        Raises:
+            RequestError: 503, too many calls wait for them.
+        """
+        if len(self._answering) >= _MOST_ASKING:
+            raise busy("too many calls wait for the statistics of all processes")
 
         async def answer() -> None:
             try:

@@ -166,4 +166,5 @@ class Bodies:
         except StreamFaultError as fault:
             self._reset(stream.id, fault.code)
         else:
+            self._streams.owed += stream.unsent is None
             stream.handler.end()

@@ -1,8 +1,6 @@
 """What the frames of one connection mean: its streams, from requests to responses (RFC 9113 5, 6, 8).
 
-Without the socket: bytes come from `Http2Connection` and go to `Sender`.
-
-What costs more than it does the client is limited by budgets, which time and useful work refill:
+Without the socket: bytes come from `Http2Connection` and go to `Sender`. What costs more than it does the client is limited by budgets, which time and useful work refill:
 
 - resets, by the client (CVE-2023-44487) or provoked by it (CVE-2025-8671), and refused streams
 - PING, SETTINGS, PRIORITY, WINDOW_UPDATE, CONTINUATION, empty or tiny DATA, unknown frames
@@ -36,6 +34,11 @@ _FRAMES: Final = 1000  # that are not useful at once, and per ten seconds
 _RESETS: Final = 1000  # at once, and per five seconds
 _REQUEST_EARNS: Final = 20
 _DATA_EARNS: Final = 4  # a client may grant windows to stream and connection in two steps each
+_ANNOUNCED: Final = {
+    frames.MAX_CONCURRENT_STREAMS: MAX_STREAMS,
+    frames.INITIAL_WINDOW_SIZE: frames.LARGEST,
+    frames.MAX_FRAME_SIZE: MAX_FRAME,
+}
 
 
 class Session:
@@ -102,13 +105,9 @@ class Session:
         self.bodies = Bodies(streams, sender, self._frames, self._reset)
         self.control = ControlFrames(streams, sender, self._frames)
         self.transfers = Transfers(streams, sender, settings, account, peer, due=due, abort=abort)
-        announced = {
-            frames.MAX_CONCURRENT_STREAMS: MAX_STREAMS,
-            frames.INITIAL_WINDOW_SIZE: frames.LARGEST,
-            frames.MAX_FRAME_SIZE: MAX_FRAME,
-            frames.MAX_HEADER_LIST_SIZE: settings.head_bytes,
-        }
-        sender.write(frames.settings(announced))
+        sender.write(
+            frames.settings(_ANNOUNCED | {frames.MAX_HEADER_LIST_SIZE: settings.head_bytes})
+        )
         sender.write(frames.window_update(0, frames.LARGEST - frames.DEFAULT_WINDOW))
 
     # Called by the connection. What a client does wrong raises ConnectionFaultError.
@@ -162,6 +161,7 @@ class Session:
     def cancel(self) -> None:
         """Drop all requests and responses."""
         streams, self.streams.open = self.streams.open, {}
+        self.streams.owed = 0
         self.bodies.drop()
         for stream in streams.values():
             self.transfers.drop(stream)
@@ -192,8 +192,6 @@ class Session:
         """Allow the WINDOW_UPDATE frames that a sent DATA frame leads to."""
         self._frames.earn(_DATA_EARNS)
 
-    # Called by the application.
-
     def respond(
         self, stream: Stream, block: bytes, parts: Parts, length: int, trailers: bytes
     ) -> bool:
@@ -210,6 +208,7 @@ class Session:
             self.sender.pump()
         else:
             return False
+        self.streams.owed -= not stream.receiving
         self._due()
         return True
 
@@ -250,6 +249,7 @@ class Session:
         stream = Stream(stream_id, self.sender.initial_window, expected, time.monotonic())
         if self._blocks.ends:
             stream.end()
+            streams.owed += 1
         streams.open[stream_id] = stream
         stream.handler = self._handlers.handle(self, stream, head)
         if self._blocks.ends:
@@ -260,6 +260,7 @@ class Session:
         if stream.receiving and not self._blocks.ends:
             raise StreamFaultError(ErrorCode.PROTOCOL_ERROR)
         stream.end()
+        self.streams.owed += stream.unsent is None
         check_fields(fields)
         stream.handler.end()
 
@@ -271,8 +272,6 @@ class Session:
             raise ConnectionFaultError(ErrorCode.STREAM_CLOSED, "HEADERS on a closed stream")
         self._frames.spend()
         self._blocks.decode(block)
-
-    # The end of streams.
 
     def _take_reset(self, stream_id: int) -> None:
         """Drop a request (6.4)."""
@@ -293,6 +292,7 @@ class Session:
         """Close a stream without its response."""
         stream = self.streams.open.get(stream_id)
         if stream is not None:
+            self.streams.owed -= not stream.receiving and stream.unsent is None
             self.transfers.drop(stream)
             stream.handler.cancel()
         self.streams.close(stream_id, by_server=by_server)

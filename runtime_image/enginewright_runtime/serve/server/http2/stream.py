@@ -118,9 +118,9 @@ class Stream:
         """
         if not self.receiving:
             raise StreamFaultError(ErrorCode.STREAM_CLOSED)
-        self.receiving = False
         if self.expected is not None and self.received != self.expected:
             raise StreamFaultError(ErrorCode.PROTOCOL_ERROR)
+        self.receiving = False
 
 
 def do_nothing(*_: object) -> None:

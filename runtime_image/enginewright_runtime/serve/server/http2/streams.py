@@ -30,15 +30,17 @@ class Streams:
         last: the number of the last one that the client opened.
         arriving: the stream of the DATA frame that is arriving; None: what is left of it is discarded.
         going: whether the client may open more.
+        owed: how many requests are complete, and their responses have not begun.
         idle_since: when the last open one was closed, as `time.monotonic()`.
     """
 
-    __slots__ = ("_closed", "arriving", "going", "idle_since", "last", "open")
+    __slots__ = ("_closed", "arriving", "going", "idle_since", "last", "open", "owed")
 
     def __init__(self) -> None:
         """Begin without a stream."""
         self.open: dict[int, Stream] = {}
         self.last = 0
+        self.owed = 0
         self.arriving: Stream | None = None
         self.going = Going.NO
         self.idle_since = time.monotonic()
@@ -76,10 +78,10 @@ class Streams:
 
         None: the application owes a response.
         """
-        streams = self.open.values()
-        if any(not each.receiving and each.unsent is None for each in streams):
+        if self.owed:
             return None
-        return min((each.started for each in streams), default=self.idle_since)
+        oldest = next(iter(self.open.values()), None)
+        return self.idle_since if oldest is None else oldest.started
 
     def awaited(self) -> int:
         """Return the bytes of all messages that are arriving in memory of their whole size."""

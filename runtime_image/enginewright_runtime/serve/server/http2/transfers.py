@@ -20,7 +20,17 @@ from enginewright_runtime.serve.server.settings import ServerSettings
 class Transfers:
     """What one connection's client sends or reads."""
 
-    __slots__ = ("_abort", "_account", "_due", "_peer", "_sender", "_settings", "_streams", "read")
+    __slots__ = (
+        "_abort",
+        "_account",
+        "_due",
+        "_peer",
+        "_sender",
+        "_settings",
+        "_slow_until",
+        "_streams",
+        "read",
+    )
 
     def __init__(
         self,
@@ -51,6 +61,7 @@ class Transfers:
         self._peer = peer
         self._due = due
         self._abort = abort
+        self._slow_until = -1  # the last stream when all were found to be slow
         self.read: list[Holding] = []  # of responses that are written, maybe not yet by the kernel
 
     def close(self) -> None:
@@ -70,6 +81,9 @@ class Transfers:
                     self._cancel(each)
             elif each.receiving and not self.pace(each).update(now, each.received, requests):
                 each.handler.expire()
+        slow, still_open = self._settings.slow_rate, self._streams.open
+        are_slow = all(each.pace and each.pace.rate < slow for each in still_open.values())
+        self._slow_until = self._streams.last if are_slow else -1
 
     def pace(self, stream: Stream) -> TransferPace:
         """Return the pace of what a stream transfers, since its beginning."""
@@ -84,10 +98,8 @@ class Transfers:
 
     @property
     def hardly_move(self) -> bool:
-        """Whether all that the client sends or reads is slow."""
-        slow = self._settings.slow_rate
-        streams = self._streams.open.values()
-        return bool(streams) and all(each.pace and each.pace.rate < slow for each in streams)
+        """Whether all that the client sends or reads was slow when it was checked, and nothing is new."""
+        return bool(self._streams.open) and self._slow_until == self._streams.last
 
     # Responses that wait for the client.
 
@@ -100,6 +112,7 @@ class Transfers:
             return False
         stream.outgoing = holding
         stream.pace = self.new_pace(time.monotonic())
+        self._slow_until = -1
         account.begin(holding, stream.pace)
         return True
 
