@@ -51,13 +51,19 @@ def main() -> int:
         "--processes", type=int, metavar="MOST", help="only our server, with 1 to so many"
     )
     parser.add_argument(
+        "--runs", type=int, metavar="MOST", help="only our server, with 1 to so many runs at a time"
+    )
+    parser.add_argument(
         "--hostile", action="store_true", help="only our server, beside hostile clients: 6 minutes"
     )
     options = parser.parse_args()
     scaling.require_cores(options.processes or 1)
+    scaling.require_cores_of_runs(options.runs or 1)
     load.require_h2load()
     absent = isolation.inherited()
     if absent is None:
+        if options.runs:
+            _download_models()
         absent = {} if _is_only_ours(options) else _install(_wanted(options))
         inside = isolation.run_inside(sys.argv[1:], absent)
         if inside is not None:
@@ -66,7 +72,11 @@ def main() -> int:
         folder = Path(work)
         if _is_only_ours(options):
             (ours,) = (server for server in SERVERS if server.name == OURS)
-            program(cases.__name__, str(folder / "tiny"), "tiny")
+            model = "recognition" if options.runs else "tiny"
+            program(cases.__name__, str(folder / model), model)
+            if options.runs:
+                most, rounds = options.runs, options.rounds
+                return scaling.run_together(ours, folder, most, options.seconds, rounds)
             if options.processes:
                 return scaling.scale(ours, folder, options.processes, options.seconds)
             if options.hostile:
@@ -76,7 +86,7 @@ def main() -> int:
 
 
 def _is_only_ours(options: argparse.Namespace) -> bool:
-    return bool(options.soak or options.processes or options.hostile)
+    return bool(options.soak or options.processes or options.runs or options.hostile)
 
 
 def _compare_hostile(ours: Server, folder: Path) -> int:
@@ -131,7 +141,7 @@ def _wanted(options: argparse.Namespace) -> list[Server]:
 
 def _install(servers: list[Server]) -> dict[str, str]:
     """Download the models and create the peers' environments; return why some are absent."""
-    subprocess.run([str(REPOSITORY / "hack/models")], check=True, stdout=subprocess.DEVNULL)
+    _download_models()
     failures: dict[str, str] = {}  # by environment
     for each in dict.fromkeys(server.environment for server in servers if server.environment):
         try:
@@ -144,6 +154,10 @@ def _install(servers: list[Server]) -> dict[str, str]:
         for server in servers
         if server.environment in failures
     }
+
+
+def _download_models() -> None:
+    subprocess.run([str(REPOSITORY / "hack/models")], check=True, stdout=subprocess.DEVNULL)
 
 
 def _about(options: argparse.Namespace) -> dict[str, Any]:

@@ -59,9 +59,15 @@ def _batching() -> _Model:
     return "256-1024-1024-256, gains from batching", *_dense("batching", 256, 1024, 1024, 256)
 
 
+def _recognition() -> _Model:
+    values = np.random.default_rng(0).random((1, 3, 48, 320), np.float32)
+    return "PP-OCRv4 rec, 48 by 320", real_model("ch_PP-OCRv4_rec_infer.onnx"), values
+
+
 MODELS: Final[dict[str, Callable[[], _Model]]] = {
     "tiny": _tiny,
     "image": _image,
     "real": _real,
     "batching": _batching,
+    "recognition": _recognition,
 }
