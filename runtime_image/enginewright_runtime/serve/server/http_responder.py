@@ -1,0 +1,138 @@
+"""Answers one inference request over HTTP: encodes the outputs, compresses them if the client wants that."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from numpy.typing import NDArray
+
+from enginewright_runtime.serve.server.compressed_responses import (
+    COMPRESSED_FROM,
+    CompressedResponses,
+)
+from enginewright_runtime.serve.server.connection import Connection
+from enginewright_runtime.serve.server.copies import Copies
+from enginewright_runtime.serve.server.encode import Encoder
+from enginewright_runtime.serve.server.http_errors import error_response
+from enginewright_runtime.serve.server.inference_request import InferenceRequest
+from enginewright_runtime.serve.server.job import Job
+from enginewright_runtime.serve.server.message import Body, HttpRequest, HttpResponse
+from enginewright_runtime.serve.server.request_failures import busy, unexpected
+from enginewright_runtime.serve.server.request_threads import RequestThreads
+from enginewright_runtime.session.request_errors import RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """What the responders of a server share."""
+
+    codec_thread: RequestThreads
+    compressed_responses: CompressedResponses
+    copies: Copies
+    release: Callable[[HttpRequest], None]  # what is accounted for a request
+
+
+class HttpResponder:
+    """The `Responder` of one request."""
+
+    __slots__ = ("_answering", "_connection", "_copied", "_encoder", "_plan", "_request")
+
+    def __init__(
+        self,
+        answering: Answering,
+        encoder: Encoder,
+        connection: Connection,
+        request: HttpRequest,
+        plan: InferenceRequest,
+        copied: Body | None,
+    ) -> None:
+        """Create it; `copied` is the body if the request is kept once it is answered."""
+        self._answering = answering
+        self._encoder = encoder
+        self._connection = connection
+        self._request = request
+        self._plan = plan
+        self._copied = copied
+
+    def succeed(self, job: Job) -> None:
+        """Send the outputs."""
+        arrays = job.arrays
+        assert arrays is not None  # noqa: S101 - it succeeded
+        self._encoder.check(self._plan, arrays)
+        if self._encoder.is_slow(self._plan, arrays):
+            encode = partial(self._encode, job, arrays)
+            self._answering.codec_thread.submit(self._request, encode, self._encoded)
+        else:
+            response = self._encode(job, arrays)
+            if response.length >= COMPRESSED_FROM and self._request.accept_encoding:
+                self._compress(response)
+            else:
+                self._send(response, response)
+
+    def _encode(self, job: Job, arrays: list[NDArray[Any]]) -> HttpResponse:
+        response = self._encoder.encode(self._plan, arrays)
+        if job.call.reserved:
+            response.headers += _timing(job)
+        return response
+
+    def _encoded(self, encoded: asyncio.Future[HttpResponse]) -> None:
+        """Send the outputs that were encoded in the thread."""
+        if self._request.abandoned:
+            encoded.exception()
+            self.release()
+            return
+        try:
+            self._compress(encoded.result())
+        except RequestError as error:
+            self.fail(error)
+        except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
+            self.fail(unexpected("encoding a response"))
+
+    def _compress(self, response: HttpResponse) -> None:
+        """Send the outputs, compressed if the client wants that."""
+        done = partial(self._compressed, response)
+        if sent := self._answering.compressed_responses.compress(self._request, response, done):
+            self._send(sent, response)
+
+    def _compressed(self, plain: HttpResponse, compressed: asyncio.Future[HttpResponse]) -> None:
+        """Send the outputs that were compressed in the thread."""
+        if self._request.abandoned:
+            compressed.exception()
+            self.release()
+            return
+        try:
+            self._send(compressed.result(), plain)
+        except RequestError as error:
+            self.fail(error)
+        except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
+            self.fail(unexpected("compressing a response"))
+
+    def _send(self, response: HttpResponse, plain: HttpResponse) -> None:
+        """Send a response, which is `plain` before it was compressed."""
+        if not self._connection.reserve(response):
+            raise busy("too many bytes of responses are in flight")
+        self._connection.respond(response)
+        if self._copied is not None:
+            self._answering.copies.add(self._copied, self._request.json_length, plain)
+
+    def fail(self, error: RequestError) -> None:
+        """Send an error."""
+        self._connection.respond(error_response(error))
+
+    def release(self) -> None:
+        """Release what is accounted for the request."""
+        self._answering.release(self._request)
+
+    def abort(self) -> None:
+        """Close the connection."""
+        self._connection.abort()
+
+
+def _timing(job: Job) -> bytes:
+    """Return the `Server-Timing` header (W3C), in milliseconds: waiting, and running if it was alone."""
+    queue, compute = job.started - job.queued, job.finished - job.started
+    if not job.alone:
+        return b"Server-Timing: queue;dur=%.4f\r\n" % (queue * 1e3)
+    return b"Server-Timing: queue;dur=%.4f, compute;dur=%.4f\r\n" % (queue * 1e3, compute * 1e3)
