@@ -175,6 +175,16 @@ def test_large_requests_are_expanded_beside_others(
     assert outputs == (x + x).tobytes() + (i + i).tobytes()
 
 
+def test_the_time_in_which_a_body_is_expanded_counts_toward_its_timeout(doubling: Server) -> None:
+    x = np.random.default_rng(3).random(900_000, np.float32)  # milliseconds
+    head, tensors = document(x=x, i=np.ones(1, np.int64))
+    for microseconds, status in ((2_000, 504), (60_000_000, 200)):
+        limit = {"binary_data_output": True, "timeout": microseconds}
+        impatient = json.dumps(json.loads(head) | {"parameters": limit}).encode()
+        answer = send(doubling, gzip.compress(impatient + tensors, 1), of_binary(impatient, **GZIP))
+        assert answer.status == status, answer.body
+
+
 def test_tensors_in_json_that_take_long_to_decode(doubling: Server) -> None:
     x = np.arange(60_000, dtype=np.float32)
     body = gzip.compress(in_json(x=x, i=np.ones(1, np.int64)))

@@ -1,5 +1,7 @@
 """Several server processes in one pod: they share its requests, and are one server to everybody else."""
 
+import gzip
+import json
 import os
 import re
 import signal
@@ -25,6 +27,8 @@ from enginewright_runtime.serve.server.grpc.status import Code
 from enginewright_runtime.serve.server.http2 import frames
 
 from tests.support import http2
+from tests.support.certificates import Authority
+from tests.support.secret_volumes import write_secret
 from tests.support.serving import Server, Wire, linear_model, slow_model, write_artifact
 from tests.support.sidecar import Sidecar, artifact
 
@@ -156,6 +160,37 @@ def test_both_processes_answer(pair: Server) -> None:
         held = [open_connections(pid, pair.port) for pid in (pair.process.pid, other)]
         assert min(held) > 0
         assert sum(held) == CONNECTIONS
+
+
+def test_every_process_expands_and_compresses_over_tls(tmp_path: Path) -> None:
+    certificate = Authority(tmp_path / "authority").issue()
+    write_secret(tmp_path / "run/enginewright/tls", **certificate.files)
+    task = several(tmp_path).model_copy(update={"tls": True})
+    rows = 200  # more than a TLS record, and than what is compressed at once
+    data = np.arange(rows * 8, dtype=np.float32).reshape(rows, 8)
+    document = {
+        "inputs": [
+            {"name": "x", "datatype": "FP32", "shape": [rows, 8], "data": data.ravel().tolist()}
+        ],
+        "outputs": [{"name": "y"}],
+    }
+    body = gzip.compress(json.dumps(document).encode())
+    coding = {"Content-Encoding": "gzip", "Accept-Encoding": "gzip"}
+    with Server(tmp_path, task) as server, ExitStack() as stack:
+        until(lambda: serving(server) == 2, "both serve")
+        wires = [stack.enter_context(server.wire()) for _ in range(CONNECTIONS)]
+        for wire in wires:
+            wire.send(server.infer_request(body, headers=coding))
+        for wire in wires:
+            answer = wire.receive()
+            assert answer.status == 200, answer.body
+            assert answer.headers["content-encoding"] == "gzip"
+            (output,) = json.loads(gzip.decompress(answer.body))["outputs"]
+            weights = np.arange(32, dtype=np.float32).reshape(8, 4) / 8
+            np.testing.assert_allclose(output["data"], (data @ weights).ravel(), rtol=1e-6)
+        (other,) = others(server)
+        held = [open_connections(pid, server.port) for pid in (server.process.pid, other)]
+        assert min(held) > 0
 
 
 def test_figures_are_those_of_all_processes(pair: Server) -> None:
