@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from enginewright_runtime.serve.server.eviction import WaitsFor
+from enginewright_runtime.serve.server.grpc.call import GrpcCall
 from enginewright_runtime.serve.server.grpc.status import Code
 from enginewright_runtime.serve.server.http2 import budget, frames
 from enginewright_runtime.serve.server.http2.bodies import MAX_FRAME
@@ -989,3 +990,46 @@ async def test_the_responses_that_are_owed_are_counted(name: str) -> None:
     assert len(walked) == expected
     peer.connection.connection_lost(None)
     assert streams.owed == 0
+
+
+class CountingApp(EchoApp):
+    """Counts the calls that are released."""
+
+    released = 0
+
+    @override
+    def release(self, call: GrpcCall) -> None:
+        self.released += 1
+        super().release(call)
+
+
+def begun(app: EchoApp, calls: int) -> Peer:
+    """Return a client that has begun so many calls."""
+    peer = Peer(app)
+    for number in range(1, 2 * calls, 2):
+        peer.send(peer.client.headers(number, call_headers(ECHO.decode())))
+        peer.send(data(number, message(bytes(1000))[:500]))
+    return peer
+
+
+# fault: Servers | hundreds of clients with a hundred calls each leave at once | their calls are dropped in
+#   turns of the event loop | other clients are answered meanwhile
+@looped
+async def test_calls_of_many_clients_that_leave_are_dropped_in_turns() -> None:
+    app = CountingApp(DEFAULTS)
+    few, *many = begun(app, 3), *(begun(app, MAX_STREAMS) for _ in range(40))
+    few.connection.connection_lost(None)
+    assert app.released == 3
+    for each in many:
+        each.connection.connection_lost(None)
+    assert app.released == 3
+    assert not app.connections
+    everything = 3 + 40 * MAX_STREAMS
+    before, most = app.released, 0
+    while app.released < everything:
+        await asyncio.sleep(0)
+        most = max(most, app.released - before)
+        before = app.released
+    assert most <= 16 * MAX_STREAMS
+    assert app.held == 0
+    assert many[0].connection._session.streams.open == {}

@@ -168,7 +168,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._pending = b""
         self._app.inflight.account.release(self._unwritten)
         self._unwritten.close()
-        self._session.close()
+        self._session.close(self._app.turns)
         self._app.disconnected(self)
 
     @override

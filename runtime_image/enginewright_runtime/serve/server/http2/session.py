@@ -9,6 +9,7 @@ Without the socket: bytes come from `Http2Connection` and go to `Sender`. What c
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from enginewright_runtime.serve.server.account import ByteAccount, Peer
@@ -27,12 +28,14 @@ from enginewright_runtime.serve.server.http2.sender import Parts, Sender
 from enginewright_runtime.serve.server.http2.stream import RequestHandlers, Stream, do_nothing
 from enginewright_runtime.serve.server.http2.streams import MAX_STREAMS, Going, Streams
 from enginewright_runtime.serve.server.http2.transfers import Transfers
+from enginewright_runtime.serve.server.input_turns import InputTurns
 from enginewright_runtime.serve.server.settings import ServerSettings
 
 _INCREMENT_BYTES: Final = 4
 _FRAMES: Final = 1000  # that are not useful at once, and per ten seconds
 _RESETS: Final = 1000  # at once, and per five seconds
 _REQUEST_EARNS: Final = 20
+_DROPPED_AT_ONCE: Final = 8  # requests of a client that leaves
 _DATA_EARNS: Final = 4  # a client may grant windows to stream and connection in two steps each
 _ANNOUNCED: Final = {
     frames.MAX_CONCURRENT_STREAMS: MAX_STREAMS,
@@ -160,18 +163,17 @@ class Session:
 
     def cancel(self) -> None:
         """Drop all requests and responses."""
-        streams, self.streams.open = self.streams.open, {}
-        self.streams.owed = 0
         self.bodies.drop()
-        for stream in streams.values():
-            self.transfers.drop(stream)
-            stream.handler.cancel()
-            del stream.handler
-        self.transfers.release_read()
+        self.transfers.cancel(self.streams.take_all())
 
-    def close(self) -> None:
-        """Drop everything; nothing refers to the connection any more."""
-        self.cancel()
+    def close(self, turns: InputTurns) -> None:
+        """Drop everything, many requests in a later turn; nothing refers to the connection any more."""
+        self.bodies.drop()
+        streams = self.streams.take_all()
+        if len(streams) > _DROPPED_AT_ONCE:
+            turns.take(partial(self.transfers.cancel, streams))
+        else:
+            self.transfers.cancel(streams)
         self._due = do_nothing
         self.bodies.close()
         self.transfers.close()
@@ -211,8 +213,6 @@ class Session:
         self.streams.owed -= not stream.receiving
         self._due()
         return True
-
-    # Header blocks.
 
     def _take_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         if not stream_id & 1:

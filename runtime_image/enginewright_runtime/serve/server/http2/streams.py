@@ -2,12 +2,10 @@
 
 import enum
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from enginewright_runtime.serve.server.http2.errors import ConnectionFaultError, ErrorCode
-
-if TYPE_CHECKING:
-    from enginewright_runtime.serve.server.http2.stream import Stream
+from enginewright_runtime.serve.server.http2.stream import Stream
 
 MAX_STREAMS: Final = 128  # concurrent ones of a connection
 
@@ -59,6 +57,12 @@ class Streams:
         closed[number] = by_server
         if len(closed) > _CLOSED_KEPT:
             del closed[next(iter(closed))]
+
+    def take_all(self) -> list[Stream]:
+        """Return those that are open, which are not from now on."""
+        streams, self.open = self.open, {}
+        self.owed = 0
+        return list(streams.values())
 
     def is_ended_by_server(self, number: int) -> bool | None:
         """Return whether the server ended a stream; None: it was not closed recently."""

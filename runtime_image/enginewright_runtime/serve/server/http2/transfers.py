@@ -4,7 +4,7 @@ What a response takes until the client accepts it is charged to the account.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from enginewright_runtime.serve.server.account import ByteAccount, Holding, Peer
@@ -78,7 +78,7 @@ class Transfers:
         for each in streams:
             if each.unsent is not None:
                 if not self.pace(each).update(now, each.written, responses):
-                    self._cancel(each)
+                    self._end(each)
             elif each.receiving and not self.pace(each).update(now, each.received, requests):
                 each.handler.expire()
         slow, still_open = self._settings.slow_rate, self._streams.open
@@ -129,15 +129,23 @@ class Transfers:
         if holding is not None:
             self._account.release(holding)
 
+    def cancel(self, streams: Iterable[Stream]) -> None:
+        """Drop requests and responses of streams that are not open any more."""
+        for stream in streams:
+            self.drop(stream)
+            stream.handler.cancel()
+            del stream.handler
+        self.release_read()
+
     def _give_up(self, stream: Stream) -> None:
         """End a response, since its memory is needed for others."""
         if self._streams.open.get(stream.id) is stream and not self._sender.paused:
-            self._cancel(stream)
+            self._end(stream)
             self._due()
         else:  # parts of it are in the transport's buffer
             self._abort()
 
-    def _cancel(self, stream: Stream) -> None:
+    def _end(self, stream: Stream) -> None:
         self._sender.write(frames.reset(stream.id, ErrorCode.CANCEL))
         self.drop(stream)
         self._streams.close(stream.id, by_server=True)
