@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
 from typing import Self
@@ -193,22 +194,18 @@ def spread_out(root: Path, size: int, inflight_bytes: int) -> Server:
     return Server(root, task, inflight_bytes=inflight_bytes)
 
 
-# fault: Servers | clients do not read large responses | responses are charged until they are written,
-#   and what is not read in 10 s is closed, under pressure first | prevented
-def test_responses_that_nobody_reads_take_limited_memory(tmp_path: Path) -> None:
-    """Sixty of them, of 16 MB each."""
+def leave_unread(server: Server, count: int) -> None:
+    """Ask for `count` responses of 16 MB, of `spread_model`, and read none: memory is limited, others are answered."""
     request = {
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}],
         "parameters": {"binary_data_output": True},
     }
-    with spread_out(tmp_path, 16_000_000, 128 * MIB) as server:
-        before = resident(server.process.pid)
-        wires = []
-        for number in range(60):
-            wire = server.wire()
+    before = resident(server.process.pid)
+    with ExitStack() as stack:
+        for number in range(count):
+            wire = stack.enter_context(server.wire())
             wire.shrink(4096)
             wire.send(server.infer_request(request))
-            wires.append(wire)
             if number % 5 == 4:
                 time.sleep(0.3)
                 assert resident(server.process.pid) - before < 384 * MIB
@@ -218,8 +215,14 @@ def test_responses_that_nobody_reads_take_limited_memory(tmp_path: Path) -> None
             answer = reader.receive()
             assert answer.status == 200
             assert len(answer.body) > 16_000_000
-        for wire in wires:
-            wire.__exit__()
+
+
+# fault: Servers | clients do not read large responses | responses are charged until they are written,
+#   and what is not read in 10 s is closed, under pressure first | prevented
+def test_responses_that_nobody_reads_take_limited_memory(tmp_path: Path) -> None:
+    """Sixty of them, of 16 MB each."""
+    with spread_out(tmp_path, 16_000_000, 128 * MIB) as server:
+        leave_unread(server, 60)
 
 
 # fault: Servers | a client sends fast at first and then hardly | progress is demanded in every window |

@@ -16,6 +16,7 @@ from tests.integration.test_server_floods import (
     PROBE_SECONDS,
     SECONDS,
     Repeated,
+    leave_unread,
     resident,
     spread_model,
 )
@@ -101,29 +102,9 @@ def test_a_handshake_that_takes_too_long_is_ended(tmp_path: Path) -> None:
 # fault: Servers | clients do not read large responses
 def test_responses_that_nobody_reads_take_limited_memory(tmp_path: Path) -> None:
     """Forty of them, of 16 MB each, encrypted only as they are read."""
-    request = {
-        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}],
-        "parameters": {"binary_data_output": True},
-    }
     task = artifact(tmp_path, spread_model(16_000_000), [{"x": np.array([2], np.float32)}])
     with Server(tmp_path, secured(tmp_path, task), inflight_bytes=128 * MIB) as server:
-        before = resident(server.process.pid)
-        wires = []
-        for number in range(40):
-            wire = server.wire()
-            wire.shrink(4096)
-            wire.send(server.infer_request(request))
-            wires.append(wire)
-            if number % 5 == 4:
-                time.sleep(0.3)
-                assert resident(server.process.pid) - before < 384 * MIB
-        time.sleep(1.5)  # their progress is known by now
-        with server.wire() as reader:
-            reader.send(server.infer_request(request))
-            answer = reader.receive()
-            assert (answer.status, len(answer.body) > 16_000_000) == (200, True)
-        for wire in wires:
-            wire.__exit__()
+        leave_unread(server, 40)
 
 
 # fault: Servers | clients update the keys of TLS without end | a connection whose records carry nothing is
