@@ -1,7 +1,4 @@
-"""The gRPC application: admits calls, answers those about the server, queues inferences.
-
-Runs in the event loop only.
-"""
+"""The gRPC application: admits calls, answers those about the server, queues inferences; in the event loop."""
 
 import asyncio
 import logging
@@ -21,15 +18,16 @@ from enginewright_runtime.serve.server.app import ServerApp
 from enginewright_runtime.serve.server.application import ApplicationBase
 from enginewright_runtime.serve.server.decode import Feeds
 from enginewright_runtime.serve.server.grpc.call import GrpcCall, Reply
+from enginewright_runtime.serve.server.grpc.deadlines import SOON, UrgentPlan
 from enginewright_runtime.serve.server.grpc.decode import GrpcDecoder, GrpcPlan, GrpcRequest
-from enginewright_runtime.serve.server.grpc.encode import GrpcEncoder, Parts
+from enginewright_runtime.serve.server.grpc.encode import GrpcEncoder
 from enginewright_runtime.serve.server.grpc.exchange import http_request
 from enginewright_runtime.serve.server.grpc.methods import MODEL_INFER, MODEL_STATISTICS, Methods
+from enginewright_runtime.serve.server.grpc.responder import GrpcResponder, status_of
 from enginewright_runtime.serve.server.grpc.status import HTTP_STATUS, Code, Status
 from enginewright_runtime.serve.server.grpc.wire import first_raw_tensor, split
 from enginewright_runtime.serve.server.http2.connection import Http2Connection
 from enginewright_runtime.serve.server.input_turns import InputTurns
-from enginewright_runtime.serve.server.job import Job
 from enginewright_runtime.serve.server.message import Body, HttpResponse
 from enginewright_runtime.serve.server.outside_profiles import OutsideGrpcDecoder, OutsideModel
 from enginewright_runtime.serve.server.pod_resources import PodResource, PodResources
@@ -48,16 +46,6 @@ _FEW: Final = 4  # connections that send many frames at once; those of more take
 _INFER: Final = "ModelInfer"
 # calls that wait for the statistics of all processes: nobody else gets the place of their connections
 _MOST_ASKING: Final = 16
-_SOON: Final = 1e-6  # seconds: the deadline has passed
-_CODES: Final = {  # of errors with HTTP's status
-    400: Code.INVALID_ARGUMENT,
-    401: Code.UNAUTHENTICATED,
-    404: Code.NOT_FOUND,
-    413: Code.RESOURCE_EXHAUSTED,
-    501: Code.UNIMPLEMENTED,
-    503: Code.UNAVAILABLE,
-    504: Code.DEADLINE_EXCEEDED,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,34 +55,6 @@ class _GrpcCodec:
     decoder: GrpcDecoder
     encoder: GrpcEncoder
     of_model: "_GrpcCodec | None" = None  # of the sidecar's requests; None: the same
-
-
-@dataclass(frozen=True, slots=True)
-class _Urgent:
-    """A plan whose client stops waiting earlier than its parameters say (`RequestPlan`)."""
-
-    plan: GrpcPlan
-    timeout: float
-
-    @property
-    def outputs(self) -> list[str]:
-        """Names of the outputs."""
-        return self.plan.outputs
-
-    @property
-    def priority(self) -> int:
-        """Its priority among requests."""
-        return self.plan.priority
-
-    @property
-    def outside(self) -> bool:
-        """Whether its sizes are outside the shape profiles."""
-        return self.plan.outside
-
-    @property
-    def has_run(self) -> bool:
-        """Whether a request with the same shapes has run."""
-        return self.plan.has_run
 
 
 class GrpcApp(ApplicationBase[Http2Connection]):
@@ -285,12 +245,12 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         feeds: Feeds,
         waited: float = 0.0,
     ) -> None:
-        plan: GrpcPlan | _Urgent = request.plan
+        plan: GrpcPlan | UrgentPlan = request.plan
         left = call.deadline - time.monotonic() + waited
         if left < (plan.timeout or math.inf):
-            plan = _Urgent(request.plan, max(left, _SOON))
+            plan = UrgentPlan(request.plan, max(left, SOON))
         copied = call.of_client and not plan.outside and self._http.copies.chooses()
-        responder = _GrpcResponder(self, codec.encoder, call, request, copied=copied)
+        responder = GrpcResponder(self, codec.encoder, call, request, copied=copied)
         steps = self._http.steps if codec.of_model is not None else None
         if steps is None:
             self._inference.submit(call, plan, feeds, responder, waited=waited)
@@ -335,73 +295,4 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         """Return the status of a call that is not submitted, and count it if it is an inference."""
         if call.method == MODEL_INFER:
             self._inference.count_refusal(call, error)
-        return _status_of(error)
-
-
-class _GrpcResponder:
-    """Answers one inference over gRPC."""
-
-    __slots__ = ("_app", "_call", "_copied", "_encoder", "_request")
-
-    def __init__(
-        self,
-        app: GrpcApp,
-        encoder: GrpcEncoder,
-        call: GrpcCall,
-        request: GrpcRequest,
-        *,
-        copied: bool,
-    ) -> None:
-        """Create it; `copied`: the request is kept once it is answered."""
-        self._app = app
-        self._encoder = encoder
-        self._call = call
-        self._request = request
-        self._copied = copied
-
-    def succeed(self, job: Job) -> None:
-        """Send the outputs."""
-        arrays = job.arrays
-        assert arrays is not None  # noqa: S101 - it succeeded
-        plan = self._request.plan
-        self._encoder.check(plan, arrays)
-        if self._encoder.is_slow(plan, arrays):
-            encode = partial(self._encoder.encode, self._request, arrays)
-            self._app.codec_thread.submit(self._call, encode, self._encoded)
-        else:
-            self._send(self._encoder.encode(self._request, arrays))
-        if self._copied:
-            self._app.keep_copy(self._call, plan, job.feeds, arrays)
-
-    def _encoded(self, encoded: asyncio.Future[Parts]) -> None:
-        """Send the outputs that were encoded in the thread."""
-        if self._call.abandoned:
-            encoded.exception()
-            self.release()
-            return
-        try:
-            self._send(encoded.result())
-        except RequestError as error:
-            self.fail(error)
-        except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
-            self.fail(unexpected("encoding a response"))
-
-    def _send(self, parts: Parts) -> None:
-        if not self._call.respond(Reply(parts, sum(map(len, parts)))):
-            raise busy("too many bytes of responses are in flight")
-
-    def fail(self, error: RequestError) -> None:
-        """Send an error."""
-        self._call.fail(_status_of(error))
-
-    def release(self) -> None:
-        """Release what is accounted for the call."""
-        self._app.release(self._call)
-
-    def abort(self) -> None:
-        """End the call; others of the connection go on."""
-        self._call.fail(Status(Code.INTERNAL, "unexpected error; see the server's log"))
-
-
-def _status_of(error: RequestError) -> Status:
-    return Status(_CODES.get(error.status, Code.INTERNAL), error.message)
+        return status_of(error)
