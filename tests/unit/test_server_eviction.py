@@ -1,6 +1,7 @@
 """Which connection is closed for a new one, and how those that flood take turns."""
 
 import asyncio
+import weakref
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -115,6 +116,17 @@ def test_an_order_is_found_again_after_a_while() -> None:
     table.clients.append(added)
     table.now += 1.0
     assert table.closed() is added
+
+
+def test_connections_of_an_order_that_is_not_used_any_more_are_let_go() -> None:
+    table = Table(*(OpenConnection(WaitsFor.IDLE, float(number)) for number in range(100)))
+    assert table.closed() is not None
+    gone = weakref.ref(table.clients.pop())
+    table.eviction.forget()
+    assert gone() is not None
+    table.now += 2.0
+    table.eviction.forget()
+    assert gone() is None
 
 
 class Counted(OpenConnection):

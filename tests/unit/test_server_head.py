@@ -1,5 +1,6 @@
 """Heads that are repeated, of which the parser keeps the requests."""
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -84,3 +85,11 @@ def test_few_short_heads_are_kept() -> None:
         assert len(parser._kept) <= module._KEPT_MOST
     parser.parse(_head(b"A: %b\r\n" % (b"a" * module._KEPT_BYTES)))
     assert max(map(len, parser._kept)) <= module._KEPT_BYTES
+
+
+@pytest.mark.parametrize("lines", [b"", b"Content-Length: 1\r\nExpect: nothing\r\n"])
+def test_a_parser_keeps_nothing_of_what_arrives_after_a_head(lines: bytes) -> None:
+    parser = HeadParser()
+    with contextlib.suppress(HeadError):
+        parser.parse(_head(lines))
+    assert (parser._request, parser._problem) == (None, None)

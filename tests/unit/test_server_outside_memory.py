@@ -68,3 +68,11 @@ def test_other_errors_are_the_models(before: list[str]) -> None:
     with pytest.raises(RuntimeError, match="Invalid shape"):
         RunsInLimitedMemory(model.run).run(["y"], {})
     assert model.runs == 1 + len(before)
+
+
+def test_outputs_that_were_sent_are_not_kept_track_of() -> None:
+    runs = RunsInLimitedMemory(Model().run)
+    for _ in range(100):
+        runs.run(["y"], {})
+        assert runs._sent.qsize() <= 1
+        assert len(runs._sending) <= 1

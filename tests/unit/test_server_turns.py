@@ -60,3 +60,23 @@ async def test_a_request_that_cannot_be_answered_delays_no_other() -> None:
     turns.add(job())
     await asyncio.sleep(0)
     assert len(answered) == 6
+
+
+async def test_a_request_that_is_handed_over_waits_as_if_it_had_not_run() -> None:
+    handed: list[Job] = []
+
+    def fail(_: Any, __: Any) -> Any:
+        raise ValueError("one of them is at fault")
+
+    limits = BatchLimits(rows=2, turn_rows=2, turn_elements=4)
+    turns = Turns(ModelRuns(fail), limits, handed.append, hand_over=handed.append)
+    x = {"x": np.ones((1, 2), np.float32)}
+    responder: Any = Responder()
+    jobs = [Job(InferenceCall(), Plan(["y"]), x, responder, 1.0) for _ in range(2)]
+    for each in jobs:
+        turns.add(each)
+    for _ in range(100):  # turns of the event loop, more than enough
+        await asyncio.sleep(0)
+    assert [(each.started, each.finished, each.error, each.ran) for each in handed] == [
+        (0.0, 0.0, None, {})
+    ] * len(jobs)

@@ -21,7 +21,7 @@ from enginewright_runtime.serve.server.copies import Copies
 from enginewright_runtime.serve.server.http_errors import error_response, refusal_response
 from enginewright_runtime.serve.server.http_inference import HttpInference
 from enginewright_runtime.serve.server.http_resources import HttpResources
-from enginewright_runtime.serve.server.http_routes import Resource, Routes
+from enginewright_runtime.serve.server.http_routes import Routes, ServedResource
 from enginewright_runtime.serve.server.inference import InferenceService
 from enginewright_runtime.serve.server.large_requests import LargeRequests
 from enginewright_runtime.serve.server.message import Body, HttpRequest, HttpResponse
@@ -36,11 +36,11 @@ from enginewright_runtime.serve.server.startup import ServedModel
 from enginewright_runtime.session.request_errors import RequestError
 
 _OF_POD: Final = {
-    Resource.METRICS: PodResource.METRICS,
-    Resource.MEASUREMENTS: PodResource.MEASUREMENTS,
-    Resource.EXECUTION: PodResource.EXECUTION,
-    Resource.STATISTICS: PodResource.STATISTICS,
-    Resource.SHADOW: PodResource.COPY,
+    ServedResource.METRICS: PodResource.METRICS,
+    ServedResource.MEASUREMENTS: PodResource.MEASUREMENTS,
+    ServedResource.EXECUTION: PodResource.EXECUTION,
+    ServedResource.STATISTICS: PodResource.STATISTICS,
+    ServedResource.SHADOW: PodResource.COPY,
 }
 
 
@@ -113,7 +113,7 @@ class ServerApp(ApplicationBase[Connection]):
         resource = self._routes.exact.get(request.target) or self._routes.find(request.target)
         if resource is None:
             return self.refuse(404, self._routes.why_unknown(request.target))
-        infer = resource is Resource.INFER
+        infer = resource is ServedResource.INFER
         methods = (b"POST",) if infer else (b"GET", b"HEAD")
         if request.method not in methods:
             allowed = b", ".join(methods)
@@ -123,7 +123,7 @@ class ServerApp(ApplicationBase[Connection]):
                 b"Allow: %b\r\n" % allowed,
             )
         request.route = resource
-        own = resource in (Resource.MEASUREMENTS, Resource.SHADOW)
+        own = resource in (ServedResource.MEASUREMENTS, ServedResource.SHADOW)
         if own and not self.inference.is_probe(request):
             return self.refuse(403, "only the pod's sidecar may read this; see its /measurements")
         return self._admit_inference(request) if infer else None
@@ -131,7 +131,7 @@ class ServerApp(ApplicationBase[Connection]):
     def is_inference(self, request: HttpRequest) -> bool:
         """Return whether a request is for the model's outputs."""
         target = request.target
-        return (self._routes.exact.get(target) or self._routes.find(target)) is Resource.INFER
+        return (self._routes.exact.get(target) or self._routes.find(target)) is ServedResource.INFER
 
     def check_size(self, request: HttpRequest, size: int) -> HttpResponse | None:
         """Refuse a body of `size` bytes that is too large."""
@@ -180,19 +180,19 @@ class ServerApp(ApplicationBase[Connection]):
     def serve(self, connection: Connection, request: HttpRequest) -> HttpResponse | None:
         """Answer a request whose body is complete; None: the model's thread will answer it."""
         try:
-            if request.route is Resource.INFER:
+            if request.route is ServedResource.INFER:
                 self._http_inference.take(connection, request)
                 return None
             if self._answers_later(connection, request):
                 return None
-            if request.route is Resource.SHADOW:
+            if request.route is ServedResource.SHADOW:
                 return self.take_copy(request.target)
             return self._resources.get(request.route)
         except RequestError as error:
             refusal = error.detached()
         except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
             refusal = unexpected("serving a request")
-        if request.route is Resource.INFER:
+        if request.route is ServedResource.INFER:
             return self.refuse_inference(request, refusal)
         return self.error(refusal)
 
@@ -200,7 +200,7 @@ class ServerApp(ApplicationBase[Connection]):
         if self.pod is not None and request.route in _OF_POD:
             request.replaceable = True
             self._answer_for_pod(self.pod, connection, request)
-        elif request.route is Resource.METRICS:
+        elif request.route is ServedResource.METRICS:
             request.replaceable = True
             self._scrapes.take(connection)
         else:
@@ -244,7 +244,7 @@ class ServerApp(ApplicationBase[Connection]):
     ) -> None:
         """Answer a request about all processes once they have answered."""
         route = request.route
-        assert isinstance(route, Resource)  # noqa: S101 - it is one of the pod
+        assert isinstance(route, ServedResource)  # noqa: S101 - it is one of the pod
 
         async def answer() -> None:
             try:

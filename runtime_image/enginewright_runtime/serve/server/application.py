@@ -97,6 +97,7 @@ class ApplicationBase(Generic[_C]):
 
     async def check_connections(self) -> None:
         """Close connections that exceed their time limits, some in each turn of the event loop."""
+        self._eviction.forget()
         every: list[ServedConnection] = [*self.connections, *self.handshakes]
         for count, connection in enumerate(every, 1):
             try:

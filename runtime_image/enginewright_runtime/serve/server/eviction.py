@@ -80,6 +80,11 @@ class Eviction:
         self._order, self._found, self._next = _whole(self._ordering(clients, now)), now, None
         return self._close_next(now, 0)
 
+    def forget(self) -> None:
+        """Let go of connections that may be closed, if their order is not used any more."""
+        if self._clock() - self._found > _ORDER_SECONDS:
+            self._order, self._next = [], None
+
     def _renew(self, clients: Collection[OpenConnection], now: float) -> None:
         """Find a part of the next order, if it will soon be needed."""
         if self._next is None or now - self._begun > _ORDER_SECONDS:

@@ -70,7 +70,6 @@ class HeadParser:
         return request
 
     def _parse(self, head: memoryview) -> HttpRequest | None:
-        self._forget()
         if len(head) > _LONG_BYTES and head.tobytes().count(b"\n") > _FIELDS_MOST:
             raise HeadError(431, f"there are more than {_FIELDS_MOST} header fields")
         parser = self._parser = httptools.HttpRequestParser(self)
@@ -82,19 +81,17 @@ class HeadParser:
             raise HeadError(400, f"not a valid HTTP request: {error}") from None
         finally:
             self._parser = None
-        request = self._request
+            request, problem = self._request, self._problem
+            self._request = self._problem = None  # which would keep its body
         if request is not None:
             try:
-                if self._problem is not None:
-                    raise self._problem
+                if problem is not None:
+                    raise problem
                 _check(request)
-            except HeadError as problem:
-                problem.context = request.context
+            except HeadError as error:
+                error.context = request.context
                 raise
         return request
-
-    def _forget(self) -> None:
-        self._request = self._problem = None
 
     # Called by the parser.
 

@@ -14,7 +14,7 @@ from enginewright_runtime.serve.server import memory
 from enginewright_runtime.serve.server.application import json_response
 from enginewright_runtime.serve.server.health import HealthProblem
 from enginewright_runtime.serve.server.http_errors import error_response
-from enginewright_runtime.serve.server.http_routes import Resource
+from enginewright_runtime.serve.server.http_routes import ServedResource
 from enginewright_runtime.serve.server.inference import InferenceService
 from enginewright_runtime.serve.server.message import HttpResponse
 from enginewright_runtime.serve.server.request_failures import unexpected
@@ -49,30 +49,30 @@ class HttpResources:
         self._model_metadata = _metadata(self._task, model)
 
     def get(self, resource: object) -> HttpResponse:
-        """Return the response to a request for a `Resource`.
+        """Return the response to a request for a `ServedResource`.
 
         Raises:
             RequestError: 503, it is of the model, which is not ready.
         """
         inference = self._inference
-        if resource is Resource.LIVE:
+        if resource is ServedResource.LIVE:
             response = _health("live", inference.why_not_live())
-        elif resource is Resource.READY:
+        elif resource is ServedResource.READY:
             response = _health("ready", inference.why_not_ready())
-        elif resource is Resource.MODEL_READY:
+        elif resource is ServedResource.MODEL_READY:
             response = _health("ready", inference.why_not_ready(), name=self._task.model)
-        elif resource is Resource.SERVER:
+        elif resource is ServedResource.SERVER:
             response = json_response(200, self._server_metadata)
         else:
             response = json_response(200, self._of_model(resource, inference.require_model()))
         return response
 
     def _of_model(self, resource: object, model: ServedModel) -> bytes:
-        if resource is Resource.EXECUTION:
+        if resource is ServedResource.EXECUTION:
             return model.execution.document()
-        if resource is Resource.MEASUREMENTS:
+        if resource is ServedResource.MEASUREMENTS:
             return self._measurements(model)
-        if resource is Resource.STATISTICS:
+        if resource is ServedResource.STATISTICS:
             return orjson.dumps({"model_stats": [self.statistics()]})
         return self._model_metadata
 

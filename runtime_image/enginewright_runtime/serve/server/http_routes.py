@@ -11,7 +11,7 @@ from enginewright_runtime.serve.exchanges import RESOURCE
 _LONGEST_PATH: Final = 2048  # bytes: of what exists, encoded; decoding costs much for each escape
 
 
-class Resource(enum.Enum):
+class ServedResource(enum.Enum):
     """What a path names."""
 
     SERVER = enum.auto()
@@ -35,7 +35,7 @@ class Routes:
         self._model, self._revision = task.model, task.revision
         self.exact = _resources(task)  # by the target, as most clients write it
 
-    def find(self, target: bytes) -> Resource | None:
+    def find(self, target: bytes) -> ServedResource | None:
         """Look up a target that has a query, is percent-encoded or is in absolute form; None: unknown."""
         return self.exact.get(_path(target))
 
@@ -52,23 +52,23 @@ class Routes:
         return f"{path[:200]} does not exist; see /v2/models/{model}"
 
 
-def _resources(task: ServeTask) -> dict[bytes, Resource]:
+def _resources(task: ServeTask) -> dict[bytes, ServedResource]:
     found = {
-        "/v2": Resource.SERVER,
-        LIVE_PATH: Resource.LIVE,
-        READY_PATH: Resource.READY,
-        "/metrics": Resource.METRICS,
-        "/v2/models/stats": Resource.STATISTICS,  # of all models
+        "/v2": ServedResource.SERVER,
+        LIVE_PATH: ServedResource.LIVE,
+        READY_PATH: ServedResource.READY,
+        "/metrics": ServedResource.METRICS,
+        "/v2/models/stats": ServedResource.STATISTICS,  # of all models
     }
     model = f"/v2/models/{task.model}"
     for base in (model, f"{model}/versions/{task.revision}", f"{model}/versions/1"):
-        found[base] = Resource.MODEL
-        found[f"{base}/ready"] = Resource.MODEL_READY
-        found[f"{base}/infer"] = Resource.INFER
-        found[f"{base}/execution"] = Resource.EXECUTION
-        found[f"{base}/stats"] = Resource.STATISTICS
-        found[f"{base}/measurements"] = Resource.MEASUREMENTS
-        found[f"{base}/{RESOURCE}"] = Resource.SHADOW
+        found[base] = ServedResource.MODEL
+        found[f"{base}/ready"] = ServedResource.MODEL_READY
+        found[f"{base}/infer"] = ServedResource.INFER
+        found[f"{base}/execution"] = ServedResource.EXECUTION
+        found[f"{base}/stats"] = ServedResource.STATISTICS
+        found[f"{base}/measurements"] = ServedResource.MEASUREMENTS
+        found[f"{base}/{RESOURCE}"] = ServedResource.SHADOW
     return {path.encode(): resource for path, resource in found.items()}
 
 

@@ -109,6 +109,12 @@ class Job:
         """Whether its timeout has passed."""
         return bool(self.deadline) and now > self.deadline
 
+    def forget_run(self) -> None:
+        """Be as before a run that has failed and is repeated: until then the request waits, and may expire."""
+        self.started = self.finished = 0.0
+        self.error = None
+        self.ran = {}
+
     def abort(self) -> None:
         """Log the exception that is being handled, which answering it has raised, and end its connection."""
         _log.exception("unexpected error while answering a request")

@@ -8,6 +8,7 @@ is tried once more, after those outputs have been sent.
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
@@ -57,6 +58,9 @@ class RunsInLimitedMemory:
             raise busy(why) from error
 
     def _remember(self, arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
+        with suppress(Empty):
+            while True:
+                self._sent.get_nowait()  # of no use any more
         self._sending = [each for each in self._sending if each() is not None]
         self._sending += [weakref.ref(array, self._sent.put) for array in arrays]
         return arrays

@@ -109,6 +109,9 @@ class TlsConnection(asyncio.BufferedProtocol, TlsReading):
         self._backlog.clear()
         self._backlog_size = 0
         self._leave()
+        self._tls = (
+            None  # tens of kilobytes, and whoever keeps a closed connection for a while keeps it
+        )
         inside, self._inside = self._inside, None
         if inside is not None:
             inside.connection_lost(exc)

@@ -88,6 +88,7 @@ class Turns:
             else:
                 for job in jobs:
                     job.rows = 0
+                    job.forget_run()
                     self._hand_over(job)
             if self._waiting and time.monotonic() > end:
                 asyncio.get_running_loop().call_soon(self._run)
