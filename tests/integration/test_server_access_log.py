@@ -153,6 +153,29 @@ def test_a_line_says_what_happened_to_a_request(tmp_path: Path) -> None:
         assert secret not in text
 
 
+def test_who_asks_for_what_does_not_exist_or_leaves_has_a_line(tmp_path: Path) -> None:
+    with logging_server(tmp_path, share=0.0, failed="All") as server:
+        mine = {"X-Request-Id": "none"}
+        assert server.post(x(), path="/v2/models/other/infer", headers=mine).status == 404
+        assert server.get("/v2/models/m/infer").headers["x-request-id"]
+        assert server.get("/v2").status == 200
+        with server.wire() as wire:  # which leaves before its body is complete
+            wire.send(server.infer_request(x(), headers={"X-Request-Id": "gone"})[:-1])
+            until(lambda: in_flight(server) == 1, "its head has arrived")
+        until(lambda: len(lines(tmp_path)) >= 3, "all are logged")
+        assert len(lines(tmp_path)) == 3
+    missing, method, gone = lines(tmp_path)
+    assert (missing["code"], missing["method"], missing["request_id"]) == ("404", "POST", "none")
+    assert (method["code"], method["method"]) == ("405", "GET")
+    assert (gone["code"], gone["request_id"], gone["client"]) == ("499", "gone", "127.0.0.1")
+
+
+def in_flight(server: Server) -> float:
+    text = server.get("/metrics").body.decode()
+    (found,) = re.findall(r"^enginewright_requests_in_flight\S* (\S+)$", text, re.MULTILINE)
+    return float(found)
+
+
 # fault: Servers | a flood of requests that fail | ten lines a second, the rest counted | bounded
 def test_a_flood_of_failures_is_logged_in_part(tmp_path: Path) -> None:
     with logging_server(tmp_path, share=0.0, failed="All") as server:

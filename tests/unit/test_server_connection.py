@@ -42,6 +42,15 @@ class Echo(ApplicationBase[Connection]):
         del connection, response, began
         raise AssertionError(f"{request.target.decode()} is no inference")
 
+    def left(self, connection: Connection, request: HttpRequest, began: float) -> None:
+        del connection, began
+        raise AssertionError(f"{request.target.decode()} is no inference")
+
+    def refused(
+        self, connection: Connection, request: HttpRequest, response: HttpResponse, began: float
+    ) -> None:
+        """Report nothing."""
+
     def refuse_bytes(self, request: HttpRequest) -> HttpResponse:
         del request
         return self.refuse(503, "busy")

@@ -1,8 +1,13 @@
 """An inference request that was answered, as the access log and traces report it."""
 
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from enginewright_runtime.serve.server.request_context import RequestContext
+
+if TYPE_CHECKING:
+    from enginewright_runtime.serve.server.connection import Connection
+    from enginewright_runtime.serve.server.message import HttpRequest
 
 
 class Answered(NamedTuple):
@@ -25,3 +30,31 @@ class Observer(Protocol):
 
     def add(self, answered: Answered) -> None:
         """Take one request; neither blocks nor fails."""
+
+
+def report_http(
+    observers: Iterable[Observer],
+    connection: "Connection",
+    request: "HttpRequest",
+    context: RequestContext,
+    status: int,
+    *,
+    began: float,
+    ended: float,
+    sent: int,
+) -> None:
+    """Report a request over HTTP to `observers`."""
+    answered = Answered(
+        context=context,
+        protocol="http",
+        method=request.method.decode(),
+        status=status,
+        grpc_status="",
+        began=began,
+        ended=ended,
+        received=request.length,
+        sent=sent,
+        client=connection.address,
+    )
+    for observer in observers:
+        observer.add(answered)

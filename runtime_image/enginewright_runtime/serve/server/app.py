@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import enginewright_runtime.serve.server.metrics as figures
 from enginewright_runtime.serve.exchanges import SHARE_QUERY
-from enginewright_runtime.serve.server.answered import Answered, Observer
+from enginewright_runtime.serve.server.answered import Observer, report_http
 from enginewright_runtime.serve.server.application import ApplicationBase
 from enginewright_runtime.serve.server.connection import Connection
 from enginewright_runtime.serve.server.content_coding import ACCEPTED, SUPPORTED
@@ -69,6 +69,7 @@ class ServerApp(ApplicationBase[Connection]):
             task, self, self.inference, self.large_requests, self.codec_thread, self.copies
         )
         self.observers: list[Observer] = []
+        self._of_refused: list[Observer] = []  # those that want requests that are no inference
         self._routes = Routes(task)
         self._resources = HttpResources(task, version, self.inference, self.metrics, self.started)
         self._scrapes = Scrapes(self.turns, self._resources.exposition)
@@ -112,10 +113,12 @@ class ServerApp(ApplicationBase[Connection]):
         """Refuse a request that cannot be served, as far as its head shows."""
         resource = self._routes.exact.get(request.target) or self._routes.find(request.target)
         if resource is None:
+            self._name(request)
             return self.refuse(404, self._routes.why_unknown(request.target))
         infer = resource is ServedResource.INFER
         methods = (b"POST",) if infer else (b"GET", b"HEAD")
         if request.method not in methods:
+            self._name(request)
             allowed = b", ".join(methods)
             return self.refuse(
                 405,
@@ -127,6 +130,10 @@ class ServerApp(ApplicationBase[Connection]):
         if own and not self.inference.is_probe(request):
             return self.refuse(403, "only the pod's sidecar may read this; see its /measurements")
         return self._admit_inference(request) if infer else None
+
+    def _name(self, request: HttpRequest) -> None:
+        if self.inference.names_requests:
+            self.inference.name(request)
 
     def is_inference(self, request: HttpRequest) -> bool:
         """Return whether a request is for the model's outputs."""
@@ -157,24 +164,55 @@ class ServerApp(ApplicationBase[Connection]):
         status, received, sent = response.status, request.length, response.length
         ended = self.metrics.answered(status, began, received, sent)
         if self.observers and request.context is not None:
-            found = Answered(
-                context=request.context,
-                protocol="http",
-                method=request.method.decode(),
-                status=status,
-                grpc_status="",
+            report_http(
+                self.observers,
+                connection,
+                request,
+                request.context,
+                status,
                 began=began,
                 ended=ended,
-                received=received,
                 sent=sent,
-                client=connection.address,
             )
-            for observer in self.observers:
-                observer.add(found)
 
-    def observe(self, observer: Observer) -> None:
-        """Report the answered inferences of all protocols to `observer`."""
+    def left(self, connection: Connection, request: HttpRequest, began: float) -> None:
+        """Report an inference over HTTP whose client has left before its answer was written."""
+        if self.observers and request.context is not None:
+            context, now = request.context.without_times(), time.monotonic()
+            report_http(
+                self.observers,
+                connection,
+                request,
+                context,
+                figures.CLIENT_CLOSED,
+                began=began,
+                ended=now,
+                sent=0,
+            )
+
+    def refused(
+        self, connection: Connection, request: HttpRequest, response: HttpResponse, began: float
+    ) -> None:
+        """Report a request for what does not exist, or by a method that it does not have."""
+        status, context = response.status, request.context
+        if self._of_refused and context is not None and status in (404, 405):
+            now = time.monotonic()
+            report_http(
+                self._of_refused,
+                connection,
+                request,
+                context,
+                status,
+                began=began,
+                ended=now,
+                sent=response.length,
+            )
+
+    def observe(self, observer: Observer, *, refused: bool = False) -> None:
+        """Report the inferences of all protocols to `observer`, with `refused` other refusals, too."""
         self.observers.append(observer)
+        if refused:
+            self._of_refused.append(observer)
         self.inference.names_requests = True
 
     def serve(self, connection: Connection, request: HttpRequest) -> HttpResponse | None:

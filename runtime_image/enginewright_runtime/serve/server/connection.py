@@ -137,6 +137,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
+        self._report_left()
         request = self._request
         if request is not None:
             request.abandoned = True
@@ -573,6 +574,8 @@ class Connection(asyncio.BufferedProtocol):
             self._close(transport, now, linger=wanted)
         if request.counted:
             self._count(request, response, began)
+        elif request.route is None:
+            self._app.refused(self, request, response, began)
 
     def _count(self, request: HttpRequest, response: HttpResponse, began: float) -> None:
         """Have a request counted, once its answer is written."""
@@ -600,6 +603,18 @@ class Connection(asyncio.BufferedProtocol):
         self._close(transport, time.monotonic(), linger=True)
         if request is not None and request.counted:
             self._count(request, response, began)
+        elif request is not None and request.route is None:
+            self._app.refused(self, request, response, began)
+
+    def _report_left(self) -> None:
+        """Report an inference whose client has left before its answer was written."""
+        request, began = self._request, self._since
+        if self._unwritten is not None:
+            request, _, began = self._unwritten
+        elif request is not None and self._state is not _State.BUSY:
+            request.length = self._filled
+        if request is not None and request.counted:
+            self._app.left(self, request, began)
 
     def _send(
         self,

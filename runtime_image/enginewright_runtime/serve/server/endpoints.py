@@ -80,7 +80,7 @@ class Endpoints:
         self._access_log: AccessLogWriter | None = None
         if task.access_log is not None:
             self._access_log = log = AccessLogWriter(task.access_log)
-            self.app.observe(log)
+            self.app.observe(log, refused=True)
             self.app.metrics.dropped["access_log"] = lambda: log.dropped
         self._tracing = _tracing(task, self.app)
         self._apps = self.app, self.grpc

@@ -49,5 +49,13 @@ class HttpApplication(Protocol):
         `began` is when its head had arrived, as `time.monotonic()`.
         """
 
+    def left(self, connection: "Connection", request: HttpRequest, began: float) -> None:
+        """Report a request that is `counted`, whose client has left before its answer was written."""
+
+    def refused(
+        self, connection: "Connection", request: HttpRequest, response: HttpResponse, began: float
+    ) -> None:
+        """Report a request without a route, which was refused."""
+
     def refuse(self, status: int, message: str) -> HttpResponse:
         """Build the response to bytes that are not a valid request."""

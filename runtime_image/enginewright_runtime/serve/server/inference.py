@@ -152,8 +152,12 @@ class InferenceService:
         """Have an inference counted and reported once it is answered, or refused."""
         call.counted = call.of_client
         if self.names_requests:
-            call.context = call.context or RequestContext()
-            call.context.name()
+            self.name(call)
+
+    def name(self, call: InferenceCall) -> None:
+        """Give a request an ID, since something reports it."""
+        call.context = call.context or RequestContext()
+        call.context.name()
 
     def require_model(self) -> ServedModel:
         """Return the model.

@@ -106,6 +106,14 @@ class SidecarApp(ApplicationBase[Connection]):
     def release(self, request: HttpRequest) -> None:
         """Do nothing: no body is accepted."""
 
+    def left(self, connection: Connection, request: HttpRequest, began: float) -> None:
+        """Report nothing: there are no inferences."""
+
+    def refused(
+        self, connection: Connection, request: HttpRequest, response: HttpResponse, began: float
+    ) -> None:
+        """Report nothing: the sidecar has no access log."""
+
     def answered(
         self, connection: Connection, request: HttpRequest, response: HttpResponse, began: float
     ) -> None:
