@@ -39,6 +39,14 @@ class App(ApplicationBase[Connection]):
     ) -> None:
         pass
 
+    def left(self, connection: Connection, request: HttpRequest, began: float) -> None:
+        pass
+
+    def refused(
+        self, connection: Connection, request: HttpRequest, response: HttpResponse, began: float
+    ) -> None:
+        pass
+
     def refuse_bytes(self, request: HttpRequest) -> HttpResponse:
         del request
         return self.refuse(503, "busy")
