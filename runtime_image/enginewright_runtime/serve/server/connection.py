@@ -56,6 +56,14 @@ class _State(enum.Enum):
     CLOSING = enum.auto()  # the last response is sent; further input is discarded
 
 
+# looking up a member of an enumeration costs several times as much as a name
+_HEAD: Final = _State.HEAD
+_BODY: Final = _State.BODY
+_CHUNKED: Final = _State.CHUNKED
+_BUSY: Final = _State.BUSY
+_CLOSING: Final = _State.CLOSING
+
+
 class Connection(asyncio.BufferedProtocol):
     """One client's connection."""
 
@@ -96,7 +104,7 @@ class Connection(asyncio.BufferedProtocol):
         self._settings = app.settings
         self._buffer = buffer
         self._view = memoryview(buffer)
-        self._state = _State.HEAD
+        self._state = _HEAD
         self._pending = b""  # part of a head, or requests that arrived while one is in progress
         self._pending_at = 0  # bytes of it that have been processed
         self._is_new = True  # it has had no answer yet
@@ -142,12 +150,12 @@ class Connection(asyncio.BufferedProtocol):
         if request is not None:
             request.abandoned = True
             # else whoever owes the response does
-            if self._state is not _State.BUSY or request.replaceable:
+            if self._state is not _BUSY or request.replaceable:
                 self._app.release(request)
         self._account.release(self._outgoing)
         self._incoming.close()
         self._outgoing.close()
-        self._state = _State.CLOSING
+        self._state = _CLOSING
         self._transport = None
         self._request = None
         self._body_view = None
@@ -173,7 +181,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._body_view is not None and self._request is not None:
             self._filled += nbytes
             self._body_arrived(self._request)
-        elif self._state is _State.CLOSING:
+        elif self._state is _CLOSING:
             self._read_in_turn()  # what is discarded may be much
         elif self._held_up():
             self._keep(self._pending[self._pending_at :] + self._view[:nbytes], 0)
@@ -204,14 +212,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def respond(self, response: HttpResponse) -> None:
         """Answer the request that `HttpApplication.serve` accepted; no-op if the client is gone."""
-        if self._state is _State.BUSY:
+        if self._state is _BUSY:
             self._turns_since = _NEVER
             self._write(response)
             self._continue()
 
     def reserve(self, response: HttpResponse) -> bool:
         """Charge a large response before it is sent; False: there is no space for it."""
-        if response.length <= JOINED_BYTES or self._state is not _State.BUSY:
+        if response.length <= JOINED_BYTES or self._state is not _BUSY:
             return True
         account = self._account
         self._outgoing.is_exempt = self._incoming.is_exempt
@@ -220,7 +228,7 @@ class Connection(asyncio.BufferedProtocol):
     def check(self, now: float) -> None:
         """Close the connection if it exceeds a time limit; `now` is `time.monotonic()`."""
         transport, settings = self._transport, self._settings
-        if transport is None or self._state is _State.BUSY:
+        if transport is None or self._state is _BUSY:
             return
         if arriving := self._incoming.progress:
             if not arriving.update(now, self._filled):
@@ -228,7 +236,7 @@ class Connection(asyncio.BufferedProtocol):
         elif leaving := self._outgoing.progress:
             if not leaving.update(now, self._outgoing.size - transport.get_write_buffer_size()):
                 transport.abort()
-        elif self._state is _State.CLOSING:
+        elif self._state is _CLOSING:
             if now > self._since + settings.linger_seconds:
                 transport.abort()
         elif now > self._head_since + settings.head_seconds:
@@ -250,7 +258,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _idle(self) -> bool:
-        return self._state is _State.HEAD and not self._pending and not self._writing_paused
+        return self._state is _HEAD and not self._pending and not self._writing_paused
 
     def _aged_limit(self) -> float:
         """Return when an idle connection is closed for its age.
@@ -271,13 +279,13 @@ class Connection(asyncio.BufferedProtocol):
         transport, settings = self._transport, self._settings
         if transport is None:
             return None
-        if self._state is _State.BUSY:
+        if self._state is _BUSY:
             is_due = self._request is None or not self._request.replaceable
             return None if is_due else (WaitsFor.NEW, self._since)
         if transfer := self._incoming.progress or self._outgoing.progress:
             is_slow = transfer.rate < settings.slow_rate
             return WaitsFor.STALLED if is_slow else WaitsFor.TRANSFERS, self._since
-        if self._state is _State.CLOSING:
+        if self._state is _CLOSING:
             return WaitsFor.LINGERS, self._since
         if self._request is not None or transport.is_closing():
             return None
@@ -317,7 +325,7 @@ class Connection(asyncio.BufferedProtocol):
         """Free a body that has not arrived completely."""
         self._body_view = None
         self._chunked = None
-        if self._request is not None and self._state is not _State.BUSY:
+        if self._request is not None and self._state is not _BUSY:
             self._request.body = None
 
     # Reading.
@@ -333,7 +341,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         begun = False
         while at < end:
-            if self._state is _State.HEAD and not self._writing_paused:
+            if self._state is _HEAD and not self._writing_paused:
                 if begun:
                     self._yield()
                     break
@@ -344,11 +352,11 @@ class Connection(asyncio.BufferedProtocol):
                     return
                 self._take_head(view[at:stop], end - stop)
                 at = stop
-            elif self._state is _State.BODY:
+            elif self._state is _BODY:
                 at += self._take_body(view[at:end])
-            elif self._state is _State.CHUNKED and not self._yielded:
+            elif self._state is _CHUNKED and not self._yielded:
                 at += self._take_chunks(view[at:end])
-            elif self._state is _State.CLOSING:
+            elif self._state is _CLOSING:
                 return
             else:
                 break
@@ -392,7 +400,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _continue(self) -> None:
         """Process, after a response, what a pipelining client sent in the meantime."""
-        if self._state not in (_State.HEAD, _State.CHUNKED) or self._writing_paused:
+        if self._state not in (_HEAD, _CHUNKED) or self._writing_paused:
             return
         pending, at = self._pending, self._pending_at
         self._pending, self._pending_at = b"", 0
@@ -403,7 +411,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _held_up(self) -> bool:
         """Whether input must wait until a response is written, or for the connection's turn."""
-        return self._state is _State.BUSY or self._writing_paused or self._yielded
+        return self._state is _BUSY or self._writing_paused or self._yielded
 
     def _read_in_turn(self) -> None:
         """Read on when it is the connection's turn."""
@@ -469,10 +477,10 @@ class Connection(asyncio.BufferedProtocol):
         if request.chunked or followed < request.length:
             self._account.begin(self._incoming, self._progress(self._since))
         if request.chunked:
-            self._state = _State.CHUNKED
+            self._state = _CHUNKED
             self._chunked = ChunkedDecoder()
         else:
-            self._state = _State.BODY
+            self._state = _BODY
             request.body = Body(request.length, request.json_length or 0)
             self._body_view = request.body.view()
         if request.expects_continue and not followed and self._transport is not None:
@@ -538,7 +546,7 @@ class Connection(asyncio.BufferedProtocol):
             self._account.end(self._incoming)
         response = request.refusal
         if response is None:
-            self._state = _State.BUSY
+            self._state = _BUSY
             response = self._app.serve(self, request)
         if response is not None:
             self._write(response)
@@ -567,7 +575,7 @@ class Connection(asyncio.BufferedProtocol):
         self._send(transport, response, parts, connection)
         self._request = None
         if keep:
-            self._state = _State.HEAD
+            self._state = _HEAD
             self._since = now
             self._is_new = False
         else:
@@ -587,12 +595,12 @@ class Connection(asyncio.BufferedProtocol):
     def _finish(self, response: HttpResponse, context: RequestContext | None = None) -> None:
         """Answer an invalid request, or one whose body is not read, and close."""
         transport = self._transport
-        if transport is None or self._state is _State.CLOSING:
+        if transport is None or self._state is _CLOSING:
             return
         request, self._request = self._request, None
         began = self._since
         if request is not None:
-            request.length = self._filled if self._state is not _State.HEAD else 0
+            request.length = self._filled if self._state is not _HEAD else 0
             self._app.release(request)
         self._drop_body()
         head_only = request is not None and request.method == b"HEAD"
@@ -611,7 +619,7 @@ class Connection(asyncio.BufferedProtocol):
         request, began = self._request, self._since
         if self._unwritten is not None:
             request, _, began = self._unwritten
-        elif request is not None and self._state is not _State.BUSY:
+        elif request is not None and self._state is not _BUSY:
             request.length = self._filled
         if request is not None and request.counted:
             self._app.left(self, request, began)
@@ -658,7 +666,7 @@ class Connection(asyncio.BufferedProtocol):
         that it has not read yet. So after a response that the client does not expect to be the last
         (`linger`), only the sending side is closed, and input is read and discarded for a while.
         """
-        self._state = _State.CLOSING
+        self._state = _CLOSING
         self._pending = b""
         self._since = now
         if linger and not transport.is_closing():
