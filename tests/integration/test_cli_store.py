@@ -132,13 +132,55 @@ def test_what_is_no_export(folder: Path, tmp_path: Path) -> None:
 
 def test_leftovers_are_listed_and_removed(folder: Path) -> None:
     assert run("gc", str(folder)) == "0 files, 0 B left over; remove with --delete\n"
-    left = folder / "tmp/ended"
+    left = folder / f"tmp/{KEYS[0]}-0123456789abcdef"
     left.mkdir()
     (left / "file").write_bytes(b"12345")
     for path in (left / "file", left):
         os.utime(path, (0, 0))
-    assert "tmp/ended: 5 B\n1 file, 5 B left over" in run("gc", str(folder))
+    assert f"tmp/{left.name}: 5 B\n1 file, 5 B left over" in run("gc", str(folder))
     assert left.exists()
-    assert "tmp/ended: 5 B\n1 file, 5 B removed" in run("gc", str(folder), "--delete")
+    assert f"tmp/{left.name}: 5 B\n1 file, 5 B removed" in run("gc", str(folder), "--delete")
     assert not left.exists()
     assert "2 artefacts, 0 damaged" in run("verify", str(folder))
+
+
+def test_a_folder_that_is_no_store_keeps_its_files(folder: Path, tmp_path: Path) -> None:
+    """Of what is old below tmp/, only what publishers name so is theirs."""
+    others = tmp_path / "others"
+    (others / "thesis").mkdir(parents=True)
+    for name in (f"{KEYS[0]}-x", f"{KEYS[0]}-0123456789abcdef0", "damaged-1"):
+        (others / name).mkdir()
+    (others / f"{KEYS[0]}-0123456789abcdef").write_text("a file")
+    (others / "damaged-0123456789abcdef").symlink_to(others / "thesis")
+    for path in others.iterdir():
+        os.utime(path, (0, 0), follow_symlinks=False)
+    names = sorted(path.name for path in others.iterdir())
+    (folder / "tmp").rmdir()
+    others.rename(folder / "tmp")
+    assert "0 files, 0 B removed" in run("gc", str(folder), "--delete")
+    assert sorted(path.name for path in (folder / "tmp").iterdir()) == names
+
+
+def test_a_linked_folder_of_publishers_keeps_its_files(folder: Path, tmp_path: Path) -> None:
+    left = tmp_path / f"others/{KEYS[0]}-0123456789abcdef"
+    left.mkdir(parents=True)
+    os.utime(left, (0, 0))
+    (folder / "tmp").rmdir()
+    (folder / "tmp").symlink_to(left.parent)
+    assert "0 files, 0 B removed" in run("gc", str(folder), "--delete")
+    assert left.exists()
+
+
+def test_a_leftover_that_cannot_be_removed_is_not_reported_as_removed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = folder / f"tmp/{KEYS[0]}-0123456789abcdef"
+    left.mkdir()
+    os.utime(left, (0, 0))
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "rmdir", refused)
+    assert "0 files, 0 B removed; 1 file stays" in run("gc", str(folder), "--delete")
+    assert left.exists()

@@ -543,10 +543,35 @@ def test_nothing_is_left_over_while_a_manifest_is_damaged(
         place.leftovers()
 
 
+def test_what_the_store_did_not_name_is_never_left_over(gateway: GoServers, tmp_path: Path) -> None:
+    place = of_gateway(gateway, gateway.addresses["s3"])
+    publish(place.store(), KEY, content(tmp_path / "a"))
+    for name in ("report.pdf", f"sub/{'0' * 64}", "0" * 63, "A" * 64):
+        place.put(f"files/{name}", b"another's")
+    grow_old(gateway, 20)
+    assert place.leftovers() == []
+
+
+def test_files_without_any_manifest_are_not_left_over(gateway: GoServers, tmp_path: Path) -> None:
+    """The address may be a wrong one, or what answers for the bucket may list nothing."""
+    place = of_gateway(gateway, gateway.addresses["s3"])
+    interrupted(place, content(tmp_path / "a"))
+    grow_old(gateway, 13)
+    assert place.leftovers() == [], "they may be of a publication in progress"
+    grow_old(gateway, 2)
+    with pytest.raises(
+        StageFailure, match=r"s3://store/a holds files but no artefact.*PATH/NAMESPACE"
+    ) as caught:
+        place.leftovers()
+    assert caught.value.reason is Reason.STORE_UNAVAILABLE
+    assert len(place.objects()) == len(FILES)
+
+
 # fault: Store | leftovers are removed while a publisher relies on them | their age, looked at again; the publisher
 #   looks for them after its manifest | prevented
 def test_a_leftover_that_a_publisher_stores_anew_stays(gateway: GoServers, tmp_path: Path) -> None:
     place = of_gateway(gateway, gateway.addresses["s3"])
+    publish(place.store(), "12" * 32, content(tmp_path / "other", b"other"))
     interrupted(place, content(tmp_path / "a"))
     grow_old(gateway, 20)
     left = place.leftovers()

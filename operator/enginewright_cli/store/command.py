@@ -84,15 +84,19 @@ def gc(
     delete: Annotated[bool, typer.Option("--delete", help="Remove what is listed.")] = False,
 ) -> None:
     """List, or remove, what interrupted publications have left: nothing that an artefact needs."""
-    count = total = 0
+    count = total = kept = 0
     with _opened("gc", address) as contents:
         for each, removed in contents.leftovers(remove=delete):
             if delete and not removed:
+                kept += 1
                 continue
             output.write(f"{visible(each.name)}: {size(each.size)}")
             count, total = count + 1, total + each.size
     did = "removed" if delete else "left over; remove with --delete"
-    output.write(f"{counted(count, 'file')}, {size(total)} {did}")
+    stays = (
+        f"; {counted(kept, 'file')} {'stays' if kept == 1 else 'stay'}: in use, or write-protected"
+    )
+    output.write(f"{counted(count, 'file')}, {size(total)} {did}{stays if kept else ''}")
 
 
 def export(

@@ -101,7 +101,7 @@ def _problem(files: tuple[ArtifactFile, ...]) -> str | None:
     for file in files:
         if not _is_inside(file.path):
             return f"{file.path!r}, which is not inside the artefact"
-        if not _DIGEST.fullmatch(file.sha256):
+        if not is_digest(file.sha256):
             return f"no sha256 of {file.path}"
         if file.path in names:
             return f"{file.path} twice"
@@ -110,6 +110,11 @@ def _problem(files: tuple[ArtifactFile, ...]) -> str | None:
         if any(str(folder) in names for folder in PurePosixPath(name).parents):
             return f"{name} inside of another file"
     return None
+
+
+def is_digest(text: str) -> bool:
+    """Return whether a text is a sha256 in hex, as keys and digests of files are written."""
+    return _DIGEST.fullmatch(text) is not None
 
 
 def is_name(text: str) -> bool:

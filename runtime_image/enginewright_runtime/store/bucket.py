@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import BinaryIO, Final, Self
 
 from enginewright.contract.manifest import MANIFEST_NAME, ArtifactFile, Manifest
+from enginewright.contract.reasons import Reason
 from typing_extensions import override
 
 from enginewright_runtime.core.digests import Copied, file_sha256
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import TransferProgress
 from enginewright_runtime.remote.credentials import Secret
-from enginewright_runtime.store.artifacts import Artifact, ArtifactKind
+from enginewright_runtime.store.artifacts import Artifact, ArtifactKind, is_digest
 from enginewright_runtime.store.medium import Leftover, Listed, Medium, Publication
 from enginewright_runtime.store.objects import ObjectInfo, Objects, unavailable
 
@@ -110,13 +111,22 @@ class BucketMedium(Medium):
 
     @override
     def leftovers(self, named: Callable[[], frozenset[str]]) -> Iterator[Leftover]:
-        """Yield files that no manifest names."""
+        """Yield files that no manifest names; refuse an address where there is none at all."""
         files = self._objects.listed(_FILES)  # first: what is published from now on is younger
         digests = named()
         for each in files:
             digest = each.name.removeprefix(f"{_FILES}/")
-            if digest not in digests and _age(each) > _REMOVED_AFTER:
-                yield Leftover(each.name, each.size, each.modified)
+            if not is_digest(digest) or digest in digests or _age(each) <= _REMOVED_AFTER:
+                continue
+            if not digests:  # a wrong address, or what answers in place of the bucket lists nothing
+                raise StageFailure(
+                    Reason.STORE_UNAVAILABLE,
+                    f"{self._objects.shown} holds files but no artefact, so that nothing tells which of"
+                    " them are needed",
+                    remedy="check the address, which ends with PATH/NAMESPACE, and what answers for the"
+                    " bucket; if no artefact is wanted there, delete the files with the provider's tool",
+                )
+            yield Leftover(each.name, each.size, each.modified)
 
     @override
     def remove(self, leftover: Leftover) -> bool:
@@ -125,7 +135,7 @@ class BucketMedium(Medium):
         if known is not None and _age(known) <= _REMOVED_AFTER:
             return False
         self._objects.delete(leftover.name)
-        return True
+        return self._objects.info(leftover.name) is None
 
     @override
     def artifacts(self, kind: ArtifactKind) -> Iterator[Listed]:

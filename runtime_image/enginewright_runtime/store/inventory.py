@@ -31,14 +31,18 @@ class Inventory:
         """Yield what no artefact needs and no publication in progress may need.
 
         Raises:
-            StageFailure: StoreUnavailable; ArtifactCorrupt or EngineCorrupt for an invalid manifest, since
+            StageFailure: StoreUnavailable, also for files without any manifest; ArtifactCorrupt or EngineCorrupt for an invalid manifest, since
                 the files that it names are not known.
         """
         with available():
             yield from self._medium.leftovers(self._named_files)
 
     def remove(self, leftover: Leftover) -> bool:
-        """Remove a leftover; False: it was renewed meanwhile. Raises StageFailure: StoreUnavailable."""
+        """Remove a leftover; False: it stays, since it was renewed meanwhile or cannot be removed.
+
+        Raises:
+            StageFailure: StoreUnavailable.
+        """
         with available():
             return self._medium.remove(leftover)
 

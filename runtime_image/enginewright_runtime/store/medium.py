@@ -90,7 +90,7 @@ class Medium(ABC):
 
     @abstractmethod
     def remove(self, leftover: Leftover) -> bool:
-        """Remove a leftover; False: it was renewed meanwhile, and stays."""
+        """Remove a leftover; False: it stays, since it was renewed meanwhile or cannot be removed."""
 
     @abstractmethod
     def artifacts(self, kind: ArtifactKind) -> Iterator[Listed]:

@@ -8,6 +8,7 @@ one key the first wins, and the others are informed.
 import errno
 import logging
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -32,6 +33,7 @@ from enginewright_runtime.store.medium import Leftover, Listed, Medium, Publicat
 _log: Final = logging.getLogger(__name__)
 _TMP: Final = "tmp"
 _DEAD_AFTER_SECONDS: Final = 86400.0
+_OWN: Final = re.compile(r"(?:[0-9a-f]{64}|damaged)-[0-9a-f]{16}")  # names of folders in tmp/
 _TAKEN: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 
 
@@ -105,8 +107,7 @@ class VolumeMedium(Medium):
         """Yield folders of publishers that ended more than a day ago."""
         del named  # the files of an artefact are in its folder
         self._require()
-        folder = self._root / _TMP
-        for entry in folder.iterdir() if folder.is_dir() else ():
+        for entry in self._own_folders():
             written = _last_written(entry)
             if time.time() - written > _DEAD_AFTER_SECONDS:
                 modified = datetime.fromtimestamp(written, UTC)
@@ -116,10 +117,12 @@ class VolumeMedium(Medium):
     def remove(self, leftover: Leftover) -> bool:
         """Remove a folder; one whose publisher is still alive would have been written to."""
         folder = self._root / leftover.name
+        if not (_is_folder(folder.parent) and _is_own(folder)):
+            return False
         if datetime.fromtimestamp(_last_written(folder), UTC) != leftover.modified:
             return False
         shutil.rmtree(folder, ignore_errors=True)
-        return True
+        return not os.path.lexists(folder)
 
     @override
     def artifacts(self, kind: ArtifactKind) -> Iterator[Listed]:
@@ -141,6 +144,13 @@ class VolumeMedium(Medium):
             raise StageFailure(
                 Reason.STORE_UNAVAILABLE, f"the store does not exist: {self._root} is not a folder"
             )
+
+    def _own_folders(self) -> list[Path]:
+        """Return the folders of publishers; what has another name, or is a link, is not theirs."""
+        folder = self._root / _TMP
+        if not _is_folder(folder):
+            return []
+        return [each for each in folder.iterdir() if _is_own(each)]
 
     def _move_in(self, folder: Path, publication: Publication) -> bool:
         """Rename the complete folder to the artefact; False: another publisher was first."""
@@ -218,6 +228,18 @@ def _open_plain(path: Path) -> BinaryIO:
         os.close(descriptor)
         raise FileNotFoundError(path)
     return os.fdopen(descriptor, "rb")
+
+
+def _is_folder(path: Path) -> bool:
+    """Return whether a path is a folder itself, not a link to one."""
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def _is_own(path: Path) -> bool:
+    return _OWN.fullmatch(path.name) is not None and _is_folder(path)
 
 
 def _size(folder: Path) -> int:
