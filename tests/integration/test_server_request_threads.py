@@ -166,6 +166,66 @@ async def test_what_gives_no_way_keeps_its_place(work: Work, priority: int) -> N
             check(Call(Peer()), DEFAULT)
 
 
+async def test_what_its_client_has_left_makes_room(work: Work) -> None:
+    peer = Peer()
+    calls = [Call(peer) for _ in range(CAPACITY)]
+    for number, call in enumerate(calls):
+        work.submit(f"{number}", call, gives_way=number != 1)
+    for call in calls[:3]:
+        call.abandoned = True
+    work.threads.check_room(Call(peer), DEFAULT)
+    for name in "012":
+        assert (await work.refusal(name)).status == CLIENT_CLOSED
+    assert work.threads.waiting == CAPACITY - 3
+
+
+async def test_a_request_that_its_client_has_left_is_given_up_before_others(work: Work) -> None:
+    peer, gone = Peer(), Call()
+    for number in range(CAPACITY - 1):
+        work.submit(f"{number}", Call(peer), priority=LOWEST)
+    work.submit("gone", gone)
+    gone.abandoned = True
+    work.threads.make_room(Call(), DEFAULT)
+    assert (await work.refusal("gone")).status == CLIENT_CLOSED
+    assert work.threads.waiting == CAPACITY - 1
+
+
+async def test_a_request_that_gives_its_place_once_its_client_has_left_is_not_refused(
+    work: Work,
+) -> None:
+    fill(work, Peer())
+    with pytest.raises(RequestError, match="6 requests wait for a turn; try again"):
+        work.threads.make_room(Call(), DEFAULT)
+    last = Call(Peer())
+    work.submit("last", last, priority=LOWEST)
+    last.abandoned = True
+    work.threads.make_room(Call(), DEFAULT)
+    assert (await work.refusal("last")).status == CLIENT_CLOSED
+
+
+async def test_what_expires_once_its_client_has_left_is_no_timeout(work: Work) -> None:
+    gone = Call()
+    work.submit("gone", gone, deadline=time.monotonic() + 0.01)
+    gone.abandoned = True
+    assert (await work.refusal("gone")).status == CLIENT_CLOSED
+
+
+async def test_what_a_client_has_left_costs_it_no_turn(work: Work) -> None:
+    other, hasty = Peer(), Peer()
+    for number in range(4):
+        work.submit(f"other {number}", Call(other))
+    for number in range(4):
+        call = Call(hasty)
+        work.submit(f"left {number}", call)
+        call.abandoned = True
+    work.submit("again", Call(hasty))
+    work.release()
+    await work.end("other 3")
+    for number in range(4):
+        assert (await work.refusal(f"left {number}")).status == CLIENT_CLOSED
+    assert work.order == ["other 0", "again", "other 1", "other 2", "other 3"]
+
+
 async def test_what_fails_fails_alone(work: Work) -> None:
     def fail() -> None:
         raise OSError("broken")

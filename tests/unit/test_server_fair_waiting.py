@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 
 def request(peer: Peer | None, number: int = 0, priority: int = DEFAULT) -> Any:
-    call = SimpleNamespace(sender=peer)
+    call = SimpleNamespace(sender=peer, abandoned=False)
     return SimpleNamespace(call=call, priority=priority, queued=float(number), turn=0)
 
 
@@ -61,6 +61,78 @@ def test_requests_that_were_given_up_or_expired_cost_no_turn() -> None:
     waiting.add(again)
     waiting.take()
     assert waiting.take() is again
+
+
+def test_urgent_requests_of_others_cost_a_client_of_a_lower_priority_no_turn() -> None:
+    greedy, urgent, modest = Peer(), Peer(), Peer()
+    waiting = filled(*(request(greedy) for _ in range(200)))
+    for _ in range(100):  # one at a time
+        each = request(urgent, priority=HIGHEST)
+        waiting.add(each)
+        while waiting.take() is not each:
+            pass
+    one = request(modest)
+    waiting.add(one)
+    assert one in [waiting.take() for _ in range(2)]
+
+
+def test_those_behind_what_expired_move_up() -> None:
+    hasty, other = Peer(), Peer()
+    of_hasty, of_other = ([request(each) for _ in range(9)] for each in (hasty, other))
+    waiting = filled(*of_hasty, *of_other)
+    for each in [*of_hasty[:3], *of_hasty[4:8]]:
+        assert waiting.discard(each)
+    assert [waiting.take() for _ in range(4)] == [
+        of_other[0],
+        of_hasty[3],
+        of_other[1],
+        of_hasty[8],
+    ]
+
+
+def test_requests_of_a_low_priority_cost_urgent_ones_of_their_client_no_turn() -> None:
+    peer, other = Peer(), Peer()
+    low = [request(peer, priority=LOWEST) for _ in range(9)]
+    usual, of_other = request(peer), [request(other) for _ in range(3)]
+    waiting = filled(*low, *of_other, usual)
+    for each in reversed(low[1:]):
+        assert waiting.give_up(DEFAULT) is each
+    again = request(peer, priority=LOWEST)
+    waiting.add(again)
+    assert [waiting.take() for _ in range(6)] == [of_other[0], usual, *of_other[1:], low[0], again]
+
+
+def test_those_behind_what_was_abandoned_move_up() -> None:
+    peer, other = Peer(), Peer()
+    left = [request(peer) for _ in range(9)]
+    of_other = [request(other) for _ in range(9)]
+    waiting = filled(*of_other, *left)
+    again = request(peer)
+    waiting.add(again)
+    for each in left:
+        each.call.abandoned = True
+    assert waiting.take() is of_other[0]
+    assert waiting.remove_abandoned() == left
+    assert waiting.remove_abandoned() == []
+    assert [waiting.take(), waiting.take()] == [again, of_other[1]]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.booleans()), min_size=1, max_size=60))
+def test_what_did_not_run_leaves_the_order_as_if_it_had_never_come(
+    steps: list[tuple[int, bool]],
+) -> None:
+    peers = [Peer() for _ in range(3)]
+    requests = [request(peers[who], at) for at, (who, _) in enumerate(steps)]
+    waiting = filled(*requests)
+    stay = [each for each, (_, stays) in zip(requests, steps, strict=True) if stays]
+    for each in requests:
+        if each not in stay:
+            assert waiting.discard(each)
+    found = [waiting.take() for _ in stay]
+    turns = [each.turn for each in found]
+    assert turns == sorted(turns)
+    filled(*stay)  # gives them their turns anew
+    assert turns == [each.turn for each in found]
 
 
 def test_priorities_come_before_turns() -> None:

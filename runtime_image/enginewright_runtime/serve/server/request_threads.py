@@ -1,9 +1,10 @@
 """Threads that work on requests beside the event loop, and what waits for them.
 
 What would block the event loop for more than a millisecond is done here: steps of spec.processing, decoding
-and encoding. A request whose client leaves before its turn is skipped, and no more wait than may. Those of
-high priorities come first; within a priority, clients take turns. While no more may wait, the client with the
-most gives up its newest request for one that has much fewer, as in the model's queue (`queue_shares`).
+and encoding. A request whose client leaves before its turn is skipped at no cost of a turn, and no more wait
+than may. Those of high priorities come first; within a priority, clients take turns. While no more may wait,
+requests whose clients have left make room; then the client with the most gives up its newest request for one
+that has much fewer, as in the model's queue (`queue_shares`).
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from enginewright_runtime.serve.server.call import InferenceCall
 from enginewright_runtime.serve.server.fair_waiting import FairWaiting
@@ -20,6 +21,10 @@ from enginewright_runtime.serve.server.priorities import DEFAULT
 from enginewright_runtime.serve.server.queue_shares import QueueShares
 from enginewright_runtime.serve.server.request_failures import busy
 from enginewright_runtime.session.request_errors import RequestError
+
+# While no more may wait, interval at which requests are looked for whose clients have left: many may wait,
+# and more be refused.
+_LOOK_SECONDS: Final = 0.02
 
 _T = TypeVar("_T")
 
@@ -77,6 +82,7 @@ class RequestThreads:
         self._who = who
         self._purpose = purpose
         self._outstanding = 0  # wait or are worked on; of the event loop
+        self._looked = float("-inf")  # when, for requests whose clients have left
         self._lock = threading.Lock()  # guards what follows
         self._queue: FairWaiting[_Work[Any]] = FairWaiting()
         self._working = 0  # threads
@@ -103,7 +109,9 @@ class RequestThreads:
         Raises:
             RequestError: 503.
         """
-        if self.full and not (self._has_below(priority) or self._shares.may_take(call.sender)):
+        if self._stays_full() and not (
+            self._has_below(priority) or self._shares.may_take(call.sender)
+        ):
             raise self._full()
 
     def make_room(self, call: InferenceCall, priority: int) -> None:
@@ -116,7 +124,7 @@ class RequestThreads:
         Raises:
             RequestError: 503, there is none.
         """
-        if not self.full:
+        if not self._stays_full():
             return
         found = self._give_up_less_urgent(priority)
         if found is not None:
@@ -162,6 +170,18 @@ class RequestThreads:
 
     # In the event loop.
 
+    def _stays_full(self) -> bool:
+        """Whether no more may wait, without those whose clients have left."""
+        if not self.full:
+            return False
+        now = time.monotonic()
+        if now - self._looked > _LOOK_SECONDS:
+            self._looked = now
+            with self._lock:
+                found = self._queue.remove_abandoned()
+            self._end_abandoned(found)
+        return self.full
+
     def _list(self) -> list[_Work[Any]]:
         with self._lock:
             return [work for work in self._queue if work.gives_way]
@@ -197,10 +217,14 @@ class RequestThreads:
             message = f"the request waited longer than its timeout {self._purpose}"
             self._end(work, RequestError(504, message))
 
+    def _end_abandoned(self, found: list[_Work[Any]]) -> None:
+        for work in found:
+            self._end(work, _client_has_left())
+
     def _end(self, work: _Work[_T], error: RequestError) -> None:
         """Answer a request that does not wait any more, without its work."""
         ended: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-        ended.set_exception(error)
+        ended.set_exception(_client_has_left() if work.call.abandoned else error)
         self._finish(work, ended)
 
     def _finish(self, work: _Work[_T], ended: asyncio.Future[_T]) -> None:
@@ -212,17 +236,20 @@ class RequestThreads:
     # In a thread.
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        while (work := self._next()) is not None:
-            ended = loop.create_future()
-            _do(work, ended)
-            try:
+        try:
+            while (work := self._next(loop)) is not None:
+                ended = loop.create_future()
+                _do(work, ended)
                 loop.call_soon_threadsafe(self._finish, work, ended)
-            except RuntimeError:  # the loop has ended, the process is exiting
-                return
-            del ended  # which an error in it refers to, by this frame
+                del ended  # which an error in it refers to, by this frame
+        except RuntimeError:  # the loop has ended, the process is exiting
+            return
 
-    def _next(self) -> _Work[Any] | None:
+    def _next(self, loop: asyncio.AbstractEventLoop) -> _Work[Any] | None:
+        """Take what is next, whose client may leave before its work begins."""
         with self._lock:
+            if self._queue and self._queue[0].call.abandoned:
+                loop.call_soon_threadsafe(self._end_abandoned, self._queue.remove_abandoned())
             if self._queue:
                 return self._queue.take()
             self._working -= 1
@@ -232,9 +259,13 @@ class RequestThreads:
 def _do(work: _Work[_T], ended: asyncio.Future[_T]) -> None:
     try:
         if work.call.abandoned:
-            ended.set_exception(RequestError(CLIENT_CLOSED, "the client has left"))
+            ended.set_exception(_client_has_left())
         else:
             ended.set_result(work.do())
     except Exception as error:  # noqa: BLE001 - it fails one request, not the thread
         ended.set_exception(error)
         del ended  # likewise
+
+
+def _client_has_left() -> RequestError:
+    return RequestError(CLIENT_CLOSED, "the client has left")
