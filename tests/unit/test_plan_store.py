@@ -1,8 +1,10 @@
 """A store in a bucket: which pods reach it, as whom, and that nothing changes for claims."""
 
+import re
 from dataclasses import replace
 from typing import Any, Final
 
+import pytest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import ENGINE_STAGES, PREPARE_STAGES
 from enginewright.manifests.snapshot import Snapshot
@@ -134,3 +136,111 @@ def test_a_claim_leaves_no_trace_of_buckets() -> None:
     assert CONFIG.store.access(NAMESPACE).env() == ()
     (deployment,) = world.serving_deployments()
     assert claims(deployment) == ["store"]
+
+
+def compiled() -> World:
+    """Return a world whose model is prepared, and whose engine is being built."""
+    return World().has_gpus().settle().job_succeeds()
+
+
+def test_a_model_with_an_engine_whose_store_is_moved_is_prepared_again_there() -> None:
+    world = compiled().engine_built().all_available()
+    before = world.status["revision"]
+    of_bucket(world, SECRET).settle()
+    world.later(hours=1).rolling(0).new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
+    assert world.status["serving"]["revision"] == before
+    world.job_fails(Reason.ARTIFACT_MISSING, "build", of="engine")
+    assert VARIABLE in containers(world.job("prepare"))["publish"]["env"]
+    world.later(minutes=5).job_succeeds(of="prepare").engine_built().all_available()
+    assert world.status["serving"]["revision"] == world.status["revision"] != before
+
+
+def test_a_model_whose_store_is_moved_while_its_engine_is_built_is_prepared_again_there() -> None:
+    world = of_bucket(compiled(), SECRET).settle().engine_built()
+    world.later(hours=1).rolling(0).new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
+    world.job_fails(Reason.ARTIFACT_MISSING, "build", of="engine")
+    assert VARIABLE in containers(world.job("prepare"))["publish"]["env"]
+    world.later(minutes=5).job_succeeds(of="prepare").engine_built().all_available()
+    assert world.conditions()["Ready"] == ("True", "Serving")
+
+
+@pytest.mark.parametrize("reason", [Reason.ARTIFACT_MISSING, Reason.ARTIFACT_CORRUPT])
+def test_the_build_that_lacked_its_model_begins_anew_once_that_is_prepared(reason: Reason) -> None:
+    world = compiled().later(hours=1).job_fails(reason, "build", of="engine")
+    assert world.all("InferenceEngine") == []
+    world.later(minutes=5).job_succeeds(of="prepare")
+    (job,) = world.running_jobs()
+    assert containers(job).keys() == set(ENGINE_STAGES)
+
+
+def test_a_build_that_lacks_its_model_has_it_prepared_once() -> None:
+    world = compiled().later(hours=1).job_fails(Reason.ARTIFACT_MISSING, "build", of="engine")
+    world.later(minutes=5).job_succeeds(of="prepare").later(hours=9).settle()
+    assert len([each for each in world.made if "prepare" in each]) == 2
+
+
+def test_an_engine_that_vanished_while_it_was_built_has_no_model_prepared() -> None:
+    world = compiled().later(hours=1)
+    world.job_fails(Reason.ARTIFACT_MISSING, "publish-engine", of="engine")
+    assert [each for each in world.made if "prepare" in each] == world.made[:1]
+
+
+def with_stable_on_a_claim(world: World) -> World:
+    """Return the world after its move to a bucket, whose canary is verified beside what serves."""
+    of_bucket(world, SECRET).settle()
+    assert world.status["serving"]["revision"] != world.status["revision"]
+    return world.later(hours=1)
+
+
+def test_what_an_earlier_store_has_lost_is_reported_and_starts_no_useless_work() -> None:
+    world = with_stable_on_a_claim(serving(rollout={"canary": {"replicas": 1}}))
+    made, stable = list(world.made), world.status["serving"]["revision"]
+    world.new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
+    assert world.running_jobs() == []
+    assert world.made == made
+    assert f"revision {stable} reads an earlier store, claim enginewright-store" in world.message()
+    world.config = CONFIG
+    assert world.settle().running_jobs() != [], "it is the current store again"
+
+
+def test_an_engine_that_an_earlier_store_has_lost_stays_in_the_current_one() -> None:
+    world = compiled().engine_built().all_available()
+    world.edit(rollout={**world.spec["rollout"], "canary": {"replicas": 1}})
+    engine = with_stable_on_a_claim(world).the("InferenceEngine")["metadata"]["uid"]
+    world.new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
+    assert world.the("InferenceEngine")["metadata"]["uid"] == engine
+    assert "reads an earlier store" in world.message()
+
+
+def test_what_a_bucket_has_lost_is_prepared_whichever_credentials_found_out() -> None:
+    world = of_bucket(World(rollout={"canary": {"replicas": 1}}), SECRET).settle().job_succeeds()
+    world.all_available()
+    of_bucket(world, SECRET.model_copy(update={"secret": "others"})).settle().later(hours=1)
+    assert world.new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact").running_jobs() != []
+
+
+@pytest.mark.parametrize("uri", ["s3://models", "gs://models", "az://account.example/models"])
+def test_servers_and_sidecars_do_not_get_the_identity_of_the_store(uri: str) -> None:
+    bucket = StoreBucket(uri=uri, account="store-user")
+    (deployment,) = of_bucket(World(), bucket).settle().job_succeeds().serving_deployments()
+    annotations = pod(deployment)["metadata"]["annotations"]
+    assert annotations == {
+        "azure.workload.identity/skip-containers": "server;sidecar",
+        "eks.amazonaws.com/skip-containers": "server,sidecar",
+    }
+    for each in annotations.values():
+        assert {*re.split("[,;]", each), "fetch-artifact"} == containers(deployment).keys()
+
+
+def test_other_pods_have_no_annotations_about_identities() -> None:
+    own = World(podTemplate={"serviceAccountName": "own", "annotations": {"a": "b"}})
+    for world in (of_bucket(own, IDENTITY), of_bucket(World(), SECRET), World()):
+        (deployment,) = world.settle().job_succeeds().serving_deployments()
+        assert pod(deployment)["metadata"]["annotations"] in ({}, {"a": "b"})
+
+
+def test_a_models_annotations_win() -> None:
+    chosen = {"eks.amazonaws.com/skip-containers": "sidecar"}
+    world = of_bucket(World(podTemplate={"annotations": chosen}), IDENTITY).settle()
+    (deployment,) = world.job_succeeds().serving_deployments()
+    assert pod(deployment)["metadata"]["annotations"].items() >= chosen.items()

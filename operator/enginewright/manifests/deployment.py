@@ -39,7 +39,6 @@ from enginewright.manifests.names import canary_name, trial_name
 from enginewright.manifests.owner import owned_metadata
 from enginewright.manifests.pods import TMP_VOLUME, container, pod_security, pull_secrets
 from enginewright.manifests.snapshot import ClassSnapshot, Revision, Snapshot
-from enginewright.manifests.store_access import StoreAccess
 
 SERVER: Final = "server"  # name of the container
 POD_INFO: Final = "podinfo"  # name of the volume with the pod's annotations
@@ -215,7 +214,7 @@ def _pod_template(
     selector = serving_selector(model, accelerator.name)
     labels = {**of_model(model, SERVE), CLASS: accelerator.name}
     template = snapshot.pod_template
-    store = StoreAccess(snapshot.store_claim, snapshot.store_bucket)
+    store = snapshot.store
     task = ServeTask(
         model=model,
         revision=revision,
@@ -330,7 +329,7 @@ def _pod_template(
                 **labels,
                 REVISION: revision,
             },
-            "annotations": dict(template.get("annotations") or {}),
+            "annotations": {**store.annotations(account), **(template.get("annotations") or {})},
         },
         "spec": spec,
     }

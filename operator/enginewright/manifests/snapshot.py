@@ -24,7 +24,7 @@ from enginewright.contract.task import (
 from enginewright.manifests.labels import REVISION, of_model
 from enginewright.manifests.names import revision_name
 from enginewright.manifests.owner import owned_metadata
-from enginewright.manifests.store_access import StoreBucket
+from enginewright.manifests.store_access import StoreAccess, StoreBucket
 
 _REVISION_LENGTH: Final = 10
 _VERSION: Final = 1  # of the hash's meaning; another one rolls out every model again
@@ -73,6 +73,11 @@ class Snapshot(BaseModel):
     sidecar_env: tuple[Mapping[str, Any], ...] = ()  # likewise
     startup_seconds: int | None = None  # None: the default; likewise below
     termination_seconds: int | None = None
+
+    @property
+    def store(self) -> StoreAccess:
+        """Return the store that the pods read."""
+        return StoreAccess(self.store_claim, self.store_bucket)
 
     def revision(self) -> str:
         """Return a short hash: equal content gives the same revision, also after other revisions.

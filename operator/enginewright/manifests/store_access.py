@@ -9,6 +9,11 @@ from pydantic import BaseModel, ConfigDict
 from enginewright.contract.task import STORE_CREDENTIALS_PATH, STORE_PATH, STORE_VARIABLE
 
 STORE_VOLUME: Final = "store"  # name of the claim's volume, or of the Secret's
+# Webhooks add no identity of a service account to these containers, which never read the store
+_WITHOUT_IDENTITY: Final[Mapping[str, str]] = {
+    "azure.workload.identity/skip-containers": "server;sidecar",
+    "eks.amazonaws.com/skip-containers": "server,sidecar",
+}
 # Azure's webhook gives the identity of a service account to pods with this label
 _AZURE_IDENTITY: Final[Mapping[str, str]] = {"azure.workload.identity/use": "true"}
 
@@ -29,6 +34,11 @@ class StoreAccess:
 
     claim: str  # name of the PersistentVolumeClaim; not used with a bucket
     bucket: StoreBucket | None = None
+
+    @property
+    def place(self) -> str:
+        """Return what identifies the store, whoever reads it: the bucket's address, or the claim."""
+        return self.bucket.uri if self.bucket else f"claim {self.claim}"
 
     def volumes(self, *, read_only: bool = False) -> list[dict[str, Any]]:
         """Return the volumes of a pod.
@@ -68,3 +78,11 @@ class StoreAccess:
         if self.bucket is None or not self.bucket.account:
             return {}
         return _AZURE_IDENTITY if self.bucket.uri.startswith("az://") else {}
+
+    def annotations(self, own: str | None) -> Mapping[str, str]:
+        """Return the annotations that keep the bucket's identity from servers and sidecars.
+
+        A pod's `own` service account is its model's choice, which may be meant for its server.
+        """
+        is_ours = own is None and self.bucket is not None and self.bucket.account
+        return _WITHOUT_IDENTITY if is_ours else {}

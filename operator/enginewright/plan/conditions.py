@@ -56,12 +56,13 @@ class ModelState:
     rollout: RolloutPlan
     proofs: Proofs | None  # None: no serving pod was polled yet
     repair: Repair | None = None  # of what serves, beside a move that is paused
+    store_loss: str = ""  # of a revision's earlier store, as a sentence; empty: none
     route: Statement | None = None  # whether gateways take it; None: the model asks for none
 
 
 def conditions(state: ModelState) -> tuple[WantedCondition, ...]:
     """Return the conditions, in their order: all, and that of a route if there is to be one."""
-    ready = _ready_state(state)
+    ready = _with_store_loss(_ready_state(state), state.store_loss)
     statements = {
         ConditionType.READY: ready,
         ConditionType.RECONCILING: _while(ready.status != "True" and not ready.stalled, ready),
@@ -85,6 +86,13 @@ def conditions(state: ModelState) -> tuple[WantedCondition, ...]:
 def _while(is_so: bool, ready: ReadyState) -> Statement:
     """Return a statement with the reason of Ready, and with its message while it is true."""
     return Statement("True" if is_so else "False", ready.reason, ready.message if is_so else "")
+
+
+def _with_store_loss(ready: ReadyState, loss: str) -> ReadyState:
+    """Return why a model is not ready, with what threatens the revision that still serves."""
+    if ready.status == "True" or not loss:
+        return ready
+    return replace(ready, message=f"{ready.message}; {loss}")
 
 
 def _ready_state(state: ModelState) -> ReadyState:

@@ -7,7 +7,6 @@ before a pod starts.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC
 from typing import Any, Final
 
 from enginewright.api.accelerator_class import AcceleratorClass
@@ -30,7 +29,7 @@ from enginewright.contract.task import EngineRecipe, Promise
 from enginewright.manifests.engine import engine_name, inference_engine
 from enginewright.manifests.labels import REQUESTED_BY
 from enginewright.manifests.placement import merged
-from enginewright.plan import pods
+from enginewright.plan import pods, store_losses
 from enginewright.plan.architecture import image_architecture
 from enginewright.plan.classes import device, matching
 from enginewright.plan.device_yield import engine_reference, seconds_left, without_yield
@@ -41,9 +40,6 @@ from enginewright.plan.resolve import Target
 from enginewright.plan.types import Facts, ObjectRef
 
 _MILLION: Final = 1_000_000  # billionths in a thousandth
-_MISSING: Final = frozenset(
-    {Reason.ARTIFACT_MISSING, Reason.ARTIFACT_CORRUPT, Reason.ENGINE_CORRUPT}
-)
 
 
 @dataclass(frozen=True)
@@ -236,14 +232,12 @@ def _is_lost(facts: Facts, existing: InferenceEngine) -> bool:
     ready = ready_condition(existing.status)
     if existing.status.engine is None or ready is None or ready.status != "True":
         return False
-    serving = {
-        each.revision
-        for each in facts.revisions
-        if each.kept
-        and any(one.engine_key == existing.spec.key for one in each.kept.snapshot.classes)
-    }
-    built = ready.last_transition_time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return pods.found_missing(facts.pods, serving, _MISSING, built)
+    return store_losses.found_missing(
+        facts,
+        lambda snapshot: any(one.engine_key == existing.spec.key for one in snapshot.classes),
+        store_losses.ENGINE_LOST,
+        since=store_losses.rfc3339(ready.last_transition_time),
+    )
 
 
 def _is_untried(existing: InferenceEngine, build: EngineBuild) -> bool:

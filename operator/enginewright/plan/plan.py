@@ -42,6 +42,7 @@ from enginewright.plan.resolve import Target, resolve
 from enginewright.plan.revisions import wanted_snapshot
 from enginewright.plan.rollout import RolloutPlan, applied_state, roll_out
 from enginewright.plan.route import route_accepted
+from enginewright.plan.store_losses import earlier_store_loss
 from enginewright.plan.trials import Trials, trials
 from enginewright.plan.types import EventIntent, Facts, Obstacle, Plan
 
@@ -107,6 +108,7 @@ def _assemble(
         proofs=current_proofs(facts, rollout),
         route=route_accepted(facts),
         repair=repairing,
+        store_loss=earlier_store_loss(facts),
     )
     rejected = rejected_backends(facts, target, outcome, engines, rollout)
     tried = trials(facts, target, rollout, rejected)

@@ -5,7 +5,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+from enginewright.api.base import API_VERSION
 from enginewright.api.conditions import StatusReason
+from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model_status import InferenceModelStatus, Preparation, Prepared
 from enginewright.api.job_failure import JobFailure
 from enginewright.api.pods import JobTemplate
@@ -16,9 +18,10 @@ from enginewright.manifests.labels import COMPONENT
 from enginewright.manifests.names import prepare_job_name
 from enginewright.manifests.placement import merged, placement_hash
 from enginewright.manifests.prepare_job import PrepareJob, prepare_job
+from enginewright.manifests.snapshot import Snapshot
 from enginewright.observed.jobs import JobView
 from enginewright.observed.pods import PodView
-from enginewright.plan import pods
+from enginewright.plan import pods, store_losses
 from enginewright.plan.architecture import image_architecture
 from enginewright.plan.attempts import Failed, InProgress, Observed, Start, Succeeded, Work, advance
 from enginewright.plan.paused_moves import is_preparation_paused
@@ -28,7 +31,6 @@ from enginewright.plan.signature import listed
 from enginewright.plan.types import Facts, ObjectRef
 
 _PAUSED: Final = "spec.rollout.paused is true"
-_LOST: Final = frozenset({Reason.ARTIFACT_MISSING, Reason.ARTIFACT_CORRUPT})
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def known_prepared(status: InferenceModelStatus) -> Iterator[Prepared]:
 def known_artefact(facts: Facts, target: Target) -> tuple[Prepared | None, bool]:
     """Return the prepared model of `target`, and whether the store has lost it; None: it never had it."""
     current = _current(facts, target)
-    return current, current is not None and _lost(facts, current.key, _jobs(facts))
+    return current, current is not None and _lost(facts, target, current.key, _jobs(facts))
 
 
 def is_prepared(facts: Facts, target: Target) -> bool:
@@ -78,9 +80,25 @@ def prepare(
     """
     current = _current(facts, target)
     jobs = _jobs(facts)
-    lost = current is not None and _lost(facts, current.key, jobs)
+    lost = current is not None and _lost(facts, target, current.key, jobs)
     if current and not lost:
         return PrepareOutcome(prepared=current, delete=_running(facts, jobs, keep=keep))
+    outcome = _attempted(facts, target, jobs, memory, lost=lost)
+    if current is None:
+        return outcome
+    # Their builds begin anew with the prepared model, without waiting for a retry.
+    failed = _failed_builds(facts, target, current.key, jobs)
+    return replace(outcome, delete=(*outcome.delete, *failed))
+
+
+def _attempted(
+    facts: Facts,
+    target: Target,
+    jobs: Mapping[str, JobView],
+    memory: Preparation | None,
+    *,
+    lost: bool,
+) -> PrepareOutcome:
     work = _work(facts, target)
     known = memory or facts.model.status.preparation
     known = known if known and known.inputs_hash == target.job_hash else None
@@ -136,20 +154,34 @@ def _published(pod: PodView) -> Published | None:
     return next((each.published for each in pods.reports(pod) if each.published), None)
 
 
-def _lost(facts: Facts, key: str, jobs: Mapping[str, JobView]) -> bool:
-    """Return whether a serving pod found `key` missing since it was last published."""
-    revisions = {
-        each.revision
-        for each in facts.revisions
-        if each.kept
-        and each.kept.snapshot.prepared_key == key
+def _lost(facts: Facts, target: Target, key: str, jobs: Mapping[str, JobView]) -> bool:
+    """Return whether a serving pod or the build of an engine found `key` missing since it was last published."""
+
+    def reads(snapshot: Snapshot) -> bool:
         # Pods that serve an engine fetch only that, not the prepared model.
-        and not any(one.engine_key for one in each.kept.snapshot.classes)
-    }
-    published = max(
-        (job.ended_at for job in jobs.values() if job.outcome == "Complete"), default=""
+        return snapshot.prepared_key == key and not any(one.engine_key for one in snapshot.classes)
+
+    published = _published_at(jobs)
+    return store_losses.found_missing(facts, reads, store_losses.LOST, published) or bool(
+        _failed_builds(facts, target, key, jobs)
     )
-    return pods.found_missing(facts.pods, revisions, _LOST, published)
+
+
+def _published_at(jobs: Mapping[str, JobView]) -> str:
+    return max((job.ended_at for job in jobs.values() if job.outcome == "Complete"), default="")
+
+
+def _failed_builds(
+    facts: Facts, target: Target, key: str, jobs: Mapping[str, JobView]
+) -> tuple[ObjectRef, ...]:
+    """Return the InferenceEngines of the target that were not built because the store lacks `key`."""
+    classes = {each.metadata.name for each in target.classes}
+    found = store_losses.builds_without_model(facts, key, classes, _published_at(jobs))
+    namespace = facts.model.metadata.namespace
+    return tuple(
+        ObjectRef(API_VERSION, InferenceEngine.kind, namespace, each.metadata.name)
+        for each in found
+    )
 
 
 def _first_attempt(work: Work[Published], jobs: Mapping[str, JobView], *, lost: bool) -> int:

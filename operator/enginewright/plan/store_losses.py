@@ -1,0 +1,82 @@
+"""What the store has lost, as pods and builds of engines found out.
+
+Only the current store counts. A revision that was rolled out with another one, such as the claims before
+they were replaced by a bucket, reads that as long as it serves: preparing its model again would fill the
+current store, which those pods never read. That is reported instead.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from datetime import UTC, datetime
+from typing import Final
+
+from enginewright.api.inference_engine import InferenceEngine
+from enginewright.contract.reasons import Reason
+from enginewright.contract.task import ENGINE_STAGES
+from enginewright.manifests.snapshot import Snapshot
+from enginewright.plan import pods
+from enginewright.plan.types import Facts
+
+LOST: Final = frozenset({Reason.ARTIFACT_MISSING, Reason.ARTIFACT_CORRUPT})
+ENGINE_LOST: Final = LOST | {Reason.ENGINE_CORRUPT}
+
+
+def found_missing(
+    facts: Facts, reads: Callable[[Snapshot], bool], reasons: Collection[Reason], since: str
+) -> bool:
+    """Return whether the current store lacked the artefact of a serving pod after `since`.
+
+    Args:
+        facts: the model and its cluster.
+        reads: whether the pods of a revision fetch the artefact in question.
+        reasons: of pods that count.
+        since: time in RFC 3339; empty: always.
+    """
+    revisions = {
+        name for name, each in _snapshots(facts) if _is_in_store(facts, each) and reads(each)
+    }
+    return pods.found_missing(facts.pods, revisions, reasons, since)
+
+
+def builds_without_model(
+    facts: Facts, prepared_key: str, classes: Collection[str], since: str
+) -> tuple[InferenceEngine, ...]:
+    """Return the engines of these classes whose build did not find its prepared model after `since`."""
+    return tuple(
+        each
+        for each in facts.engines.values()
+        if each.spec.prepared_key == prepared_key
+        and each.spec.class_name in classes
+        and (failure := each.status.failure)
+        and failure.stage == ENGINE_STAGES[0]  # which reads it; the last one may miss the engine
+        and failure.reason in LOST
+        and failure.time
+        and rfc3339(failure.time) > since
+    )
+
+
+def earlier_store_loss(facts: Facts) -> str:
+    """Return which revision's earlier store has lost its artefact, as a sentence; empty: none."""
+    for name, each in _snapshots(facts):
+        if not _is_in_store(facts, each) and pods.found_missing(
+            facts.pods, {name}, ENGINE_LOST, ""
+        ):
+            return (
+                f"revision {name} reads an earlier store, {each.store.place}, which has lost its artefact, so that"
+                " its pods cannot start again: let the new revision serve, or configure that store again to have"
+                " the model prepared there"
+            )
+    return ""
+
+
+def rfc3339(time: datetime) -> str:
+    """Return the time as the kubelet writes it, in UTC with whole seconds."""
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _snapshots(facts: Facts) -> Iterator[tuple[str, Snapshot]]:
+    return ((each.revision, each.kept.snapshot) for each in facts.revisions if each.kept)
+
+
+def _is_in_store(facts: Facts, snapshot: Snapshot) -> bool:
+    """Return whether a revision's pods read the current store, with whichever credentials."""
+    return snapshot.store.place == facts.config.store.access(facts.model.metadata.namespace).place
