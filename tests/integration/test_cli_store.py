@@ -2,16 +2,20 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from enginewright.contract.keys import engine_key
+from enginewright.contract.manifest import ArtifactFile, Manifest
 from enginewright_cli.app import app
-from enginewright_runtime.store import Store
+from enginewright_runtime.store import ENGINE, Store
 from typer.testing import CliRunner
 
+from tests.support.manifests import engine_info
 from tests.support.source_servers import SourceServers
 from tests.support.store_places import Place, no_waiting
-from tests.support.store_process import FILES, publish
+from tests.support.store_process import FILES, manifest, publish
 from tests.unit.test_store_volume import content
 
 pytestmark = pytest.mark.timeout(900)  # the servers may have to be built first
@@ -184,3 +188,107 @@ def test_a_leftover_that_cannot_be_removed_is_not_reported_as_removed(
     monkeypatch.setattr(os, "rmdir", refused)
     assert "0 files, 0 B removed; 1 file stays" in run("gc", str(folder), "--delete")
     assert left.exists()
+
+
+# What may be wrong with a folder to import
+
+
+def leave_a_pipe(taken: Path) -> str:
+    (taken / "manifest.json").unlink()
+    os.mkfifo(taken / "manifest.json")
+    return "holds no artefact: manifest.json: not a regular file"
+
+
+def grow_the_manifest(taken: Path) -> str:
+    os.truncate(taken / "manifest.json", 4 << 30)
+    return "is not the manifest of an artefact: more than 16 MiB"
+
+
+def link_a_file(taken: Path) -> str:
+    secret = taken.parent / "credentials"
+    (taken / FILES[1]).rename(secret)  # even one with the right content
+    (taken / FILES[1]).symlink_to(secret)
+    return f"in the folder {taken} is damaged: file {FILES[1]} is missing"
+
+
+def link_a_folder(taken: Path) -> str:
+    secret = taken.parent / "credentials"
+    (taken / "golden").rename(secret)
+    (taken / "golden").symlink_to(secret)
+    return f"is damaged: file {FILES[1]} is missing"
+
+
+def change_the_last_file(taken: Path) -> str:
+    """The others are whole, and still not stored."""
+    path = taken / FILES[2]
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    return f"is damaged: file {FILES[2]} has sha256"
+
+
+def grow_a_file(taken: Path) -> str:
+    os.truncate(taken / FILES[2], 1 << 40)
+    return f"is damaged: file {FILES[2]} has {1 << 40} bytes instead of"
+
+
+def lie(taken: Path, **changes: object) -> None:
+    path = taken / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def name_no_key(taken: Path) -> str:
+    lie(taken, key="../x")
+    return "is damaged: the key in manifest.json is not a sha256"
+
+
+def name_an_engine(taken: Path) -> str:
+    engine = engine_info("tensorrt-rtx", prepared_key=KEYS[1], file=FILES[1])
+    lie(taken, engine=engine.model_dump())
+    return "is damaged: the key in manifest.json is not that of its recipe"
+
+
+def name_a_long_path(taken: Path) -> str:
+    known = json.loads((taken / "manifest.json").read_text())["files"]
+    lie(taken, files=[*known, known[0] | {"path": "x" * 300}])
+    return "is damaged: manifest.json lists 'xxx"
+
+
+@pytest.mark.parametrize("medium", ["folder", "bucket"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        leave_a_pipe, grow_the_manifest, link_a_file, link_a_folder, change_the_last_file, grow_a_file,
+        name_no_key, name_an_engine, name_a_long_path,
+    ],
+)  # fmt: skip
+def test_nothing_of_a_folder_is_stored_unless_all_of_it_is_intact(
+    damage: Callable[[Path], str], medium: str, folder: Path, place: Place, tmp_path: Path
+) -> None:
+    taken = tmp_path / "taken"
+    run("export", str(folder), KEYS[0], str(taken))
+    reported = damage(taken)
+    other = tmp_path / "other"
+    other.mkdir()
+    where = str(other) if medium == "folder" else place.uri
+    shown = run("import", where, str(taken), code=2)
+    assert reported in shown
+    assert "the store is unavailable" not in shown
+    assert list(other.iterdir()) == []
+    assert place.objects() == {}
+
+
+def test_an_engine_is_imported_under_the_key_of_its_recipe(tmp_path: Path) -> None:
+    engine = engine_info("tensorrt-rtx", prepared_key=KEYS[1], file=FILES[1])
+    key = engine_key(engine.prepared_key, engine.recipe)
+    files = {name: content(tmp_path / name.replace("/", "-")) / Path(name).name for name in FILES}
+    for name in ("store", "other"):
+        (tmp_path / name).mkdir()
+
+    def described(listed: tuple[ArtifactFile, ...]) -> Manifest:
+        return manifest(key, listed).model_copy(update={"engine": engine})
+
+    Store(tmp_path / "store", ENGINE).publish(key, files, described)
+    run("export", str(tmp_path / "store"), key, str(tmp_path / "taken"))
+    assert f"engines {key}: imported" in run(
+        "import", str(tmp_path / "other"), str(tmp_path / "taken")
+    )
+    assert "1 artefact, 0 damaged" in run("verify", str(tmp_path / "other"))

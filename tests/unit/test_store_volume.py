@@ -117,8 +117,13 @@ def test_publishing_again_mends_what_is_damaged(root: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "path", ["../escape", "/etc/passwd", "a/../../b", "", ".", "a//b", "./a", "manifest.json"]
-)
+    "path",
+    [
+        "../escape", "/etc/passwd", "a/../../b", "", ".", "a//b", "./a", "manifest.json", "manifest.json/x",
+        "x" * 256, "é" * 128, "/".join("a" * 17), "/".join(["x" * 200] * 6), "/".join("a" * 1_000_000),
+    ],
+    ids=lambda path: path[:20],
+)  # fmt: skip
 def test_a_manifest_that_points_outside(path: str, root: Path, tmp_path: Path) -> None:
     publish(root, KEY, content(tmp_path / "a"))
     files = [ArtifactFile(path=path, sha256="0" * 64, size_bytes=0).model_dump()]
@@ -127,6 +132,17 @@ def test_a_manifest_that_points_outside(path: str, root: Path, tmp_path: Path) -
     with pytest.raises(StageFailure, match="which is not inside the artefact"):
         Store(root).read(KEY, tmp_path / "artifact")
     assert not (tmp_path / "escape").exists()
+
+
+def test_the_longest_paths_that_every_pod_can_create(root: Path, tmp_path: Path) -> None:
+    folder = content(tmp_path / "a")
+    longest = ("é" * 127 + "x", "/".join("a" * 16), "/".join(["x" * 204] * 5))
+    files = {name: folder / Path(name).name for name in FILES} | dict.fromkeys(
+        longest, folder / NAMES[0]
+    )
+    Store(root).publish(KEY, files, lambda listed: manifest(KEY, listed))
+    found = Store(root).read(KEY, tmp_path / "artifact")
+    assert {file.path for file in found.files} == {*FILES, *longest}
 
 
 @pytest.mark.parametrize(

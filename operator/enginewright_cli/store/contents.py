@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.manifest import MANIFEST_NAME, Manifest
+from enginewright.contract.manifest import LARGEST_MANIFEST, MANIFEST_NAME, Manifest
 from enginewright.contract.reasons import Reason
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.store import ENGINE, PREPARED, ArtifactKind, Store, open_medium
 from enginewright_runtime.store.inventory import KINDS, Inventory
 from enginewright_runtime.store.medium import Leftover, Listed, Medium
+from enginewright_runtime.store.plain_files import open_plain
 from pydantic import ValidationError
 
 from enginewright_cli.preflight.formatting import counted
@@ -101,17 +102,30 @@ class Contents:
 
     def publish(self, folder: Path) -> tuple[str, bool]:
         """Store the artefact in a folder; return its name, and whether the store had it already."""
-        path = folder / MANIFEST_NAME
-        try:
-            manifest = Manifest.model_validate_json(path.read_bytes())
-        except OSError as error:
-            raise StoreAccessError(f"{folder} holds no artefact: {error.strerror}") from None
-        except ValidationError:
-            raise StoreAccessError(f"{path} is not the manifest of an artefact") from None
+        manifest = _manifest(folder)
         kind = PREPARED if manifest.engine is None else ENGINE
         with _readable():
             had_it = Store(self._medium, kind).publish_folder(manifest, folder)
         return f"{kind.folder} {manifest.key}", had_it
+
+
+def _manifest(folder: Path) -> Manifest:
+    """Read the manifest of an exported artefact."""
+    path = folder / MANIFEST_NAME
+    remedy = "name a folder that `enginewright store export` has made"
+    try:
+        with open_plain(path) as reader:
+            text = reader.read(LARGEST_MANIFEST + 1)
+    except OSError as error:
+        cause = f"{MANIFEST_NAME}: {error.strerror}"
+        raise StoreAccessError(f"{folder} holds no artefact: {cause}; {remedy}") from None
+    if len(text) > LARGEST_MANIFEST:
+        most = f"more than {LARGEST_MANIFEST >> 20} MiB"
+        raise StoreAccessError(f"{path} is not the manifest of an artefact: {most}; {remedy}")
+    try:
+        return Manifest.model_validate_json(text)
+    except ValidationError:
+        raise StoreAccessError(f"{path} is not the manifest of an artefact; {remedy}") from None
 
 
 def unmatched(beginnings: Iterable[str], results: Iterable[Verified]) -> list[str]:

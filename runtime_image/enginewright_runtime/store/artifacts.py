@@ -14,9 +14,15 @@ from enginewright.contract.manifest import (
 from enginewright.contract.reasons import Reason
 from pydantic import ValidationError
 
+from enginewright_runtime.core.digests import Copied
 from enginewright_runtime.core.failure import StageFailure
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+# what every pod can create below its folder, and a quick look at it
+_LONGEST_PATH: Final = 1024  # bytes; S3's limit of a key too
+_LONGEST_PART: Final = 255  # bytes
+_MOST_PARTS: Final = 16
+_MOST_SHOWN: Final = 100  # characters of a path that is refused
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,9 @@ def _problem(files: tuple[ArtifactFile, ...]) -> str | None:
     names: set[str] = set()
     for file in files:
         if not _is_inside(file.path):
-            return f"{file.path!r}, which is not inside the artefact"
+            return (
+                f"{file.path[:_MOST_SHOWN]!r}, which is not inside the artefact, or too long a path"
+            )
         if not is_digest(file.sha256):
             return f"no sha256 of {file.path}"
         if file.path in names:
@@ -109,6 +117,17 @@ def _problem(files: tuple[ArtifactFile, ...]) -> str | None:
     for name in names:
         if any(str(folder) in names for folder in PurePosixPath(name).parents):
             return f"{name} inside of another file"
+    return None
+
+
+def difference(file: ArtifactFile, copied: Copied | None) -> str | None:
+    """Return how what was read (None: nothing) differs from the file that a manifest lists; None: in nothing."""
+    if copied is None:
+        return f"file {file.path} is missing"
+    if copied.size_bytes != file.size_bytes:
+        return f"file {file.path} has {copied.size_bytes} bytes instead of {file.size_bytes}"
+    if copied.sha256 != file.sha256:
+        return f"file {file.path} has sha256 {copied.sha256[:12]} instead of {file.sha256[:12]}"
     return None
 
 
@@ -123,11 +142,11 @@ def is_name(text: str) -> bool:
 
 
 def _is_inside(name: str) -> bool:
-    path = PurePosixPath(name)
+    """Return whether every pod can create a file at this path of its folder, and beside the manifest."""
+    parts = name.split("/", _MOST_PARTS)
     return (
-        not path.is_absolute()
-        and ".." not in path.parts
-        and str(path) == name
-        and "\0" not in name
-        and name not in {"", ".", MANIFEST_NAME}
+        len(parts) <= _MOST_PARTS
+        and len(name.encode()) <= _LONGEST_PATH
+        and all(is_name(part) and len(part.encode()) <= _LONGEST_PART for part in parts)
+        and parts[0] != MANIFEST_NAME
     )

@@ -16,9 +16,16 @@ from enginewright.contract.reasons import Reason
 from enginewright_runtime.core.digests import Copied
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import TransferProgress
-from enginewright_runtime.store.artifacts import PREPARED, Artifact, ArtifactKind, is_name
+from enginewright_runtime.store.artifacts import (
+    PREPARED,
+    Artifact,
+    ArtifactKind,
+    difference,
+    is_name,
+)
 from enginewright_runtime.store.compatibility import lacks_distributions
 from enginewright_runtime.store.disk_errors import available
+from enginewright_runtime.store.exported import Exported
 from enginewright_runtime.store.medium import Medium, Publication
 from enginewright_runtime.store.volume import VolumeMedium
 
@@ -155,6 +162,8 @@ class Store:
     def publish_folder(self, manifest: Manifest, folder: Path) -> bool:
         """Store an artefact that `read` has copied to a folder, unless an intact one exists.
 
+        All of the folder is checked before any of it is stored.
+
         Args:
             manifest: the folder's.
             folder: with the files that it lists.
@@ -163,20 +172,17 @@ class Store:
             Whether the store had one already.
 
         Raises:
-            StageFailure: ArtifactCorrupt or EngineCorrupt, if the manifest is invalid or a file is not as it
-                lists; StoreUnavailable, StorageFull.
+            StageFailure: ArtifactCorrupt or EngineCorrupt, if the folder is not as its manifest says;
+                StoreUnavailable, StorageFull.
         """
-        artifact = Artifact(self._kind, manifest.key)
-        artifact.checked(manifest.to_json().encode())
+        exported = Exported(self._kind, manifest, folder)
+        files = exported.files()
 
         def unchanged(listed: tuple[ArtifactFile, ...]) -> Manifest:
             for file, found in zip(manifest.files, listed, strict=True):
-                _check(artifact, file, Copied(found.sha256, found.size_bytes))
+                exported.check(file, Copied(found.sha256, found.size_bytes))
             return manifest
 
-        files = {file.path: folder / file.path for file in manifest.files}
-        if missing := [name for name, path in files.items() if not path.is_file()]:
-            raise artifact.corrupt(f"file {missing[0]} is missing")
         return self.publish(manifest.key, files, unchanged)[1]
 
     def put_report(self, job: str, stage: str, text: str) -> None:
@@ -240,16 +246,8 @@ class Store:
 
 def _check(artifact: Artifact, file: ArtifactFile, copied: Copied | None) -> None:
     """Raise unless what was read is the file that the manifest lists."""
-    if copied is None:
-        raise artifact.corrupt(f"file {file.path} is missing")
-    if copied.size_bytes != file.size_bytes:
-        raise artifact.corrupt(
-            f"file {file.path} has {copied.size_bytes} bytes instead of {file.size_bytes}"
-        )
-    if copied.sha256 != file.sha256:
-        raise artifact.corrupt(
-            f"file {file.path} has sha256 {copied.sha256[:12]} instead of {file.sha256[:12]}"
-        )
+    if what := difference(file, copied):
+        raise artifact.corrupt(what)
 
 
 def _cache(name: str) -> str:

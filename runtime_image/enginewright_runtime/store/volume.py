@@ -29,6 +29,7 @@ from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import TransferProgress
 from enginewright_runtime.store.artifacts import Artifact, ArtifactKind
 from enginewright_runtime.store.medium import Leftover, Listed, Medium, Publication
+from enginewright_runtime.store.plain_files import open_plain
 
 _log: Final = logging.getLogger(__name__)
 _TMP: Final = "tmp"
@@ -48,7 +49,7 @@ class VolumeMedium(Medium):
         """Return the beginning of a file."""
         self._require()
         try:
-            with _open_plain(self._root / name) as reader:
+            with open_plain(self._root / name) as reader:
                 return reader.read(largest)
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -83,7 +84,7 @@ class VolumeMedium(Medium):
     def opened(self, artifact: Artifact, file: ArtifactFile) -> Iterator[BinaryIO | None]:
         """Open a file."""
         try:
-            reader = _open_plain(self._root / artifact.folder / file.path)
+            reader = open_plain(self._root / artifact.folder / file.path)
         except (FileNotFoundError, NotADirectoryError):
             yield None
             return
@@ -214,20 +215,6 @@ def _write(
 def _sync(writer: BinaryIO) -> None:
     writer.flush()
     os.fsync(writer.fileno())
-
-
-def _open_plain(path: Path) -> BinaryIO:
-    """Open a regular file of the store; a link counts as missing."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise FileNotFoundError(path) from error
-        raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise FileNotFoundError(path)
-    return os.fdopen(descriptor, "rb")
 
 
 def _is_folder(path: Path) -> bool:

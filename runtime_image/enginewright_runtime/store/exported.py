@@ -1,0 +1,74 @@
+"""An artefact in a local folder, which `store import` checks completely before it stores any of it.
+
+Anybody may have made the folder. So only regular files in it are read, through no link: what else the
+user can read must not get into a store that others read.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from enginewright.contract.keys import engine_key
+from enginewright.contract.manifest import MANIFEST_NAME, ArtifactFile, Manifest
+
+from enginewright_runtime.core import digests
+from enginewright_runtime.core.digests import Copied
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.store.artifacts import Artifact, ArtifactKind, difference, is_digest
+from enginewright_runtime.store.plain_files import open_plain
+
+_REMEDY = "export the artefact again; nothing of it was stored"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A folder with an artefact; methods raise StageFailure: ArtifactCorrupt or EngineCorrupt."""
+
+    kind: ArtifactKind
+    manifest: Manifest
+    folder: Path
+
+    def files(self) -> dict[str, Path]:
+        """Return the files by path inside the artefact, once all are as the manifest lists them."""
+        self._check_manifest()
+        for file in self.manifest.files:
+            self.check(file, self._found(file))
+        return {file.path: self.folder / file.path for file in self.manifest.files}
+
+    def check(self, file: ArtifactFile, found: Copied | None) -> None:
+        """Raise unless what was read (None: nothing) is the file that the manifest lists."""
+        if what := difference(file, found):
+            raise self._corrupt(what)
+
+    def _check_manifest(self) -> None:
+        key, engine = self.manifest.key, self.manifest.engine
+        if not is_digest(key):
+            raise self._corrupt(f"the key in {MANIFEST_NAME} is not a sha256")
+        try:
+            Artifact(self.kind, key).checked(self.manifest.to_json().encode())
+        except StageFailure as failure:
+            raise self._corrupt(failure.cause.partition(" is damaged: ")[2]) from None
+        if engine is not None and engine_key(engine.prepared_key, engine.recipe) != key:
+            raise self._corrupt(
+                f"the key in {MANIFEST_NAME} is not that of its recipe: it was changed, or written by"
+                " another version of Enginewright"
+            )
+
+    def _found(self, file: ArtifactFile) -> Copied | None:
+        """Read a file, unless its size differs; None: there is no regular file."""
+        path = self.folder / file.path
+        folders = [self.folder / each for each in PurePosixPath(file.path).parents][:-1]
+        if any(each.is_symlink() for each in folders):
+            return None
+        try:
+            with open_plain(path) as reader:
+                size = os.fstat(reader.fileno()).st_size
+                return digests.copy(reader, None) if size == file.size_bytes else Copied("", size)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise self._corrupt(f"file {file.path} cannot be read: {error.strerror}") from error
+
+    def _corrupt(self, what: str) -> StageFailure:
+        shown = f"{self.kind.title} {self.manifest.key[:12]} in the folder {self.folder}"
+        return StageFailure(self.kind.damaged, f"{shown} is damaged: {what}", remedy=_REMEDY)
