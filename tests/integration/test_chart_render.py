@@ -54,10 +54,13 @@ VARIANTS = {
 }
 
 
-def helm(values: Object, release: str = "enginewright") -> subprocess.CompletedProcess[str]:
+def helm(
+    values: Object, release: str = "enginewright", *, install: bool = False
+) -> subprocess.CompletedProcess[str]:
+    command = ["install", "--dry-run=client"] if install else ["template"]
     return subprocess.run(
         [
-            str(REPOSITORY / "hack/cluster/cluster"), "helm", "template", release, str(CHART),
+            str(REPOSITORY / "hack/cluster/cluster"), "helm", *command, release, str(CHART),
             "--namespace", "home", "--values", "-",
         ],
         input=json.dumps(values), capture_output=True, text=True, check=False,
@@ -68,6 +71,13 @@ def render(values: Object, release: str = "enginewright") -> list[Object]:
     done = helm(values, release)
     assert done.returncode == 0, done.stderr
     return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+def notes(values: Object) -> str:
+    """Return what helm prints after an installation, without the name and time of the release."""
+    done = helm(values, install=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.partition("\nNOTES:\n")[2]
 
 
 def refusal(values: Object) -> str:
@@ -324,6 +334,17 @@ def test_a_bucket_for_the_store_arrives() -> None:
     assert load_settings(environment(render(VARIANTS["smallest"]))).config.store.bucket is None
 
 
+def test_the_notes_are_about_the_store_that_is_configured() -> None:
+    claims = {"accessMode": "ReadWriteOnce", "claim": "artefacts"}
+    about_claims = notes({**IMAGES, "store": claims})
+    assert "rejected with reason StoreNotShared" in about_claims
+    assert "AcceleratorClasses, and the claims artefacts with their artefacts." in about_claims
+    bucket = {"bucket": {"uri": "s3://models/team"}}
+    about_bucket = notes({**IMAGES, "store": claims | bucket})
+    assert "StoreNotShared" not in about_bucket
+    assert "AcceleratorClasses, and the artefacts in s3://models/team." in about_bucket
+
+
 def test_where_jobs_run_arrives() -> None:
     jobs = {"nodeSelector": {"pool": "builds"}, "labels": {"kueue.x-k8s.io/queue-name": "builds"}}
     config = load_settings(environment(render({**VARIANTS["smallest"], "jobs": jobs}))).config
@@ -430,6 +451,7 @@ def test_releases_do_not_share_names() -> None:
         ({**IMAGES, "store": {"size": "much"}}, "/store/size"),
         ({**IMAGES, "store": {"claim": "My Claim"}}, "/store/claim"),
         ({**IMAGES, "store": {"bucket": {"uri": "https://models"}}}, "/store/bucket/uri"),
+        ({**IMAGES, "store": {"bucket": {"uri": "az://models/a?sig=k"}}}, "/store/bucket/uri"),
         ({**IMAGES, "store": {"bucket": {"secretRef": "keys"}}}, "set store.bucket.uri"),
         ({**IMAGES, "replicas": -1}, "/replicas"),
         ({**IMAGES, "watchNamespaces": ["My RunSettings"]}, "/watchNamespaces/0"),

@@ -473,3 +473,33 @@ def test_a_workload_identity_of_azure(
     assert identities.asked == ["POST /tenant/oauth2/v2.0/token"]
     assert FEDERATED_TOKEN.encode() in identities.server.seen[0].body
     assert "let the pod's own identity read it" in outcome.message
+
+
+def test_a_pod_whose_identity_is_the_stores_asks_as_nobody(
+    plain_identities: Identities,
+    filled: SourceServers,
+    place: Workplace,
+    token: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its model could else read what other namespaces have in the store."""
+    address = plain_identities.server.url
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", address + "/eks")
+    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", token)
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", address)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", filled.addresses["s3"])
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    task = place.task("s3://models/plain.onnx")
+    task = task.model_copy(update={"anonymous_sources": True})
+    outcome = place.stage("fetch", task)
+    assert "access is denied; it was asked without credentials" in outcome.message
+    assert plain_identities.asked == []
+
+
+def test_a_pod_whose_identity_is_the_stores_uses_a_models_secret(
+    filled: SourceServers, place: Workplace
+) -> None:
+    give(place, secret_for("s3", filled))
+    task = place.task("s3://models/plain.onnx")
+    outcome = place.stage("fetch", task.model_copy(update={"anonymous_sources": True}))
+    assert outcome.code == 0, outcome.message

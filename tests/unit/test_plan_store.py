@@ -6,7 +6,12 @@ from typing import Any, Final
 
 import pytest
 from enginewright.contract.reasons import Reason
-from enginewright.contract.task import ENGINE_STAGES, PREPARE_STAGES
+from enginewright.contract.task import (
+    ENGINE_STAGES,
+    PREPARE_STAGES,
+    TASK_VARIABLE,
+    PrepareTask,
+)
 from enginewright.manifests.snapshot import Snapshot
 from enginewright.manifests.store_access import StoreBucket
 from enginewright.plan.types import StoreConfig
@@ -244,3 +249,24 @@ def test_a_models_annotations_win() -> None:
     world = of_bucket(World(podTemplate={"annotations": chosen}), IDENTITY).settle()
     (deployment,) = world.job_succeeds().serving_deployments()
     assert pod(deployment)["metadata"]["annotations"].items() >= chosen.items()
+
+
+def tasks(job: dict[str, Any]) -> list[PrepareTask]:
+    """Return the tasks of a prepare Job's stages."""
+    found = [variable for each in containers(job).values() for variable in each["env"]]
+    values = [each["value"] for each in found if each["name"] == TASK_VARIABLE]
+    return [PrepareTask.model_validate_json(each) for each in values]
+
+
+@pytest.mark.parametrize("template", [{}, {"serviceAccountName": "store-user"}])
+def test_a_source_is_not_read_with_the_identity_of_the_store(template: dict[str, str]) -> None:
+    lent = tasks(of_bucket(World(podTemplate=template), IDENTITY).settle().job())
+    assert len(lent) == len(PREPARE_STAGES)
+    assert all(each.anonymous_sources for each in lent)
+
+
+def test_a_source_is_read_with_the_pods_own_identity() -> None:
+    own = of_bucket(World(podTemplate={"serviceAccountName": "own"}), IDENTITY)
+    for world in (own, of_bucket(World(), SECRET), World()):
+        for each in tasks(world.settle().job()):
+            assert each.anonymous_sources is None

@@ -173,6 +173,9 @@ class PrepareTask(Message):
     # of a refresh: digests of what is prepared, by the same names. An address whose version is
     # still the one recorded with that digest is not fetched again
     fetched: dict[str, str] = Field(default_factory=dict)
+    # addresses without a Secret are read anonymously: the pod's identity is the store's, not the
+    # model's; None: with the pod's identity
+    anonymous_sources: Literal[True] | None = None
     recipe: Recipe
 
 

@@ -44,7 +44,7 @@ class _Document(BaseModel):
 class BucketSettings(_Document):
     """A bucket that holds the artefacts of all namespaces."""
 
-    uri: Annotated[str, Field(pattern=r"^(s3|gs|az)://[^/\s]+(/\S*)?$")]
+    uri: Annotated[str, Field(pattern=r"^(s3|gs|az)://[^/?#\s]+(/[^?#\s]*)?$")]
     """Its address, such as s3://BUCKET/PATH; a namespace's artefacts are below PATH/NAMESPACE."""
     secret_ref: _Name | None = None
     """Secret with its credentials in every namespace with a model, docs/store.md; null: the pods' own identity."""

@@ -73,7 +73,8 @@ def prepare_job(model: InferenceModel, wanted: PrepareJob) -> dict[str, Any]:
     fetch_only = [
         {"name": each.name, "mountPath": each.path, "readOnly": True} for each in wanted.inputs
     ]
-    task = wanted.task.to_json()
+    anonymous = True if wanted.store.lends_account(wanted.account) else None
+    task = wanted.task.model_copy(update={"anonymous_sources": anonymous}).to_json()
     stages = [
         container(
             stage,

@@ -73,6 +73,11 @@ class StoreAccess:
         """Return the service account of a pod: its `own` if it has one; None: the default."""
         return own or (self.bucket.account if self.bucket else None)
 
+    def lends_account(self, own: str | None) -> bool:
+        """Return whether a pod has the store's service account: it has no other of its `own`."""
+        ours = self.bucket.account if self.bucket else None
+        return ours is not None and (own or ours) == ours
+
     def labels(self) -> Mapping[str, str]:
         """Return the labels that a pod needs for its identity."""
         if self.bucket is None or not self.bucket.account:
@@ -82,7 +87,6 @@ class StoreAccess:
     def annotations(self, own: str | None) -> Mapping[str, str]:
         """Return the annotations that keep the bucket's identity from servers and sidecars.
 
-        A pod's `own` service account is its model's choice, which may be meant for its server.
+        Another service account of its `own` is its model's choice, which may be meant for its server.
         """
-        is_ours = own is None and self.bucket is not None and self.bucket.account
-        return _WITHOUT_IDENTITY if is_ours else {}
+        return _WITHOUT_IDENTITY if self.lends_account(own) else {}

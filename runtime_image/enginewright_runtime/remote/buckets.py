@@ -111,8 +111,13 @@ _NO_CREDENTIALS: Final = frozenset(
 )
 
 
-def bucket(uri: str, secret: Secret) -> Bucket:
+def bucket(uri: str, secret: Secret, *, anonymous: bool = False) -> Bucket:
     """Return the bucket at `uri`, with its credentials.
+
+    Args:
+        uri: its address.
+        secret: its credentials; empty: the pod's identity is used.
+        anonymous: whether nobody's identity is used instead of the pod's.
 
     Raises:
         StageFailure: SourceUnreachable, for an invalid address or Secret.
@@ -137,7 +142,7 @@ def bucket(uri: str, secret: Secret) -> Bucket:
                 )
     if not name:
         raise unreachable(f"{uri} names no bucket", f"write {scheme}://BUCKET/PATH")
-    identity = "secret" if known else _identity(scheme)
+    identity = "secret" if known else "nobody" if anonymous else _identity(scheme)
     found = Bucket(scheme, name, path.strip("/"), identity, settings, secret.get(AUTHORITY))
     return found.anonymous() if identity == "nobody" else found
 

@@ -9,13 +9,16 @@ from enginewright_runtime.sources.base import ModelSource
 from enginewright_runtime.sources.claim import ClaimSource
 
 
-def open_source(uri: str, mount: Path, credentials: Path) -> ModelSource:
+def open_source(
+    uri: str, mount: Path, credentials: Path, *, anonymous: bool = False
+) -> ModelSource:
     """Return the source at `uri`, without connecting to it.
 
     Args:
         uri: pvc://CLAIM/PATH, http(s)://, s3://, gs://, az://, hf:// or oci://.
         mount: the mount path of the claim in a pvc:// address.
         credentials: folder with one file per key of the Secret; it need not exist.
+        anonymous: whether without a Secret nobody's identity is used instead of the pod's.
 
     Raises:
         StageFailure: SourceUnreachable, for an invalid address or Secret.
@@ -35,16 +38,16 @@ def open_source(uri: str, mount: Path, credentials: Path) -> ModelSource:
             "the address of the source holds a user name",
             "put it into the Secret in spec.source.secretRef, keys username and password",
         )
-    return _network(scheme, uri, Secret.read(credentials))
+    return _network(scheme, uri, Secret.read(credentials), anonymous=anonymous)
 
 
-def _network(scheme: str, uri: str, secret: Secret) -> ModelSource:
+def _network(scheme: str, uri: str, secret: Secret, *, anonymous: bool) -> ModelSource:
     # imported on demand: each is slow to load, and volumes need none
     match scheme:
         case "s3" | "gs" | "az":
             from enginewright_runtime.sources.objects import ObjectSource  # noqa: PLC0415 - above
 
-            return ObjectSource(uri, secret)
+            return ObjectSource(uri, secret, anonymous=anonymous)
         case "hf":
             from enginewright_runtime.sources.hub import HubSource  # noqa: PLC0415 - above
 

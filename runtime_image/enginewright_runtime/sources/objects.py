@@ -39,8 +39,8 @@ _T = TypeVar("_T")
 class ObjectSource(ModelSource):
     """An object, or the objects below a prefix, each with its own version."""
 
-    def __init__(self, uri: str, secret: Secret) -> None:
-        self._bucket = bucket(uri, secret)
+    def __init__(self, uri: str, secret: Secret, *, anonymous: bool = False) -> None:
+        self._bucket = bucket(uri, secret, anonymous=anonymous)
         self._client = BucketClient(self._bucket)
         self._folder = self._bucket.path  # prefix that paths are relative to, once found
         self._found: str | None = None  # validator of the object at the address, once found

@@ -290,6 +290,7 @@ def _extension(
             extension.uri,
             paths.extensions / urlsplit(extension.uri).netloc,
             paths.credentials if _same_place(extension.uri, task.source_uri) else _NOWHERE,
+            anonymous=bool(task.anonymous_sources),
         )
         with fetch_one(source, ".so", target, quota) as fetched:
             if fetched.file.sha256 != expected:
