@@ -213,7 +213,7 @@ def test_a_server_that_always_breaks_off_is_given_up(
             "the name models.invalid cannot be resolved",
         ),
         ({"AWS_ENDPOINT_URL": "TLS"}, "is not trusted (UnknownIssuer)"),
-        ({"ca.crt": "no PEM"}, "are invalid"),
+        ({"ca.crt": "no PEM"}, "ca.crt of the Secret holds no certificate in PEM"),
     ],
 )
 def test_what_is_wrong_with_s3_is_reported(

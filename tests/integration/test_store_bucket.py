@@ -617,6 +617,20 @@ def test_what_is_wrong_is_reported(change: dict[str, str], reported: str, place:
     assert "wr0ng" not in caught.value.message
 
 
+def test_a_panic_of_the_client_is_reported(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What the client itself takes from the environment is not checked before."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id\nx")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
+    endpoint = {"AWS_ENDPOINT_URL": place.secret["AWS_ENDPOINT_URL"]}
+    with pytest.raises(StageFailure, match="ended on a setting or a credential") as caught:
+        Place(place.uri, endpoint).store().find(KEY)
+    assert caught.value.reason is Reason.STORE_UNAVAILABLE
+    assert "let the pod's own identity read and write it" in caught.value.message
+    assert "hunter2" not in capfd.readouterr().err
+
+
 def test_a_bucket_that_is_not_there(place: Place) -> None:
     other = Place("s3://nobucket/a", place.secret)
     for act in (lambda: other.store().find(KEY), other.listed):

@@ -120,7 +120,7 @@ def test_publishing_again_mends_what_is_damaged(root: Path, tmp_path: Path) -> N
     "path",
     [
         "../escape", "/etc/passwd", "a/../../b", "", ".", "a//b", "./a", "manifest.json", "manifest.json/x",
-        "x" * 256, "é" * 128, "/".join("a" * 17), "/".join(["x" * 200] * 6), "/".join("a" * 1_000_000),
+        "x" * 256, "é" * 128, "/".join("a" * 41), "/".join(["x" * 200] * 6), "/".join("a" * 1_000_000),
     ],
     ids=lambda path: path[:20],
 )  # fmt: skip
@@ -136,13 +136,22 @@ def test_a_manifest_that_points_outside(path: str, root: Path, tmp_path: Path) -
 
 def test_the_longest_paths_that_every_pod_can_create(root: Path, tmp_path: Path) -> None:
     folder = content(tmp_path / "a")
-    longest = ("é" * 127 + "x", "/".join("a" * 16), "/".join(["x" * 204] * 5))
+    longest = ("é" * 127 + "x", "/".join("a" * 40), "/".join(["x" * 204] * 5))
     files = {name: folder / Path(name).name for name in FILES} | dict.fromkeys(
         longest, folder / NAMES[0]
     )
     Store(root).publish(KEY, files, lambda listed: manifest(KEY, listed))
     found = Store(root).read(KEY, tmp_path / "artifact")
     assert {file.path for file in found.files} == {*FILES, *longest}
+
+
+def test_a_path_that_no_pod_can_create_is_not_published(root: Path, tmp_path: Path) -> None:
+    folder = content(tmp_path / "a")
+    files = {name: folder / Path(name).name for name in FILES} | {"x" * 256: folder / NAMES[0]}
+    with pytest.raises(StageFailure, match=r"the path of the file 'x+' … is too long") as caught:
+        Store(root).publish(KEY, files, lambda listed: manifest(KEY, listed))
+    assert caught.value.reason is Reason.INVALID_MODEL
+    assert list(root.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic.alias_generators import to_camel
 
 from enginewright.api.pods import JobTemplate
+from enginewright.contract.store_address import BUCKET_ADDRESS
 from enginewright.controller.logs import check_level
 from enginewright.controller.parse import summary
 from enginewright.manifests.store_access import StoreBucket
@@ -44,7 +45,7 @@ class _Document(BaseModel):
 class BucketSettings(_Document):
     """A bucket that holds the artefacts of all namespaces."""
 
-    uri: Annotated[str, Field(pattern=r"^(s3|gs|az)://[^/?#\s]+(/[^?#\s]*)?$")]
+    uri: Annotated[str, Field(pattern=BUCKET_ADDRESS)]
     """Its address, such as s3://BUCKET/PATH; a namespace's artefacts are below PATH/NAMESPACE."""
     secret_ref: _Name | None = None
     """Secret with its credentials in every namespace with a model, docs/store.md; null: the pods' own identity."""

@@ -47,7 +47,7 @@ class Contents:
         else:
             paths = replace(paths, store=Path(address), store_address=None)
         with _readable():
-            self._medium: Medium = open_medium(paths)
+            self._medium: Medium = open_medium(paths, by_hand=True)
         self._inventory = Inventory(self._medium)
 
     def listed(self) -> list[tuple[ArtifactKind, Listed]]:

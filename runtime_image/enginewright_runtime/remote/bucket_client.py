@@ -7,7 +7,7 @@ import aiohttp
 from obstore.exceptions import BaseError
 
 from enginewright_runtime.core.logs import format_bytes
-from enginewright_runtime.remote.buckets import KEYS, Bucket
+from enginewright_runtime.remote.buckets import KEYS, VARIABLES, Bucket
 from enginewright_runtime.remote.object_errors import StoreError, store_error
 
 if TYPE_CHECKING:
@@ -19,6 +19,12 @@ _log: Final = logging.getLogger(__name__)
 # reports it in a header, also to anonymous requests
 _REGION_OF: Final = "https://{bucket}.s3.amazonaws.com"
 _REGION_SECONDS: Final = 10.0
+# of obstore, where a setting is invalid that is not checked before, such as one of the environment; the
+# second one is no Exception
+_PANICS: Final = frozenset({"RustPanic", "PanicException"})
+_PANICKED: Final = StoreError(
+    "the store's client ended on a setting or a credential that it cannot read", "identity"
+)
 _T = TypeVar("_T")
 
 
@@ -66,20 +72,32 @@ class BucketClient:
                 found = store_error(error, self._bucket.name, format_bytes(received()))
                 if not await self._reopened(found):
                     raise RequestFailed(found) from None
+            except BaseException as error:
+                if type(error).__name__ not in _PANICS:
+                    raise
+                raise RequestFailed(_PANICKED) from None
         raise RequestFailed(StoreError("the bucket's region cannot be found out", "broken"))
 
-    def remedy(self, found: StoreError, secret: str, right: str) -> str | None:
+    def remedy(
+        self, found: StoreError, secret: str, right: str, *, by_hand: bool = False
+    ) -> str | None:
         """Return what gives the pod the right that it lacks; None: that is not the cause.
 
         Args:
             found: the failure.
             secret: the field that names the Secret.
             right: "read", or "read and write".
+            by_hand: on a command line, which takes credentials from its environment unless it runs in a pod
+                with the Secret.
         """
+        by_hand = by_hand and self._bucket.identity != "secret"
         if found.kind == "region":
-            return "put AWS_REGION into the Secret"
+            return f"put AWS_REGION into the {'environment' if by_hand else 'Secret'}"
         if found.kind not in {"refused", "identity"}:
             return None
+        if by_hand:
+            variables = VARIABLES[self._bucket.scheme]
+            return f"set {variables} in the environment, of an identity that may {right} it"
         keys = KEYS[self._bucket.scheme]
         match self._bucket.identity:
             case "secret":

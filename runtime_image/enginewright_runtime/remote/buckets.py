@@ -15,10 +15,19 @@ from urllib.parse import urlsplit
 
 from obstore.store import AzureStore, GCSStore, S3Store
 
+from enginewright_runtime.remote.bucket_settings import (
+    check_account,
+    check_bucket,
+    check_endpoint,
+    check_region,
+    check_text,
+)
 from enginewright_runtime.remote.credentials import AUTHORITY, Secret
 from enginewright_runtime.remote.failures import unreachable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from obstore.store import ClientConfig, RetryConfig
 
     Store = AzureStore | GCSStore | S3Store
@@ -46,6 +55,11 @@ _ENVIRONMENT: Final = {  # scheme -> variables; any of them means that the platf
         "AZURE_STORAGE_SAS_TOKEN",
         "AZURE_CLIENT_SECRET",
     ),
+}
+VARIABLES: Final = {  # scheme -> the environment's, for messages of the command line
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN",
 }
 KEYS: Final = {  # scheme -> the Secret's keys, for messages
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
@@ -120,7 +134,7 @@ def bucket(uri: str, secret: Secret, *, anonymous: bool = False) -> Bucket:
         anonymous: whether nobody's identity is used instead of the pod's.
 
     Raises:
-        StageFailure: SourceUnreachable, for an invalid address or Secret.
+        StageFailure: SourceUnreachable, for an invalid address, setting or Secret.
     """
     scheme, _, rest = uri.partition("://")
     name, _, path = rest.partition("/")
@@ -132,16 +146,21 @@ def bucket(uri: str, secret: Secret, *, anonymous: bool = False) -> Bucket:
         case _:
             settings, known = _az(secret)
             if "." in name:  # ACCOUNT.blob.core.windows.net/CONTAINER/PATH
+                check_endpoint("the storage account in the address", f"https://{name}")
                 settings |= {"account_name": name.partition(".")[0], "endpoint": f"https://{name}"}
                 name, _, path = path.partition("/")
             if not settings.get("account_name"):
                 raise unreachable(
                     f"{uri} does not say in which storage account the container lies",
                     "write az://ACCOUNT.blob.core.windows.net/CONTAINER/PATH, or put"
-                    " AZURE_STORAGE_ACCOUNT_NAME into the Secret in secretRef",
+                    " AZURE_STORAGE_ACCOUNT_NAME into the Secret in secretRef; on the command line, into"
+                    " the environment",
                 )
     if not name:
         raise unreachable(f"{uri} names no bucket", f"write {scheme}://BUCKET/PATH")
+    check_bucket(scheme, name)
+    if secret.get(AUTHORITY):
+        secret.trust()
     identity = "secret" if known else "nobody" if anonymous else _identity(scheme)
     found = Bucket(scheme, name, path.strip("/"), identity, settings, secret.get(AUTHORITY))
     return found.anonymous() if identity == "nobody" else found
@@ -153,13 +172,13 @@ def _s3(secret: Secret) -> tuple[dict[str, Any], bool]:
     settings: dict[str, Any] = {}
     if all(secret.get(key) for key in keys):
         settings |= {
-            "access_key_id": secret.get(keys[0]),
-            "secret_access_key": secret.get(keys[1]),
+            "access_key_id": _credential(secret, keys[0]),
+            "secret_access_key": _credential(secret, keys[1]),
         }
-        if token := secret.get("AWS_SESSION_TOKEN"):
+        if token := _credential(secret, "AWS_SESSION_TOKEN"):
             settings["session_token"] = token
-    settings["region"] = _setting(secret, *_S3_REGIONS) or "us-east-1"
-    if endpoint := _setting(secret, *_S3_ENDPOINTS):
+    settings["region"] = _setting(secret, *_S3_REGIONS, check=check_region) or "us-east-1"
+    if endpoint := _setting(secret, *_S3_ENDPOINTS, check=check_endpoint):
         settings["endpoint"] = endpoint.rstrip("/")
     return settings, "access_key_id" in settings
 
@@ -169,7 +188,7 @@ def _gs(secret: Secret) -> tuple[dict[str, Any], bool]:
     settings: dict[str, Any] = {}
     if key := secret.get("service-account.json"):
         settings["service_account_key"] = key
-    if endpoint := _setting(secret, "GOOGLE_BASE_URL"):
+    if endpoint := _setting(secret, "GOOGLE_BASE_URL", check=check_endpoint):
         settings["base_url"] = endpoint.rstrip("/")
     return settings, "service_account_key" in settings
 
@@ -179,24 +198,41 @@ def _az(secret: Secret) -> tuple[dict[str, Any], bool]:
     choices = (("AZURE_STORAGE_ACCOUNT_KEY",), ("AZURE_STORAGE_SAS_TOKEN",), client)
     secret.one_of(*choices, also=("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ENDPOINT"))
     settings: dict[str, Any] = {}
-    if key := secret.get("AZURE_STORAGE_ACCOUNT_KEY"):
+    if key := _credential(secret, "AZURE_STORAGE_ACCOUNT_KEY"):
         settings["account_key"] = key
-    elif token := secret.get("AZURE_STORAGE_SAS_TOKEN"):
+    elif token := _credential(secret, "AZURE_STORAGE_SAS_TOKEN"):
         settings["sas_key"] = token.removeprefix("?")
     elif all(secret.get(key) for key in client):
         names = ("tenant_id", "client_id", "client_secret")
-        settings |= {name: secret.get(key) for name, key in zip(names, client, strict=True)}
+        settings |= {
+            name: _credential(secret, key) for name, key in zip(names, client, strict=True)
+        }
     known = bool(settings)
-    if account := _setting(secret, "AZURE_STORAGE_ACCOUNT_NAME"):
+    if account := _setting(secret, "AZURE_STORAGE_ACCOUNT_NAME", check=check_account):
         settings["account_name"] = account
-    if endpoint := _setting(secret, "AZURE_STORAGE_ENDPOINT"):
+    if endpoint := _setting(secret, "AZURE_STORAGE_ENDPOINT", check=check_endpoint):
         settings["endpoint"] = endpoint.rstrip("/")
     return settings, known
 
 
-def _setting(secret: Secret, *keys: str) -> str | None:
-    """Return the value from the Secret, else from the pod's environment."""
-    return secret.get(*keys) or next((os.environ[key] for key in keys if os.environ.get(key)), None)
+def _setting(secret: Secret, *keys: str, check: "Callable[[str, str], None]") -> str | None:
+    """Return the value from the Secret, else from the pod's environment, once it is checked."""
+    for key in keys:
+        if value := secret.get(key):
+            check(f"the key {key} of the Secret", value)
+            return value
+    for key in keys:
+        if value := os.environ.get(key):
+            check(f"the environment variable {key}", value)
+            return value
+    return None
+
+
+def _credential(secret: Secret, key: str) -> str | None:
+    """Return a key or token of the Secret, once it is checked."""
+    if value := secret.get(key):
+        check_text(f"the key {key} of the Secret", value)
+    return value
 
 
 def _identity(scheme: str) -> str:

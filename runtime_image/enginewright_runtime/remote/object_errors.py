@@ -14,7 +14,7 @@ _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
 _REGION: Final = re.compile(r"<Region>([a-z0-9-]{1,32})</Region>")
 _OAUTH: Final = re.compile(r"\"error\"\s*:\s*\"([a-z_]{1,64})\"")
-_LOOKED_UP: Final = re.compile(r"Error performing [A-Z]+ https?://([^/\s?]+)")
+_LOOKED_UP: Final = re.compile(r"Error performing [A-Z]+ https?://(?:[^/\s?]*@)?([^/\s?@]+)")
 _WRONG_REGION: Final = frozenset(
     {"AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"}
 )

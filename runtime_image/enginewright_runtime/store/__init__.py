@@ -14,8 +14,12 @@ def open_store(paths: Paths, kind: ArtifactKind = PREPARED) -> Store:
     return Store(open_medium(paths), kind)
 
 
-def open_medium(paths: Paths) -> Medium:
+def open_medium(paths: Paths, *, by_hand: bool = False) -> Medium:
     """Return where the store of this pod is, without connecting to it: a bucket or a mounted volume.
+
+    Args:
+        paths: of the pod.
+        by_hand: whether a command line asks, for remedies.
 
     Raises:
         StageFailure: StoreUnavailable, for an invalid address of a bucket or Secret.
@@ -25,4 +29,4 @@ def open_medium(paths: Paths) -> Medium:
     # imported on demand: it is slow to load, and volumes need none
     from enginewright_runtime.store.bucket import BucketMedium  # noqa: PLC0415 - above
 
-    return BucketMedium.at(paths.store_address, paths.store_credentials)
+    return BucketMedium.at(paths.store_address, paths.store_credentials, by_hand=by_hand)

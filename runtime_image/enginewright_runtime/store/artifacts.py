@@ -21,7 +21,7 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 # what every pod can create below its folder, and a quick look at it
 _LONGEST_PATH: Final = 1024  # bytes; S3's limit of a key too
 _LONGEST_PART: Final = 255  # bytes
-_MOST_PARTS: Final = 16
+_MOST_PARTS: Final = 40  # sources have at most 32
 _MOST_SHOWN: Final = 100  # characters of a path that is refused
 
 
@@ -105,10 +105,8 @@ def _problem(files: tuple[ArtifactFile, ...]) -> str | None:
     """Return what is wrong with the files that a manifest lists; None: nothing."""
     names: set[str] = set()
     for file in files:
-        if not _is_inside(file.path):
-            return (
-                f"{file.path[:_MOST_SHOWN]!r}, which is not inside the artefact, or too long a path"
-            )
+        if not is_inside(file.path):
+            return f"{shortened(file.path)}, which is not inside the artefact, or too long a path"
         if not is_digest(file.sha256):
             return f"no sha256 of {file.path}"
         if file.path in names:
@@ -141,7 +139,7 @@ def is_name(text: str) -> bool:
     return bool(text) and text not in {".", ".."} and "/" not in text and "\0" not in text
 
 
-def _is_inside(name: str) -> bool:
+def is_inside(name: str) -> bool:
     """Return whether every pod can create a file at this path of its folder, and beside the manifest."""
     parts = name.split("/", _MOST_PARTS)
     return (
@@ -150,3 +148,8 @@ def _is_inside(name: str) -> bool:
         and all(is_name(part) and len(part.encode()) <= _LONGEST_PART for part in parts)
         and parts[0] != MANIFEST_NAME
     )
+
+
+def shortened(name: str) -> str:
+    """Return a path for messages: quoted, and cut if it is too long."""
+    return repr(name[:_MOST_SHOWN]) + (" …" if len(name) > _MOST_SHOWN else "")

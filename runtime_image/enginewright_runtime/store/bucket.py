@@ -41,16 +41,17 @@ _PUBLISH_TRIES: Final = 3  # each after another publisher's manifest turned out 
 class BucketMedium(Medium):
     """The objects below one address."""
 
-    def __init__(self, uri: str, secret: Secret) -> None:
-        self._objects = Objects(uri, secret)
+    def __init__(self, uri: str, secret: Secret, *, by_hand: bool = False) -> None:
+        self._objects = Objects(uri, secret, by_hand=by_hand)
 
     @classmethod
-    def at(cls, uri: str, credentials: Path) -> Self:
+    def at(cls, uri: str, credentials: Path, *, by_hand: bool = False) -> Self:
         """Return the store at an address, without connecting to it.
 
         Args:
             uri: s3://, gs:// or az://, with a path.
             credentials: folder with one file per key of the Secret; it need not exist.
+            by_hand: whether a command line asks, for remedies.
 
         Raises:
             StageFailure: StoreUnavailable, for an invalid address or Secret.
@@ -59,7 +60,7 @@ class BucketMedium(Medium):
             secret = Secret.read(credentials)
         except StageFailure as failure:
             raise unavailable(failure.cause, failure.finding.remedy) from None
-        return cls(uri, secret)
+        return cls(uri, secret, by_hand=by_hand)
 
     @override
     def get(self, name: str, largest: int) -> bytes | None:

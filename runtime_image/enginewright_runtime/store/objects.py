@@ -6,6 +6,7 @@ large one is written in parts, each of which is repeated on its own.
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,13 +16,14 @@ from typing import TYPE_CHECKING, BinaryIO, Final, TypeVar
 
 import obstore
 from enginewright.contract.reasons import Reason
+from enginewright.contract.store_address import BUCKET_ADDRESS
 from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError
 
 from enginewright_runtime.core.digests import CHUNK, Copied
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import TransferProgress
 from enginewright_runtime.remote.bucket_client import BucketClient, RequestFailed
-from enginewright_runtime.remote.buckets import KEYS, bucket
+from enginewright_runtime.remote.buckets import bucket
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.remote.object_errors import CONFLICTS
 from enginewright_runtime.remote.retry import Unavailable, with_retries
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from enginewright_runtime.remote.buckets import Store
 
 _log: Final = logging.getLogger(__name__)
+_ADDRESS: Final = re.compile(BUCKET_ADDRESS)
 _SETTING: Final = "store.bucket.secretRef"  # of the chart, for remedies
 _RETRIES: Final = 3  # of a request; of a part, where an object is written in several
 _PART: Final = 16 << 20  # bytes, at least
@@ -56,13 +59,18 @@ class ObjectInfo:
 class Objects:
     """The objects below one address; safe for concurrent processes.
 
+    Args:
+        uri: `BUCKET_ADDRESS`.
+        secret: with the credentials.
+        by_hand: whether a command line asks, for remedies.
+
     Methods raise StageFailure: StoreUnavailable.
     """
 
-    def __init__(self, uri: str, secret: Secret) -> None:
-        if uri.partition("://")[0] not in KEYS:
+    def __init__(self, uri: str, secret: Secret, *, by_hand: bool = False) -> None:
+        if not _ADDRESS.fullmatch(uri):  # not repeated: it may contain credentials
             raise unavailable(
-                f"{uri!r} is no address of a bucket",
+                "the address is not that of a bucket and a path in it, without ?, # and @",
                 "write s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH",
             )
         try:
@@ -70,6 +78,7 @@ class Objects:
         except StageFailure as failure:
             raise unavailable(failure.cause, failure.finding.remedy) from None
         self._client = BucketClient(found, _RETRIES)
+        self._by_hand = by_hand
         self._prefix = f"{found.path}/" if found.path else ""
         self.shown: Final = found.shown.rstrip("/")
 
@@ -272,7 +281,9 @@ class Objects:
                 case "passes":
                     raise Unavailable(message) from None
                 case _:
-                    remedy = self._client.remedy(failed.error, _SETTING, "read and write")
+                    remedy = self._client.remedy(
+                        failed.error, _SETTING, "read and write", by_hand=self._by_hand
+                    )
                     raise unavailable(message, remedy) from None
 
 

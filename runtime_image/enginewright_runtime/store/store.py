@@ -21,7 +21,9 @@ from enginewright_runtime.store.artifacts import (
     Artifact,
     ArtifactKind,
     difference,
+    is_inside,
     is_name,
+    shortened,
 )
 from enginewright_runtime.store.compatibility import lacks_distributions
 from enginewright_runtime.store.disk_errors import available
@@ -141,8 +143,15 @@ class Store:
             The manifest in the store, and whether it existed already.
 
         Raises:
-            StageFailure: StoreUnavailable, StorageFull.
+            StageFailure: InvalidModel for a path that no pod can create; StoreUnavailable, StorageFull.
         """
+        for name in files:
+            if not is_inside(name):
+                raise StageFailure(
+                    Reason.INVALID_MODEL,
+                    f"the path of the file {shortened(name)} is too long, or not one in an artefact",
+                    remedy="give the model's external data files shorter names, in fewer folders",
+                )
         if (present := self.find_intact(key)) is not None:
             return present, True
         with available():
