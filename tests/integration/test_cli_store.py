@@ -292,3 +292,71 @@ def test_an_engine_is_imported_under_the_key_of_its_recipe(tmp_path: Path) -> No
         "import", str(tmp_path / "other"), str(tmp_path / "taken")
     )
     assert "1 artefact, 0 damaged" in run("verify", str(tmp_path / "other"))
+
+
+# What is wrong with a folder or a setting
+
+
+def test_a_folder_that_is_no_store(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    (other / "documents").mkdir(parents=True)
+    for arguments in (
+        ("ls",),
+        ("verify",),
+        ("gc", "--delete"),
+        ("export", KEYS[0], str(tmp_path / "new")),
+    ):
+        shown = run(arguments[0], str(other), *arguments[1:], code=2)
+        assert f"{other} is not the folder of a store" in shown
+        assert "name the folder where the store's volume is mounted" in shown
+    (other / "documents").rename(other / "lost+found")
+    assert run("ls", str(other)) == "0 artefacts\n", "a new volume"
+    assert run("ls", str(other), "--json") == ""
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "/proc/x/y", "FILE/sub"])
+def test_a_folder_that_cannot_be_made(name: str, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("a file")
+    new = str(tmp_path / name.replace("FILE", "file"))
+    assert f"cannot create {new}: " in run("export", str(folder), KEYS[0], new, code=2)
+    assert "holds no artefact: manifest.json: " in run("import", str(folder), new, code=2)
+
+
+def test_names_that_are_too_long(folder: Path, tmp_path: Path) -> None:
+    long = str(tmp_path / ("x" * 300))
+    assert "the store is unavailable: File name too long" in run("ls", long, code=2)
+    shown = run("import", long, str(tmp_path), code=2)
+    assert "holds no artefact" in shown
+    assert "has no artefact whose key begins" in run("verify", str(folder), "f" * 5000, code=2)
+
+
+def test_an_export_that_fails_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+    path = folder / "prepared" / KEYS[0] / FILES[2]
+    whole = path.read_bytes()
+    path.write_bytes(b"damaged")
+    new = tmp_path / "new"
+    assert f"is damaged: file {FILES[2]}" in run("export", str(folder), KEYS[0], str(new), code=2)
+    assert not new.exists()
+    path.write_bytes(whole)
+    assert "exported" in run("export", str(folder), KEYS[0], str(new))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reported"),
+    [
+        (
+            {"AWS_SECRET_ACCESS_KEY": "wr0ng"},
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, of an identity that may",
+        ),
+        ({"AWS_ENDPOINT_URL": "minio:9000"}, "the environment variable AWS_ENDPOINT_URL does not begin"),
+    ],
+)  # fmt: skip
+def test_remedies_name_the_environment(
+    changes: dict[str, str], reported: str, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in changes.items():
+        monkeypatch.setenv(name, value)
+    shown = run("ls", place.uri, code=2)
+    assert reported in shown
+    assert "secretRef" not in shown
+    assert "wr0ng" not in shown

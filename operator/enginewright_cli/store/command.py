@@ -45,6 +45,9 @@ def ls(address: _Address, *, json: _Json = False) -> None:
             line = {"kind": kind.folder, "key": each.key, "published": each.published.isoformat()}
             output.write(jsons.dumps(line))
         return
+    if not found:
+        output.write(counted(0, "artefact"))
+        return
     table = Table("kind", "key", "published", box=None, pad_edge=False)
     for kind, each in found:
         table.add_row(kind.folder, visible(each.key), f"{each.published:%Y-%m-%d %H:%M}Z")

@@ -1,7 +1,9 @@
 """Reads and writes a store with the runtime's own code, as Jobs and serving pods do."""
 
+import os
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -19,6 +21,9 @@ from pydantic import ValidationError
 from enginewright_cli.preflight.formatting import counted
 
 _DAMAGED: Final = frozenset({Reason.ARTIFACT_CORRUPT, Reason.ENGINE_CORRUPT})
+
+_FOLDERS: Final = (*(kind.folder for kind in KINDS), "reports", "caches", "tmp")  # of a volume
+_OF_FILE_SYSTEM: Final = "lost+found"  # in every new volume
 
 
 class StoreAccessError(Exception):
@@ -41,17 +46,19 @@ class Contents:
     """
 
     def __init__(self, address: str) -> None:
+        self._folder = None if "://" in address else Path(address)
         paths = Paths.from_environment()  # in a pod, with the Secret of its store
-        if "://" in address:
+        if self._folder is None:
             paths = replace(paths, store_address=address)
         else:
-            paths = replace(paths, store=Path(address), store_address=None)
+            paths = replace(paths, store=self._folder, store_address=None)
         with _readable():
             self._medium: Medium = open_medium(paths, by_hand=True)
         self._inventory = Inventory(self._medium)
 
     def listed(self) -> list[tuple[ArtifactKind, Listed]]:
         """Return the artefacts, of each kind the latest first."""
+        self._refuse_other_folders()
         with _readable():
             return [
                 (kind, each)
@@ -76,6 +83,7 @@ class Contents:
 
         Nothing is removed while a manifest is damaged, since the files that it names are not known.
         """
+        self._refuse_other_folders()
         with _readable():
             for each in list(self._inventory.leftovers()):
                 yield each, remove and self._inventory.remove(each)
@@ -87,7 +95,7 @@ class Contents:
             beginning: of its key, which no other artefact may have.
             folder: gets the manifest and its files.
         """
-        if folder.exists():
+        if os.path.lexists(folder):
             raise StoreAccessError(f"{folder} exists already: name another folder")
         found = [(kind, each.key) for kind, each in self.listed() if each.key.startswith(beginning)]
         if len(found) != 1:
@@ -96,7 +104,7 @@ class Contents:
                 " give the key of one"
             )
         ((kind, key),) = found
-        with _readable():
+        with _readable(), _new(folder):
             Store(self._medium, kind).read(key, folder)
         return f"{kind.folder} {key}"
 
@@ -107,6 +115,35 @@ class Contents:
         with _readable():
             had_it = Store(self._medium, kind).publish_folder(manifest, folder)
         return f"{kind.folder} {manifest.key}", had_it
+
+    def _refuse_other_folders(self) -> None:
+        """Refuse a folder with other things, which is not reported as an empty store."""
+        if self._folder is None or any(os.path.lexists(self._folder / each) for each in _FOLDERS):
+            return
+        with (
+            suppress(OSError),
+            os.scandir(self._folder) as entries,
+        ):  # the store reports what is wrong
+            if any(entry.name != _OF_FILE_SYSTEM for entry in entries):
+                raise StoreAccessError(
+                    f"{self._folder} is not the folder of a store: it has none of {', '.join(_FOLDERS)};"
+                    " name the folder where the store's volume is mounted"
+                )
+
+
+@contextmanager
+def _new(folder: Path) -> Iterator[None]:
+    """Create a folder, and remove it if what is to fill it fails."""
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        cause = f"cannot create {folder}: {error.strerror}"
+        raise StoreAccessError(f"{cause}; name another folder") from None
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _manifest(folder: Path) -> Manifest:
