@@ -1,5 +1,6 @@
 """What the metrics say about requests, of a real server and of both protocols."""
 
+import contextlib
 import re
 import threading
 import time
@@ -11,11 +12,21 @@ import grpc
 import numpy as np
 import pytest
 from enginewright_runtime.serve.server.grpc.messages import InferRequest
+from onnx import TensorProto, helper
 
-from tests.support.serving import Server, linear_model, slow_model, write_artifact
+from tests.support.serving import (
+    Server,
+    Wire,
+    linear_model,
+    model,
+    slow_model,
+    tensor,
+    write_artifact,
+)
 
 LONG = 4_000  # turns of the slow model: about a second
 MODEL = 'model="m",revision="r1"'
+IN_FLIGHT = f"enginewright_requests_in_flight{{{MODEL}}}"
 
 
 @pytest.fixture(scope="module")
@@ -159,3 +170,104 @@ def grpc_slowly(server: Server) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
         call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         assert call(request.SerializeToString(), timeout=60)
+
+
+# Answers that are encoded in a thread.
+
+TYPED_ROWS = 1_000  # what gRPC answers with typed contents
+ROWS = 40_000  # 1.3 MB of request, 25 MB or more of JSON
+
+
+@pytest.fixture
+def widening(tmp_path: Path) -> Iterator[Server]:
+    weights = np.random.default_rng(0).random((8, 64), dtype=np.float32)
+    wide = model(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        [tensor("x", TensorProto.FLOAT, "b", 8)],
+        [tensor("y", TensorProto.FLOAT, "b", 64)],
+        {"w": weights},
+    )
+    task = write_artifact(tmp_path, wide, [{"x": np.ones((1, 8), np.float32)}])
+    with Server(
+        tmp_path, task, body_bytes=2 << 20, inflight_bytes=8 << 20, inflight_largest=4
+    ) as server:
+        yield server
+
+
+def answered(server: Server, code: int) -> float:
+    """Return how many requests were counted with `code`."""
+    text = server.get("/metrics").body.decode()
+    found = re.findall(
+        rf'^enginewright_requests_total{{code="{code}",.*}} (\S+)$', text, re.MULTILINE
+    )
+    return sum(map(float, found))
+
+
+def widening_request(server: Server) -> bytes:
+    x = np.random.default_rng(1).random((ROWS, 8), dtype=np.float32)
+    described = {"name": "x", "datatype": "FP32", "shape": [ROWS, 8]}
+    document = {"inputs": [described | {"parameters": {"binary_data_size": x.nbytes}}]}
+    return server.infer_request(document, x.tobytes())
+
+
+def widening_call() -> bytes:
+    described = {"name": "x", "datatype": "FP32", "shape": [TYPED_ROWS, 8]}
+    contents = {"fp32_contents": [0.5] * (TYPED_ROWS * 8)}
+    request = InferRequest(model_name="m", inputs=[described | {"contents": contents}])
+    return bytes(request.SerializeToString())
+
+
+def runs(server: Server) -> float:
+    labels = f'{MODEL},stage="compute"'
+    return series(server, f"enginewright_request_duration_seconds_count{{{labels}}}")
+
+
+def test_an_answer_that_finds_no_space_once_it_is_encoded_counts_as_503(widening: Server) -> None:
+    """Who does not read the first answer leaves no space for others."""
+    request = widening_request(widening)
+    with (
+        Wire(widening.port, source="127.0.0.2") as unread,
+        Wire(widening.port, source="127.0.0.3") as refused,
+    ):
+        unread.shrink(64 * 1024)
+        unread.send(request)
+        until(
+            lambda: series(widening, IN_FLIGHT) == 1 and answered(widening, 200) == 1, "the first"
+        )
+        refused.send(request)
+        answer = refused.receive()
+        assert answer.status == 503, answer.status
+        assert "responses are in flight" in answer.json()["error"]
+        assert (answered(widening, 200), answered(widening, 503)) == (1, 1)
+
+
+def test_clients_that_leave_while_their_answers_are_encoded_count_as_499(widening: Server) -> None:
+    """Answers are encoded in turn, so that some wait when all runs have ended."""
+    with contextlib.ExitStack() as clients:
+        send_widening(widening, clients)
+    until(lambda: ended(widening) == 3, "the answers have ended")
+    assert answered(widening, 499) >= 1
+
+
+def test_a_call_that_is_cancelled_before_it_is_encoded_counts_as_499(widening: Server) -> None:
+    with contextlib.ExitStack() as clients:
+        channel = clients.enter_context(grpc.insecure_channel(f"127.0.0.1:{widening.grpc_port}"))
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        send_widening(widening, clients)  # whose answers are encoded before
+        cancelled = call.future(widening_call(), timeout=60)
+        until(lambda: runs(widening) == 4, "the model has run for gRPC")
+        cancelled.cancel()
+        until(lambda: ended(widening) == 4, "the answers have ended")
+        assert answered(widening, 499) == 1
+
+
+def send_widening(server: Server, clients: contextlib.ExitStack) -> None:
+    """Send three requests, each of another client; return when the model has run."""
+    for number in (2, 3, 4):
+        wire = clients.enter_context(Wire(server.port, source=f"127.0.0.{number}"))
+        wire.send(widening_request(server))
+    until(lambda: runs(server) == 3, "the model has run for HTTP")
+
+
+def ended(server: Server) -> float:
+    return sum(answered(server, code) for code in (200, 499, 503))

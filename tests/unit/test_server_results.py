@@ -35,9 +35,10 @@ class Responder:
         self.sent: list[int] = []
         self.released = False
 
-    def succeed(self, job: Job) -> None:
+    def succeed(self, job: Job) -> bool:
         assert job.arrays is not None
         self.sent.append(200)
+        return True
 
     def fail(self, error: RequestError) -> None:
         self.sent.append(error.status)

@@ -57,8 +57,10 @@ class InferenceCall:
 class Responder(Protocol):
     """Sends the response to one request in its protocol; called in the event loop."""
 
-    def succeed(self, job: "Job") -> None:
-        """Encode and send the outputs of `job`.
+    def succeed(self, job: "Job") -> bool:
+        """Encode and send the outputs of `job`; return whether they were sent.
+
+        If not, a thread encodes or compresses them, and `InferenceResults.answer_later` ends the request.
 
         Raises:
             RequestError: they cannot be sent; nothing was.

@@ -71,7 +71,7 @@ class HttpInference:
         self._compressed_requests = CompressedRequests(codec_thread, app.inflight)
         self._copies = copies
         self._answering = Answering(
-            codec_thread, CompressedResponses(codec_thread), copies, app.release
+            codec_thread, CompressedResponses(codec_thread), copies, inference.results, app.release
         )
         self._codec: _Codec | None = None
 

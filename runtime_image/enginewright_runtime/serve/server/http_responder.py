@@ -19,8 +19,9 @@ from enginewright_runtime.serve.server.http_errors import error_response
 from enginewright_runtime.serve.server.inference_request import InferenceRequest
 from enginewright_runtime.serve.server.job import Job
 from enginewright_runtime.serve.server.message import Body, HttpRequest, HttpResponse
-from enginewright_runtime.serve.server.request_failures import busy, unexpected
+from enginewright_runtime.serve.server.request_failures import busy
 from enginewright_runtime.serve.server.request_threads import RequestThreads
+from enginewright_runtime.serve.server.results import InferenceResults
 from enginewright_runtime.session.request_errors import RequestError
 
 
@@ -31,6 +32,7 @@ class Answering:
     codec_thread: RequestThreads
     compressed_responses: CompressedResponses
     copies: Copies
+    results: InferenceResults
     release: Callable[[HttpRequest], None]  # what is accounted for a request
 
 
@@ -56,20 +58,20 @@ class HttpResponder:
         self._plan = plan
         self._copied = copied
 
-    def succeed(self, job: Job) -> None:
-        """Send the outputs."""
+    def succeed(self, job: Job) -> bool:
+        """Send the outputs; return whether they were sent, or are made in a thread."""
         arrays = job.arrays
         assert arrays is not None  # noqa: S101 - it succeeded
         self._encoder.check(self._plan, arrays)
         if self._encoder.is_slow(self._plan, arrays):
             encode = partial(self._encode, job, arrays)
             self._answering.codec_thread.submit(self._request, encode, self._encoded)
-        else:
-            response = self._encode(job, arrays)
-            if response.length >= COMPRESSED_FROM and self._request.accept_encoding:
-                self._compress(response)
-            else:
-                self._send(response, response)
+            return False
+        response = self._encode(job, arrays)
+        if response.length >= COMPRESSED_FROM and self._request.accept_encoding:
+            return self._compress(response)
+        self._send(response, response)
+        return True
 
     def _encode(self, job: Job, arrays: list[NDArray[Any]]) -> HttpResponse:
         response = self._encoder.encode(self._plan, arrays)
@@ -79,35 +81,29 @@ class HttpResponder:
 
     def _encoded(self, encoded: asyncio.Future[HttpResponse]) -> None:
         """Send the outputs that were encoded in the thread."""
-        if self._request.abandoned:
-            encoded.exception()
-            self.release()
-            return
-        try:
-            self._compress(encoded.result())
-        except RequestError as error:
-            self.fail(error)
-        except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
-            self.fail(unexpected("encoding a response"))
+        encoded.exception()  # retrieved, even if the client has left
+        self._answering.results.answer_later(
+            self._request, self, lambda: self._compress(encoded.result()), "encoding a response"
+        )
 
-    def _compress(self, response: HttpResponse) -> None:
-        """Send the outputs, compressed if the client wants that."""
+    def _compress(self, response: HttpResponse) -> bool:
+        """Send the outputs, compressed if the client wants that; return whether they were sent."""
         done = partial(self._compressed, response)
-        if sent := self._answering.compressed_responses.compress(self._request, response, done):
-            self._send(sent, response)
+        sent = self._answering.compressed_responses.compress(self._request, response, done)
+        if sent is None:
+            return False
+        self._send(sent, response)
+        return True
 
     def _compressed(self, plain: HttpResponse, compressed: asyncio.Future[HttpResponse]) -> None:
         """Send the outputs that were compressed in the thread."""
-        if self._request.abandoned:
-            compressed.exception()
-            self.release()
-            return
-        try:
+        compressed.exception()  # retrieved, even if the client has left
+
+        def send() -> bool:
             self._send(compressed.result(), plain)
-        except RequestError as error:
-            self.fail(error)
-        except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
-            self.fail(unexpected("compressing a response"))
+            return True
+
+        self._answering.results.answer_later(self._request, self, send, "compressing a response")
 
     def _send(self, response: HttpResponse, plain: HttpResponse) -> None:
         """Send a response, which is `plain` before it was compressed."""

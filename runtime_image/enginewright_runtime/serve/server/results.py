@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import enginewright_runtime.serve.server.metrics as figures
 from enginewright_runtime.serve.server.buckets import ComputeBuckets
-from enginewright_runtime.serve.server.call import InferenceCall
+from enginewright_runtime.serve.server.call import InferenceCall, Responder
 from enginewright_runtime.serve.server.job import Job
 from enginewright_runtime.serve.server.request_failures import busy, failed_run, unexpected
 from enginewright_runtime.serve.server.run_errors import Fault
@@ -91,17 +91,40 @@ class InferenceResults:
     def answer(self, job: Job) -> None:
         """Answer a job with its outputs or its error."""
         if job.error is not None:
-            self._fail(job, failed_run(job.error, job.fault))
+            self._fail(job.call, job.responder, failed_run(job.error, job.fault))
             return
         counter = self._counter(job.call)  # the answer releases the call
         try:
-            job.responder.succeed(job)
+            if job.responder.succeed(job):
+                counter[200] += 1
         except RequestError as error:
-            self._fail(job, error)
+            self._fail(job.call, job.responder, error)
         except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
-            self._fail(job, unexpected("answering a request"))
-        else:
-            counter[200] += 1
+            self._fail(job.call, job.responder, unexpected("answering a request"))
+
+    def answer_later(
+        self, call: InferenceCall, responder: Responder, send: Callable[[], bool], doing: str
+    ) -> None:
+        """Go on with an answer of which a part was made in a thread.
+
+        Args:
+            call: the request.
+            responder: what answers it.
+            send: sends the outputs; returns whether they were sent, or raises like
+                `Responder.succeed`. It is not called if the client has left.
+            doing: what the thread did, for the message of an internal error.
+        """
+        if call.abandoned:
+            self._give_up(call, responder)
+            return
+        counter = self._counter(call)  # the answer releases the call
+        try:
+            if send():
+                counter[200] += 1
+        except RequestError as error:
+            self._fail(call, responder, error)
+        except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
+            self._fail(call, responder, unexpected(doing))
 
     def refuse(self, job: Job, why: str) -> None:
         """Answer a job that a worker has given up."""
@@ -112,17 +135,20 @@ class InferenceResults:
         if job.call.of_client and not job.plan.outside:
             self._metrics.queue.observe(time.monotonic() - job.queued)
         job.answered = True
-        self._fail(job, busy(why))
+        self._fail(job.call, job.responder, busy(why))
         job.responder.release()
 
     def give_up(self, job: Job) -> None:
         """Count and release a job whose client has left."""
-        self.count(job.call, figures.CLIENT_CLOSED)
-        job.responder.release()
+        self._give_up(job.call, job.responder)
 
-    def _fail(self, job: Job, error: RequestError) -> None:
-        self.count(job.call, error.status)
-        job.responder.fail(error)
+    def _give_up(self, call: InferenceCall, responder: Responder) -> None:
+        self.count(call, figures.CLIENT_CLOSED)
+        responder.release()
+
+    def _fail(self, call: InferenceCall, responder: Responder, error: RequestError) -> None:
+        self.count(call, error.status)
+        responder.fail(error)
 
     # Expiry.
 
@@ -154,7 +180,8 @@ class InferenceResults:
             limit = f"its timeout of {job.plan.timeout:g} s"
         else:
             limit = f"{self._request_seconds:g} s (spec.serving.requestTimeout)"
-        self._fail(job, RequestError(504, f"the request waited longer than {limit}"))
+        expired = RequestError(504, f"the request waited longer than {limit}")
+        self._fail(call, job.responder, expired)
 
     def _stop_timeout(self, job: Job) -> None:
         """Let no timeout end a job that no longer waits."""

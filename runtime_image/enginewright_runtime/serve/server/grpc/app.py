@@ -77,6 +77,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         self._metrics.in_flight.append(self._in_flight)
         self._task = task
         self._inference = inference = http.inference
+        self.results = inference.results
         self._large_requests = http.large_requests
         self._methods = Methods(task, version, inference, http.metrics)
         self._codec: _GrpcCodec | None = None

@@ -9,7 +9,7 @@ from enginewright_runtime.serve.server.grpc.decode import GrpcRequest
 from enginewright_runtime.serve.server.grpc.encode import GrpcEncoder, Parts
 from enginewright_runtime.serve.server.grpc.status import Code, Status
 from enginewright_runtime.serve.server.job import Job
-from enginewright_runtime.serve.server.request_failures import busy, unexpected
+from enginewright_runtime.serve.server.request_failures import busy
 from enginewright_runtime.session.request_errors import RequestError
 
 if TYPE_CHECKING:
@@ -47,32 +47,31 @@ class GrpcResponder:
         self._request = request
         self._copied = copied
 
-    def succeed(self, job: Job) -> None:
-        """Send the outputs."""
+    def succeed(self, job: Job) -> bool:
+        """Send the outputs; return whether they were sent, or are made in a thread."""
         arrays = job.arrays
         assert arrays is not None  # noqa: S101 - it succeeded
         plan = self._request.plan
         self._encoder.check(plan, arrays)
-        if self._encoder.is_slow(plan, arrays):
+        slow = self._encoder.is_slow(plan, arrays)
+        if slow:
             encode = partial(self._encoder.encode, self._request, arrays)
             self._app.codec_thread.submit(self._call, encode, self._encoded)
         else:
             self._send(self._encoder.encode(self._request, arrays))
         if self._copied:
             self._app.keep_copy(self._call, plan, job.feeds, arrays)
+        return not slow
 
     def _encoded(self, encoded: asyncio.Future[Parts]) -> None:
         """Send the outputs that were encoded in the thread."""
-        if self._call.abandoned:
-            encoded.exception()
-            self.release()
-            return
-        try:
+        encoded.exception()  # retrieved, even if the client has left
+
+        def send() -> bool:
             self._send(encoded.result())
-        except RequestError as error:
-            self.fail(error)
-        except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
-            self.fail(unexpected("encoding a response"))
+            return True
+
+        self._app.results.answer_later(self._call, self, send, "encoding a response")
 
     def _send(self, parts: Parts) -> None:
         if not self._call.respond(Reply(parts, sum(map(len, parts)))):
