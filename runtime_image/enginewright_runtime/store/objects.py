@@ -70,7 +70,8 @@ class Objects:
     def __init__(self, uri: str, secret: Secret, *, by_hand: bool = False) -> None:
         if not _ADDRESS.fullmatch(uri):  # not repeated: it may contain credentials
             raise unavailable(
-                "the address is not that of a bucket and a path in it, without ?, # and @",
+                "the address is not that of a bucket and a path in it, or has ?, #, @, a space, or an"
+                " empty segment, . or .. in it",
                 "write s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH",
             )
         try:
