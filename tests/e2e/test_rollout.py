@@ -196,7 +196,7 @@ def slow(namespace: Namespace) -> str:
     with Update(namespace, before, after, X) as update:
         took = update.rolled_back("SlowerThanStable")
         found = update.no_failures()
-        assert "SlowerThanStable" in update.events()
+        eventually(lambda: "SlowerThanStable" in update.events(), 60, "the Event")
         return f"{took}; {found}"
 
 
@@ -271,7 +271,8 @@ def falls_back(
         took = update.rolled_back(reason)
         message = namespace.condition(name, "RolledBack")["message"]
         assert named in message, "it names the nodes, or the missing library"
-        assert reason in update.events()
+        # Events follow the status
+        eventually(lambda: reason in update.events(), 60, "the Event")
         return f"{reason}; {took}; {update.no_failures()}"
 
 
