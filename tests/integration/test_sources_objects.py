@@ -438,6 +438,16 @@ def test_a_role_that_may_not_be_taken_on(
     assert "the pod's identity is not accepted: access is denied; let the pod's" in outcome.message
 
 
+def _set_pod_identity(
+    monkeypatch: pytest.MonkeyPatch, identities: Identities, filled: SourceServers, token: str
+) -> None:
+    """Set the environment as EKS Pod Identity does for a pod that reads the S3 gateway."""
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", identities.server.url + "/eks")
+    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", token)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", filled.addresses["s3"])
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+
+
 def test_a_pod_identity(
     plain_identities: Identities,
     filled: SourceServers,
@@ -446,11 +456,7 @@ def test_a_pod_identity(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As EKS Pod Identity does: an agent of the node that takes the token itself."""
-    address = plain_identities.server.url
-    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", address + "/eks")
-    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", token)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", filled.addresses["s3"])
-    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    _set_pod_identity(monkeypatch, plain_identities, filled, token)
     assert SHOWN in place.stage("fetch", place.task("s3://models/plain.onnx")).message
     assert plain_identities.asked == ["GET /eks"]
 
@@ -483,12 +489,8 @@ def test_a_pod_whose_identity_is_the_stores_asks_as_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its model could else read what other namespaces have in the store."""
-    address = plain_identities.server.url
-    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", address + "/eks")
-    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", token)
-    monkeypatch.setenv("AWS_METADATA_ENDPOINT", address)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", filled.addresses["s3"])
-    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    _set_pod_identity(monkeypatch, plain_identities, filled, token)
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", plain_identities.server.url)
     task = place.task("s3://models/plain.onnx")
     task = task.model_copy(update={"anonymous_sources": True})
     outcome = place.stage("fetch", task)

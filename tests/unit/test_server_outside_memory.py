@@ -15,7 +15,7 @@ FULL = "Available memory of 1 is smaller than requested bytes of 2"
 
 
 class Model:
-    """Fails as often as it is told to."""
+    """Fails as often as `failures` has messages."""
 
     def __init__(self) -> None:
         self.failures: list[str] = []

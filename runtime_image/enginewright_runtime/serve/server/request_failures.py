@@ -1,4 +1,4 @@
-"""What clients are told about requests that fail for no fault of theirs, and about failed runs."""
+"""Errors that clients get for requests that fail for no fault of theirs, and for failed runs."""
 
 import logging
 import secrets
