@@ -35,11 +35,12 @@ _SLOW: Final = {
     GRPC: ("idle", "begun", "slow messages"),
 }
 _RATIO: Final = 2.0  # of p99, beside those
-_BASELINES: Final = 3
+_WINDOWS: Final = 5  # of which the median counts: what else the machine does is in one of them
 _SECONDS: Final = 1.5  # of each measurement
+_SETTLED_SECONDS: Final = 0.5  # in which the server has accepted those that it keeps
 _PAUSE_SECONDS: Final = 0.001  # between an answer and the next request
 _TIMEOUT_SECONDS: Final = 10.0
-_LIMIT_SECONDS: Final = 360.0  # after which no further kind begins
+_LIMIT_SECONDS: Final = 420.0  # after which no further kind begins
 _FIRST: Final = -10  # niceness of the measuring client
 _PORTS: Final = {HTTP: HTTP_PORT, GRPC: GRPC_PORT}
 # of the server once all clients are gone: free memory that its allocator keeps (`memory.py`), and some MB
@@ -132,8 +133,7 @@ def compare(server: Server, folder: Path) -> Hostile:
         asked = request(BINARY, case, server.path)
         check(asked, case, HTTP_PORT)
         _latencies(asked)  # what is only written once takes no part in growth
-        alone = [_latencies(asked) for _ in range(_BASELINES)]
-        p99_alone = float(np.percentile([took for each, _ in alone for took in each], 99))
+        p99_alone = _percentile([_latencies(asked)[0] for _ in range(_WINDOWS)], 99)
         before = processes.resident_mb(process)
         for connections, port, kind in kinds:
             if time.monotonic() > end:
@@ -156,20 +156,27 @@ def _measure(
     _latencies(asked)  # while the server gets rid of the clients before
     before = processes.resident_mb(process)
     with _flooded(port, kind, connections):
-        found, failed = _latencies(asked)
+        if connections == _KEPT:
+            time.sleep(_SETTLED_SECONDS)
+        windows = [_latencies(asked) for _ in range(_WINDOWS if connections == _KEPT else 1)]
         connection = _new_connection_ms()
         after = processes.resident_mb(process)
     return Beside(
         connections,
         port,
         kind,
-        p50=float(np.percentile(found, 50)),
-        p99=float(np.percentile(found, 99)),
+        p50=_percentile([took for took, _ in windows], 50),
+        p99=_percentile([took for took, _ in windows], 99),
         p99_alone=p99_alone,
-        failures=failed + math.isnan(connection),
+        failures=sum(failed for _, failed in windows) + math.isnan(connection),
         connection_ms=connection,
         grown_mb=after - before,
     )
+
+
+def _percentile(windows: list[list[float]], percentile: float) -> float:
+    """Return the median of the percentiles of each window."""
+    return float(np.median([np.percentile(each, percentile) for each in windows]))
 
 
 @contextmanager

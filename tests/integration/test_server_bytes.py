@@ -22,7 +22,7 @@ from enginewright_runtime.serve.server.connection import RECEIVE_BYTES, Connecti
 from enginewright_runtime.serve.server.decode import Decoder
 from enginewright_runtime.serve.server.head import HeadError, HeadParser
 from enginewright_runtime.serve.server.message import ALIGNMENT, Body, HttpRequest, HttpResponse
-from enginewright_runtime.serve.server.settings import ServerSettings
+from enginewright_runtime.serve.server.settings import MIB, ServerSettings
 from enginewright_runtime.serve.server.startup import prepare
 from enginewright_runtime.session.datatypes import BF16, BY_ONNX
 from enginewright_runtime.session.request_errors import RequestError
@@ -153,6 +153,24 @@ def test_a_body_is_aligned_where_its_tensors_begin(length: int, header: int) -> 
     address = body.memory.__array_interface__["data"][0] + body.start + header
     assert address % ALIGNMENT == 0
     assert len(body.view()) == length + header
+
+
+@given(st.integers(4 * MIB - 2, 6 * MIB), st.integers(0, 3000))
+@settings(max_examples=20)
+def test_a_large_body_grows_as_it_arrives(length: int, header: int) -> None:
+    content = np.random.default_rng(length).bytes(length)
+    body = Body(length, header, arrives=True)
+    view = body.view()
+    filled = 0
+    while filled < length:
+        if filled == len(view):
+            view = body.grow()
+        end = min(filled + 100_000, len(view))
+        view[filled:end] = content[filled:end]
+        filled = end
+    assert body.view() == content
+    address = body.memory.__array_interface__["data"][0] + body.start + header
+    assert address % ALIGNMENT == 0
 
 
 def request_of(

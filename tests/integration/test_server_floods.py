@@ -18,6 +18,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from tests.integration.test_server_load import until
 from tests.support.floods import flooded
 from tests.support.serving import Server, Wire, linear_model, model, tensor
 from tests.support.sidecar import Sidecar, artifact
@@ -188,6 +189,25 @@ def test_the_sidecar_answers_probes_and_scrapes_beside(
         time.sleep(SECONDS)
         most = resident(sidecar.process.pid)
     assert most - before < SIDECAR_MEMORY
+
+
+# fault: Servers | hundreds of clients begin to send large bodies, slowly | each is charged for what has
+#   arrived | none is refused, memory is limited
+def test_hundreds_of_large_bodies_may_begin(tmp_path: Path) -> None:
+    task = artifact(tmp_path, linear_model(), [{"x": np.full((1, 8), 0.5, np.float32)}])
+    head = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 60000000\r\n"
+    with Server(tmp_path, task) as server, ExitStack() as stack:
+        before = resident(server.process.pid)
+        wires = [stack.enter_context(server.wire()) for _ in range(500)]
+        for wire in wires:
+            wire.send(head + b"Inference-Header-Content-Length: 9\r\n\r\n")
+        for _ in range(10):
+            for wire in wires:
+                wire.send(bytes(10_000))
+        Client(server).ask()
+        until(lambda: resident(server.process.pid) - before > 450 * 100_000)
+        assert resident(server.process.pid) - before < 500 * 300_000
+        assert not any(wire.is_readable() for wire in wires)
 
 
 def spread_model(size: int) -> onnx.ModelProto:

@@ -19,6 +19,7 @@ from enginewright_runtime.serve.server.grpc.status import Code, Status
 from enginewright_runtime.serve.server.http2.connection import Http2Connection
 from enginewright_runtime.serve.server.inflight import InFlight
 from enginewright_runtime.serve.server.input_turns import InputTurns
+from enginewright_runtime.serve.server.reading_turns import ReadingTurns
 from enginewright_runtime.serve.server.settings import ServerSettings
 
 ECHO: Final = b"/test.Echo/Echo"
@@ -44,6 +45,7 @@ class EchoApp:
         self.connections: set[Http2Connection] = set()
         self.inflight = InFlight(settings)
         self.turns = InputTurns(rests_above=4)
+        self.reading = ReadingTurns()
         self.served = 0
         self.dropped = 0
         self.waiting: list[GrpcCall] = []

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import select
 import signal
 import socket
 import ssl
@@ -331,6 +332,10 @@ class Wire:
             self._more()
         body, self._rest = self._rest[:length], self._rest[length:]
         return Answer(int(lines[0].split()[1]), headers, body)
+
+    def is_readable(self) -> bool:
+        """Whether the server has sent something, or closed."""
+        return bool(select.select([self._socket], [], [], 0)[0])
 
     def closed(self) -> bool:
         """Wait until the server closes the connection; return whether it sent nothing more."""

@@ -199,6 +199,14 @@ def test_ipv6_peers_are_networks(first: str, second: str, is_same: bool) -> None
     assert (one is other) == is_same
 
 
+def test_bodies_that_have_only_begun_are_charged_for_what_has_arrived() -> None:
+    assert charged_bytes(1, 60 * MIB) == 64 * 1024
+    assert charged_bytes(64 * 1024, 60 * MIB) == 128 * 1024  # there is memory for what comes next
+    assert charged_bytes(MIB - 1, 60 * MIB) == MIB
+    assert charged_bytes(MIB, 60 * MIB) == 2 * MIB
+    assert charged_bytes(3 * MIB, 60 * MIB) == 4 * MIB
+
+
 @given(st.integers(0, 100 * MIB), st.integers(0, 100 * MIB))
 def test_what_is_charged_covers_what_has_arrived(arrived: int, more: int) -> None:
     length = arrived + more

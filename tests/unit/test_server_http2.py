@@ -19,6 +19,7 @@ from enginewright_runtime.serve.server.http2.errors import ErrorCode
 from enginewright_runtime.serve.server.http2.stream import Stream
 from enginewright_runtime.serve.server.http2.streams import MAX_STREAMS
 from enginewright_runtime.serve.server.message import ALIGNMENT, JOINED_BYTES
+from enginewright_runtime.serve.server.reading_turns import WATCHED
 from enginewright_runtime.serve.server.settings import ServerSettings
 from hypothesis import given
 from hypothesis import settings as effort
@@ -609,6 +610,24 @@ async def test_large_messages_arrive_in_any_pieces(pieces: int) -> None:
     assert [each.content for each in peer.responses().values()] == contents
 
 
+@pytest.mark.parametrize("pieces", [40_000, 65_536, 200_003])
+@looped
+async def test_the_memory_of_a_large_message_grows_as_it_arrives(pieces: int) -> None:
+    peer = Peer()
+    peer.send(settings((frames.INITIAL_WINDOW_SIZE, OPEN_ENDED)) + granted(0, 2**24))
+    content = bytes(range(256)) * 20_000
+    body = message(content)
+    sent = peer.client.headers(1, call_headers(ECHO.decode()))
+    for at in range(0, len(body), MAX_FRAME):
+        sent += data(1, body[at : at + MAX_FRAME], ends=at + MAX_FRAME >= len(body))
+    peer.send(sent[:1000])
+    assert peer.app.held == 64 * 1024
+    for at in range(1000, len(sent), pieces):
+        peer.send(sent[at : at + pieces])
+        await peer.turns()
+    assert peer.responses()[1].content == content
+
+
 @looped
 async def test_a_body_that_is_read_directly_is_checked_as_well() -> None:
     peer = Peer()
@@ -923,9 +942,12 @@ class CountedStreams(dict[int, Stream]):
 @looped
 async def test_what_a_connection_waits_for_is_known_without_a_walk_over_its_streams() -> None:
     peer = Peer()
+    sent = b""
     for number in range(1, 2 * MAX_STREAMS, 2):
-        peer.send(peer.client.headers(number, call_headers(ECHO.decode())))
-        peer.send(data(number, message(bytes(100))[:50]))
+        sent += peer.client.headers(number, call_headers(ECHO.decode()))
+        sent += data(number, message(bytes(100))[:50])
+    peer.send(sent)
+    await peer.turns()
     streams = peer.connection._streams
     streams.open = counted = CountedStreams(streams.open)
     assert len(counted) == MAX_STREAMS
@@ -992,6 +1014,30 @@ async def test_the_responses_that_are_owed_are_counted(name: str) -> None:
     assert streams.owed == 0
 
 
+# fault: Servers | hundreds of clients send large messages slowly | few are read from at a time, and each is
+#   charged for what has arrived | others are answered meanwhile
+@looped
+async def test_of_many_clients_that_send_messages_few_are_read_from_at_a_time() -> None:
+    app = EchoApp(DEFAULTS)
+    peers = [begun(app, 1) for _ in range(5 * WATCHED)]
+    for each in peers:
+        if each.pipe.reading:  # its message began when they were few
+            each.send(data(1, message(bytes(1000))[500:510]))
+    done: set[int] = set()
+    async with asyncio.timeout(10):
+        while len(done) < len(peers):
+            await asyncio.sleep(0)
+            watched = [number for number, each in enumerate(peers) if each.pipe.reading]
+            assert len(watched) <= WATCHED
+            done.update(watched)
+    one = peers[0]
+    for each in peers[1:]:
+        each.connection.connection_lost(None)
+    await one.turns()
+    one.send(data(1, message(bytes(1000))[510:], ends=True))
+    assert one.responses()[1].content == bytes(1000)
+
+
 class CountingApp(EchoApp):
     """Counts the calls that are released."""
 
@@ -1006,9 +1052,11 @@ class CountingApp(EchoApp):
 def begun(app: EchoApp, calls: int) -> Peer:
     """Return a client that has begun so many calls."""
     peer = Peer(app)
+    sent = b""
     for number in range(1, 2 * calls, 2):
-        peer.send(peer.client.headers(number, call_headers(ECHO.decode())))
-        peer.send(data(number, message(bytes(1000))[:500]))
+        sent += peer.client.headers(number, call_headers(ECHO.decode()))
+        sent += data(number, message(bytes(1000))[:500])
+    peer.send(sent)
     return peer
 
 
@@ -1018,6 +1066,8 @@ def begun(app: EchoApp, calls: int) -> Peer:
 async def test_calls_of_many_clients_that_leave_are_dropped_in_turns() -> None:
     app = CountingApp(DEFAULTS)
     few, *many = begun(app, 3), *(begun(app, MAX_STREAMS) for _ in range(40))
+    for each in many:
+        await each.turns()
     few.connection.connection_lost(None)
     assert app.released == 3
     for each in many:

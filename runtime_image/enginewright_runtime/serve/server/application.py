@@ -16,6 +16,7 @@ from enginewright_runtime.serve.server.handshakes import Handshakes
 from enginewright_runtime.serve.server.inflight import InFlight
 from enginewright_runtime.serve.server.input_turns import InputTurns
 from enginewright_runtime.serve.server.message import JSON_TYPE, HttpResponse
+from enginewright_runtime.serve.server.reading_turns import ReadingTurns
 from enginewright_runtime.serve.server.settings import ServerSettings
 
 _log: Final = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class ApplicationBase(Generic[_C]):
         self.handshakes: set[ServedConnection] = set()  # of TLS, which are not connections yet
         self.inflight = inflight or InFlight(settings)
         self.turns = turns or InputTurns()
+        self.reading = ReadingTurns()
         self.begun_handshakes = Handshakes(time.monotonic)
         self._eviction = Eviction(time.monotonic, newest=8 * AT_ONCE)
         self.renew_date()

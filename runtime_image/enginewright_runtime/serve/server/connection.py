@@ -70,6 +70,7 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_account",
         "_app",
+        "_awaits_reading",
         "_body_view",
         "_buffer",
         "_chunked",
@@ -113,6 +114,7 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = 0
         self._expires = _NEVER
         self._reading_paused = False
+        self._awaits_reading = False  # its turn to be read from
         self._writing_paused = False
         self._yielded = False  # the next request is answered in the event loop's next turn
         self._turns_since = _NEVER  # when it first yielded with requests that arrived without pause
@@ -416,7 +418,28 @@ class Connection(asyncio.BufferedProtocol):
     def _read_in_turn(self) -> None:
         """Read on when it is the connection's turn."""
         self._pause_reading()
-        self._app.turns.take(self._resume_reading)
+        if not self._awaits_reading:
+            self._awaits_reading = True
+            self._app.reading.take(self)
+
+    def watch(self) -> None:
+        """Read, since it is the connection's turn."""
+        self._awaits_reading = False
+        if not self._held_up():
+            self._resume_reading()
+
+    def pause(self) -> bool:
+        """End the turn; False: the connection has been read from, or takes no turns any more."""
+        if self._awaits_reading or self._transport is None or not self._takes_turns():
+            return False
+        self._pause_reading()
+        self._awaits_reading = True
+        return True
+
+    def _takes_turns(self) -> bool:
+        """Whether what is read is a part of many bodies, or is discarded, which may be much."""
+        is_body = self._state is _BODY or self._state is _CHUNKED
+        return self._state is _CLOSING or (is_body and self._account.is_crowded)
 
     def _pause_reading(self) -> None:
         if not self._reading_paused and self._transport is not None:
@@ -425,7 +448,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _resume_reading(self) -> None:
         transport = self._transport
-        if self._reading_paused and transport is not None and not transport.is_closing():
+        if not self._reading_paused or self._awaits_reading:
+            return
+        if transport is not None and not transport.is_closing():
             self._reading_paused = False
             transport.resume_reading()
 
@@ -481,7 +506,7 @@ class Connection(asyncio.BufferedProtocol):
             self._chunked = ChunkedDecoder()
         else:
             self._state = _BODY
-            request.body = Body(request.length, request.json_length or 0)
+            request.body = Body(request.length, request.json_length or 0, arrives=True)
             self._body_view = request.body.view()
         if request.expects_continue and not followed and self._transport is not None:
             self._transport.write(_CONTINUE)
@@ -503,9 +528,13 @@ class Connection(asyncio.BufferedProtocol):
             request, charged_bytes(self._filled, request.length)
         ):
             return
+        body, view = request.body, self._body_view
         if self._filled == request.length:
             self._complete(request)
-        elif self._account.is_crowded:
+            return
+        if body is not None and view is not None and self._filled == len(view):
+            self._body_view = body.grow()
+        if self._takes_turns():
             self._read_in_turn()
 
     def _charge(self, request: HttpRequest, size: int) -> bool:
@@ -537,6 +566,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._complete(request)
             elif taken < len(part):
                 self._yield()
+            elif self._takes_turns():
+                self._read_in_turn()
         return taken
 
     def _complete(self, request: HttpRequest) -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Protocol
 from enginewright_runtime.serve.server.inflight import InFlight
 from enginewright_runtime.serve.server.input_turns import InputTurns
 from enginewright_runtime.serve.server.message import HttpRequest, HttpResponse
+from enginewright_runtime.serve.server.reading_turns import ReadingTurns
 from enginewright_runtime.serve.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ class HttpApplication(Protocol):
     settings: ServerSettings
     inflight: InFlight
     turns: InputTurns
+    reading: ReadingTurns
     draining: bool
     date: bytes  # header line, updated by the application
 

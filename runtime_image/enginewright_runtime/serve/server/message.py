@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import numpy.typing as npt
 from typing_extensions import override
 
 from enginewright_runtime.serve.server.call import InferenceCall
@@ -17,32 +18,59 @@ JOINED_BYTES: Final = 16 * 1024  # below it, one copy is cheaper than a vectored
 _HUGE_PAGES_FROM: Final = 4 * MIB
 _HUGE_PAGE: Final = 2 * MIB
 _PAGES: Final = 64 * 1024  # charged at a time
+# Of a large body that arrives, so much is kept in memory that grows with it: a huge page for each of a
+# thousand bodies that hardly move would be gigabytes.
+_GROWN_BYTES: Final = MIB
 JSON_TYPE: Final = b"Content-Type: application/json\r\n"
 BINARY_TYPE: Final = b"Content-Type: application/octet-stream\r\n"
 
 
 def charged_bytes(arrived: int, length: int) -> int:
-    """Return the memory that a body of `length` bytes takes when so many have arrived, in pages."""
-    page = _HUGE_PAGE if length >= _HUGE_PAGES_FROM else _PAGES
-    return min(length, -(-arrived // page) * page)
+    """Return the memory that a body of `length` bytes takes when so many have arrived."""
+    if length < _HUGE_PAGES_FROM:
+        memory = -(-arrived // _PAGES) * _PAGES
+    elif arrived < _GROWN_BYTES:
+        memory = max(1 << arrived.bit_length(), _PAGES)
+    else:
+        memory = -(-arrived // _HUGE_PAGE) * _HUGE_PAGE
+    return min(length, memory)
 
 
 class Body:
-    """The bytes of a request body, `memory[start : start + length]`."""
+    """The bytes of a request body, `memory[start : start + length]` once all have arrived."""
 
-    __slots__ = ("length", "memory", "start")
+    __slots__ = ("_aligned_at", "_size", "length", "memory", "start")
 
-    def __init__(self, length: int, aligned_at: int) -> None:
-        """Allocate `length` bytes such that byte `aligned_at` is on a 64-byte boundary."""
-        memory = np.empty(length + ALIGNMENT, np.uint8)
-        address: int = memory.__array_interface__["data"][0]
-        self.memory = memory
-        self.start = -(address + aligned_at) % ALIGNMENT
+    memory: npt.NDArray[np.uint8]
+    start: int
+
+    def __init__(self, length: int, aligned_at: int, *, arrives: bool = False) -> None:
+        """Allocate `length` bytes such that byte `aligned_at` is on a 64-byte boundary.
+
+        If the body arrives and is large, there is memory for its beginning; then call `grow`.
+        """
         self.length = length
+        self._aligned_at = aligned_at
+        self._allocate(_PAGES if arrives and length >= _HUGE_PAGES_FROM else length)
 
     def view(self) -> memoryview:
-        """Return the body's bytes, writable."""
-        return self.memory.data[self.start : self.start + self.length]
+        """Return the bytes for which there is memory, writable."""
+        return self.memory.data[self.start : self.start + self._size]
+
+    def grow(self) -> memoryview:
+        """Make room for more of a body of which all bytes in memory have arrived; return `view()`."""
+        arrived = self.view()
+        self._allocate(self._size * 2 if self._size < _GROWN_BYTES else self.length)
+        view = self.view()
+        view[: len(arrived)] = arrived
+        return view
+
+    def _allocate(self, size: int) -> None:
+        memory = np.empty(size + ALIGNMENT, np.uint8)
+        address: int = memory.__array_interface__["data"][0]
+        self.memory = memory
+        self.start = -(address + self._aligned_at) % ALIGNMENT
+        self._size = size
 
 
 class HttpRequest(InferenceCall):

@@ -234,16 +234,13 @@ class GrpcCall(InferenceCall):
             return
         if self._view is None and self._refusal is None and self._http_status == _OK:
             part = self._take_prefix(part)
-        if self._view is None:
+        message = self.message
+        if self._view is None or message is None:
             self._discard(len(part))
-            return
-        end = self._filled + len(part)
-        if end > len(self._view):
+        elif self._filled + len(part) > message.length:
             self._refuse(_CARDINALITY)
-        elif part:
-            self._view[self._filled : end] = part
-            self._filled = end
-            self._charge(end)
+        else:
+            self._take(part)
 
     def memory(self, size: int) -> memoryview | None:
         """Return where the next bytes of the message belong."""
@@ -255,12 +252,13 @@ class GrpcCall(InferenceCall):
         """Count bytes that were read directly."""
         self._filled += size
         self._charge(self._filled)
+        self._make_room()
 
     @property
     def awaited(self) -> int:
-        """Bytes of a message of which memory was allocated for all, and a part has arrived."""
-        view = self._view
-        return 0 if view is None or self._filled == len(view) else len(view)
+        """Bytes of a message of which only a part has arrived."""
+        message = self.message
+        return 0 if message is None or self._filled == message.length else message.length
 
     def end(self) -> None:
         """Serve the call, whose request is complete."""
@@ -270,7 +268,7 @@ class GrpcCall(InferenceCall):
             self._answer_refused()
         elif self._view is None:
             self.fail(_TRUNCATED if self._prefix else _CARDINALITY)
-        elif self._filled < len(self._view):
+        elif self.message is None or self._filled < self.message.length:
             self.fail(_TRUNCATED)
         elif self._compressed:
             self._decompress(self._view)
@@ -330,8 +328,22 @@ class GrpcCall(InferenceCall):
             account.begin(holding, session.transfers.pace(self._stream))
         # a small tensor is copied faster than its place is found
         place = 0 if self._compressed or length <= JOINED_BYTES else self._app.aligned_at(beginning)
-        self.message = Body(length, place)
+        self.message = Body(length, place, arrives=len(beginning) < length)
         self._view = self.message.view()
+
+    def _take(self, part: memoryview) -> None:
+        """Copy a part of the message."""
+        while part and self._view is not None:
+            taken = min(len(part), len(self._view) - self._filled)
+            self._view[self._filled : self._filled + taken] = part[:taken]
+            part = part[taken:]
+            self.received(taken)
+
+    def _make_room(self) -> None:
+        """Have memory for what arrives next."""
+        message, view = self.message, self._view
+        if message is not None and view is not None and len(view) == self._filled < message.length:
+            self._view = message.grow()
 
     def _charge(self, arrived: int) -> None:
         """Charge what has arrived of the message."""

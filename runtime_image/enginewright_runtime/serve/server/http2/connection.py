@@ -29,6 +29,7 @@ from enginewright_runtime.serve.server.http2.transfers import transfer_seconds
 from enginewright_runtime.serve.server.inflight import InFlight
 from enginewright_runtime.serve.server.input_turns import InputTurns
 from enginewright_runtime.serve.server.pace import TransferPace
+from enginewright_runtime.serve.server.reading_turns import ReadingTurns
 from enginewright_runtime.serve.server.settings import ServerSettings
 
 _DIRECT_BYTES: Final = 32 * 1024  # left of a frame, above which another system call is worth it
@@ -48,6 +49,7 @@ class Http2Application(Protocol):
     draining: bool
     inflight: InFlight
     turns: InputTurns
+    reading: ReadingTurns
 
     def peer(self, address: str) -> Peer:
         """Return the peer with an IP address."""
@@ -70,6 +72,7 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_app",
+        "_awaits_reading",
         "_bodies",
         "_buffer",
         "_deadline",
@@ -120,6 +123,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._processing = False  # what is sent meanwhile is written afterwards
         self._flush_scheduled = False
         self._reading_paused = False
+        self._awaits_reading = False  # its turn to be read from
         self._read_by = _NEVER  # when the client must have read what was written
         self._part_since = _NEVER  # since when part of a frame or header block is awaited
         self._deadline = _NEVER  # of the client's preface, PING's acknowledgement, or closing
@@ -199,13 +203,33 @@ class Http2Connection(asyncio.BufferedProtocol):
             self._process(data, 0, len(data))
         else:
             self._process(self._buffer, 0, nbytes)
-        if nbytes >= _LARGE_BYTES and self._is_one_of_many():
+        if self._takes_turns():
+            self._pause_reading()
+            if not self._awaits_reading:
+                self._awaits_reading = True
+                self._app.reading.take(self)
+        elif nbytes >= _LARGE_BYTES and self._bodies.discards and not self._yielded:
             self._yield_turn()
 
-    def _is_one_of_many(self) -> bool:
-        """Whether reading on immediately, or what is discarded, would delay others."""
-        many = self._app.inflight.account.is_crowded or self._bodies.discards
-        return many and not self._yielded
+    # Called by `ReadingTurns`.
+
+    def watch(self) -> None:
+        """Read, since it is the connection's turn."""
+        self._awaits_reading = False
+        if not self._held_up():
+            self._resume_reading()
+
+    def pause(self) -> bool:
+        """End the turn; False: the connection has been read from, or takes no turns any more."""
+        if self._awaits_reading or self._transport is None or not self._takes_turns():
+            return False
+        self._pause_reading()
+        self._awaits_reading = True
+        return True
+
+    def _takes_turns(self) -> bool:
+        """Whether the client is sending one of many messages."""
+        return self._app.inflight.account.is_crowded and self._bodies.is_partial
 
     @override
     def pause_writing(self) -> None:
@@ -434,7 +458,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _resume_reading(self) -> None:
-        if self._reading_paused and self._transport is not None:
+        if self._reading_paused and not self._awaits_reading and self._transport is not None:
             self._reading_paused = False
             self._transport.resume_reading()
 

@@ -1,0 +1,52 @@
+"""Turns of connections that are read from while many bodies arrive.
+
+Those of a crowd are not all watched: if all of them sent at once, the event loop would read from each before
+it came to any other. A few are watched at a time, for about a millisecond.
+"""
+
+import asyncio
+from collections import deque
+from typing import Final, Protocol
+
+WATCHED: Final = 8  # connections: reading from all of them takes a fraction of a millisecond
+_SECONDS: Final = 0.001
+
+
+class Reader(Protocol):
+    """A connection that is read from in turns."""
+
+    def watch(self) -> None:
+        """Read what arrives from now on; no-op if the connection is closed."""
+
+    def pause(self) -> bool:
+        """Stop reading; False: the connection has been read from, or need not take turns any more."""
+
+
+class ReadingTurns:
+    """A queue of connections, none of which reads while it waits."""
+
+    def __init__(self) -> None:
+        """Begin without one."""
+        self._waiting: deque[Reader] = deque()
+        self._watched: list[Reader] = []
+        self._is_scheduled = False
+
+    def take(self, reader: Reader) -> None:
+        """Watch a connection, which has stopped reading, when it is its turn."""
+        self._waiting.append(reader)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        try:
+            self._waiting.extend([each for each in self._watched if each.pause()])
+            self._watched = []
+            for _ in range(min(len(self._waiting), WATCHED)):
+                each = self._waiting.popleft()
+                self._watched.append(each)
+                each.watch()
+        finally:
+            self._is_scheduled = bool(self._waiting or self._watched)
+            if self._is_scheduled:
+                asyncio.get_running_loop().call_later(_SECONDS, self._run)
