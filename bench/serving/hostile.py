@@ -37,7 +37,9 @@ _SLOW: Final = {
 _RATIO: Final = 2.0  # of p99, beside those
 _WINDOWS: Final = 5  # of which the median counts: what else the machine does is in one of them
 _SECONDS: Final = 1.5  # of each measurement
-_SETTLED_SECONDS: Final = 0.5  # in which the server has accepted those that it keeps
+_SETTLED_SECONDS: Final = (
+    2.0  # in which the server has accepted those that it keeps, and knows the slow ones
+)
 _PAUSE_SECONDS: Final = 0.001  # between an answer and the next request
 _TIMEOUT_SECONDS: Final = 10.0
 _LIMIT_SECONDS: Final = 420.0  # after which no further kind begins
@@ -183,7 +185,16 @@ def _percentile(windows: list[list[float]], percentile: float) -> float:
 def _flooded(port: str, kind: str, connections: int) -> Iterator[None]:
     with contextlib.ExitStack() as flood:
         with cores.pinned(cores.LOAD):
-            flood.enter_context(flooded(_PORTS[port], kind, connections, sources=4, protocol=port))
+            flood.enter_context(
+                flooded(
+                    _PORTS[port],
+                    kind,
+                    connections,
+                    sources=4,
+                    protocol=port,
+                    yields=connections == _KEPT,
+                )
+            )
         yield
 
 

@@ -6,6 +6,7 @@ of its own, so that what these clients cost does not slow those who measure besi
 
 import contextlib
 import errno
+import os
 import select
 import socket
 import ssl
@@ -242,14 +243,25 @@ class _Deadlines:
 
 @contextmanager
 def flooded(
-    port: int, kind: str, count: int, *, sources: int = 1, protocol: str = HTTP
+    port: int,
+    kind: str,
+    count: int,
+    *,
+    sources: int = 1,
+    protocol: str = HTTP,
+    yields: bool = False,
 ) -> Iterator[None]:
-    """Have `count` connections of a kind, from so many addresses, beside what happens inside."""
+    """Have `count` connections of a kind, from so many addresses, beside what happens inside.
+
+    If they yield, they use a processor only while nobody else wants it.
+    """
     command = [sys.executable, "-m", "tests.support.floods", str(port), kind]
     process = subprocess.Popen(
         [*command, str(count), str(sources), protocol], stdout=subprocess.PIPE
     )
     try:
+        if yields:
+            os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
         assert process.stdout is not None
         assert process.stdout.readline() == b"connected\n"
         yield

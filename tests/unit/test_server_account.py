@@ -200,10 +200,11 @@ def test_ipv6_peers_are_networks(first: str, second: str, is_same: bool) -> None
 
 
 def test_bodies_that_have_only_begun_are_charged_for_what_has_arrived() -> None:
-    assert charged_bytes(1, 60 * MIB) == 64 * 1024
-    assert charged_bytes(64 * 1024, 60 * MIB) == 128 * 1024  # there is memory for what comes next
-    assert charged_bytes(MIB - 1, 60 * MIB) == MIB
-    assert charged_bytes(MIB, 60 * MIB) == 2 * MIB
+    kib = 1024
+    assert charged_bytes(1, 60 * MIB) == 64 * kib
+    assert charged_bytes(64 * kib, 60 * MIB) == 128 * kib  # there is memory for what comes next
+    assert charged_bytes(256 * kib - 1, 60 * MIB) == 256 * kib
+    assert charged_bytes(256 * kib, 60 * MIB) == 2 * MIB
     assert charged_bytes(3 * MIB, 60 * MIB) == 4 * MIB
 
 

@@ -26,7 +26,7 @@ class Sender:
             self.is_watched = False
             self._queue.take(self)
 
-    def pause(self) -> bool:
+    def rest(self) -> bool:
         if not self.is_watched or not self.is_one_of_many:
             return False
         self.is_watched = False

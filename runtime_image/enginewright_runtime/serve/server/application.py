@@ -20,7 +20,7 @@ from enginewright_runtime.serve.server.reading_turns import ReadingTurns
 from enginewright_runtime.serve.server.settings import ServerSettings
 
 _log: Final = logging.getLogger(__name__)
-_CHECKED_AT_ONCE: Final = 64  # connections, in a fraction of a millisecond
+_CHECKED_AT_ONCE: Final = 16  # connections, in a tenth of a millisecond
 _BACKLOG: Final = (
     4096  # connections that wait to be accepted; further ones try again after a second
 )

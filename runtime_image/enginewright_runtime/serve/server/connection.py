@@ -33,10 +33,12 @@ from enginewright_runtime.serve.server.message import (
     charged_bytes,
 )
 from enginewright_runtime.serve.server.pace import TransferPace
+from enginewright_runtime.serve.server.pausing_protocol import PausingProtocol
 from enginewright_runtime.serve.server.request_context import RequestContext
 
 RECEIVE_BYTES: Final = 64 * 1024  # a client that pipelines has so many kept, too
 
+_SLOW_BYTES: Final = 256 * 1024  # of a body, read at a time from one of many slow clients
 _HEAD_END: Final = b"\r\n\r\n"
 _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
@@ -64,13 +66,12 @@ _BUSY: Final = _State.BUSY
 _CLOSING: Final = _State.CLOSING
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection(PausingProtocol):
     """One client's connection."""
 
     __slots__ = (
         "_account",
         "_app",
-        "_awaits_reading",
         "_body_view",
         "_buffer",
         "_chunked",
@@ -83,12 +84,10 @@ class Connection(asyncio.BufferedProtocol):
         "_outgoing",
         "_pending",
         "_pending_at",
-        "_reading_paused",
         "_request",
         "_settings",
         "_since",
         "_state",
-        "_transport",
         "_turns_since",
         "_unwritten",
         "_view",
@@ -99,6 +98,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, app: HttpApplication, heads: HeadParser, buffer: bytearray) -> None:
         """Serve `app`; parser and buffer are shared, since no callback leaves data in them."""
+        super().__init__(app.reading)
         self._app = app
         self._account = app.inflight.account
         self._heads = heads
@@ -113,8 +113,6 @@ class Connection(asyncio.BufferedProtocol):
         self._head_since = _NEVER  # when the first part of a head arrived
         self._filled = 0
         self._expires = _NEVER
-        self._reading_paused = False
-        self._awaits_reading = False  # its turn to be read from
         self._writing_paused = False
         self._yielded = False  # the next request is answered in the event loop's next turn
         self._turns_since = _NEVER  # when it first yielded with requests that arrived without pause
@@ -123,7 +121,6 @@ class Connection(asyncio.BufferedProtocol):
         self._chunked: ChunkedDecoder | None = None
         # of the last answer that is counted, until the socket has taken it; and when its head came
         self._unwritten: tuple[HttpRequest, HttpResponse, float] | None = None
-        self._transport: asyncio.Transport | None = None
         self.peer = Peer()
         self._incoming = Holding(self.peer, self._evict_sender)
         self._outgoing = Holding(self.peer, self.abort)
@@ -175,8 +172,11 @@ class Connection(asyncio.BufferedProtocol):
         body = self._body_view
         if body is None:
             return self._view
-        end = self._filled + RECEIVE_BYTES if self._account.is_crowded else len(body)
-        return body[self._filled : end]
+        if not self._account.is_crowded:
+            return body[self._filled :]
+        # a slow client's turns are rare: it must not be slow for that alone
+        size = _SLOW_BYTES if self._is_watched else RECEIVE_BYTES
+        return body[self._filled : self._filled + size]
 
     @override
     def buffer_updated(self, nbytes: int) -> None:
@@ -411,6 +411,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._pending or not self._held_up():
             self._resume_reading()
 
+    @override
     def _held_up(self) -> bool:
         """Whether input must wait until a response is written, or for the connection's turn."""
         return self._state is _BUSY or self._writing_paused or self._yielded
@@ -418,41 +419,14 @@ class Connection(asyncio.BufferedProtocol):
     def _read_in_turn(self) -> None:
         """Read on when it is the connection's turn."""
         self._pause_reading()
-        if not self._awaits_reading:
-            self._awaits_reading = True
-            self._app.reading.take(self)
+        self._app.turns.take(self._resume_reading)
 
-    def watch(self) -> None:
-        """Read, since it is the connection's turn."""
-        self._awaits_reading = False
-        if not self._held_up():
-            self._resume_reading()
-
-    def pause(self) -> bool:
-        """End the turn; False: the connection has been read from, or takes no turns any more."""
-        if self._awaits_reading or self._transport is None or not self._takes_turns():
+    @override
+    def _is_slow_among_many(self) -> bool:
+        transfer = self._incoming.progress
+        if transfer is None or not self._account.is_crowded:
             return False
-        self._pause_reading()
-        self._awaits_reading = True
-        return True
-
-    def _takes_turns(self) -> bool:
-        """Whether what is read is a part of many bodies, or is discarded, which may be much."""
-        is_body = self._state is _BODY or self._state is _CHUNKED
-        return self._state is _CLOSING or (is_body and self._account.is_crowded)
-
-    def _pause_reading(self) -> None:
-        if not self._reading_paused and self._transport is not None:
-            self._reading_paused = True
-            self._transport.pause_reading()
-
-    def _resume_reading(self) -> None:
-        transport = self._transport
-        if not self._reading_paused or self._awaits_reading:
-            return
-        if transport is not None and not transport.is_closing():
-            self._reading_paused = False
-            transport.resume_reading()
+        return transfer.rate < self._settings.slow_rate
 
     def _take_head(self, head: memoryview, followed: int) -> None:
         """Parse one complete head, after which so many bytes have already arrived."""
@@ -534,7 +508,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if body is not None and view is not None and self._filled == len(view):
             self._body_view = body.grow()
-        if self._takes_turns():
+        if self._account.is_crowded and not self._rest_if_slow():
             self._read_in_turn()
 
     def _charge(self, request: HttpRequest, size: int) -> bool:
@@ -566,8 +540,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._complete(request)
             elif taken < len(part):
                 self._yield()
-            elif self._takes_turns():
-                self._read_in_turn()
+            else:
+                self._rest_if_slow()
         return taken
 
     def _complete(self, request: HttpRequest) -> None:

@@ -1,5 +1,6 @@
 """Requests, their bodies and responses, as connection and application exchange them."""
 
+import mmap
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -19,8 +20,9 @@ _HUGE_PAGES_FROM: Final = 4 * MIB
 _HUGE_PAGE: Final = 2 * MIB
 _PAGES: Final = 64 * 1024  # charged at a time
 # Of a large body that arrives, so much is kept in memory that grows with it: a huge page for each of a
-# thousand bodies that hardly move would be gigabytes.
-_GROWN_BYTES: Final = MIB
+# thousand bodies that hardly move would be gigabytes. Its pages are the kernel's again once it has grown:
+# the allocator would keep as much as all of these bodies once took.
+_GROWN_BYTES: Final = 256 * 1024
 JSON_TYPE: Final = b"Content-Type: application/json\r\n"
 BINARY_TYPE: Final = b"Content-Type: application/octet-stream\r\n"
 
@@ -66,7 +68,11 @@ class Body:
         return view
 
     def _allocate(self, size: int) -> None:
-        memory = np.empty(size + ALIGNMENT, np.uint8)
+        if size < self.length:
+            pages = mmap.mmap(-1, size + mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            memory: npt.NDArray[np.uint8] = np.frombuffer(pages, np.uint8)
+        else:
+            memory = np.empty(size + ALIGNMENT, np.uint8)
         address: int = memory.__array_interface__["data"][0]
         self.memory = memory
         self.start = -(address + self._aligned_at) % ALIGNMENT

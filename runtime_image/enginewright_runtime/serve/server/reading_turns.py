@@ -1,14 +1,14 @@
-"""Turns of connections that are read from while many bodies arrive.
+"""Turns of slow clients that are read from, while there are many of them.
 
-Those of a crowd are not all watched: if all of them sent at once, the event loop would read from each before
-it came to any other. A few are watched at a time, for about a millisecond.
+If hundreds of them sent at once, the event loop would read from each before it came to any other connection.
+So few are watched at a time, each for about a millisecond: what they send meanwhile waits in the kernel.
 """
 
 import asyncio
 from collections import deque
 from typing import Final, Protocol
 
-WATCHED: Final = 8  # connections: reading from all of them takes a fraction of a millisecond
+WATCHED: Final = 2  # connections: reading from all of them takes a tenth of a millisecond
 _SECONDS: Final = 0.001
 
 
@@ -18,8 +18,8 @@ class Reader(Protocol):
     def watch(self) -> None:
         """Read what arrives from now on; no-op if the connection is closed."""
 
-    def pause(self) -> bool:
-        """Stop reading; False: the connection has been read from, or need not take turns any more."""
+    def rest(self) -> bool:
+        """Stop reading until the next turn; False: the connection awaits it already, or takes none any more."""
 
 
 class ReadingTurns:
@@ -40,7 +40,7 @@ class ReadingTurns:
 
     def _run(self) -> None:
         try:
-            self._waiting.extend([each for each in self._watched if each.pause()])
+            self._waiting.extend([each for each in self._watched if each.rest()])
             self._watched = []
             for _ in range(min(len(self._waiting), WATCHED)):
                 each = self._waiting.popleft()

@@ -252,7 +252,9 @@ class GrpcCall(InferenceCall):
         """Count bytes that were read directly."""
         self._filled += size
         self._charge(self._filled)
-        self._make_room()
+        message, view = self.message, self._view
+        if message is not None and view is not None and len(view) == self._filled < message.length:
+            self._view = message.grow()
 
     @property
     def awaited(self) -> int:
@@ -333,17 +335,13 @@ class GrpcCall(InferenceCall):
 
     def _take(self, part: memoryview) -> None:
         """Copy a part of the message."""
-        while part and self._view is not None:
-            taken = min(len(part), len(self._view) - self._filled)
-            self._view[self._filled : self._filled + taken] = part[:taken]
-            part = part[taken:]
+        view = self._view
+        while view is not None and part:
+            room = view[self._filled :]
+            taken = min(len(part), len(room))
+            room[:taken] = part[:taken]
             self.received(taken)
-
-    def _make_room(self) -> None:
-        """Have memory for what arrives next."""
-        message, view = self.message, self._view
-        if message is not None and view is not None and len(view) == self._filled < message.length:
-            self._view = message.grow()
+            part, view = part[taken:], self._view
 
     def _charge(self, arrived: int) -> None:
         """Charge what has arrived of the message."""

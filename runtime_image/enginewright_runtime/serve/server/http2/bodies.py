@@ -74,11 +74,12 @@ class Bodies:
         """Whether the rest of the current frame is of no use."""
         return self._streams.arriving is None and self._left > 0
 
-    @property
-    def is_partial(self) -> bool:
-        """Whether of the last message from which something has arrived more is missing."""
+    def is_slow(self, rate: int) -> bool:
+        """Whether the last message of which something has arrived is incomplete, and slower than `rate`."""
         stream = self._streams.open.get(self._last)
-        return stream is not None and stream.handler.awaited > 0
+        if stream is None or not stream.receiving or stream.pace is None:
+            return False
+        return stream.pace.rate < rate
 
     def begin(self, stream_id: int, flags: int, length: int, padding: int) -> None:
         """Begin a DATA frame (6.1), whose padding has `padding` bytes, -1 without.

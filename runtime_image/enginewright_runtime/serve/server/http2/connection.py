@@ -29,6 +29,7 @@ from enginewright_runtime.serve.server.http2.transfers import transfer_seconds
 from enginewright_runtime.serve.server.inflight import InFlight
 from enginewright_runtime.serve.server.input_turns import InputTurns
 from enginewright_runtime.serve.server.pace import TransferPace
+from enginewright_runtime.serve.server.pausing_protocol import PausingProtocol
 from enginewright_runtime.serve.server.reading_turns import ReadingTurns
 from enginewright_runtime.serve.server.settings import ServerSettings
 
@@ -67,12 +68,11 @@ class _Http2State(enum.Enum):
     CLOSING = enum.auto()  # everything is sent; further input is discarded
 
 
-class Http2Connection(asyncio.BufferedProtocol):
+class Http2Connection(PausingProtocol):
     """One client's connection."""
 
     __slots__ = (
         "_app",
-        "_awaits_reading",
         "_bodies",
         "_buffer",
         "_deadline",
@@ -85,13 +85,11 @@ class Http2Connection(asyncio.BufferedProtocol):
         "_pending_at",
         "_processing",
         "_read_by",
-        "_reading_paused",
         "_sender",
         "_session",
         "_settings",
         "_state",
         "_streams",
-        "_transport",
         "_turns_since",
         "_unwritten",
         "_view",
@@ -108,13 +106,13 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     def __init__(self, app: Http2Application, handlers: RequestHandlers, buffer: bytearray) -> None:
         """Serve `handlers`; the buffer is shared, since no callback leaves data in it."""
+        super().__init__(app.reading)
         self._app = app
         self._handlers = handlers
         self._settings = app.settings
         self._buffer = buffer
         self._view = memoryview(buffer)
         self._state = _Http2State.PREFACE
-        self._transport: asyncio.Transport | None = None
         self._direct: memoryview | None = None  # of a body, that is being read into
         self._pending = b""  # part of a frame, or frames that wait for the connection's turn
         self._pending_at = 0
@@ -122,8 +120,6 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._turns_since = _NEVER
         self._processing = False  # what is sent meanwhile is written afterwards
         self._flush_scheduled = False
-        self._reading_paused = False
-        self._awaits_reading = False  # its turn to be read from
         self._read_by = _NEVER  # when the client must have read what was written
         self._part_since = _NEVER  # since when part of a frame or header block is awaited
         self._deadline = _NEVER  # of the client's preface, PING's acknowledgement, or closing
@@ -203,33 +199,19 @@ class Http2Connection(asyncio.BufferedProtocol):
             self._process(data, 0, len(data))
         else:
             self._process(self._buffer, 0, nbytes)
-        if self._takes_turns():
-            self._pause_reading()
-            if not self._awaits_reading:
-                self._awaits_reading = True
-                self._app.reading.take(self)
-        elif nbytes >= _LARGE_BYTES and self._bodies.discards and not self._yielded:
+        if not self._rest_if_slow() and nbytes >= _LARGE_BYTES and self._is_one_of_many():
             self._yield_turn()
 
-    # Called by `ReadingTurns`.
+    def _is_one_of_many(self) -> bool:
+        """Whether reading on immediately, or what is discarded, would delay others."""
+        many = self._app.inflight.account.is_crowded or self._bodies.discards
+        return many and not self._yielded
 
-    def watch(self) -> None:
-        """Read, since it is the connection's turn."""
-        self._awaits_reading = False
-        if not self._held_up():
-            self._resume_reading()
-
-    def pause(self) -> bool:
-        """End the turn; False: the connection has been read from, or takes no turns any more."""
-        if self._awaits_reading or self._transport is None or not self._takes_turns():
-            return False
-        self._pause_reading()
-        self._awaits_reading = True
-        return True
-
-    def _takes_turns(self) -> bool:
-        """Whether the client is sending one of many messages."""
-        return self._app.inflight.account.is_crowded and self._bodies.is_partial
+    @override
+    def _is_slow_among_many(self) -> bool:
+        return self._app.inflight.account.is_crowded and self._bodies.is_slow(
+            self._settings.slow_rate
+        )
 
     @override
     def pause_writing(self) -> None:
@@ -449,18 +431,9 @@ class Http2Connection(asyncio.BufferedProtocol):
             self._turns_since = _NEVER
             self._resume_reading()
 
+    @override
     def _held_up(self) -> bool:
         return self._yielded or self._sender.paused or self._transport is None
-
-    def _pause_reading(self) -> None:
-        if not self._reading_paused and self._transport is not None:
-            self._reading_paused = True
-            self._transport.pause_reading()
-
-    def _resume_reading(self) -> None:
-        if self._reading_paused and not self._awaits_reading and self._transport is not None:
-            self._reading_paused = False
-            self._transport.resume_reading()
 
     # Writing.
 

@@ -1,0 +1,73 @@
+"""A connection that stops and resumes reading, for a time or, of a slow client, for its turns among many.
+
+What HTTP/1.1 and HTTP/2 share of `asyncio.BufferedProtocol`.
+"""
+
+import asyncio
+from abc import abstractmethod
+
+from enginewright_runtime.serve.server.reading_turns import ReadingTurns
+
+
+class PausingProtocol(asyncio.BufferedProtocol):
+    """Reads from its transport, or does not."""
+
+    __slots__ = ("_awaits_turn", "_is_watched", "_reading", "_reading_paused", "_transport")
+
+    def __init__(self, reading: ReadingTurns) -> None:
+        """Be without a transport; `reading` is shared by the connections of the event loop."""
+        self._reading = reading
+        self._reading_paused = False
+        self._awaits_turn = False  # to be read from
+        self._is_watched = False  # since it is its turn
+        self._transport: asyncio.Transport | None = None
+
+    @abstractmethod
+    def _is_slow_among_many(self) -> bool:
+        """Whether the client sends slowly, and is one of many who send."""
+
+    @abstractmethod
+    def _held_up(self) -> bool:
+        """Whether input must wait for something else than the turn of a slow client."""
+
+    def _pause_reading(self) -> None:
+        if not self._reading_paused and self._transport is not None:
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        transport = self._transport
+        if not self._reading_paused or self._awaits_turn or transport is None:
+            return
+        if not transport.is_closing():
+            self._reading_paused = False
+            transport.resume_reading()
+
+    def _rest_if_slow(self) -> bool:
+        """After something was read, read on in the next turn if the client is slow; False: it is not."""
+        self._is_watched = False
+        if not self._is_slow_among_many():
+            return False
+        self._pause_reading()
+        if not self._awaits_turn:
+            self._awaits_turn = True
+            self._reading.take(self)
+        return True
+
+    # Called by `ReadingTurns`.
+
+    def watch(self) -> None:
+        """Read, since it is the connection's turn."""
+        self._awaits_turn = False
+        self._is_watched = True
+        if not self._held_up():
+            self._resume_reading()
+
+    def rest(self) -> bool:
+        """Stop reading until the next turn; False: the connection awaits it already, or takes none any more."""
+        self._is_watched = False
+        if self._awaits_turn or self._transport is None or not self._is_slow_among_many():
+            return False
+        self._pause_reading()
+        self._awaits_turn = True
+        return True
