@@ -21,6 +21,7 @@ from enginewright_runtime.serve.server.settings import ServerSettings
 
 _log: Final = logging.getLogger(__name__)
 _CHECKED_AT_ONCE: Final = 16  # connections, in a tenth of a millisecond
+_CHECK_SECONDS: Final = 0.002  # between so many: those of a thousand take milliseconds
 _BACKLOG: Final = (
     4096  # connections that wait to be accepted; further ones try again after a second
 )
@@ -98,7 +99,7 @@ class ApplicationBase(Generic[_C]):
         self.connections.discard(connection)
 
     async def check_connections(self) -> None:
-        """Close connections that exceed their time limits, some in each turn of the event loop."""
+        """Close connections that exceed their time limits, few at a time."""
         self._eviction.forget()
         every: list[ServedConnection] = [*self.connections, *self.handshakes]
         for count, connection in enumerate(every, 1):
@@ -108,7 +109,7 @@ class ApplicationBase(Generic[_C]):
                 _log.exception("unexpected error while checking a connection")
                 connection.abort()
             if not count % _CHECKED_AT_ONCE:
-                await asyncio.sleep(0)
+                await asyncio.sleep(_CHECK_SECONDS)
 
 
 def json_response(
