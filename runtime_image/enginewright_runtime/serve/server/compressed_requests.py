@@ -76,7 +76,7 @@ class _Expansion:
 
     def result(self) -> Body:
         """Return the body, which is complete."""
-        self._expanded.length = self._work.filled
+        self._expanded.shorten(self._work.filled)
         return self._expanded
 
 

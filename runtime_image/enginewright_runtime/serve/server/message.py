@@ -67,6 +67,10 @@ class Body:
         view[: len(arrived)] = arrived
         return view
 
+    def shorten(self, length: int) -> None:
+        """Have `length` bytes, which is no more than there are."""
+        self.length = self._size = length
+
     def _allocate(self, size: int) -> None:
         if size < self.length:
             pages = mmap.mmap(-1, size + mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
