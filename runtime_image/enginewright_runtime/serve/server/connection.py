@@ -2,7 +2,7 @@
 
 A body is read from the socket directly into the memory that the session will read: once a request's
 headers are complete, the buffer that the event loop reads into *is* the body, aligned so that the
-first tensor starts on a 64-byte boundary. Requests of one connection are answered one at a time and
+first tensor starts on a 64-byte boundary; only the first 256 KiB of a large one are copied. Requests of one connection are answered one at a time and
 in order; reading from a client that pipelines pauses until then, and the next one is answered when it
 is the connection's turn.
 
@@ -38,7 +38,6 @@ from enginewright_runtime.serve.server.request_context import RequestContext
 
 RECEIVE_BYTES: Final = 64 * 1024  # a client that pipelines has so many kept, too
 
-_SLOW_BYTES: Final = 256 * 1024  # of a body, read at a time from one of many slow clients
 _HEAD_END: Final = b"\r\n\r\n"
 _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
@@ -172,17 +171,14 @@ class Connection(PausingProtocol):
         body = self._body_view
         if body is None:
             return self._view
-        if not self._account.is_crowded:
-            return body[self._filled :]
-        # a slow client's turns are rare: it must not be slow for that alone
-        size = _SLOW_BYTES if self._is_watched else RECEIVE_BYTES
-        return body[self._filled : self._filled + size]
+        end = self._filled + RECEIVE_BYTES if self._account.is_crowded else len(body)
+        return body[self._filled : end]
 
     @override
     def buffer_updated(self, nbytes: int) -> None:
         if self._body_view is not None and self._request is not None:
             self._filled += nbytes
-            self._body_arrived(self._request)
+            self._body_arrived(self._request, nbytes)
         elif self._state is _CLOSING:
             self._read_in_turn()  # what is discarded may be much
         elif self._held_up():
@@ -428,6 +424,11 @@ class Connection(PausingProtocol):
             return False
         return transfer.rate < self._settings.slow_rate
 
+    @override
+    def _hurry(self) -> None:
+        if self._incoming.progress is not None:
+            self._incoming.progress.forget()
+
     def _take_head(self, head: memoryview, followed: int) -> None:
         """Parse one complete head, after which so many bytes have already arrived."""
         self._head_since = _NEVER
@@ -493,11 +494,11 @@ class Connection(PausingProtocol):
         taken = min(len(part), len(view) - self._filled)
         view[self._filled : self._filled + taken] = part[:taken]
         self._filled += taken
-        self._body_arrived(request)
+        self._body_arrived(request, taken)
         return taken
 
-    def _body_arrived(self, request: HttpRequest) -> None:
-        """Charge a body that has grown; have the request answered if it is complete."""
+    def _body_arrived(self, request: HttpRequest, size: int) -> None:
+        """Charge a body that has grown by `size` bytes; have the request answered if it is complete."""
         if self._filled > self._incoming.size and not self._charge(
             request, charged_bytes(self._filled, request.length)
         ):
@@ -508,7 +509,7 @@ class Connection(PausingProtocol):
             return
         if body is not None and view is not None and self._filled == len(view):
             self._body_view = body.grow()
-        if self._account.is_crowded and not self._rest_if_slow():
+        if self._account.is_crowded and not self._takes_turns(size):
             self._read_in_turn()
 
     def _charge(self, request: HttpRequest, size: int) -> bool:
@@ -541,7 +542,7 @@ class Connection(PausingProtocol):
             elif taken < len(part):
                 self._yield()
             else:
-                self._rest_if_slow()
+                self._takes_turns(taken)
         return taken
 
     def _complete(self, request: HttpRequest) -> None:

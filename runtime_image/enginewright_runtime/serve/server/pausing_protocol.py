@@ -5,26 +5,33 @@ What HTTP/1.1 and HTTP/2 share of `asyncio.BufferedProtocol`.
 
 import asyncio
 from abc import abstractmethod
+from typing import Final
 
 from enginewright_runtime.serve.server.reading_turns import ReadingTurns
+
+_MUCH_BYTES: Final = 64 * 1024  # read in a turn
 
 
 class PausingProtocol(asyncio.BufferedProtocol):
     """Reads from its transport, or does not."""
 
-    __slots__ = ("_awaits_turn", "_is_watched", "_reading", "_reading_paused", "_transport")
+    __slots__ = ("_awaits_turn", "_reading", "_reading_paused", "_transport", "_watched_bytes")
 
     def __init__(self, reading: ReadingTurns) -> None:
         """Be without a transport; `reading` is shared by the connections of the event loop."""
         self._reading = reading
         self._reading_paused = False
         self._awaits_turn = False  # to be read from
-        self._is_watched = False  # since it is its turn
+        self._watched_bytes = -1  # read in this turn; -1: it is not the connection's turn
         self._transport: asyncio.Transport | None = None
 
     @abstractmethod
     def _is_slow_among_many(self) -> bool:
         """Whether the client sends slowly, and is one of many who send."""
+
+    @abstractmethod
+    def _hurry(self) -> None:
+        """Take the client to be slow no more: so much had arrived that it only waited for its turn."""
 
     @abstractmethod
     def _held_up(self) -> bool:
@@ -43,11 +50,17 @@ class PausingProtocol(asyncio.BufferedProtocol):
             self._reading_paused = False
             transport.resume_reading()
 
-    def _rest_if_slow(self) -> bool:
-        """After something was read, read on in the next turn if the client is slow; False: it is not."""
-        self._is_watched = False
+    def _takes_turns(self, size: int) -> bool:
+        """After `size` bytes were read, pause until the next turn if the client is slow; False: it is not."""
         if not self._is_slow_among_many():
+            self._watched_bytes = -1
             return False
+        if self._watched_bytes >= 0:  # its turn goes on
+            self._watched_bytes += size
+            if self._watched_bytes >= _MUCH_BYTES:
+                self._watched_bytes = -1
+                self._hurry()
+            return True
         self._pause_reading()
         if not self._awaits_turn:
             self._awaits_turn = True
@@ -59,13 +72,13 @@ class PausingProtocol(asyncio.BufferedProtocol):
     def watch(self) -> None:
         """Read, since it is the connection's turn."""
         self._awaits_turn = False
-        self._is_watched = True
+        self._watched_bytes = 0
         if not self._held_up():
             self._resume_reading()
 
     def rest(self) -> bool:
         """Stop reading until the next turn; False: the connection awaits it already, or takes none any more."""
-        self._is_watched = False
+        self._watched_bytes = -1
         if self._awaits_turn or self._transport is None or not self._is_slow_among_many():
             return False
         self._pause_reading()

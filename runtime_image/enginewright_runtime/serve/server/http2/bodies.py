@@ -30,7 +30,6 @@ class Bodies:
     __slots__ = (
         "_ends",
         "_frames",
-        "_last",
         "_left",
         "_pad_left",
         "_received",
@@ -61,7 +60,6 @@ class Bodies:
         self._left = 0  # bytes of the current frame, without padding
         self._pad_left = 0
         self._ends = False
-        self._last = 0  # the stream of the last frame
         self._received = 0  # bytes of DATA since the connection's window was renewed
 
     @property
@@ -73,13 +71,6 @@ class Bodies:
     def discards(self) -> bool:
         """Whether the rest of the current frame is of no use."""
         return self._streams.arriving is None and self._left > 0
-
-    def is_slow(self, rate: int) -> bool:
-        """Whether the last message of which something has arrived is incomplete, and slower than `rate`."""
-        stream = self._streams.open.get(self._last)
-        if stream is None or not stream.receiving or stream.pace is None:
-            return False
-        return stream.pace.rate < rate
 
     def begin(self, stream_id: int, flags: int, length: int, padding: int) -> None:
         """Begin a DATA frame (6.1), whose padding has `padding` bytes, -1 without.
@@ -97,7 +88,7 @@ class Bodies:
         self._ends = bool(flags & frames.END_STREAM)
         if size < _TINY_BYTES and not self._ends:
             self._frames.spend()
-        self._left, self._pad_left, self._last = size, max(padding, 0), stream_id
+        self._left, self._pad_left = size, max(padding, 0)
         stream = self._streams.arriving = self._streams.open.get(stream_id)
         if stream is None:
             self._check_late(stream_id)

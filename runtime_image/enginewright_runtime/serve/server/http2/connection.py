@@ -199,7 +199,7 @@ class Http2Connection(PausingProtocol):
             self._process(data, 0, len(data))
         else:
             self._process(self._buffer, 0, nbytes)
-        if not self._rest_if_slow() and nbytes >= _LARGE_BYTES and self._is_one_of_many():
+        if not self._takes_turns(nbytes) and nbytes >= _LARGE_BYTES and self._is_one_of_many():
             self._yield_turn()
 
     def _is_one_of_many(self) -> bool:
@@ -209,9 +209,12 @@ class Http2Connection(PausingProtocol):
 
     @override
     def _is_slow_among_many(self) -> bool:
-        return self._app.inflight.account.is_crowded and self._bodies.is_slow(
-            self._settings.slow_rate
-        )
+        is_crowded = self._app.inflight.account.is_crowded
+        return is_crowded and self._session.transfers.hardly_move
+
+    @override
+    def _hurry(self) -> None:
+        self._session.transfers.hurry()
 
     @override
     def pause_writing(self) -> None:

@@ -29,10 +29,11 @@ class Streams:
         arriving: the stream of the DATA frame that is arriving; None: what is left of it is discarded.
         going: whether the client may open more.
         owed: how many requests are complete, and their responses have not begun.
+        opened_at: when the last one was opened, likewise.
         idle_since: when the last open one was closed, as `time.monotonic()`.
     """
 
-    __slots__ = ("_closed", "arriving", "going", "idle_since", "last", "open", "owed")
+    __slots__ = ("_closed", "arriving", "going", "idle_since", "last", "open", "opened_at", "owed")
 
     def __init__(self) -> None:
         """Begin without a stream."""
@@ -41,7 +42,7 @@ class Streams:
         self.owed = 0
         self.arriving: Stream | None = None
         self.going = Going.NO
-        self.idle_since = time.monotonic()
+        self.idle_since = self.opened_at = time.monotonic()
         self._closed: dict[int, bool] = {}  # recent ones -> whether the server ended them
 
     def close(self, number: int, *, by_server: bool) -> None:
@@ -88,5 +89,5 @@ class Streams:
         return self.idle_since if oldest is None else oldest.started
 
     def awaited(self) -> int:
-        """Return the bytes of all messages that are arriving in memory of their whole size."""
+        """Return the bytes of all messages that are arriving."""
         return sum(each.handler.awaited for each in self.open.values())

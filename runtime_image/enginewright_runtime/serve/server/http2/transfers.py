@@ -6,6 +6,7 @@ What a response takes until the client accepts it is charged to the account.
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Final
 
 from enginewright_runtime.serve.server.account import ByteAccount, Holding, Peer
 from enginewright_runtime.serve.server.http2 import frames
@@ -15,6 +16,8 @@ from enginewright_runtime.serve.server.http2.stream import Stream, do_nothing
 from enginewright_runtime.serve.server.http2.streams import Streams
 from enginewright_runtime.serve.server.pace import TransferPace
 from enginewright_runtime.serve.server.settings import ServerSettings
+
+_QUIET_SECONDS: Final = 1.0  # without a new call, before which the client's others would wait with a slow one
 
 
 class Transfers:
@@ -83,7 +86,8 @@ class Transfers:
                 each.handler.expire()
         slow, still_open = self._settings.slow_rate, self._streams.open
         are_slow = all(each.pace and each.pace.rate < slow for each in still_open.values())
-        self._slow_until = self._streams.last if are_slow else -1
+        is_quiet = now > self._streams.opened_at + _QUIET_SECONDS
+        self._slow_until = self._streams.last if are_slow and is_quiet else -1
 
     def pace(self, stream: Stream) -> TransferPace:
         """Return the pace of what a stream transfers, since its beginning."""
@@ -98,8 +102,15 @@ class Transfers:
 
     @property
     def hardly_move(self) -> bool:
-        """Whether all that the client sends or reads was slow when it was checked, and nothing is new."""
+        """Whether all that the client sends or reads was slow when it was checked, and no call is new."""
         return bool(self._streams.open) and self._slow_until == self._streams.last
+
+    def hurry(self) -> None:
+        """Take the client to be slow no more, until it is checked again."""
+        self._slow_until = -1
+        for each in self._streams.open.values():
+            if each.pace is not None:
+                each.pace.forget()
 
     # Responses that wait for the client.
 
