@@ -1019,11 +1019,7 @@ async def test_the_responses_that_are_owed_are_counted(name: str) -> None:
 @looped
 async def test_of_many_slow_clients_few_are_read_from_at_a_time() -> None:
     app = EchoApp(DEFAULTS)
-    peers = [begun(app, 1) for _ in range(40)]
-    rest = message(bytes(1000))[500:]
-    for each in peers:
-        each.connection.check(time.monotonic() + 1.5)  # by then their pace is known
-        each.send(data(1, rest[:10]))
+    peers = slow_clients(app)
     had_turn: set[int] = set()
     async with asyncio.timeout(10):
         while len(had_turn) < len(peers):
@@ -1033,10 +1029,57 @@ async def test_of_many_slow_clients_few_are_read_from_at_a_time() -> None:
             had_turn.update(watched)
     for each in peers:
         await each.turns()
-        each.send(data(1, rest[10:], ends=True))
+        each.send(data(1, message(bytes(1000))[510:], ends=True))
         assert each.responses()[1].content == bytes(1000)
     await asyncio.sleep(0.02)
     assert all(each.pipe.reading for each in peers)  # they are not many any more
+
+
+def slow_clients(app: EchoApp) -> list[Peer]:
+    """Return a crowd of clients whose messages of 1,005 bytes have begun, and who are known to be slow."""
+    peers = [begun(app, 1) for _ in range(40)]
+    for each in peers:
+        each.connection.check(time.monotonic() + 1.5)
+        each.send(data(1, message(bytes(1000))[500:510]))
+        assert not each.pipe.reading
+    return peers
+
+
+# fault: Servers | a client pauses in a large message, among many slow ones, and then sends the rest at once |
+#   one that has much waiting in its turn is not slow | it is read like any other
+@looped
+async def test_a_client_that_only_waited_for_its_turn_is_slow_no_more() -> None:
+    app = EchoApp(DEFAULTS)
+    slow_clients(app)
+    peer = Peer(app)
+    peer.send(settings((frames.INITIAL_WINDOW_SIZE, OPEN_ENDED)) + granted(0, 2**24))
+    content = bytes(500_000)
+    peer.send(peer.client.headers(1, call_headers(ECHO.decode())))
+    peer.send(data(1, message(content)[:100]))
+    peer.connection.check(time.monotonic() + 1.5)
+    peer.send(data(1, message(content)[100:200]))
+    assert not peer.pipe.reading
+    await peer.turns()
+    peer.send(data(1, message(content)[200:100_200]))
+    assert not peer.connection._is_slow_among_many()
+    await peer.turns()
+    peer.send(data(1, message(content)[100_200:], ends=True))
+    assert peer.responses()[1].content == content
+
+
+# fault: Servers | a proxy sends calls on the connection of a slow message, among many slow clients | a
+#   connection with calls takes no turns | its calls are answered at once
+@looped
+async def test_a_connection_with_other_calls_does_not_wait_with_a_slow_one() -> None:
+    app = EchoApp(DEFAULTS)
+    peer = slow_clients(app)[0]
+    await peer.turns()
+    now = time.monotonic()
+    peer.send(peer.client.call(3, ECHO.decode(), bytes(10)))
+    peer.connection.check(now + 0.9)
+    peer.send(data(1, message(bytes(1000))[510:520]))
+    assert peer.pipe.reading
+    assert peer.responses()[3].content == bytes(10)
 
 
 class CountingApp(EchoApp):

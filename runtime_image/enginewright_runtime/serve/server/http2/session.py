@@ -243,10 +243,11 @@ class Session:
     def _open(self, stream_id: int, block: bytes) -> None:
         streams = self.streams
         streams.last = stream_id
+        streams.opened_at = now = time.monotonic()
         head, expected = self._blocks.prepare(block)
         if len(streams.open) >= MAX_STREAMS:
             raise StreamFaultError(ErrorCode.REFUSED_STREAM)
-        stream = Stream(stream_id, self.sender.initial_window, expected, time.monotonic())
+        stream = Stream(stream_id, self.sender.initial_window, expected, now)
         if self._blocks.ends:
             stream.end()
             streams.owed += 1

@@ -26,7 +26,7 @@ class RequestHandler(Protocol):
 
     @property
     def awaited(self) -> int:
-        """Bytes of a body of which memory was allocated for all, and a part has arrived."""
+        """Bytes of a body of which only a part has arrived."""
 
     def receive(self, part: memoryview) -> None:
         """Take a part of the body; its memory is reused afterwards."""

@@ -17,7 +17,9 @@ from enginewright_runtime.serve.server.http2.streams import Streams
 from enginewright_runtime.serve.server.pace import TransferPace
 from enginewright_runtime.serve.server.settings import ServerSettings
 
-_QUIET_SECONDS: Final = 1.0  # without a new call, before which the client's others would wait with a slow one
+_QUIET_SECONDS: Final = (
+    1.0  # without a new call, before which the client's others would wait with a slow one
+)
 
 
 class Transfers:
