@@ -1064,7 +1064,34 @@ async def test_a_client_that_only_waited_for_its_turn_is_slow_no_more() -> None:
     assert not peer.connection._is_slow_among_many()
     await peer.turns()
     peer.send(data(1, message(content)[100_200:], ends=True))
+    await peer.turns()
     assert peer.responses()[1].content == content
+
+
+# fault: Servers | a client reads a response slowly, among many who send slowly | who only reads takes no
+#   turns | its acknowledgements and next calls are read at once
+@looped
+async def test_who_reads_slowly_among_slow_senders_takes_no_turns() -> None:
+    app = EchoApp(DEFAULTS)
+    slow_clients(app)
+    peer = Peer(app)
+    peer.send(settings((frames.INITIAL_WINDOW_SIZE, 1000)))
+    peer.send(peer.client.call(1, LARGE.decode(), b"500000"))
+    peer.connection.check(time.monotonic() + 1.5)
+    assert peer.connection._session.transfers.hardly_move
+    peer.send(granted(1, 10))
+    assert peer.pipe.reading
+
+
+# fault: Servers | a message that hardly moves stops where its memory grows | what is allocated is charged |
+#   the account holds
+@looped
+async def test_memory_for_a_large_message_is_charged_when_it_is_allocated() -> None:
+    app = EchoApp(DEFAULTS)
+    peer = Peer(app)
+    peer.send(peer.client.headers(1, call_headers(ECHO.decode())))
+    peer.send(data(1, message(bytes(60_000_000))[: 5 + 256 * 1024]))
+    assert app.held == 2 * 1024 * 1024
 
 
 # fault: Servers | a proxy sends calls on the connection of a slow message, among many slow clients | a

@@ -9,13 +9,21 @@ from enginewright_runtime.serve.server.reading_turns import WATCHED, ReadingTurn
 class Sender:
     """A connection to which something has been sent, or nothing."""
 
-    def __init__(self, queue: ReadingTurns, *, sends: bool = False, fails: bool = False) -> None:
+    def __init__(
+        self,
+        queue: ReadingTurns,
+        *,
+        sends: bool = False,
+        fails: bool = False,
+        fails_to_rest: bool = False,
+    ) -> None:
         self.is_watched = False
         self.is_one_of_many = True
         self.turns = 0
         self._queue = queue
         self._sends = sends
         self._fails = fails
+        self._fails_to_rest = fails_to_rest
 
     def watch(self) -> None:
         if self._fails:
@@ -27,6 +35,8 @@ class Sender:
             self._queue.take(self)
 
     def rest(self) -> bool:
+        if self._fails_to_rest:
+            raise ZeroDivisionError
         if not self.is_watched or not self.is_one_of_many:
             return False
         self.is_watched = False
@@ -69,12 +79,13 @@ def test_who_is_not_one_of_many_any_more_is_watched_from_then_on() -> None:
     asyncio.run(run())
 
 
-def test_who_fails_in_its_turn_does_not_end_those_of_others() -> None:
+@pytest.mark.parametrize("how", ["fails", "fails_to_rest"])
+def test_who_fails_in_its_turn_does_not_end_those_of_others(how: str) -> None:
     async def run() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
         queue = ReadingTurns()
         other = Sender(queue)
-        queue.take(Sender(queue, fails=True))
+        queue.take(Sender(queue, **{how: True}))
         queue.take(other)
         await _until_each_had([other], 3)
 

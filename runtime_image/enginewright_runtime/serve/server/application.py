@@ -48,8 +48,9 @@ class ApplicationBase(Generic[_C]):
         settings: ServerSettings,
         inflight: InFlight | None = None,
         turns: InputTurns | None = None,
+        reading: ReadingTurns | None = None,
     ) -> None:
-        """Create it; `inflight` is of all applications of a server, None: this is the only one."""
+        """Create it; `inflight` and `reading` are of all applications of a server, None: this is the only one."""
         self.settings = settings
         self.draining = False
         self.date = b""
@@ -57,7 +58,7 @@ class ApplicationBase(Generic[_C]):
         self.handshakes: set[ServedConnection] = set()  # of TLS, which are not connections yet
         self.inflight = inflight or InFlight(settings)
         self.turns = turns or InputTurns()
-        self.reading = ReadingTurns()
+        self.reading = reading or ReadingTurns()
         self.begun_handshakes = Handshakes(time.monotonic)
         self._eviction = Eviction(time.monotonic, newest=8 * AT_ONCE)
         self.renew_date()
@@ -103,6 +104,8 @@ class ApplicationBase(Generic[_C]):
         self._eviction.forget()
         every: list[ServedConnection] = [*self.connections, *self.handshakes]
         for count, connection in enumerate(every, 1):
+            if connection not in self.connections and connection not in self.handshakes:
+                continue  # closed, or a handshake that has become a connection, in a pause
             try:
                 connection.check(time.monotonic())
             except Exception:  # noqa: BLE001 - one connection must not end all time limits

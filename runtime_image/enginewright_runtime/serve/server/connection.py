@@ -396,9 +396,10 @@ class Connection(PausingProtocol):
         if self._transport is not None:
             self._continue()
 
+    @override
     def _continue(self) -> None:
-        """Process, after a response, what a pipelining client sent in the meantime."""
-        if self._state not in (_HEAD, _CHUNKED) or self._writing_paused:
+        """Process what was kept, such as what a pipelining client sent before a response; read on."""
+        if self._held_up():
             return
         pending, at = self._pending, self._pending_at
         self._pending, self._pending_at = b"", 0
@@ -410,7 +411,9 @@ class Connection(PausingProtocol):
     @override
     def _held_up(self) -> bool:
         """Whether input must wait until a response is written, or for the connection's turn."""
-        return self._state is _BUSY or self._writing_paused or self._yielded
+        if self._state is _HEAD and self._writing_paused:
+            return True
+        return self._state is _BUSY or self._yielded
 
     def _read_in_turn(self) -> None:
         """Read on when it is the connection's turn."""
@@ -499,7 +502,7 @@ class Connection(PausingProtocol):
 
     def _body_arrived(self, request: HttpRequest, size: int) -> None:
         """Charge a body that has grown by `size` bytes; have the request answered if it is complete."""
-        if self._filled > self._incoming.size and not self._charge(
+        if self._filled >= self._incoming.size and not self._charge(
             request, charged_bytes(self._filled, request.length)
         ):
             return

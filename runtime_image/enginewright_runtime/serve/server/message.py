@@ -29,13 +29,17 @@ BINARY_TYPE: Final = b"Content-Type: application/octet-stream\r\n"
 
 def charged_bytes(arrived: int, length: int) -> int:
     """Return the memory that a body of `length` bytes takes when so many have arrived."""
-    if length < _HUGE_PAGES_FROM:
+    if not _is_large(length):
         memory = -(-arrived // _PAGES) * _PAGES
     elif arrived < _GROWN_BYTES:
         memory = max(1 << arrived.bit_length(), _PAGES)
     else:
         memory = -(-arrived // _HUGE_PAGE) * _HUGE_PAGE
     return min(length, memory)
+
+
+def _is_large(length: int) -> bool:
+    return length + ALIGNMENT >= _HUGE_PAGES_FROM
 
 
 class Body:
@@ -53,7 +57,7 @@ class Body:
         """
         self.length = length
         self._aligned_at = aligned_at
-        self._allocate(_PAGES if arrives and length >= _HUGE_PAGES_FROM else length)
+        self._allocate(_PAGES if arrives and _is_large(length) else length)
 
     def view(self) -> memoryview:
         """Return the bytes for which there is memory, writable."""

@@ -34,8 +34,8 @@ class PausingProtocol(asyncio.BufferedProtocol):
         """Take the client to be slow no more: so much had arrived that it only waited for its turn."""
 
     @abstractmethod
-    def _held_up(self) -> bool:
-        """Whether input must wait for something else than the turn of a slow client."""
+    def _continue(self) -> None:
+        """Process what was kept and read on, unless something else than the turn of a slow client holds it up."""
 
     def _pause_reading(self) -> None:
         if not self._reading_paused and self._transport is not None:
@@ -73,8 +73,7 @@ class PausingProtocol(asyncio.BufferedProtocol):
         """Read, since it is the connection's turn."""
         self._awaits_turn = False
         self._watched_bytes = 0
-        if not self._held_up():
-            self._resume_reading()
+        self._continue()
 
     def rest(self) -> bool:
         """Stop reading until the next turn; False: the connection awaits it already, or takes none any more."""

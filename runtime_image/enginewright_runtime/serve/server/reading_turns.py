@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from typing import Final, Protocol
 
-WATCHED: Final = 2  # connections: reading from all of them takes a tenth of a millisecond
+WATCHED: Final = 2  # connections: the event loop reads from all of them before it comes to others
 _SECONDS: Final = 0.001
 
 
@@ -40,8 +40,10 @@ class ReadingTurns:
 
     def _run(self) -> None:
         try:
-            self._waiting.extend([each for each in self._watched if each.rest()])
-            self._watched = []
+            while self._watched:
+                each = self._watched.pop()
+                if each.rest():
+                    self._waiting.append(each)
             for _ in range(min(len(self._waiting), WATCHED)):
                 each = self._waiting.popleft()
                 self._watched.append(each)

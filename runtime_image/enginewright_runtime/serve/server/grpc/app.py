@@ -70,7 +70,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         http: ServerApp,
     ) -> None:
         """Create it; it shares queue, threads and limits with the application of HTTP."""
-        super().__init__(settings, http.inflight, turns=InputTurns(rests_above=_FEW))
+        super().__init__(settings, http.inflight, InputTurns(rests_above=_FEW), http.reading)
         self.codec_thread = http.codec_thread
         self._http = http
         self._metrics = http.metrics

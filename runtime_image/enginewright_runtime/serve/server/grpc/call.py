@@ -348,7 +348,7 @@ class GrpcCall(InferenceCall):
         message, holding = self.message, self.holding
         assert message is not None  # noqa: S101 - it arrives
         assert holding is not None  # noqa: S101 - likewise
-        if arrived <= holding.size:
+        if arrived < holding.size:
             return
         account = self._app.inflight.account
         if account.hold(holding, charged_bytes(arrived, message.length)):

@@ -210,7 +210,7 @@ class Http2Connection(PausingProtocol):
     @override
     def _is_slow_among_many(self) -> bool:
         is_crowded = self._app.inflight.account.is_crowded
-        return is_crowded and self._session.transfers.hardly_move
+        return is_crowded and self._session.transfers.hardly_arrive
 
     @override
     def _hurry(self) -> None:
@@ -257,7 +257,7 @@ class Http2Connection(PausingProtocol):
             return
         if pace := self._unwritten.progress:
             pace.update(now, self._unwritten.size - transport.get_write_buffer_size())
-        if not self._reading_paused and now > self._part_since + self._settings.head_seconds:
+        if not self._held_up() and now > self._part_since + self._settings.head_seconds:
             self._fail(
                 ConnectionFaultError(ErrorCode.ENHANCE_YOUR_CALM, "a frame took too long to arrive")
             )
@@ -422,6 +422,7 @@ class Http2Connection(PausingProtocol):
         self._yielded = False
         self._continue()
 
+    @override
     def _continue(self) -> None:
         """Process what waited for the connection's turn or for the client to read; read on."""
         if self._held_up():

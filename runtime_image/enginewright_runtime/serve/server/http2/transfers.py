@@ -29,6 +29,7 @@ class Transfers:
         "_abort",
         "_account",
         "_due",
+        "_only_requests",
         "_peer",
         "_sender",
         "_settings",
@@ -67,6 +68,7 @@ class Transfers:
         self._due = due
         self._abort = abort
         self._slow_until = -1  # the last stream when all were found to be slow
+        self._only_requests = False  # were in progress then
         self.read: list[Holding] = []  # of responses that are written, maybe not yet by the kernel
 
     def close(self) -> None:
@@ -90,6 +92,7 @@ class Transfers:
         are_slow = all(each.pace and each.pace.rate < slow for each in still_open.values())
         is_quiet = now > self._streams.opened_at + _QUIET_SECONDS
         self._slow_until = self._streams.last if are_slow and is_quiet else -1
+        self._only_requests = requests > 0 and not responses
 
     def pace(self, stream: Stream) -> TransferPace:
         """Return the pace of what a stream transfers, since its beginning."""
@@ -107,11 +110,16 @@ class Transfers:
         """Whether all that the client sends or reads was slow when it was checked, and no call is new."""
         return bool(self._streams.open) and self._slow_until == self._streams.last
 
+    @property
+    def hardly_arrive(self) -> bool:
+        """Whether all that was in progress are requests that hardly move, likewise."""
+        return self._only_requests and self.hardly_move
+
     def hurry(self) -> None:
-        """Take the client to be slow no more, until it is checked again."""
+        """Take requests to be slow no more, until they are checked again."""
         self._slow_until = -1
         for each in self._streams.open.values():
-            if each.pace is not None:
+            if each.receiving and each.pace is not None:
                 each.pace.forget()
 
     # Responses that wait for the client.
