@@ -207,7 +207,7 @@ def test_the_sidecar_answers_probes_and_scrapes_beside(
 def test_hundreds_of_large_bodies_may_begin(tmp_path: Path) -> None:
     task = artifact(tmp_path, linear_model(), [{"x": np.full((1, 8), 0.5, np.float32)}])
     head = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 60000000\r\n"
-    with Server(tmp_path, task) as server, ExitStack() as stack:
+    with Server(tmp_path, task, transfer_window=60) as server, ExitStack() as stack:
         before = resident(server.process.pid)
         wires = [stack.enter_context(server.wire()) for _ in range(500)]
         for wire in wires:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from enginewright.contract.task import ServeTask
+from enginewright_runtime.serve.server import account
 from enginewright_runtime.serve.server.app import ServerApp
 from enginewright_runtime.serve.server.application import ApplicationBase, json_response
 from enginewright_runtime.serve.server.connection import RECEIVE_BYTES, Connection
@@ -17,6 +18,7 @@ from typing_extensions import override
 MANY = 1000
 DEFAULTS = ServerSettings()
 TWO = ServerSettings(connections=1, reserved_connections=1)
+NOBODY = account.Peer()
 FLOOD_SECONDS = 0.15  # longer than a client that pipelines a few requests waits for its turns
 
 
@@ -328,13 +330,23 @@ def test_connections_that_end_while_others_are_checked_are_not_checked() -> None
         checks: list[object] = []
 
         class Handshake:
+            peer = NOBODY
+
             def check(self, now: float) -> None:
                 del now
                 checks.append(self)
-                app.handshakes.difference_update({each for each in every if each is not self})
+                app.handshakes.intersection_update({self})
 
-        every = [Handshake() for _ in range(100)]
-        app.handshakes.update(every)
+            def close_idle(self) -> None:
+                raise AssertionError
+
+            def waits(self, now: float) -> None:
+                del now
+
+            def abort(self) -> None:
+                raise AssertionError
+
+        app.handshakes.update(Handshake() for _ in range(100))
         await app.check_connections()
         assert len(checks) == 1
 

@@ -408,7 +408,6 @@ class Connection(PausingProtocol):
         if not self._pending or not self._held_up():
             self._resume_reading()
 
-    @override
     def _held_up(self) -> bool:
         """Whether input must wait until a response is written, or for the connection's turn."""
         if self._state is _HEAD and self._writing_paused:

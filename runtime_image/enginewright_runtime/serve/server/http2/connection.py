@@ -435,7 +435,6 @@ class Http2Connection(PausingProtocol):
             self._turns_since = _NEVER
             self._resume_reading()
 
-    @override
     def _held_up(self) -> bool:
         return self._yielded or self._sender.paused or self._transport is None
 
