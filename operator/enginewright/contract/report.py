@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from enginewright.contract.base import CutText, CutTexts, Digest, Message, Number, Seconds, Text
+from enginewright.contract.collection import Collected
 from enginewright.contract.reasons import REMEDIES, Reason
 from enginewright.contract.signature import PublishedSignature
 from enginewright.contract.task import (
@@ -157,6 +158,7 @@ class StageReport(Message):
     message: str = ""  # what it did, if it is ok
     published: Published | None = None
     engine: PublishedEngine | None = None
+    collected: Collected | None = None  # of the stage `collect`
     seconds: float = 0.0
     findings: tuple[Finding, ...] = ()
     facts: dict[str, Any] = Field(default_factory=dict)  # for the full report only

@@ -1,0 +1,79 @@
+"""What the operator asks of the Job that collects garbage: no task may endanger what is in use."""
+
+import json
+
+import pytest
+from enginewright.contract.collection import (
+    COLLECT_STAGE,
+    KEPT_CHARACTERS,
+    LEAST_AGE_SECONDS,
+    MOST_KEPT,
+    Collected,
+    CollectTask,
+)
+from enginewright.contract.report import (
+    TERMINATION_MESSAGE_LIMIT,
+    StageReport,
+    read_termination_message,
+)
+from pydantic import ValidationError
+
+KEY = "0123456789abcdef"
+TASK = {
+    "job": "collect-1",
+    "keep": [KEY],
+    "as_of": "2026-11-25T08:00:00Z",
+    "min_age_seconds": LEAST_AGE_SECONDS,
+}
+MOST_OF_A_VARIABLE = 128 << 10  # bytes, MAX_ARG_STRLEN of Linux
+
+
+def test_a_task_is_read_as_it_was_written() -> None:
+    task = CollectTask.model_validate(TASK)
+    assert CollectTask.model_validate_json(task.to_json()) == task
+    assert (task.max_age_seconds, task.max_bytes, task.dry_run) == (None, None, False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"keep": [KEY[:-1]]},
+        {"keep": [KEY + "0"]},
+        {"keep": [KEY.upper()]},
+        {"keep": None},
+        {"keep": [KEY] * (MOST_KEPT + 1)},
+        {"as_of": "2026-11-25T08:00:00"},  # of no time zone
+        {"min_age_seconds": LEAST_AGE_SECONDS - 1},
+        {"min_age_seconds": "NaN"},
+        {"max_bytes": -1},
+    ],
+)
+def test_a_task_that_could_remove_what_is_in_use_is_invalid(change: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        CollectTask.model_validate_json(json.dumps(TASK | change))
+
+
+def test_a_task_without_a_list_of_what_is_needed_is_invalid() -> None:
+    with pytest.raises(ValidationError, match="keep"):
+        CollectTask.model_validate({name: TASK[name] for name in TASK if name != "keep"})
+
+
+def test_the_longest_task_fits_into_a_variable() -> None:
+    keep = [f"{number:0{KEPT_CHARACTERS}x}" for number in range(MOST_KEPT)]
+    task = CollectTask.model_validate(TASK | {"keep": keep, "job": "x" * 63})
+    assert len(f"ENGINEWRIGHT_TASK={task.to_json()}".encode()) < MOST_OF_A_VARIABLE
+
+
+def test_the_result_reaches_the_operator() -> None:
+    most = (1 << 53) - 1
+    numbers = {
+        name: most for name, field in Collected.model_fields.items() if field.annotation is not bool
+    }
+    report = StageReport(
+        stage=COLLECT_STAGE, ok=True, message="x" * 2000, collected=Collected(**numbers)
+    )
+    message = report.termination_message()
+    assert len(message.encode()) <= TERMINATION_MESSAGE_LIMIT
+    read = read_termination_message(message)
+    assert read is not None
+    assert read.collected == report.collected
