@@ -3,7 +3,6 @@
 from typing import Any
 
 from enginewright.api.inference_engine import InferenceEngine
-from enginewright.api.inference_model_status import EngineReference
 from enginewright.manifests.labels import REVISION
 from enginewright.observed.revisions import RevisionView, revision_view
 from enginewright.plan.engine_users import EngineUse, engine_use, users_of
@@ -13,7 +12,6 @@ from tests.support.plan_objects import ENGINE, NAMESPACE, PREPARED_KEY, engine_s
 OF_ENGINE = InferenceEngine.model_validate(
     made("InferenceEngine", ENGINE, NAMESPACE, spec=engine_spec())
 )
-NEEDED = (EngineReference(class_name="l4", name=ENGINE),)
 
 
 def revision(name: str, engine_key: str | None, **data: Any) -> RevisionView:
@@ -37,7 +35,7 @@ def users(*uses: EngineUse) -> tuple[str, ...]:
 
 def test_a_model_uses_what_its_spec_needs_and_what_its_revisions_run() -> None:
     key = OF_ENGINE.spec.key
-    needs = engine_use("resnet", NEEDED, ())
+    needs = engine_use("resnet", [ENGINE], ())
     serves = engine_use("bert", (), (revision("old", key), revision("new", "f" * 64)), ["old"])
     another = engine_use("yolo", (), (revision("only", "f" * 64),), ["only"])
     prepared_only = engine_use("cpu", (), (revision("only", None),), ["only"])

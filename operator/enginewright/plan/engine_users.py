@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from enginewright.api.inference_engine import InferenceEngine
-from enginewright.api.inference_model_status import EngineReference
 from enginewright.observed.revisions import RevisionView
 
 
@@ -29,7 +28,7 @@ class EngineUse:
 
 def engine_use(
     model: str,
-    references: Iterable[EngineReference],
+    names: Iterable[str],
     revisions: Iterable[RevisionView],
     carried: Iterable[str] = (),
 ) -> EngineUse:
@@ -37,19 +36,18 @@ def engine_use(
 
     Args:
         model: its name.
-        references: to the engines that its spec needs, as in its status.
+        names: of the InferenceEngines that its spec needs, as in its status.
         revisions: all that are stored.
         carried: revisions that its Deployments have: unless they are stored, their engines are not known.
     """
-    stored = tuple(revisions)
-    kept = {each.revision: each.kept.snapshot for each in stored if each.kept}
+    stored = {each.revision: each.kept for each in revisions}
+    kept = {name: each.snapshot for name, each in stored.items() if each}
     keys = {one.engine_key for each in kept.values() for one in each.classes if one.engine_key}
-    names = {each.revision for each in stored}
     return EngineUse(
         model=model,
-        names=frozenset(each.name for each in references),
+        names=frozenset(names),
         keys=frozenset(keys),
-        is_known=names.union(carried) <= kept.keys(),
+        is_known=stored.keys() | set(carried) <= kept.keys(),
     )
 
 
