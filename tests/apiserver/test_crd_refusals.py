@@ -391,6 +391,18 @@ BAD_MODELS: list[tuple[str, Spec, str, str]] = [
     ),
     ("workspace in words", {"build": {"workspace": "lots"}}, "spec.build.workspace", QUANTITY),
     (
+        "optimization level above TensorRT's",
+        {"build": {"optimizationLevel": 6}},
+        "spec.build.optimizationLevel",
+        "should be less than or equal to 5",
+    ),
+    (
+        "negative optimization level",
+        {"build": {"optimizationLevel": -1}},
+        "spec.build.optimizationLevel",
+        "should be greater than or equal to 0",
+    ),
+    (
         "unknown interim",
         {"build": {"interim": "GPU"}},
         "spec.build.interim",

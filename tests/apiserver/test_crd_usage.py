@@ -55,6 +55,7 @@ spec:
     - {class: l4, replicas: 4}
   build:
     workspace: 4Gi
+    optimizationLevel: 4
     timeout: 1h
     resources: {}
     interim: None

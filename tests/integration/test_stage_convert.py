@@ -183,6 +183,7 @@ def _builds(model: Path, folder: Path) -> bool:
         ],
         compute_capability="8.9",
         workspace_bytes=None,
+        optimization_level=None,
         timing_cache=folder / "t",
         layers=folder / "layers",
         plugins=(),

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from enginewright.contract.engines import HIGHEST_OPTIMIZATION, why_not_optimized
 from enginewright.contract.manifest import NodeCost
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import EngineRecipe, ShapeProfile
@@ -504,6 +506,46 @@ def test_networks_typed_by_a_flag_and_timings_that_are_kept(
     assert asked.timing_cache.stat().st_size > 0
     assert not [name for name in built.files if "timing" in name]
     assert builder.build(asked).engine.sha256 == plain.engine.sha256
+
+
+@functools.wraps(native.build, assigned=("__annotations__",))
+def logging_levels(**given: Any) -> BuildResult:
+    """Build, and log the optimization level that the library's own configuration has afterwards."""
+    builder_class = flavor.load(flavor.find(given["backend"]), given["version"]).Builder
+    create = builder_class.create_builder_config
+    made: list[Any] = []
+
+    def kept(self: Any) -> Any:
+        made.append(create(self))
+        return made[-1]
+
+    builder_class.create_builder_config = kept
+    result = native.build(**given)
+    with given["log"].open("a") as log:
+        log.write(f"built at level {made[-1].builder_optimization_level}\n")
+    return result
+
+
+def test_the_optimization_level_is_set_and_changes_nothing_on_tensorrt_rtx(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has TensorRT's configuration; if a version of it takes effect, the operator may offer it."""
+    monkeypatch.setattr(native, "build", logging_levels)
+    used: dict[int | None, int] = {}
+    contents = set()
+    for level in (None, *range(HIGHEST_OPTIMIZATION + 2)):
+        folder = tmp_path / str(level)
+        folder.mkdir()
+        source = alone(find(models, "standard_v3_3/model.onnx"), folder)
+        fixed = [sizes("bytes", [4, 2048], [4, 2048], [4, 2048])]
+        asked = build_request(folder, source, fixed, recipe(level=level))
+        contents.add(builder.build(asked).engine.sha256)
+        (found,) = re.findall(r"built at level (\d)", (asked.out / builder.BUILD_LOG).read_text())
+        used[level] = int(found)
+    wanted: dict[int | None, int] = {level: level for level in range(HIGHEST_OPTIMIZATION + 1)}
+    assert used == wanted | {None: 3, HIGHEST_OPTIMIZATION + 1: HIGHEST_OPTIMIZATION}
+    assert len(contents) == 1
+    assert why_not_optimized("tensorrt-rtx") is not None
 
 
 def cut(path: Path) -> None:

@@ -43,6 +43,7 @@ def recipe(
     backend: str = "tensorrt-rtx",
     version: str = VERSION,
     workspace: int | None = None,
+    level: int | None = None,
     ahead_of_time: bool = True,
 ) -> EngineRecipe:
     """Return the recipe of an engine."""
@@ -55,6 +56,7 @@ def recipe(
         compute_capability=capability,
         ahead_of_time=ahead_of_time,
         workspace_bytes=workspace,
+        optimization_level=level,
     )
 
 

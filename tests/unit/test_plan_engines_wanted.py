@@ -82,6 +82,58 @@ def test_what_decides_the_content_decides_the_key() -> None:
     assert key(other) != same
 
 
+def on_tensorrt(**spec: Any) -> World:
+    """Return a model whose class and image have TensorRT, cuda and TensorRT-RTX."""
+    world = World(**spec).has_gpus(backends=["tensorrt", "cuda", "tensorrt-rtx"], aheadOfTime=False)
+    backends = {"tensorrt": "10.16.1.11", "cuda": "13"}
+    world.images[GPU_IMAGE] = world.images[GPU_IMAGE].model_copy(update={"backends": backends})
+    return world.settle()
+
+
+def test_the_optimization_level_decides_the_engine_and_not_the_prepared_model() -> None:
+    def engine(**build: Any) -> dict[str, Any]:
+        world = on_tensorrt(build=build).job_succeeds()
+        return dict(world.the("InferenceEngine")["spec"])
+
+    default, lowest, highest = engine(), engine(optimizationLevel=0), engine(optimizationLevel=5)
+    assert "optimizationLevel" not in default["recipe"]
+    assert (lowest["recipe"]["optimizationLevel"], highest["recipe"]["optimizationLevel"]) == (0, 5)
+    assert len({each["key"] for each in (default, lowest, highest)}) == 3
+    assert len({each["preparedKey"] for each in (default, lowest, highest)}) == 1
+    assert engine(optimizationLevel=5)["key"] == highest["key"]
+
+
+def test_another_optimization_level_is_built_while_the_engine_serves() -> None:
+    world = on_tensorrt().job_succeeds().engine_built().all_available()
+    first = world.the("InferenceEngine")["metadata"]["name"]
+    world.edit(build={"optimizationLevel": 5})
+    engines = [each["metadata"]["name"] for each in world.all("InferenceEngine")]
+    assert first in engines
+    assert len(engines) == 2
+    assert world.conditions()["Available"][0] == "True"
+
+
+def test_a_refused_optimization_level_leaves_what_serves() -> None:
+    world = prepared().engine_built().all_available()
+    before = world.the("Deployment")["spec"]
+    world.edit(build={"optimizationLevel": 5})
+    assert world.conditions()["Stalled"] == ("True", "BackendNotAllowed")
+    assert world.conditions()["Available"][0] == "True"
+    assert world.the("Deployment")["spec"] == before
+    world.the("InferenceEngine")
+
+
+def test_another_optimization_level_gives_a_rejected_backend_a_new_chance() -> None:
+    world = (
+        on_tensorrt(**allow("tensorrt", "cuda")).job_succeeds().engine_fails(Reason.BUILD_FAILED)
+    )
+    assert world.status["rejectedBackends"][0]["backend"] == "tensorrt"
+    world.job_succeeds(published(key="c" * 64)).all_available()
+    failed = world.the("InferenceEngine")["metadata"]["name"]
+    world.edit(build={"optimizationLevel": 2})
+    assert {each["metadata"]["name"] for each in world.all("InferenceEngine")} > {failed}
+
+
 def test_a_class_of_another_name_and_the_same_devices_has_the_same_engine() -> None:
     first = prepared().the("InferenceEngine")["spec"]
     world = World().has_gpus()

@@ -176,6 +176,24 @@ def test_several_processes_do_not_matter_for_a_backend_that_does_not_serve() -> 
     assert recipe(world).backend == "cpu"
 
 
+@pytest.mark.parametrize(
+    ("wanted", "why"),
+    [
+        (["tensorrt-rtx"], "TensorRT-RTX builds the same engine at every level"),
+        (["cuda", "tensorrt"], "the backend cuda builds no engine"),
+        (["cpu"], "the backend cpu builds no engine"),
+    ],
+)
+def test_an_optimization_level_needs_a_backend_that_has_levels(wanted: list[str], why: str) -> None:
+    allowed = ("cpu", "tensorrt-rtx", "tensorrt", "cuda")
+    build = {"optimizationLevel": 0}
+    world = World(accelerator_class("edge", *allowed), backends=wanted, build=build)
+    reason, message = stalled(world)
+    assert reason == "BackendNotAllowed"
+    assert f"spec.build.optimizationLevel is 0, but {why}; choose tensorrt in" in message
+    assert "or remove spec.build.optimizationLevel" in message
+
+
 # the runtime image
 
 

@@ -56,7 +56,10 @@ def test_every_field_is_accepted() -> None:
             {"shapes": [{"input": "x", "min": [1], "opt": [1], "max": [1], "Range": {}}]},
             "spec.shapes[0].Range: unknown field; did you mean range?",
         ),
-        ({"build": {"zzz": 1}}, "spec.build.zzz: unknown field; known fields: workspace, timeout,"),
+        (
+            {"build": {"zzz": 1}},
+            "spec.build.zzz: unknown field; known fields: workspace, optimizationLevel,",
+        ),
     ],
 )
 def test_an_unknown_field_is_named_with_the_nearest(change: dict[str, Any], reported: str) -> None:

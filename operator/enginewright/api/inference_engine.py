@@ -56,6 +56,9 @@ class EngineRecipeSpec(ApiModel):
     workspace_bytes: Size | None = None
     """Device memory that the build may use, as requested; absent: the builder's own limit."""
 
+    optimization_level: Annotated[int, INT32] | None = None
+    """TensorRT's builder_optimization_level, as requested; absent: the builder's default."""
+
 
 class EngineBuild(ApiModel):
     """How the Job runs; it does not affect the engine's content and may change until it is built."""

@@ -30,7 +30,7 @@ from enginewright.api.scalars import (
 )
 from enginewright.api.serving import Serving
 from enginewright.contract.base import TEXT_LENGTH
-from enginewright.contract.engines import SHAREABLE
+from enginewright.contract.engines import HIGHEST_OPTIMIZATION, SHAREABLE
 from enginewright.contract.precisions import RUNS
 from enginewright.contract.task import MOST_STEPS
 
@@ -332,6 +332,9 @@ class Build(ApiModel):
 
     workspace: Quantity | None = None
     """Device memory that a TensorRT build may use, such as 4Gi; absent: all that the builder may use. A build that runs out of memory is retried with less."""
+
+    optimization_level: Annotated[int, Field(ge=0, le=HIGHEST_OPTIMIZATION), INT32] | None = None
+    """TensorRT's builder_optimization_level, 0 to 5: higher levels try more kernels, so builds take longer and engines may be faster; absent: TensorRT's default, 3. Only for the backend tensorrt."""
 
     timeout: Annotated[Duration, between("a timeout", "1m", "168h")] = "1h"
     """How long the pod of one Job may run on a node, such as 1h, from 1m to 168h; then it fails with reason Timeout."""

@@ -15,6 +15,8 @@ Sources:
   claims every EPContext node separately, wherever it is, and rejects a model that has an input or
   output of a type that `IsSupportedInputOutputDataType` does not list (both in its
   `GetCapabilityImpl`).
+- Optimization levels: `IBuilderConfig.builder_optimization_level` of both libraries accepts 0 to 5, but
+  TensorRT-RTX 1.7.1 builds the same bytes at every level, as it selects kernels when an engine is loaded.
 - CUDA: the wheel of onnxruntime-gpu 1.31.1 contains cubins and no PTX. A cubin runs on devices of the
   same major and the same or a higher minor version (CUDA C++ Programming Guide, "Binary
   Compatibility").
@@ -62,6 +64,7 @@ class Library:
 
     title: str  # in messages
     capabilities: Capabilities
+    optimizes: bool  # whether builder_optimization_level, 0 to HIGHEST_OPTIMIZATION, has an effect
 
 
 @dataclass(frozen=True)
@@ -75,13 +78,16 @@ class Provider:
     types: frozenset[str] | None = None  # of a model's inputs and outputs, numpy names; None: any
 
 
+HIGHEST_OPTIMIZATION: Final = 5  # NVIDIA treats higher levels like this one
 # backends on which several server processes share a pod
 SHAREABLE: Final = ("cpu", "openvino")
 
 LIBRARIES: Final = {
-    "tensorrt": Library("TensorRT", Capabilities(since="7.5")),
+    "tensorrt": Library("TensorRT", Capabilities(since="7.5"), optimizes=True),
     "tensorrt-rtx": Library(
-        "TensorRT-RTX", Capabilities(frozenset({"7.5", "8.0", "8.6", "8.9", "12.0", "12.1"}))
+        "TensorRT-RTX",
+        Capabilities(frozenset({"7.5", "8.0", "8.6", "8.9", "12.0", "12.1"})),
+        optimizes=False,
     ),
 }
 PROVIDERS: Final = {
@@ -149,6 +155,14 @@ def whole_only(backend: str) -> str | None:
     if provider is None or provider.loads_parts:
         return None
     return f"{provider.title} loads an engine only if it contains the whole model"
+
+
+def why_not_optimized(backend: str) -> str | None:
+    """Return why `optimization_level` has no effect on a backend; None when it has one."""
+    library = LIBRARIES.get(backend)
+    if library is None:
+        return f"the backend {backend} builds no engine"
+    return None if library.optimizes else f"{library.title} builds the same engine at every level"
 
 
 def unserved_tensors(backend: str, tensors: Iterable[TensorSpec]) -> tuple[str, ...]:

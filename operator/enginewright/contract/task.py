@@ -192,6 +192,8 @@ class EngineRecipe(Message):
     compute_capability: str | None = None  # "8.9"; None: that of the device it is built on
     ahead_of_time: bool = False  # built without a device, for compute_capability
     workspace_bytes: int | None = None  # as requested; None: the builder's own limit
+    # 0 to HIGHEST_OPTIMIZATION, as requested; None: the builder's default
+    optimization_level: int | None = None
 
 
 class EngineTask(Message):

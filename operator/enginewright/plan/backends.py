@@ -11,7 +11,12 @@ from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.api.scalars import share
-from enginewright.contract.engines import SHAREABLE, why_unusable
+from enginewright.contract.engines import (
+    LIBRARIES,
+    SHAREABLE,
+    why_not_optimized,
+    why_unusable,
+)
 from enginewright.contract.images import VARIANTS
 from enginewright.contract.task import Promise
 from enginewright.plan.types import Facts, Obstacle
@@ -55,6 +60,14 @@ def candidates(
         message = (
             f"spec.serving.processes is {processes}, but the backend {alone} serves with one process per"
             f" pod; choose {allowed} in spec.backends, or set spec.serving.processes to 1"
+        )
+        return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
+    level = spec.build.optimization_level
+    if level is not None and (reason := why_not_optimized(first)):
+        allowed = " or ".join(sorted(name for name in LIBRARIES if not why_not_optimized(name)))
+        message = (
+            f"spec.build.optimizationLevel is {level}, but {reason}; choose {allowed} in"
+            " spec.backends, or remove spec.build.optimizationLevel"
         )
         return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
     found = tuple(

@@ -160,6 +160,7 @@ def _spec(
         compute_capability=accelerator.spec.compute_capability,
         ahead_of_time=ahead,
         workspace_bytes=None if workspace is None else quantity(workspace),
+        optimization_level=facts.model.spec.build.optimization_level,
     )
     # A build without a device could use any node, but nodes of the class are known to run such pods.
     selects = not ahead or bool(matching(accelerator, facts.nodes))

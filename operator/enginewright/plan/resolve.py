@@ -250,6 +250,8 @@ def _target(
     template = spec.pod_template.model_dump(
         mode="json", exclude={"labels", "annotations"}, exclude_defaults=True
     )
+    if spec.build.optimization_level is not None:
+        rollout["optimization_level"] = spec.build.optimization_level
     if template:  # it may decide where drivers and libraries are found
         rollout["pod_template"] = template
     return Target(

@@ -127,6 +127,7 @@ class EngineBuilds:
                 profiles=profiles,
                 compute_capability=self.capability if self.flavor.targets else None,
                 workspace_bytes=workspace_bytes,
+                optimization_level=self.recipe.optimization_level,
                 timing_cache=self.timing_cache,
                 layers=layers.file_for(engine),
                 plugins=self.plugins,

@@ -34,6 +34,7 @@ def build(
     profiles: Sequence[TensorProfile],
     compute_capability: str | None,
     workspace_bytes: int | None,
+    optimization_level: int | None,
     timing_cache: Path,
     layers: Path,
     plugins: Sequence[Path],
@@ -51,6 +52,7 @@ def build(
         profiles: of the inputs that have no fixed sizes, or whose values are sizes.
         compute_capability: "8.9"; None: of the device.
         workspace_bytes: limit; None: the library's own.
+        optimization_level: `builder_optimization_level`, 0 to 5; None: the library's default.
         timing_cache: file of the timings, if the flavor has them.
         layers: file to write the network's layers to.
         plugins: libraries with plug-ins.
@@ -75,6 +77,8 @@ def build(
             return _ended(replace(result, supported=tuple(supported)), logger)
         if workspace_bytes is not None:
             config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, workspace_bytes)
+        if optimization_level is not None:
+            config.builder_optimization_level = optimization_level
         result = replace(
             result,
             workspace_bytes=config.get_memory_pool_limit(trt.MemoryPoolType.WORKSPACE),
