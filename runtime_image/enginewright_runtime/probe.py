@@ -14,7 +14,7 @@ from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.pipeline import pipeline_digest
 from enginewright_runtime.session import processor
 from enginewright_runtime.session.base import CPU_PROVIDER, distribution
-from enginewright_runtime.session.loading import available
+from enginewright_runtime.session.loading import available, unusable_backends
 
 _KNOWN_OPSET: Final = 13  # loads in every supported ONNX Runtime
 _KNOWN_IR: Final = 7
@@ -53,6 +53,7 @@ def probe() -> ImageFacts:
         max_ir_version=_greatest(_KNOWN_IR, lambda version: _loads(_KNOWN_OPSET, version)),
         providers=tuple(ort.get_available_providers()),
         backends=versions,
+        unusable=unusable_backends() or None,
         cuda_major=cuda_major,
         onnx_version=str(onnx.__version__),
         runtime_version=metadata.version("enginewright"),

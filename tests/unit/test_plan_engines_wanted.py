@@ -340,6 +340,20 @@ def test_an_image_without_the_backends_libraries_is_named() -> None:
     assert GPU_IMAGE in world.condition("Stalled")["message"]
 
 
+def test_an_image_whose_library_cannot_be_used_says_why_and_serves_other_backends() -> None:
+    def world(backend: str) -> World:
+        world = World(backends=[backend]).has_gpus(backends=["tensorrt", "cuda"])
+        why = {"tensorrt": "this image has TensorRT 11"}
+        world.images[GPU_IMAGE] = world.images[GPU_IMAGE].model_copy(update={"unusable": why})
+        return world.settle()
+
+    refused = world("tensorrt")
+    assert refused.conditions()["Stalled"] == ("True", "BackendNotAllowed")
+    message = refused.condition("Stalled")["message"]
+    assert "contains cuda, not tensorrt: this image has TensorRT 11; build the image" in message
+    assert world("cuda").conditions()["Ready"] == ("False", "Preparing")
+
+
 def test_an_engine_that_the_store_has_lost_is_built_again_once() -> None:
     world = prepared().engine_built().all_available()
     engine = world.the("InferenceEngine")

@@ -24,6 +24,11 @@ PROVIDERS: Final = {
 COMPILED_BACKENDS: Final = frozenset({"tensorrt", "tensorrt-rtx"})  # those that need an engine
 DEVICE_BACKENDS: Final = COMPILED_BACKENDS | {"cuda"}  # those that need a GPU
 
+# for the backends in `ImageFacts.unusable`
+UNUSABLE_REMEDY: Final = (
+    "build the image with the required version (docs/serving.md, Images for GPUs)"
+)
+
 
 class ImageFacts(Message):
     """Answer of `enginewright-runtime probe`, at most 1 KiB as JSON in the termination message."""
@@ -35,6 +40,8 @@ class ImageFacts(Message):
     max_ir_version: int
     providers: tuple[str, ...]
     backends: dict[str, str]  # backend name -> version of its library
+    # backend name -> why its library in the image cannot be used; None: there is no such backend
+    unusable: dict[str, str] | None = None
     cuda_major: str | None = None  # that the image's libraries are built for; None: no CUDA
     onnx_version: str
     runtime_version: str  # version of this package

@@ -12,7 +12,12 @@ from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.api.refusals import refused_fields
 from enginewright.api.scalars import duration
-from enginewright.contract.images import COMPILED_BACKENDS, VARIANTS, ImageFacts
+from enginewright.contract.images import (
+    COMPILED_BACKENDS,
+    UNUSABLE_REMEDY,
+    VARIANTS,
+    ImageFacts,
+)
 from enginewright.contract.keys import content, content_hash
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import Promise, Recipe
@@ -105,11 +110,15 @@ def _of_candidate(
         return Obstacle(StatusReason.PROBING_IMAGE, message, stalled=False)
     image_facts = facts.images[image].backends
     if candidate.backend not in image_facts:
+        unusable = (facts.images[image].unusable or {}).get(candidate.backend)
         message = (
             f"the runtime image {image} contains {', '.join(image_facts) or 'no backend'}, not"
-            f" {candidate.backend}: add its libraries to the image, or name another backend in"
-            " spec.backends"
+            f" {candidate.backend}: "
         )
+        message += (
+            f"{unusable}; {UNUSABLE_REMEDY}" if unusable else "add its libraries to the image"
+        )
+        message += ", or name another backend in spec.backends"
         return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
     if candidate.backend in COMPILED_BACKENDS:
         mixed = (mixed_devices(each, facts.nodes) for each in classes)

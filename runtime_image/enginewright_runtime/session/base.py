@@ -64,6 +64,10 @@ class SessionBackend(ABC):
         """Return which components of the image are incompatible; None: all are compatible."""
         return None
 
+    def unusable(self) -> str | None:
+        """Return why the backend's library in this image cannot be used; None: it can, or there is none."""
+        return None
+
     def missing_libraries(self) -> tuple[str, ...]:
         """Return the missing libraries that the provider needs, except the driver's."""
         return ()

@@ -148,6 +148,12 @@ def available() -> dict[str, SessionBackend]:
     return {each.name: each for each in _BACKENDS if each.offered() and each.complete()}
 
 
+def unusable_backends() -> dict[str, str]:
+    """Return the backends whose library in this image cannot be used, and why."""
+    found = {each.name: each.unusable() for each in _BACKENDS if each.offered()}
+    return {name: why for name, why in found.items() if why}
+
+
 def ask_device(backend: SessionBackend) -> Device:
     """Query the driver that `backend` needs."""
     return driver.ask(backend.cuda_major()) if backend.needs_driver else driver.NOT_NEEDED
@@ -160,6 +166,8 @@ def _obstacle(backend: SessionBackend, device: Device) -> Finding | None:
         message = (
             f"{backend.provider} needs libraries that are not in this image: {', '.join(names)}"
         )
+        if why := backend.unusable():
+            message += f"; {why}"
         found.append(Finding(reason=Reason.PROVIDER_MISSING, cause=message))
     if device.driver.reason:
         found.append(Finding(reason=device.driver.reason, cause=device.driver.message))

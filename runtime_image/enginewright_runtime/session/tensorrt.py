@@ -1,6 +1,10 @@
 """NVIDIA's TensorRT inside ONNX Runtime: runs the engines that were built for a class.
 
 Nodes outside the engine run on CUDA if that provider can be created, and still count as elsewhere.
+
+ONNX Runtime's provider is linked to one major version of TensorRT, in which engines must be built: version
+1.31.1 to TensorRT 10. What the builder calls has the same names in TensorRT 10.16 and 11.4; so TensorRT 11
+builds once a provider is linked to it, and is refused until then.
 """
 
 from pathlib import Path
@@ -17,6 +21,7 @@ from enginewright_runtime.session.extensions.libraries import load_plugins
 
 _INFER: Final = "libnvinfer.so."
 _BUILDERS: Final = ("tensorrt", "tensorrt_bindings")
+_BUILDER_LIBRARIES: Final = "tensorrt_libs"
 
 
 class TensorRtBackend(CudaBackend):
@@ -30,7 +35,28 @@ class TensorRtBackend(CudaBackend):
 
     @override
     def complete(self) -> bool:
-        return _infer() is not None
+        return _infer() is not None and self.unusable() is None
+
+    @override
+    def unusable(self) -> str | None:
+        """Return which wheels of TensorRT have another major version than the provider needs."""
+        needed = next((name for name in _linked() if name.startswith(_INFER)), None)
+        if needed is None:
+            return None
+        major = needed.removeprefix(_INFER)
+        found = {
+            f"{each.name} {each.version}"
+            for module in (*_BUILDERS, _BUILDER_LIBRARIES)
+            for each in libraries.owners(module)
+            if each.version.partition(".")[0] != major
+        }
+        if not found:
+            return None
+        return (
+            f"this image has {', '.join(sorted(found))}, but the TensorRT provider of ONNX Runtime"
+            f" {ort.__version__} is linked to TensorRT {major} ({needed}) and loads no engine of"
+            " another major version"
+        )
 
     @override
     def providers(self, options: ort.SessionOptions, request: SessionRequest) -> list[Any] | None:
@@ -58,5 +84,9 @@ class TensorRtBackend(CudaBackend):
 
 def _infer() -> Path | None:
     """Return the TensorRT library that the provider would load."""
-    found = libraries.resolve(TensorRtBackend.library)
-    return next((path for name, path in found.items() if name.startswith(_INFER)), None)
+    return next((path for name, path in _linked().items() if name.startswith(_INFER)), None)
+
+
+def _linked() -> dict[str, Path | None]:
+    """Return the libraries that the provider is linked to, as `libraries.resolve` does."""
+    return libraries.resolve(TensorRtBackend.library)

@@ -1,6 +1,7 @@
 """The target of an engine, and the memory limit of its build."""
 
 from enginewright.contract.engines import PROVIDERS, why_unusable
+from enginewright.contract.images import UNUSABLE_REMEDY
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import EngineRecipe
 
@@ -8,6 +9,7 @@ from enginewright_runtime.core import limits
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.isolation import UNLIMITED, Limits
 from enginewright_runtime.session import driver
+from enginewright_runtime.session.loading import unusable_backends
 from enginewright_runtime.tensorrt.flavor import Flavor, find
 
 
@@ -38,8 +40,11 @@ def refuse_unserved(recipe: EngineRecipe) -> None:
     """Refuse to build an engine that the provider would not load; checked before anything is fetched.
 
     Raises:
-        StageFailure: EngineIncompatible; as by `target`.
+        StageFailure: VersionMismatch if the image has another major version of the library than its
+            provider needs; EngineIncompatible; as by `target`.
     """
+    if mismatch := unusable_backends().get(recipe.backend):
+        raise StageFailure(Reason.VERSION_MISMATCH, mismatch, remedy=UNUSABLE_REMEDY)
     capability = target(find(recipe.backend), recipe)
     if unusable := why_unusable(recipe.backend, capability):
         others = [name for name in PROVIDERS if why_unusable(name, capability) is None]
