@@ -7,6 +7,7 @@ from typing import Any
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.classes import ClassReconciler
+from enginewright.controller.engine_uses import EngineUses
 from enginewright.controller.engines import EngineReconciler
 from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor
@@ -46,6 +47,7 @@ class World(Simulation):
         self.seen: list[Facts] = []  # that models were planned from
         self.images_changed = 0
         self.images_required: list[str] = []  # keys
+        self.used: list[str] = []  # engines whose users may have changed
         self.restart()
 
     def restart(self) -> None:
@@ -76,6 +78,7 @@ class World(Simulation):
             self.recorder,
             self.metrics,
             config,
+            EngineUses(cache, lambda _namespace, name: self.used.append(name)),
             progress=lambda at, job: self.progress.get(job) if at == self.namespace else None,
             now=lambda: self.now,
         )

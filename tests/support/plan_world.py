@@ -4,7 +4,7 @@ The operator works on the model and on all InferenceEngines. No pass of it, in n
 the user asks for.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Self
 
@@ -38,6 +38,7 @@ from enginewright.observed.pods import JOB_NAME, pod_view
 from enginewright.observed.revisions import revision_view
 from enginewright.observed.routes import route_view
 from enginewright.observed.services import service_view
+from enginewright.plan.engine_users import EngineUse, engine_use, users_of
 from enginewright.plan.engines import BuildFacts, Ended, EnginePlan, plan_engine
 from enginewright.plan.engines_wanted import build_hash
 from enginewright.plan.plan import plan
@@ -257,8 +258,9 @@ class World(Simulation):
         """Collect an InferenceEngine's observed state like the controller."""
         jobs = self._jobs_of(engine)
         names = {job.name for job in jobs}
+        read = InferenceEngine.model_validate(engine)
         return BuildFacts(
-            engine=InferenceEngine.model_validate(engine),
+            engine=read,
             config=self.config,
             now=self.now,
             jobs=jobs,
@@ -273,7 +275,15 @@ class World(Simulation):
                 for each in (self.model["status"].get("engines", ()) if self.model else ())
                 if each["name"] == engine["metadata"]["name"]
             ),
+            users=users_of(read, self._uses()),
         )
+
+    def _uses(self) -> Iterable[EngineUse]:
+        """Yield which engines the model uses."""
+        if self.model:
+            references = self.model["status"].get("engines", ())
+            revisions = map(revision_view, self.all("ControllerRevision"))
+            yield engine_use(MODEL, (each["name"] for each in references), revisions)
 
     def _jobs_of(self, owner: Json) -> tuple[JobView, ...]:
         views = map(job_view, self.all("Job"))

@@ -244,6 +244,24 @@ def test_an_engine_wakes_itself_and_the_models_that_may_wait_for_it(routed: Rout
     assert sorted(routed.models) == ["ns/m", "ns/n"], "one of them makes it again"
 
 
+def test_who_uses_an_engine_wakes_no_model(routed: Routed) -> None:
+    built = {"engine": {"sha256": "e"}, "users": {"count": 1}}
+    routed.see(INFERENCE_ENGINES, obj("e", 5, uid="e", status=built))
+    routed.forget()
+    used = {**built, "users": {"count": 2}, "lastUsed": "2026-11-21T12:00:00Z"}
+    routed.see(INFERENCE_ENGINES, obj("e", 6, uid="e", status=used))
+    assert (routed.engines, routed.models) == (["ns/e"], [])
+    routed.cache.wrote(INFERENCE_ENGINES, obj("e", 7, uid="e", status=built))
+    routed.router.written(INFERENCE_ENGINES, obj("e", 7, uid="e", status=built))
+    assert (routed.engines, routed.models) == (["ns/e", "ns/e"], [])
+    routed.see(INFERENCE_ENGINES, obj("e", 8, uid="e", status={**used, "engine": {"sha256": "f"}}))
+    assert sorted(routed.models) == ["ns/m", "ns/n"]
+    routed.forget()
+    routed.see(INFERENCE_ENGINES, obj("e", 9, uid="e"), deleted=True)
+    routed.see(INFERENCE_ENGINES, obj("e", 10, uid="another", status=used))
+    assert sorted(routed.models) == ["ns/m", "ns/m", "ns/n", "ns/n"]
+
+
 def test_the_stores_claim_wakes_the_models_of_its_namespace(routed: Routed) -> None:
     routed.see(CLAIMS, obj("store", 5, status={"phase": "Bound"}))
     assert sorted(routed.models) == ["ns/m", "ns/n"]

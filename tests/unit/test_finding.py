@@ -57,6 +57,16 @@ ENGINE: dict[str, object] = {
 }
 
 
+RECORDED: dict[str, object] = {
+    "versions": dict.fromkeys(("backend", "ort", "cuda", "driver"), "10.13.3.9"),
+    "parity_max_abs_error": 1.2345678e-05,
+    "parity_max_rel_error": 0.0012345678,
+    "latencies": [
+        {"shapes": shapes, "p50": 0.001234, "p99": 0.002345} for shapes in ("min", "opt", "max")
+    ],
+}
+
+
 def signature(outputs: int) -> dict[str, object]:
     tensors = [f"output{index}:FP32[-1,3,224,224]" for index in range(outputs)]
     return {"digest": "2" * 64, "inputs": ["x:FP32[1..32,3]"], "outputs": tensors}
@@ -273,6 +283,8 @@ def test_figures_that_are_none_are_not_reported(field: str, value: str) -> None:
         {"published": PUBLISHED | {"changes": 256 * "é", "signature": signature(300)}},
         {"engine": ENGINE | {"elsewhere": [f"{LONG * 'n'} (Det)"]}},
         {"engine": ENGINE | {"elsewhere": 400 * ["n (Det)"]}},
+        {"engine": ENGINE | {"latencies": 16 * [{"shapes": 60 * "é", "p50": 0.01, "p99": 0.02}]}},
+        {"engine": ENGINE | RECORDED},
     ],
 )
 def test_what_was_made_fits_into_a_termination_message(made: dict[str, object]) -> None:

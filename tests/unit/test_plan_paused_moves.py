@@ -115,9 +115,9 @@ def test_a_job_that_is_refused_keeps_the_image() -> None:
 
 def test_engines_are_requested_once_the_move_is_resumed() -> None:
     world = on_a_gpu()
-    before = world.all("InferenceEngine")
+    before = [each["spec"] for each in world.all("InferenceEngine")]
     pause(world).job_succeeds(MOVED).later(hours=1)
-    assert world.all("InferenceEngine") == before
+    assert [each["spec"] for each in world.all("InferenceEngine")] == before
     assert moves(world) == ("Moving", "Suspended")
     assert world.conditions()["Ready"] == ("False", "Suspended")
     assert world.conditions()["EnginesReady"] == ("False", "Suspended")

@@ -109,6 +109,10 @@ ENGINE_COLUMNS: Final = (
     _AGE,
     Column("KEY", ".spec.key", "Key of the engine in the store.", wide=True),
     Column("SHA256", ".status.engine.sha256", "sha256 of the engine file.", wide=True),
+    Column(
+        "USERS", ".status.users.count", "InferenceModels that use it.", type="integer", wide=True
+    ),
+    Column("LAST USED", ".status.lastUsed", "When a model last used it.", type="date", wide=True),
 )
 
 CLASS_COLUMNS: Final = (

@@ -5,6 +5,7 @@ failures by key, so that a build that failed permanently is not repeated after i
 The model's reconciliation creates and reads it; its own controller runs the Job and writes the status.
 """
 
+from datetime import datetime
 from typing import Annotated, ClassVar, TypeAlias
 
 from pydantic import ConfigDict, Field
@@ -137,6 +138,32 @@ class InferenceEngineSpec(ApiModel):
     """Processor architecture of nodes for Jobs that do not need a node of the class, such as amd64: that of the image; empty: any."""
 
 
+class EngineLatency(ApiModel):
+    """How long one run of the engine takes with one set of sizes."""
+
+    shapes: Text
+    """Sizes that it was measured with: min, opt or max of the shape profiles, or the name of a golden sample."""
+
+    p50_microseconds: Size
+    """Median."""
+
+    p99_microseconds: Size
+    """99th percentile."""
+
+
+class EngineParity(ApiModel):
+    """How far the engine's outputs are from those of a reference, over all golden samples."""
+
+    compared_with: Text
+    """The reference: prepared, or source if the prepared model has a lower precision than it."""
+
+    max_abs_error: Text
+    """Largest absolute difference, such as 1.2e-05."""
+
+    max_rel_error: Text = ""
+    """Largest relative difference; empty: there is none, as where the reference is 0."""
+
+
 class EngineFacts(ApiModel):
     """The engine, as the Job that built it reported."""
 
@@ -181,8 +208,44 @@ class EngineFacts(ApiModel):
     p99_microseconds: Size | None = None
     """99th percentile of its latency on a device of the class; absent: built without a device."""
 
+    latencies: Annotated[tuple[EngineLatency, ...], Field(max_length=LIST_LENGTH), ATOMIC] = ()
+    """Latencies on a device of the class, of every set of sizes that was measured; empty: built without a device."""
+
+    parity: EngineParity | None = None
+    """Largest differences of its outputs, as verified on a device; absent: built without one, so that serving pods verify them."""
+
     cached: bool = False
     """Whether it was found in the store, so that no build was needed."""
+
+
+class EngineVersions(ApiModel):
+    """Versions that the engine was built with, as the Job reported."""
+
+    backend: Text = ""
+    """Version of TensorRT or TensorRT-RTX."""
+
+    ort: Text = ""
+    """Version of ONNX Runtime."""
+
+    cuda: Text = ""
+    """Major version of CUDA that the image's libraries are built for."""
+
+    driver: Text = ""
+    """Version of NVIDIA's driver on the node; empty: built without a device."""
+
+
+class EngineUsers(ApiModel):
+    """The InferenceModels that use the engine: their spec needs it, or one of their stored revisions runs it."""
+
+    count: Count
+    """How many there are."""
+
+    models: Annotated[
+        tuple[Annotated[str, Field(max_length=253, description="Name of a model.")], ...],
+        Field(max_length=5),
+        ATOMIC,
+    ] = ()
+    """The first five, in alphabetical order."""
 
 
 class EngineSummary(ApiModel):
@@ -240,6 +303,15 @@ class InferenceEngineStatus(ApiModel):
 
     engine: EngineFacts | None = None
     """The engine; absent: not built yet."""
+
+    versions: EngineVersions | None = None
+    """Versions that the engine was built with; absent: not built yet, or found in the store without them."""
+
+    users: EngineUsers | None = None
+    """The InferenceModels that use it; absent: not known yet."""
+
+    last_used: datetime | None = None
+    """When a model last used it, to the hour while one does; absent: none has."""
 
     summary: EngineSummary = EngineSummary()
     """One-string fields for `kubectl get`."""

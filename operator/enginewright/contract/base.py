@@ -21,9 +21,8 @@ def _cut(length: int) -> BeforeValidator:
 
 # A value that is too long is truncated rather than rejected: the rest of the message is still valid
 CutText: TypeAlias = Annotated[Text, _cut(TEXT_LENGTH)]
-CutTexts: TypeAlias = Annotated[
-    tuple[CutText, ...], Field(max_length=LIST_LENGTH), _cut(LIST_LENGTH)
-]
+CUT_LIST: Final = _cut(LIST_LENGTH)
+CutTexts: TypeAlias = Annotated[tuple[CutText, ...], Field(max_length=LIST_LENGTH), CUT_LIST]
 
 
 class Message(BaseModel):

@@ -11,7 +11,17 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from enginewright.contract.base import CutText, CutTexts, Digest, Message, Number, Seconds, Text
+from enginewright.contract.base import (
+    CUT_LIST,
+    LIST_LENGTH,
+    CutText,
+    CutTexts,
+    Digest,
+    Message,
+    Number,
+    Seconds,
+    Text,
+)
 from enginewright.contract.collection import Collected
 from enginewright.contract.reasons import REMEDIES, Reason
 from enginewright.contract.signature import PublishedSignature
@@ -123,6 +133,14 @@ class Published(Message):
     signature: PublishedSignature | None = None  # not listed if it does not fit; None: not known
 
 
+class PublishedLatency(Message):
+    """Seconds per run of an engine with one set of sizes."""
+
+    shapes: CutText  # min, opt, max, or the name of a golden sample
+    p50: Seconds
+    p99: Seconds
+
+
 class PublishedEngine(Message):
     """The engine that a finished engine Job published."""
 
@@ -136,8 +154,15 @@ class PublishedEngine(Message):
     compute_share_elsewhere: Annotated[float, Field(ge=0, le=1)] | None = None  # None: not profiled
     workspace_bytes: Number | None = None  # in effect
     latency_p99: Seconds | None = None  # None: built ahead of time
+    # against `parity_with`; None: built ahead of time, or of an earlier version
     parity_max_abs_error: float | None = None
+    parity_max_rel_error: float | None = None
+    parity_with: CutText = "prepared"  # or source
     cached: bool = False  # it was in the store already
+    # of backend, ort, cuda and driver, as far as they are known
+    versions: dict[Text, CutText] = Field(default_factory=dict, max_length=8)
+    # of every set of sizes that was measured; () if it does not fit into the message
+    latencies: Annotated[tuple[PublishedLatency, ...], Field(max_length=LIST_LENGTH), CUT_LIST] = ()
     elsewhere: CutTexts = ()  # the first nodes that are not in the engine
 
 
@@ -204,8 +229,10 @@ def _with_failure(report: StageReport, failure: Finding) -> StageReport:
 def _shortened(report: StageReport) -> StageReport:
     """Return it with less that only describes the artefact: its key must fit, to find it."""
     engine, published = report.engine, report.published
-    if engine and _excess(report.model_copy(update={"message": _CUT})) > 0:
-        engine = engine.model_copy(update={"elsewhere": ()})
+    for part in ("elsewhere", "latencies"):
+        shown = report.model_copy(update={"message": _CUT, "engine": engine})
+        if engine and _excess(shown) > 0:
+            engine = engine.model_copy(update={part: ()})
     if published:
         published = _fitting(report, published)
     return report.model_copy(update={"engine": engine, "published": published})

@@ -17,6 +17,7 @@ from enginewright.api.conditions import StatusReason
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.classes import ClassReconciler
+from enginewright.controller.engine_uses import EngineUses
 from enginewright.controller.engines import EngineReconciler
 from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor
@@ -125,6 +126,7 @@ class OperatorApplication:
             self._recorder,
             EngineMetrics(registry),
             settings.config,
+            EngineUses(cache, self._engine_changed),
             progress=self._verdicts.progress_of,
         )
         self._engines: Controller[EngineKey] = Controller(

@@ -29,7 +29,7 @@ class ObjectCache:
     def __init__(self) -> None:
         self._objects: dict[Resource, dict[_Name, JsonObject]] = {}
         self._children: dict[Resource, dict[_Owner, dict[str, JsonObject]]] = {}
-        self._listeners: dict[Resource, _Listener] = {}
+        self._listeners: dict[Resource, list[_Listener]] = {}
         self._known: set[Resource] = set()  # kinds that were listed
         self._changes: Counter[Resource] = Counter()
         self._tombstones: OrderedDict[str, None] = OrderedDict()
@@ -70,7 +70,7 @@ class ObjectCache:
 
     def listen(self, resource: Resource, listener: _Listener) -> None:
         """Call `listener` with name and object whenever one of a kind is kept; None: it is deleted."""
-        self._listeners[resource] = listener
+        self._listeners.setdefault(resource, []).append(listener)
 
     def is_known(self, resource: Resource) -> bool:
         """Return whether the API server had this kind at its last listing."""
@@ -136,14 +136,14 @@ class ObjectCache:
         if known is None or known["metadata"].get("uid", "") != uid:
             return None  # another object has taken the name
         del self._objects[resource][name_of(obj)]
-        self._changed(resource, name_of(obj), None)
         self._views.forget(resource, known)
         self._index(resource, known, None)
+        self._changed(resource, name_of(obj), None)
         return known
 
     def _changed(self, resource: Resource, name: _Name, obj: JsonObject | None) -> None:
         self._changes[resource] += 1
-        if listener := self._listeners.get(resource):
+        for listener in self._listeners.get(resource, ()):
             listener(name, obj)
 
     def _index(self, resource: Resource, old: JsonObject | None, new: JsonObject | None) -> None:

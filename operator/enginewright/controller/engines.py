@@ -1,7 +1,7 @@
 """InferenceEngines: gather the facts from the cache, plan, execute, count. No decision is made here."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from enginewright.api.inference_engine import InferenceEngine
@@ -10,6 +10,7 @@ from enginewright.controller.apply_plan import apply_plan
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.children import of_jobs, of_owner
+from enginewright.controller.engine_uses import EngineUses, SettledUsers
 from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor
 from enginewright.controller.loop import ReconcileResult
@@ -19,6 +20,7 @@ from enginewright.controller.parse import readable
 from enginewright.controller.references import references
 from enginewright.controller.routing import EngineKey
 from enginewright.kube.resources import INFERENCE_ENGINES, JOBS, PODS
+from enginewright.plan.engine_users import users_of
 from enginewright.plan.engines import BuildFacts, plan_engine
 from enginewright.plan.types import Config
 
@@ -36,27 +38,35 @@ class EngineReconciler:
     recorder: EventRecorder
     metrics: EngineMetrics
     config: Config
+    uses: EngineUses
     progress: Callable[[str, str], Progress | None] = lambda _namespace, _job: None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    settled: SettledUsers = field(default_factory=SettledUsers)
 
     async def reconcile(self, key: EngineKey) -> ReconcileResult:
         """Do what the engine needs now. Raises KubeError."""
         observed = self.cache.get(INFERENCE_ENGINES, key.namespace, key.name)
         if observed is None or observed["metadata"].get("deletionTimestamp"):
             # its Jobs are garbage collected
+            self.settled.forget(key)
             return ReconcileResult(exists=False)
         engine = readable(InferenceEngine, observed, self.recorder)
         if engine is None:
             return ReconcileResult()
         jobs = self.cache.of_engine(JOBS, key.namespace, key.name)
         await self.pods.catch_up(self.cache.views(JOB, jobs))
-        plan = plan_engine(self._facts(key, engine))
+        users = users_of(engine, self.uses.of_namespace(key.namespace))
+        settled = self.settled.of(key, users, now := self.now())
+        plan = plan_engine(self._facts(key, engine, settled.users, now))
         requeue = await apply_plan(plan, observed, self.executor, self.recorder)
         if plan.ended:
             self.metrics.count(plan.ended)
-        return ReconcileResult(requeue=requeue, requeue_after=plan.requeue_after)
+        later = min(filter(None, (plan.requeue_after, settled.due_in)), default=None)
+        return ReconcileResult(requeue=requeue, requeue_after=later)
 
-    def _facts(self, key: EngineKey, engine: InferenceEngine) -> BuildFacts:
+    def _facts(
+        self, key: EngineKey, engine: InferenceEngine, users: tuple[str, ...], now: datetime
+    ) -> BuildFacts:
         cache = self.cache
         labelled = cache.views(JOB, cache.of_engine(JOBS, key.namespace, key.name))
         jobs = of_owner(engine.metadata.uid, labelled, INFERENCE_ENGINES)
@@ -66,9 +76,10 @@ class EngineReconciler:
         return BuildFacts(
             engine=engine,
             config=self.config,
-            now=self.now(),
+            now=now,
             jobs=jobs,
             pods=of_jobs(jobs, pods),
             progress={name: progress for name, progress in reported if progress},
             references=tuple(references(cache, key).values()),
+            users=users,
         )

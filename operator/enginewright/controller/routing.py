@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from enginewright.controller.cache import ObjectCache, engine_of, model_of
+from enginewright.controller.slim import without_version
 from enginewright.kube.api import Listing
 from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
@@ -15,6 +16,8 @@ from enginewright.kube.resources import (
     Resource,
 )
 from enginewright.manifests import labels
+
+_USE: Final = frozenset({"users", "lastUsed"})  # in the status of an InferenceEngine
 
 
 class ModelKey(NamedTuple):
@@ -48,6 +51,7 @@ class Router:
     def __init__(self, cache: ObjectCache, sinks: Sinks) -> None:
         self._cache = cache
         self._sinks = sinks
+        self._engines: dict[EngineKey, Mapping[str, Any]] = {}  # what models have been queued for
 
     def event(self, resource: Resource, obj: Mapping[str, Any], *, deleted: bool) -> None:
         """Handle one watch event."""
@@ -106,9 +110,7 @@ class Router:
             self._sinks.proposals()
             self.everything()
         elif resource == INFERENCE_ENGINES:
-            metadata = obj["metadata"]
-            self._sinks.engine(EngineKey(metadata["namespace"], metadata["name"]))
-            self._models_of(metadata["namespace"])  # any of them may wait for it
+            self._engine(obj)
         elif resource == CLAIMS:
             self._models_of(obj["metadata"]["namespace"])
         elif owner := model_of(obj):
@@ -117,6 +119,17 @@ class Router:
             self._sinks.engine(EngineKey(*owner))
         elif image := (obj["metadata"].get("labels") or {}).get(labels.IMAGE):
             self._sinks.image(image)
+
+    def _engine(self, obj: Mapping[str, Any]) -> None:
+        """Queue an engine and, unless only who uses it has changed, its namespace's models: any may wait for it."""
+        key = EngineKey(obj["metadata"]["namespace"], obj["metadata"]["name"])
+        self._sinks.engine(key)
+        before = self._engines.pop(key, None)
+        if (known := self._cache.get(INFERENCE_ENGINES, *key)) is not None:
+            self._engines[key] = _without_use(known)
+            if before == self._engines[key]:
+                return
+        self._models_of(key.namespace)
 
     def _unbuilt_engines(self, namespace: str) -> None:
         """Queue the unbuilt engines of a namespace: its models may need others than before."""
@@ -136,6 +149,13 @@ class Router:
         for model in models:
             metadata = model["metadata"]
             self._sinks.model(ModelKey(metadata["namespace"], metadata["name"]))
+
+
+def _without_use(engine: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an InferenceEngine without the fields that decide nothing for models."""
+    status = engine.get("status") or {}
+    kept = {name: each for name, each in status.items() if name not in _USE}
+    return {**without_version(engine), "status": kept}
 
 
 def is_unbuilt(engine: Mapping[str, Any]) -> bool:

@@ -14,7 +14,10 @@ from enginewright.api.conditions import (
 )
 from enginewright.api.inference_engine import (
     EngineFacts,
+    EngineLatency,
+    EngineParity,
     EngineSummary,
+    EngineVersions,
     InferenceEngine,
     InferenceEngineStatus,
 )
@@ -111,7 +114,32 @@ def engine_facts(published: PublishedEngine) -> EngineFacts:
         elsewhere=published.elsewhere,
         workspace_bytes=published.workspace_bytes,
         p99_microseconds=None if p99 is None else round(p99 * 1e6),
+        latencies=tuple(
+            EngineLatency(
+                shapes=each.shapes,
+                p50_microseconds=round(each.p50 * 1e6),
+                p99_microseconds=round(each.p99 * 1e6),
+            )
+            for each in published.latencies
+        ),
+        parity=_parity(published),
         cached=published.cached,
+    )
+
+
+def engine_versions(published: PublishedEngine) -> EngineVersions | None:
+    """Return the versions that a Job reported; None: it reported none, as one of an earlier version."""
+    return EngineVersions.model_validate(published.versions) if published.versions else None
+
+
+def _parity(published: PublishedEngine) -> EngineParity | None:
+    worst, relative = published.parity_max_abs_error, published.parity_max_rel_error
+    if worst is None:
+        return None
+    return EngineParity(
+        compared_with=published.parity_with,
+        max_abs_error=f"{worst:.3g}",
+        max_rel_error="" if relative is None else f"{relative:.3g}",
     )
 
 

@@ -1,15 +1,21 @@
-"""Which models use an engine. Pure.
+"""Which models use an engine, and how that is recorded in its status. Pure.
 
 A model uses the engines that its spec needs now, and those that its stored revisions run or could be
 rolled back to. Where a revision is not known it may run any engine, so the model counts as a user of all:
 what serves must never appear unused.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
 
-from enginewright.api.inference_engine import InferenceEngine
+from enginewright.api.inference_engine import EngineUsers, InferenceEngine, InferenceEngineStatus
+from enginewright.api.scalars import whole_second
 from enginewright.observed.revisions import RevisionView
+
+RECORDED_EVERY: Final = timedelta(hours=1)  # in status.lastUsed
+_NAMED: Final = 5
 
 
 @dataclass(frozen=True)
@@ -55,3 +61,30 @@ def users_of(engine: InferenceEngine, uses: Iterable[EngineUse]) -> tuple[str, .
     """Return the models that use an engine, in alphabetical order; `uses` are those of its namespace."""
     name, key = engine.metadata.name, engine.spec.key
     return tuple(sorted(each.model for each in uses if each.includes(name, key)))
+
+
+@dataclass(frozen=True)
+class RecordedUse:
+    """What the status says about an engine's users, and when that is out of date although nothing happens."""
+
+    users: EngineUsers
+    last_used: datetime | None
+    due_in: float | None = None  # seconds; None: never
+
+
+def recorded_use(before: InferenceEngineStatus, users: Sequence[str], now: datetime) -> RecordedUse:
+    """Return the users to record, and the time of the last use: to the hour while there is a user.
+
+    `now` is timezone-aware. When the last user has gone is recorded exactly.
+    """
+    used = before.last_used
+    age = now - used if used else RECORDED_EVERY
+    is_old = not timedelta() <= age < RECORDED_EVERY  # also if the clock was set back
+    has_ended = not users and before.users is not None and before.users.count > 0
+    if (users and is_old) or has_ended:
+        used, age = whole_second(now), timedelta()
+    return RecordedUse(
+        users=EngineUsers(count=len(users), models=tuple(users[:_NAMED])),
+        last_used=used,
+        due_in=(RECORDED_EVERY - age).total_seconds() if users else None,
+    )

@@ -27,7 +27,14 @@ from enginewright.observed.jobs import JobView
 from enginewright.observed.pods import PodView
 from enginewright.plan import pods
 from enginewright.plan.attempts import Failed, InProgress, Observed, Start, Succeeded, Work, advance
-from enginewright.plan.engine_status import EngineState, engine_facts, ready_events, status_of
+from enginewright.plan.engine_status import (
+    EngineState,
+    engine_facts,
+    engine_versions,
+    ready_events,
+    status_of,
+)
+from enginewright.plan.engine_users import recorded_use
 from enginewright.plan.engines_wanted import build_hash
 from enginewright.plan.types import Config, ObjectRef, Plan
 
@@ -51,6 +58,7 @@ class BuildFacts:
     # by Job; absent: not known, as after a restart
     progress: Mapping[str, Progress] = field(default_factory=dict)
     references: tuple[EngineReference, ...] = ()  # of the namespace's models to this engine
+    users: tuple[str, ...] = ()  # models that use it, in alphabetical order
 
 
 @dataclass(frozen=True)
@@ -77,15 +85,21 @@ def plan_engine(facts: BuildFacts) -> EnginePlan:
         # its model has just created it and will reference it in its status
         return EnginePlan((), (), facts.engine.status.manifest(), (), None)
     engine_state = _engine_state(facts)
-    status = status_of(facts.engine, engine_state, facts.now)
+    used = recorded_use(facts.engine.status, facts.users, facts.now)
+    recorded = {"users": used.users, "last_used": used.last_used}
+    status = status_of(facts.engine, engine_state, facts.now).model_copy(update=recorded)
     return EnginePlan(
         apply=engine_state.apply,
         delete=_unwanted(facts, engine_state),
         status=status.manifest(),
         events=ready_events(facts.engine, status),
-        requeue_after=engine_state.requeue_after,
+        requeue_after=_earliest(engine_state.requeue_after, used.due_in),
         ended=_ended(facts.engine.status, status),
     )
+
+
+def _earliest(*delays: float | None) -> float | None:
+    return min((each for each in delays if each is not None), default=None)
 
 
 def _engine_state(facts: BuildFacts) -> EngineState:
@@ -204,6 +218,7 @@ def _built(
     known: InferenceEngineStatus, attempt: int, job: str, stage: str, engine: PublishedEngine
 ) -> EngineState:
     done = {"job": job, "attempt": attempt, "stage": stage, "failure": None} | _NOT_RUNNING
+    done["versions"] = engine_versions(engine)
     return EngineState.built(known.model_copy(update=done), engine_facts(engine))
 
 

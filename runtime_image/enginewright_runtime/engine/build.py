@@ -16,6 +16,7 @@ from enginewright_runtime.engine.handoff import (
     summary,
 )
 from enginewright_runtime.engine.timings import Timings
+from enginewright_runtime.session import driver
 from enginewright_runtime.store import ENGINE, open_store
 from enginewright_runtime.tensorrt import progress
 from enginewright_runtime.tensorrt.target import refuse_unserved
@@ -60,7 +61,8 @@ def run(task: EngineTask, paths: Paths, port: int = SIDECAR_PORT) -> StageReport
         )
         built = builder.build(request)
         timings.save(request.out / builder.BUILD_LOG)
-    EngineBuilt(engine=built.engine, files=built.files).write(paths.work)
+    version = None if task.recipe.ahead_of_time else driver.release()
+    EngineBuilt(engine=built.engine, files=built.files, driver=version).write(paths.work)
     warning = f"; {built.findings[0].cause}" if built.findings else ""
     return StageReport(
         stage=STAGE,

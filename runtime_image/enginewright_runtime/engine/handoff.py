@@ -1,9 +1,17 @@
 """What stages of an engine Job leave in the work folder for each other, and parts of their reports."""
 
+from math import isfinite
 from typing import Final
 
+from enginewright.contract.base import LIST_LENGTH
 from enginewright.contract.manifest import EngineInfo, Latency, Manifest, OutputParity
-from enginewright.contract.report import NAMED_NODES, PublishedEngine, StageReport
+from enginewright.contract.report import (
+    NAMED_NODES,
+    PublishedEngine,
+    PublishedLatency,
+    StageReport,
+)
+from enginewright.contract.task import EngineRecipe
 
 from enginewright_runtime.core.handoff import Handoff
 from enginewright_runtime.core.labels import fused_name
@@ -12,6 +20,7 @@ from enginewright_runtime.proof.promise import coverage
 
 PREPARED_FOLDER: Final = "prepared"  # the prepared model, with its golden samples
 ENGINE_FOLDER: Final = "engine"  # the output of `build`
+DRIVER: Final = "driver"  # its version in a manifest
 _LONGEST_LABEL: Final = 60  # characters, in a termination message
 
 
@@ -20,6 +29,7 @@ class EngineBuilt(Handoff):
 
     engine: EngineInfo | None = None  # None: the store already has it
     files: tuple[str, ...] = ()  # relative to the engine folder
+    driver: str | None = None  # its version; None: built without a device, or not known
 
 
 class EngineVerified(Handoff):
@@ -50,6 +60,7 @@ def published(manifest: Manifest, *, is_cached: bool) -> PublishedEngine:
     engine = manifest.engine
     if engine is None:
         raise ValueError("a prepared model's manifest")
+    worst = _worst(engine.parity)
     return PublishedEngine(
         key=manifest.key,
         sha256=engine.sha256,
@@ -62,9 +73,42 @@ def published(manifest: Manifest, *, is_cached: bool) -> PublishedEngine:
         workspace_bytes=engine.workspace_bytes,
         latency_p99=engine.latency.p99 if engine.latency else None,
         parity_max_abs_error=engine.parity_max_abs_error,
+        parity_max_rel_error=worst.max_rel_error if worst else None,
+        parity_with=worst.compared_with if worst else "prepared",
         cached=is_cached,
+        versions=_versions(manifest, engine.recipe),
+        latencies=tuple(
+            PublishedLatency(
+                shapes=shortened(each.shapes or ""), p50=round(each.p50, 6), p99=round(each.p99, 6)
+            )
+            for each in engine.latencies[:LIST_LENGTH]
+        ),
         elsewhere=tuple(_elsewhere(manifest)),
     )
+
+
+def _versions(manifest: Manifest, recipe: EngineRecipe) -> dict[str, str]:
+    """Return the versions that an engine was built with, by what has them."""
+    known = {
+        "backend": recipe.backend_version,
+        "ort": recipe.ort_version,
+        "cuda": recipe.cuda_major,
+        DRIVER: manifest.versions.get(DRIVER),
+    }
+    return {name: version for name, version in known.items() if version}
+
+
+def _worst(parity: tuple[OutputParity, ...]) -> OutputParity | None:
+    """Return the largest finite differences from the prepared model, or from the source; None: not compared."""
+    compared = [each for each in parity if each.compared_with != "expected"]
+    if not compared:
+        return None
+    relative = [
+        each.max_rel_error
+        for each in compared
+        if each.max_rel_error is not None and isfinite(each.max_rel_error)
+    ]
+    return compared[0].model_copy(update={"max_rel_error": max(relative, default=None)})
 
 
 def summary(engine: EngineInfo) -> str:

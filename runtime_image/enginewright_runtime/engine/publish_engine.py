@@ -11,6 +11,7 @@ from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.handoff import MODEL_FOLDER, PROCESSING_FOLDER
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.engine.handoff import (
+    DRIVER,
     ENGINE_FOLDER,
     PREPARED_FOLDER,
     EngineBenchmarked,
@@ -36,7 +37,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
     if built.engine is None:
         manifest, cached = store.find(task.engine_key), True
     else:
-        manifest, cached = _publish(task, paths, built.engine, built.files)
+        manifest, cached = _publish(task, paths, built, built.engine)
     if manifest is None or manifest.engine is None:
         raise StageFailure(
             Reason.ARTIFACT_MISSING,
@@ -54,7 +55,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
 
 
 def _publish(
-    task: EngineTask, paths: Paths, engine: EngineInfo, built: tuple[str, ...]
+    task: EngineTask, paths: Paths, built: EngineBuilt, engine: EngineInfo
 ) -> tuple[Manifest, bool]:
     verified = EngineVerified.read(paths.work)
     benchmarked = EngineBenchmarked.read(paths.work)
@@ -70,6 +71,7 @@ def _publish(
 
     def describe(files: tuple[ArtifactFile, ...]) -> Manifest:
         versions = prepared.versions | {task.recipe.backend: task.recipe.backend_version}
+        versions |= {DRIVER: built.driver} if built.driver else {}
         return prepared.model_copy(
             update={
                 "key": task.engine_key,
@@ -82,7 +84,7 @@ def _publish(
 
     golden = [prepared.golden_inputs, prepared.golden_outputs]
     golden += [prepared.golden_expected] if prepared.golden_expected else []
-    files = {name: paths.work / ENGINE_FOLDER / name for name in built}
+    files = {name: paths.work / ENGINE_FOLDER / name for name in built.files}
     steps = [each.path for each in prepared.files if each.path.startswith(f"{PROCESSING_FOLDER}/")]
     files |= {name: paths.work / PREPARED_FOLDER / name for name in (*golden, *steps)}
     return open_store(paths, ENGINE).publish(task.engine_key, files, describe)

@@ -5,6 +5,7 @@ initialised, in a child process, before anything that needs it is loaded.
 """
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,9 @@ from enginewright_runtime.core import nvml
 from enginewright_runtime.session import libcuda
 
 LIBRARIES: Final = frozenset({libcuda.LIBRARY, nvml.LIBRARY})  # that come with the driver
+# of the kernel module, which every container sees: "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15"
+VERSION_FILE: Final = Path("/proc/driver/nvidia/version")
+_RELEASE: Final = re.compile(r"^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", re.MULTILINE)
 _SECONDS: Final = 30.0  # a driver that hangs is none
 # cuInit's codes for a driver that does not fit what is installed beside it
 _MISFITS: Final = frozenset({35, 803, 804})
@@ -57,6 +61,15 @@ def ask(cuda_major: str | None, command: tuple[str, ...] | None = None) -> Devic
         last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2][:200]
         return _missing(f"NVIDIA's driver could not be queried: {last or 'no output'}")
     return _read(answer, cuda_major)
+
+
+def release(file: Path = VERSION_FILE) -> str | None:
+    """Return the version of NVIDIA's driver, such as 570.86.15; None: there is none, or it does not tell."""
+    try:
+        found = _RELEASE.search(file.read_text(errors="replace") + "\n")
+    except OSError:
+        return None
+    return found.group(1) if found else None
 
 
 def _read(answer: dict[str, Any], cuda_major: str | None) -> Device:

@@ -1,0 +1,117 @@
+"""What an InferenceEngine records of its build: versions, parity and latencies, from the manifest to the status."""
+
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+
+import pytest
+from enginewright.contract.manifest import Latency, OutputParity
+from enginewright.contract.report import StageReport, read_termination_message
+from enginewright.plan.engine_status import engine_facts, engine_versions
+from enginewright_runtime.engine.handoff import published
+from enginewright_runtime.session.driver import release
+
+from tests.support.manifests import engine_info, manifest
+from tests.support.plan_world import World
+
+PARITY = (
+    OutputParity(name="y", compared_with="source", max_abs_error=1e-5, max_rel_error=inf),
+    OutputParity(name="z", compared_with="source", max_abs_error=1.25e-4, max_rel_error=0.0021),
+    OutputParity(name="y", compared_with="expected", max_abs_error=0.5, max_rel_error=0.7),
+)
+LATENCIES = tuple(
+    Latency(p50=p50, p90=p50, p99=2 * p50, samples=9, shapes=shapes)
+    for shapes, p50 in (("min", 0.0005), ("opt", 0.0012345678), ("max", 0.004))
+)
+
+
+def reported(**engine: Any) -> dict[str, Any]:
+    """Return status.engine and status.versions after the Job's report went through its termination message."""
+    info = engine_info(**{"parity_max_abs_error": 1.25e-4, "parity": PARITY, **engine})
+    made = manifest(engine=info, versions={"onnxruntime": "1.31.1", "driver": "570.86.15"})
+    report = StageReport(
+        stage="publish-engine", ok=True, engine=published(made, is_cached=False)
+    ).termination_message()
+    read = read_termination_message(report)
+    assert read is not None
+    assert read.engine is not None
+    versions = engine_versions(read.engine)
+    assert versions is not None
+    return {"engine": engine_facts(read.engine).manifest(), "versions": versions.manifest()}
+
+
+def test_versions_are_those_of_the_build() -> None:
+    assert reported()["versions"] == {"backend": "10.1", "ort": "1.31.1", "driver": "570.86.15"}
+
+
+def test_parity_is_that_against_the_reference_and_not_the_expected_outputs() -> None:
+    assert reported()["engine"]["parity"] == {
+        "comparedWith": "source",
+        "maxAbsError": "0.000125",
+        "maxRelError": "0.0021",
+    }
+
+
+@pytest.mark.parametrize("relative", [None, inf, nan])
+def test_a_relative_difference_that_there_is_not_is_left_out(relative: float | None) -> None:
+    one = OutputParity(name="y", compared_with="prepared", max_abs_error=0, max_rel_error=relative)
+    parity = reported(parity=(one,), parity_max_abs_error=0.0)["engine"]["parity"]
+    assert parity == {"comparedWith": "prepared", "maxAbsError": "0"}
+
+
+def test_an_engine_that_was_built_without_a_device_has_neither_parity_nor_latencies() -> None:
+    engine = reported(parity=(), parity_max_abs_error=None)["engine"]
+    assert not {"parity", "latencies"} & engine.keys()
+
+
+def test_every_size_that_was_measured_is_recorded() -> None:
+    assert reported(latencies=LATENCIES)["engine"]["latencies"] == [
+        {"shapes": "min", "p50Microseconds": 500, "p99Microseconds": 1000},
+        {"shapes": "opt", "p50Microseconds": 1235, "p99Microseconds": 2469},
+        {"shapes": "max", "p50Microseconds": 4000, "p99Microseconds": 8000},
+    ]
+
+
+def test_more_sizes_than_the_status_holds_are_cut() -> None:
+    many = [LATENCIES[0].model_copy(update={"shapes": str(number)}) for number in range(40)]
+    made = manifest(engine=engine_info(latencies=tuple(many)))
+    assert len(engine_facts(published(made, is_cached=True)).latencies) == 16
+
+
+def test_what_is_recorded_stays_in_the_status() -> None:
+    world = World.of_engine(ahead_of_time=True).settle()
+    world.succeeds(versions={"backend": "1.7.1.116", "ort": "1.31.1", "cuda": "13"})
+    assert world.status["versions"] == {"backend": "1.7.1.116", "ort": "1.31.1", "cuda": "13"}
+    world.operator_restarts()
+    assert world.status["versions"]["backend"] == "1.7.1.116"
+
+
+def test_a_report_of_an_earlier_version_has_no_versions() -> None:
+    world = World.of_engine(ahead_of_time=True).settle().succeeds()
+    assert "versions" not in world.status
+    assert world.conditions()["Ready"] == ("True", "Built")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 2023\nGCC version: 12.2.0\n",
+            "535.104.05",
+        ),
+        (
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86  Release Build",
+            "570.86",
+        ),
+        ("NVRM version: NVIDIA UNIX Kernel Module 580.95.05", "580.95.05"),
+        ("GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n", None),
+        ("", None),
+    ],
+)
+def test_the_drivers_version_is_read_from_the_kernel_module(
+    tmp_path: Path, text: str, expected: str | None
+) -> None:
+    file = tmp_path / "version"
+    assert release(file) is None, "there is no driver"
+    file.write_text(text)
+    assert release(file) == expected
