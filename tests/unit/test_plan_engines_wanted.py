@@ -1,6 +1,6 @@
 """Engines as a model's plan sees them: asked for once, judged against the promise, never repeated."""
 
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from enginewright.api.inference_engine import EngineFacts
@@ -354,12 +354,17 @@ def test_an_image_whose_library_cannot_be_used_says_why_and_serves_other_backend
     assert world("cuda").conditions()["Ready"] == ("False", "Preparing")
 
 
+DAMAGE: Final = "engine abababababab is damaged: file m.engine has 5 bytes instead of 9"
+
+
 def test_an_engine_that_the_store_has_lost_is_built_again_once() -> None:
     world = prepared().engine_built().all_available()
     engine = world.the("InferenceEngine")
     uid = engine["metadata"]["uid"]
     world.now = world.now.replace(hour=13)
-    world.new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
+    world.new_pod_fails(Reason.ENGINE_CORRUPT, "fetch-artifact", DAMAGE)
+    told = [event.message for event in world.events]
+    assert any(f"the engine for l4 is built again: {DAMAGE}" in each for each in told)
     again = world.the("InferenceEngine")
     assert again["metadata"]["uid"] != uid
     assert again["spec"]["key"] == engine["spec"]["key"]

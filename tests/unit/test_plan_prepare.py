@@ -411,16 +411,20 @@ def test_going_back_takes_the_report_of_the_job_that_is_still_there() -> None:
 # the artefact gets lost
 
 
-def lost(reason: Reason = Reason.ARTIFACT_MISSING, container: str = "fetch-artifact") -> World:
+def lost(
+    reason: Reason = Reason.ARTIFACT_MISSING, container: str = "fetch-artifact", message: str = ""
+) -> World:
     world = World().settle().job_succeeds().all_available()
     world.now += timedelta(hours=1)
-    return world.new_pod_fails(reason, container)
+    return world.new_pod_fails(reason, container, message)
 
 
 @pytest.mark.parametrize("reason", [Reason.ARTIFACT_MISSING, Reason.ARTIFACT_CORRUPT])
 def test_an_artefact_that_the_store_lost_is_prepared_again(reason: Reason) -> None:
-    world = lost(reason)
+    world = lost(reason, message="prepared model ab is not what it was")
     assert world.job()["metadata"]["name"].endswith("-2")
+    told = [event.message for event in world.events]
+    assert any("fetch (1/6), again: prepared model ab is not what it was" in each for each in told)
     assert world.conditions()["Available"] == ("True", "Serving")
     world.now += timedelta(minutes=1)
     world.job_succeeds().all_available()

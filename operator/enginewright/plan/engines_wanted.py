@@ -95,11 +95,11 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
         paused = is_build_paused(facts, spec.key)
         reference = engine_reference(facts, each, existing, name)
         references.append(reference.model_copy(update={"suspended": paused}))
-        if existing is not None and _is_lost(facts, existing):
+        if existing is not None and (loss := _loss(facts, existing)):
             delete.append(
                 ObjectRef(API_VERSION, InferenceEngine.kind, facts.model.metadata.namespace, name)
             )
-            lost = f"the engine for {spec.class_name} is missing from the store; rebuilding it"
+            lost = f"the engine for {spec.class_name} is built again: {loss}"
             waiting.append((StatusReason.BUILDING, lost))
             continue
         if existing is not None and existing.status.engine is not None:
@@ -228,12 +228,12 @@ def _edited(
     return None if is_same else spec
 
 
-def _is_lost(facts: Facts, existing: InferenceEngine) -> bool:
-    """Return whether a serving pod found the engine missing from the store after it was built."""
+def _loss(facts: Facts, existing: InferenceEngine) -> str:
+    """Return how the store lacked the engine for a serving pod after it was built; empty: it did not."""
     ready = ready_condition(existing.status)
     if existing.status.engine is None or ready is None or ready.status != "True":
-        return False
-    return store_losses.found_missing(
+        return ""
+    return store_losses.loss_found(
         facts,
         lambda snapshot: any(one.engine_key == existing.spec.key for one in snapshot.classes),
         store_losses.ENGINE_LOST,

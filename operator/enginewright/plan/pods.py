@@ -97,20 +97,24 @@ def serving_pods(observed: Iterable[PodView], revision: str) -> list[PodView]:
     ]
 
 
-def found_missing(
+def fetch_failure(
     observed: Iterable[PodView], revisions: Collection[str], reasons: Collection[Reason], since: str
-) -> bool:
-    """Return whether a pod of `revisions` found its artefact missing from the store after `since`.
+) -> Failure | None:
+    """Return how a pod of `revisions` failed, for one of `reasons`, to fetch its artefact after `since`.
 
     The server uses its own copy, not the store, so only the init container that fetches it counts.
     """
     failures = (failure(pod) for pod in observed if pod.label(REVISION) in revisions)
-    return any(
-        each is not None
-        and each.stage == FETCH_ARTIFACT
-        and each.reason in reasons
-        and each.finished_at > since
-        for each in failures
+    return next(
+        (
+            each
+            for each in failures
+            if each is not None
+            and each.stage == FETCH_ARTIFACT
+            and each.reason in reasons
+            and each.finished_at > since
+        ),
+        None,
     )
 
 

@@ -58,7 +58,7 @@ def known_prepared(status: InferenceModelStatus) -> Iterator[Prepared]:
 def known_artefact(facts: Facts, target: Target) -> tuple[Prepared | None, bool]:
     """Return the prepared model of `target`, and whether the store has lost it; None: it never had it."""
     current = _current(facts, target)
-    return current, current is not None and _lost(facts, target, current.key, _jobs(facts))
+    return current, current is not None and bool(_loss(facts, target, current.key, _jobs(facts)))
 
 
 def is_prepared(facts: Facts, target: Target) -> bool:
@@ -80,15 +80,19 @@ def prepare(
     """
     current = _current(facts, target)
     jobs = _jobs(facts)
-    lost = current is not None and _lost(facts, target, current.key, jobs)
-    if current and not lost:
+    loss = _loss(facts, target, current.key, jobs) if current else ""
+    if current and not loss:
         return PrepareOutcome(prepared=current, delete=_running(facts, jobs, keep=keep))
-    outcome = _attempted(facts, target, jobs, memory, lost=lost)
+    outcome = _attempted(facts, target, jobs, memory, lost=loss != "")
     if current is None:
         return outcome
     # Their builds begin anew with the prepared model, without waiting for a retry.
-    failed = _failed_builds(facts, target, current.key, jobs)
-    return replace(outcome, delete=(*outcome.delete, *failed))
+    failed = (
+        ObjectRef(API_VERSION, InferenceEngine.kind, each.metadata.namespace, each.metadata.name)
+        for each in _failed_builds(facts, target, current.key, jobs)
+    )
+    message = f"{outcome.message}, again: {loss}" if outcome.message else ""
+    return replace(outcome, message=message, delete=(*outcome.delete, *failed))
 
 
 def _attempted(
@@ -154,17 +158,18 @@ def _published(pod: PodView) -> Published | None:
     return next((each.published for each in pods.reports(pod) if each.published), None)
 
 
-def _lost(facts: Facts, target: Target, key: str, jobs: Mapping[str, JobView]) -> bool:
-    """Return whether a serving pod or the build of an engine found `key` missing since it was last published."""
+def _loss(facts: Facts, target: Target, key: str, jobs: Mapping[str, JobView]) -> str:
+    """Return how a serving pod or the build of an engine did not find `key` intact since it was last published."""
 
     def reads(snapshot: Snapshot) -> bool:
         # Pods that serve an engine fetch only that, not the prepared model.
         return snapshot.prepared_key == key and not any(one.engine_key for one in snapshot.classes)
 
     published = _published_at(jobs)
-    return store_losses.found_missing(facts, reads, store_losses.LOST, published) or bool(
-        _failed_builds(facts, target, key, jobs)
-    )
+    if loss := store_losses.loss_found(facts, reads, store_losses.LOST, published):
+        return loss
+    failures = (each.status.failure for each in _failed_builds(facts, target, key, jobs))
+    return next((each.message or each.reason for each in failures if each), "")
 
 
 def _published_at(jobs: Mapping[str, JobView]) -> str:
@@ -173,15 +178,10 @@ def _published_at(jobs: Mapping[str, JobView]) -> str:
 
 def _failed_builds(
     facts: Facts, target: Target, key: str, jobs: Mapping[str, JobView]
-) -> tuple[ObjectRef, ...]:
+) -> tuple[InferenceEngine, ...]:
     """Return the InferenceEngines of the target that were not built because the store lacks `key`."""
     classes = {each.metadata.name for each in target.classes}
-    found = store_losses.builds_without_model(facts, key, classes, _published_at(jobs))
-    namespace = facts.model.metadata.namespace
-    return tuple(
-        ObjectRef(API_VERSION, InferenceEngine.kind, namespace, each.metadata.name)
-        for each in found
-    )
+    return store_losses.builds_without_model(facts, key, classes, _published_at(jobs))
 
 
 def _first_attempt(work: Work[Published], jobs: Mapping[str, JobView], *, lost: bool) -> int:

@@ -20,10 +20,10 @@ LOST: Final = frozenset({Reason.ARTIFACT_MISSING, Reason.ARTIFACT_CORRUPT})
 ENGINE_LOST: Final = LOST | {Reason.ENGINE_CORRUPT}
 
 
-def found_missing(
+def loss_found(
     facts: Facts, reads: Callable[[Snapshot], bool], reasons: Collection[Reason], since: str
-) -> bool:
-    """Return whether the current store lacked the artefact of a serving pod after `since`.
+) -> str:
+    """Return how the current store lacked the artefact of a serving pod after `since`; empty: it did not.
 
     Args:
         facts: the model and its cluster.
@@ -34,7 +34,8 @@ def found_missing(
     revisions = {
         name for name, each in _snapshots(facts) if _is_in_store(facts, each) and reads(each)
     }
-    return pods.found_missing(facts.pods, revisions, reasons, since)
+    failure = pods.fetch_failure(facts.pods, revisions, reasons, since)
+    return (failure.finding.cause or failure.reason) if failure else ""
 
 
 def builds_without_model(
@@ -57,7 +58,7 @@ def builds_without_model(
 def earlier_store_loss(facts: Facts) -> str:
     """Return which revision's earlier store has lost its artefact, as a sentence; empty: none."""
     for name, each in _snapshots(facts):
-        if not _is_in_store(facts, each) and pods.found_missing(
+        if not _is_in_store(facts, each) and pods.fetch_failure(
             facts.pods, {name}, ENGINE_LOST, ""
         ):
             return (
