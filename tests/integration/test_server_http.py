@@ -413,16 +413,18 @@ def test_an_old_connection_is_closed_with_its_next_answer(strict: Server) -> Non
 
 
 def test_past_the_limit_of_requests_health_is_still_answered(strict: Server) -> None:
-    turns = {"name": "turns", "datatype": "INT64", "shape": [1], "data": [20_000]}
-    request = strict.infer_request({"inputs": [turns]})
+    def request(turns: int) -> bytes:
+        tensor = {"name": "turns", "datatype": "INT64", "shape": [1], "data": [turns]}
+        return strict.infer_request({"inputs": [tensor]})
+
     with contextlib.ExitStack() as held:
         wires = [held.enter_context(strict.wire()) for _ in range(4)]
         for wire in wires:
-            wire.send(request)
+            wire.send(request(10_000 if wire is wires[0] else 1))  # the others wait
         with strict.wire() as extra:
             extra.send(GET)
             assert extra.receive().status == 200
-            extra.send(request)
+            extra.send(request(1))
             answer = extra.receive()
             assert answer.status == 503
             assert "too many requests" in answer.json()["error"]
