@@ -9,7 +9,7 @@ from enginewright.contract.reasons import Reason
 from enginewright.contract.task import ENGINE_STAGES, EngineRecipe, ServeTask
 from enginewright.plan.engine_status import describe_engine
 
-from tests.support.plan_objects import GPU_IMAGE, RTX_IMAGE, gpu_node, published
+from tests.support.plan_objects import GPU_IMAGE, RTX_IMAGE, accelerator_class, gpu_node, published
 from tests.support.plan_world import World
 
 
@@ -372,6 +372,19 @@ def test_an_engine_that_the_store_has_lost_is_built_again_once() -> None:
     assert len(world.running_jobs()) == 1, "the model is there"
     world.settle()
     assert world.the("InferenceEngine")["metadata"]["uid"] == again["metadata"]["uid"]
+
+
+def test_an_engine_that_is_lost_is_built_again_for_its_class_alone() -> None:
+    world = World(accelerators=[{"class": "l4"}, {"class": "other"}]).has_gpus()
+    selector = {"nvidia.com/gpu.product": "NVIDIA-OTHER"}
+    changed = {"nodeSelector": selector, "aheadOfTime": True, "computeCapability": "12.0"}
+    world.classes.append(accelerator_class("other", "tensorrt-rtx", "cuda", **changed))
+    world.settle().job_succeeds().engine_built().all_available().later(hours=1)
+    uids = {each["spec"]["class"]: each["metadata"]["uid"] for each in world.all("InferenceEngine")}
+    world.crash("resnet-l4", Reason.ENGINE_CORRUPT, "fetch-artifact", DAMAGE)
+    world.settle()
+    now = {each["spec"]["class"]: each["metadata"]["uid"] for each in world.all("InferenceEngine")}
+    assert [name for name in uids if now[name] != uids[name]] == ["l4"]
 
 
 # fault: Engines | an engine for GPUs on which no provider serves it (T4, A100, H100 with

@@ -235,7 +235,7 @@ def _loss(facts: Facts, existing: InferenceEngine) -> str:
         return ""
     return store_losses.loss_found(
         facts,
-        lambda snapshot: any(one.engine_key == existing.spec.key for one in snapshot.classes),
+        lambda _, on_class: on_class.engine_key == existing.spec.key,
         store_losses.ENGINE_LOST,
         since=store_losses.rfc3339(ready.last_transition_time),
     )

@@ -98,17 +98,16 @@ def serving_pods(observed: Iterable[PodView], revision: str) -> list[PodView]:
 
 
 def fetch_failure(
-    observed: Iterable[PodView], revisions: Collection[str], reasons: Collection[Reason], since: str
+    observed: Iterable[PodView], reasons: Collection[Reason], since: str
 ) -> Failure | None:
-    """Return how a pod of `revisions` failed, for one of `reasons`, to fetch its artefact after `since`.
+    """Return how one of the pods failed, for one of `reasons`, to fetch its artefact after `since`.
 
     The server uses its own copy, not the store, so only the init container that fetches it counts.
     """
-    failures = (failure(pod) for pod in observed if pod.label(REVISION) in revisions)
     return next(
         (
             each
-            for each in failures
+            for each in map(failure, observed)
             if each is not None
             and each.stage == FETCH_ARTIFACT
             and each.reason in reasons

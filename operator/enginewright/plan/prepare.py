@@ -18,7 +18,7 @@ from enginewright.manifests.labels import COMPONENT
 from enginewright.manifests.names import prepare_job_name
 from enginewright.manifests.placement import merged, placement_hash
 from enginewright.manifests.prepare_job import PrepareJob, prepare_job
-from enginewright.manifests.snapshot import Snapshot
+from enginewright.manifests.snapshot import ClassSnapshot, Snapshot
 from enginewright.observed.jobs import JobView
 from enginewright.observed.pods import PodView
 from enginewright.plan import pods, store_losses
@@ -161,9 +161,9 @@ def _published(pod: PodView) -> Published | None:
 def _loss(facts: Facts, target: Target, key: str, jobs: Mapping[str, JobView]) -> str:
     """Return how a serving pod or the build of an engine did not find `key` intact since it was last published."""
 
-    def reads(snapshot: Snapshot) -> bool:
+    def reads(snapshot: Snapshot, on_class: ClassSnapshot) -> bool:
         # Pods that serve an engine fetch only that, not the prepared model.
-        return snapshot.prepared_key == key and not any(one.engine_key for one in snapshot.classes)
+        return snapshot.prepared_key == key and on_class.engine_key is None
 
     published = _published_at(jobs)
     if loss := store_losses.loss_found(facts, reads, store_losses.LOST, published):

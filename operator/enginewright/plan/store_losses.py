@@ -12,7 +12,8 @@ from typing import Final
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import ENGINE_STAGES
-from enginewright.manifests.snapshot import Snapshot
+from enginewright.manifests.labels import CLASS, REVISION
+from enginewright.manifests.snapshot import ClassSnapshot, Snapshot
 from enginewright.plan import pods
 from enginewright.plan.types import Facts
 
@@ -21,20 +22,27 @@ ENGINE_LOST: Final = LOST | {Reason.ENGINE_CORRUPT}
 
 
 def loss_found(
-    facts: Facts, reads: Callable[[Snapshot], bool], reasons: Collection[Reason], since: str
+    facts: Facts,
+    reads: Callable[[Snapshot, ClassSnapshot], bool],
+    reasons: Collection[Reason],
+    since: str,
 ) -> str:
     """Return how the current store lacked the artefact of a serving pod after `since`; empty: it did not.
 
     Args:
         facts: the model and its cluster.
-        reads: whether the pods of a revision fetch the artefact in question.
+        reads: whether the pods of a revision on one of its classes fetch the artefact in question.
         reasons: of pods that count.
         since: time in RFC 3339; empty: always.
     """
-    revisions = {
-        name for name, each in _snapshots(facts) if _is_in_store(facts, each) and reads(each)
+    readers = {
+        (name, one.name)
+        for name, each in _snapshots(facts)
+        for one in each.classes
+        if _is_in_store(facts, each) and reads(each, one)
     }
-    failure = pods.fetch_failure(facts.pods, revisions, reasons, since)
+    observed = (pod for pod in facts.pods if (pod.label(REVISION), pod.label(CLASS)) in readers)
+    failure = pods.fetch_failure(observed, reasons, since)
     return (failure.finding.cause or failure.reason) if failure else ""
 
 
@@ -58,9 +66,8 @@ def builds_without_model(
 def earlier_store_loss(facts: Facts) -> str:
     """Return which revision's earlier store has lost its artefact, as a sentence; empty: none."""
     for name, each in _snapshots(facts):
-        if not _is_in_store(facts, each) and pods.fetch_failure(
-            facts.pods, {name}, ENGINE_LOST, ""
-        ):
+        observed = (pod for pod in facts.pods if pod.label(REVISION) == name)
+        if not _is_in_store(facts, each) and pods.fetch_failure(observed, ENGINE_LOST, ""):
             return (
                 f"revision {name} reads an earlier store, {each.store.place}, which has lost its artefact, so that"
                 " its pods cannot start again: let the new revision serve, or configure that store again to have"
