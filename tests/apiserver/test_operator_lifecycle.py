@@ -287,8 +287,12 @@ def test_a_model_moves_with_its_store_from_a_claim_to_a_bucket(world: World) -> 
         eventually(lambda: len(addresses()) == 2, 20, "the new revision's canary", interval=0.1)
         assert addresses().pop(f"{MODEL}-cpu") == []
         assert [address] in addresses().values()
-        status = world.user.get("im", MODEL)["status"]
-        assert status["serving"]["revision"] == first != status["revision"]
+
+        def is_updating() -> bool:
+            status = world.user.get("im", MODEL)["status"]
+            return bool(status["serving"]["revision"] == first != status["revision"])
+
+        eventually(is_updating, 20, "the status, which is written last", interval=0.1)
         assert world.user.condition(MODEL, "Available")["status"] == "True"
 
 

@@ -27,7 +27,7 @@ from tests.support.source_cutter import Cutter
 pytestmark = pytest.mark.apiserver
 
 FAIL_OVER = 15.0  # seconds
-HAND_OVER = 2.0
+HAND_OVER = 5.0  # less than until the Lease expires, also on a busy machine
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_a_follower_takes_over_from_a_leader_that_is_killed(
         seconds = wait_until_it_acts(world, "https://example.com/third.onnx", started)
         assert seconds < FAIL_OVER
         assert follower.leads
-        assert follower.reads() - listed <= 15  # each kind is listed once, its cache was warm
+        assert follower.reads() - listed <= 30  # kinds are listed, objects are not read
         assert len(world.jobs("probe")) == 1
     with capsys.disabled():
         print(f"\nfail-over after SIGKILL: acted upon after {seconds:.1f} s")

@@ -5,14 +5,17 @@ cluster, an argument inside the cluster's folder. A program's name alone never s
 """
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from driver import cgroups, network
 from driver.errors import ClusterError
 from driver.layout import Cluster, Node
 from driver.processes import end
 
+_END_SECONDS: Final = 60.0  # for which processes are killed
 _PROGRAMS = {"containerd", "containerd-shim-runc-v2", "kube", "nsenter", "pause", "runc", "unshare"}
 
 
@@ -49,13 +52,13 @@ def end_cluster(cluster: Cluster) -> None:
 
 
 def _end(find: Callable[[], set[int]]) -> None:
-    pids: set[int] = set()
-    for _ in range(20):  # a parent may fork while its children are being killed
-        pids = find()
-        if not pids:
-            return
+    deadline = time.monotonic() + _END_SECONDS
+    # A parent may fork while its children are being killed, and threads outlive the leader of their group
+    while pids := find():
+        if time.monotonic() > deadline:
+            raise ClusterError(f"processes {sorted(pids)} do not exit; try again")
         end(pids, 0)
-    raise ClusterError(f"processes {sorted(pids)} do not exit; try again")
+        time.sleep(0.05)
 
 
 def _others(pids: set[int]) -> set[int]:
