@@ -1,6 +1,7 @@
 """An image's tag changes with what runs in it, and with nothing else: a new tag replaces every pod."""
 
 import sys
+from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -60,11 +61,21 @@ def test_the_operator_changes_no_runtime_tag(images: ModuleType) -> None:
     assert "operator/enginewright/plan/plan.py" in sources(images, "operator")
 
 
-@pytest.mark.parametrize("image", ["operator", "runtime_image"])
-def test_what_an_image_copies_decides_its_tag(images: ModuleType, image: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "containerfile"),
+    [
+        ("operator", "operator/Containerfile"),
+        ("cpu", "runtime_image/Containerfile"),
+        ("nvidia", "runtime_image/nvidia.Containerfile"),
+        ("cuda", "runtime_image/nvidia.Containerfile"),
+    ],
+)
+def test_what_an_image_copies_decides_its_tag(
+    images: ModuleType, name: str, containerfile: str
+) -> None:
     """Else a change would hide behind an old tag."""
-    found = sources(images, "operator" if image == "operator" else "cpu")
-    text = (REPOSITORY / image / "Containerfile").read_text()
+    found = sources(images, name)
+    text = (REPOSITORY / containerfile).read_text()
     copied = [
         word
         for line in text.splitlines()
@@ -76,3 +87,65 @@ def test_what_an_image_copies_decides_its_tag(images: ModuleType, image: str) ->
         path = REPOSITORY / entry
         files = path.rglob("*.py") if path.is_dir() else [path]
         assert {each.relative_to(REPOSITORY).as_posix() for each in files} <= found
+
+
+def test_an_image_that_adds_to_another_changes_with_it(
+    images: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu, nvidia = [each for each in images.IMAGES if each.name in {"gpu", "nvidia"}]
+    before = nvidia.tag()
+    changed = replace(gpu, sources=("LICENSE",))
+    monkeypatch.setattr(images, "IMAGES", (changed, nvidia))
+    images.Image.tag.cache_clear()
+    after = nvidia.tag()
+    images.Image.tag.cache_clear()
+    assert after != before
+
+
+def test_nvidias_libraries_are_only_built_by_name(
+    images: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def listed(*names: str) -> list[str]:
+        assert images.main(["list", *names]) == 0
+        return [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+
+    assert listed() == ["operator", "cpu", "openvino", "gpu", "rtx", "monitoring"]
+    assert listed("--nvidia") == listed("nvidia") == ["nvidia"]
+    assert listed("cuda", "gpu") == ["gpu", "cuda"]
+    assert images.main(["list", "--nvidi"]) == 2
+
+
+def test_archives_of_one_image_are_not_those_of_another(images: ModuleType) -> None:
+    """`remove_older` deletes by prefix."""
+    prefixes = [
+        each.archive.name.removesuffix(f"{each.tag().rpartition('-')[2]}.tar")
+        for each in images.IMAGES
+    ]
+    for one in prefixes:
+        assert [other for other in prefixes if other.startswith(one)] == [one]
+
+
+@pytest.mark.parametrize("name", ["nvidia-build", "nvidia-cuda", "nvidia-tensorrt"])
+def test_nvidias_packages_are_all_locked_with_hashes(name: str) -> None:
+    folder = REPOSITORY / "requirements"
+    asked = [
+        line.partition("==")[0]
+        for line in (folder / f"{name}.in").read_text().splitlines()
+        if not line.startswith("#")
+    ]
+    entries = (folder / f"{name}.txt").read_text().replace(" \\\n", " ").splitlines()
+    assert [each.partition("==")[0] for each in entries] == sorted(asked)
+    assert all(" --hash=sha256:" in each for each in entries)
+
+
+def test_the_runtime_images_find_the_driver_and_ask_for_no_device_by_themselves() -> None:
+    """Of GKE, whose device plugin mounts a folder, and of NVIDIA's container toolkit, which reads variables."""
+    text = (REPOSITORY / "runtime_image/Containerfile").read_text().rpartition("\nFROM ")[2]
+    joined = text.replace(" \\\n", " ").splitlines()
+    values = [word for line in joined if line.startswith("ENV ") for word in line.split()[1:]]
+    environment = dict(value.split("=", 1) for value in values)
+    assert environment["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64"
+    assert environment["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert environment["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
+    added = (REPOSITORY / "runtime_image/nvidia.Containerfile").read_text()
+    assert "LD_LIBRARY_PATH=" not in added
