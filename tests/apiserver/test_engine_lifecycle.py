@@ -420,7 +420,8 @@ def know_images(world: World) -> None:
         played.complete_job(world.system, job["metadata"]["name"])
 
 
-def test_from_a_model_to_its_engine_and_again_when_that_is_deleted(world: World) -> None:
+def add_models(world: World, *names: str) -> None:
+    """Apply a class whose engines are built ahead of time, and models that it serves."""
     selector = {"example.com/gpu": "l4"}
     played.add_node(world.user, "node-2", **selector)
     accelerator_class = {
@@ -438,13 +439,20 @@ def test_from_a_model_to_its_engine_and_again_when_that_is_deleted(world: World)
             "metadata": {"name": "l4"},
             "spec": accelerator_class,
         },
-        {
-            "apiVersion": version,
-            "kind": "InferenceModel",
-            "metadata": {"name": "m"},
-            "spec": {"source": {"uri": "https://example.com/m.onnx"}},
-        },
+        *(
+            {
+                "apiVersion": version,
+                "kind": "InferenceModel",
+                "metadata": {"name": name},
+                "spec": {"source": {"uri": f"https://example.com/{name}.onnx"}},
+            }
+            for name in names
+        ),
     )
+
+
+def test_from_a_model_to_its_engine_and_again_when_that_is_deleted(world: World) -> None:
+    add_models(world, "m")
     with world.operator(rtx=RTX_IMAGE) as operator:
         operator.wait_ready()
         know_images(world)
@@ -473,3 +481,42 @@ def test_from_a_model_to_its_engine_and_again_when_that_is_deleted(world: World)
         world.user.kubectl("delete", "jobs,pods", "--all", "--force", "--grace-period=0")
         world.play(world.job("engine"), built(world.key, cached=True, **whole))
         assert "found in the store" in world.wait("True", "Built")
+
+
+def test_models_that_share_an_engine_are_recorded_by_it_and_build_it_once(world: World) -> None:
+    add_models(world, "m", "copy-of-m")
+
+    def users() -> dict[str, Any]:
+        return dict(world.user.get("ieng", world.name)["status"].get("users", {}))
+
+    with world.operator(rtx=RTX_IMAGE) as operator:
+        operator.wait_ready()
+        know_images(world)
+        world.job("prepare", count=2)
+        for job in world.jobs("prepare"):
+            world.play(job, PREPARED, tuple(PREPARED))
+        job = world.job("engine")
+        world.name = job["metadata"]["labels"]["enginewright.dev/engine"]
+        versions = {"backend": "1.7.1.116", "ort": "1.31.1", "cuda": "13"}
+        whole = {"nodes_total": 415, "nodes_accelerated": 415, "elsewhere": ()}
+        world.play(job, built(world.key, versions=versions, **whole))
+        world.wait("True", "Built")
+        both = {"count": 2, "models": ["copy-of-m", "m"]}
+        eventually(lambda: users() == both, 30, "two users", interval=0.1)
+        for name in ("m", "copy-of-m"):
+            world.user.wait_condition(name, "EnginesReady", "True", "Built", 20)
+        assert len(world.jobs("engine")) == 1
+        status = world.user.get("ieng", world.name)["status"]
+        assert status["versions"] == versions
+        assert status["lastUsed"]
+        header, row = world.user.kubectl("get", "ieng", "-o", "wide").splitlines()
+        assert header.split()[-3:] == ["USERS", "LAST", "USED"]
+        assert row.split()[-2] == "2"
+        operator.wait_relisted().wait_quiet()
+        writes, passes = operator.writes(), operator.engine_passes()
+        world.user.kubectl("annotate", "ieng", world.name, "example.com/note=1")
+        eventually(lambda: operator.engine_passes() > passes, 20, "a pass", interval=0.05)
+        operator.wait_quiet()
+        assert operator.writes() == writes
+        world.user.delete("inferencemodel", "m")
+        eventually(lambda: users() == {"count": 1, "models": ["copy-of-m"]}, 30, interval=0.1)

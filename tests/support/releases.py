@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from enginewright.contract.keys import engine_key, prepared_key
+from enginewright.contract.keys import engine_key, prepared_key, prepared_keys
 from enginewright.contract.task import EngineRecipe, Recipe
 from enginewright.observed.pods import JOB_NAME
 from enginewright.plan.resolve import Target, resolve
@@ -102,11 +102,11 @@ def _keys(target: Target) -> dict[str, Any]:
 
 
 def keys_now(kept: dict[str, Any]) -> dict[str, str]:
-    """Return the keys of this version for what an earlier one has written whole."""
+    """Return the keys with which this version finds what an earlier one has written whole."""
     recipe = Recipe.model_validate(kept["recipe"])
     engine = EngineRecipe.model_validate(kept["engine_recipe"])
     return {
-        "prepared": prepared_key("d" * 64, recipe, kept["data"]),
+        "prepared": prepared_keys("d" * 64, recipe, kept["data"])[-1],
         "engine": engine_key("a" * 64, engine),
     }
 

@@ -46,7 +46,7 @@ class EngineRecipeSpec(ApiModel):
     """Major version of CUDA that the image's libraries are built for."""
 
     device: Text = ""
-    """Product and resource of the class's devices; empty: the class's nodeSelector names no product."""
+    """Product, memory, processor architecture and resource of the class's devices, as far as its nodeSelector names them; empty: it names no product."""
 
     compute_capability: Text | None = None
     """Compute capability that it is built for, such as 8.9; absent: that of the device it is built on."""

@@ -21,6 +21,9 @@ PROVIDERS: Final = {
     "openvino": "OpenVINOExecutionProvider",
     "cpu": "CPUExecutionProvider",
 }
+# Version of OpenVINO in the wheel onnxruntime-openvino, by its own version. Not to be extended: other versions are
+# named in keys.
+OPENVINO_IN_WHEEL: Final = {"1.24.1": "2025.4.1"}
 COMPILED_BACKENDS: Final = frozenset({"tensorrt", "tensorrt-rtx"})  # those that need an engine
 DEVICE_BACKENDS: Final = COMPILED_BACKENDS | {"cuda"}  # those that need a GPU
 
@@ -49,3 +52,8 @@ class ImageFacts(Message):
     # the same artefacts. None: an earlier release
     pipeline: str | None = None
     processor: Processor | None = None  # of the machine that ran the probe, not of the image
+
+    def version_beside_ort(self, backend: str) -> str | None:
+        """Return the version of a library that runs a backend without engines; None: ONNX Runtime's identifies it."""
+        version = self.backends.get(backend) if backend == "openvino" else None
+        return None if version == OPENVINO_IN_WHEEL.get(self.ort_version) else version

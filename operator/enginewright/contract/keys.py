@@ -11,7 +11,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from enginewright.contract.base import canonical_json
-from enginewright.contract.task import EngineRecipe, Recipe
+from enginewright.contract.task import EngineRecipe, Processing, Recipe
 
 _VERSION: Final = 1
 
@@ -19,12 +19,50 @@ _VERSION: Final = 1
 def prepared_key(model_digest: str, recipe: Recipe, data: Mapping[str, str]) -> str:
     """Return the key of a prepared model: sha256 (hex) over model digest, recipe and data.
 
+    Addresses do not enter where the digest of what is there is known: equal content has one key.
+
     Args:
         model_digest: of the source.
         recipe: how it is prepared.
         data: digests of the content at the recipe's other addresses, by name: it may change too.
     """
-    return _key({"model_digest": model_digest, "recipe": content(recipe), "data": dict(data)})
+    return prepared_keys(model_digest, recipe, data)[0]
+
+
+def prepared_keys(model_digest: str, recipe: Recipe, data: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the key of a prepared model, and the one that earlier versions gave it, if that differs.
+
+    An artefact that has the earlier key keeps it: it has the same content. Arguments as of `prepared_key`.
+    """
+    whole = content(recipe)
+    variants = (_without_addresses(whole, data), whole)
+    keys = (
+        _key({"model_digest": model_digest, "recipe": each, "data": dict(data)})
+        for each in variants
+    )
+    return tuple(dict.fromkeys(keys))
+
+
+def _without_addresses(recipe: Mapping[str, Any], data: Mapping[str, str]) -> dict[str, Any]:
+    """Return a recipe's content without the addresses of which `data`, or the recipe, has the digest."""
+    kept = dict(recipe)
+    if "samples" in data:
+        kept.pop("samples_uri", None)
+    if "calibration" in data and (quantization := kept.get("quantization")):
+        calibration = _without_uri(quantization["calibration"])
+        kept["quantization"] = quantization | {"calibration": calibration}
+    processing = kept.get("processing")
+    if processing and Processing(**processing).steps().keys() <= data.keys():
+        del kept["processing"]  # the names of the steps say where they are
+    if extensions := kept.get("extensions"):
+        kept["extensions"] = [
+            _without_uri(each) if each.get("sha256") else each for each in extensions
+        ]
+    return kept
+
+
+def _without_uri(part: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in part.items() if name != "uri"}
 
 
 def engine_key(prepared: str, recipe: EngineRecipe) -> str:

@@ -141,6 +141,8 @@ class Recipe(Message):
     """Everything that decides how a model is prepared."""
 
     backend: str  # that will serve the model
+    # of the backend's library; None: ONNX Runtime's version identifies it
+    backend_version: str | None = None
     ort_version: str  # of the image that prepares and serves
     max_opset: int
     max_ir_version: int
@@ -187,7 +189,7 @@ class EngineRecipe(Message):
     ort_version: str
     cuda_major: str | None = None
     accelerator_class: str  # its name, for people
-    # product and resource of its devices; "": not known, then the class's name identifies them
+    # product, memory, architecture and resource of its devices; "": not known, then the class's name identifies them
     device: str = ""
     compute_capability: str | None = None  # "8.9"; None: that of the device it is built on
     ahead_of_time: bool = False  # built without a device, for compute_capability

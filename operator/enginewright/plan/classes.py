@@ -13,11 +13,21 @@ from enginewright.api.conditions import ConditionType, StatusReason, WantedCondi
 from enginewright.api.pods import Toleration
 from enginewright.contract.engines import why_unusable
 from enginewright.contract.images import COMPILED_BACKENDS, VARIANTS
+from enginewright.manifests.placement import ARCHITECTURE
 from enginewright.observed.nodes import NodeView
-from enginewright.plan.gpus import GpuKind, class_names, compute_capability, is_product, kinds_of
+from enginewright.plan.gpus import (
+    GpuKind,
+    class_names,
+    compute_capability,
+    is_memory,
+    is_product,
+    kinds_of,
+)
 from enginewright.plan.processors import contradicted
 
 PROPOSED: Final = "enginewright.dev/proposed"  # label of classes created by the operator
+
+_USUAL_ARCHITECTURE: Final = "amd64"  # left out, so that keys stay
 
 _TAINT: Final = "nvidia.com/gpu"  # that clusters put on GPU nodes to keep other pods away
 _RANKED: Final = (Backend.TENSORRT, Backend.TENSORRT_RTX, Backend.CUDA)
@@ -30,13 +40,20 @@ def matching(accelerator: AcceleratorClass, nodes: Iterable[NodeView]) -> list[N
 
 
 def device(accelerator: AcceleratorClass) -> str:
-    """Return product and resource of the class's devices; empty if its selector names no product.
+    """Return what is known of the class's devices; empty if its selector names no product.
 
-    Never from its nodes: keys would change when nodes join and leave.
+    The product, memory and processor architecture that the selector names, and the resource. Never from
+    its nodes: keys would change when nodes join and leave.
     """
     selector = accelerator.spec.node_selector
     products = [value for label, value in sorted(selector.items()) if is_product(label)]
-    return " ".join(filter(None, (*products, accelerator.spec.resource_name))) if products else ""
+    if not products:
+        return ""
+    memory = [f"{value}MiB" for label, value in sorted(selector.items()) if is_memory(label)]
+    architecture = selector.get(ARCHITECTURE, _USUAL_ARCHITECTURE)
+    named = "" if architecture == _USUAL_ARCHITECTURE else architecture
+    parts = (*products, *memory, named, accelerator.spec.resource_name)
+    return " ".join(filter(None, parts))
 
 
 def mixed_devices(accelerator: AcceleratorClass, nodes: Iterable[NodeView]) -> str:

@@ -17,6 +17,7 @@ from enginewright.observed.nodes import NodeView
 _PREFIX: Final = "nvidia.com/"
 _GPU: Final = "nvidia.com/gpu"
 _PRODUCT: Final = "nvidia.com/gpu.product"
+_MEMORY: Final = re.compile(r"nvidia\.com/(gpu|mig-[^/]+)\.memory")  # in MiB
 _MIG_STATE: Final = "nvidia.com/mig.config.state"
 _MIG_PRODUCT: Final = re.compile(r"nvidia\.com/(mig-[^/]+)\.product")
 _MIG_IN_CHANGE: Final = frozenset({"pending", "rebooting"})  # the other labels are outdated
@@ -45,6 +46,11 @@ class GpuKind:
 def is_product(label: str) -> bool:
     """Return whether a node label names a GPU product, or a MIG profile of one."""
     return label == _PRODUCT or _MIG_PRODUCT.fullmatch(label) is not None
+
+
+def is_memory(label: str) -> bool:
+    """Return whether a node label has the memory of a GPU, or of a MIG profile, in MiB."""
+    return _MEMORY.fullmatch(label) is not None
 
 
 def kinds_of(node: NodeView) -> tuple[GpuKind, ...]:

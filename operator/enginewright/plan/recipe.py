@@ -36,6 +36,7 @@ def recipe(
     allowed = () if spec.precision else _allowed(spec, backend, classes)
     return task.Recipe(
         backend=backend,
+        backend_version=image.version_beside_ort(backend),
         ort_version=image.ort_version,
         max_opset=image.max_opset,
         max_ir_version=image.max_ir_version,

@@ -7,13 +7,15 @@ from typing import Final
 
 from enginewright.contract.base import TEXT_LENGTH
 from enginewright.contract.images import DEVICE_BACKENDS
-from enginewright.contract.keys import prepared_key
+from enginewright.contract.keys import prepared_keys
 from enginewright.contract.manifest import MODEL_NAME, ArtifactFile, Change, Manifest
+from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Published, StageReport
 from enginewright.contract.signature import PublishedSignature
 from enginewright.contract.task import PrepareTask, Recipe, ShapeProfile
 
 from enginewright_runtime.core.digests import file_sha256
+from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.handoff import (
     GOLDEN_FOLDER,
     MODEL_FOLDER,
@@ -38,7 +40,7 @@ from enginewright_runtime.session.base import distribution
 from enginewright_runtime.session.extensions import bundled
 from enginewright_runtime.session.extensions.libraries import BUNDLED, files_of
 from enginewright_runtime.session.processing.chain import connect
-from enginewright_runtime.store import open_store
+from enginewright_runtime.store import Store, open_store
 
 _GOLDEN: Final = (f"{GOLDEN_FOLDER}/{INPUTS}", f"{GOLDEN_FOLDER}/{OUTPUTS}")
 _STORED_FOLDER: Final = "stored"  # golden samples of an unchanged model, from the store
@@ -58,7 +60,8 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     golden = Golden.read(paths.work)
     quantized = Quantized.read(paths.work)
     data = _data(fetched, paths)
-    key = prepared_key(fetched.model_digest, task.recipe, data)
+    store = open_store(paths)
+    key = _key(store, prepared_keys(fetched.model_digest, task.recipe, data))
 
     served = paths.work / quantized.folder
     saturates: bool | None = None
@@ -114,9 +117,23 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
             f"{folder}/{path.relative_to(paths.work / folder)}": path
             for path in _files(paths.work / folder)
         }
-    manifest, cached = open_store(paths).publish(key, files, describe)
+    manifest, cached = store.publish(key, files, describe)
     manifest = manifest.model_copy(update={"signature": manifest.signature or signature()})
     return _report(manifest, paths.work / _GOLDEN[1], data, cached=cached)
+
+
+def _key(store: Store, keys: tuple[str, ...]) -> str:
+    """Return the first key, unless an artefact, perhaps a damaged one, has one that earlier versions gave it."""
+    for earlier in keys[1:]:
+        try:
+            found = store.find(earlier) is not None
+        except StageFailure as failure:
+            if failure.reason is not Reason.ARTIFACT_CORRUPT:
+                raise
+            found = True
+        if found:
+            return earlier
+    return keys[0]
 
 
 def _published_before(unchanged: Unchanged, paths: Paths) -> StageReport:

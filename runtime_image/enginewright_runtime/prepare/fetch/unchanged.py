@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from enginewright.contract.base import Message
-from enginewright.contract.keys import prepared_key, sha256_text
+from enginewright.contract.keys import prepared_keys, sha256_text
 from enginewright.contract.task import PrepareTask
 from pydantic import ValidationError
 
@@ -55,12 +55,12 @@ def find_unchanged(task: PrepareTask, paths: Paths) -> tuple[Unchanged, str] | N
         shown.append(record.version.shown)
     data = {name: task.fetched[name] for name in wanted if name != MODEL}
     digest = task.fetched[MODEL]
-    key = prepared_key(digest, task.recipe, data)
-    manifest = store.find_intact(key)
-    # an artefact of an earlier version lacks the signature, which needs the model
-    if manifest is None or manifest.signature is None:
-        return None
-    return Unchanged(key=key, data=data), ", ".join(shown)
+    for key in reversed(prepared_keys(digest, task.recipe, data)):
+        manifest = store.find_intact(key)
+        # an artefact of an earlier version lacks the signature, which needs the model
+        if manifest is not None and manifest.signature is not None:
+            return Unchanged(key=key, data=data), ", ".join(shown)
+    return None
 
 
 def record_versions(
