@@ -86,6 +86,8 @@ def test_a_stored_revision_keeps_its_model_a_user(world: World) -> None:
     assert users(world) == (0, [])
 
 
+# event: Jobs | a hundred models that share an engine are applied at once | the engine, as before | `status.users` of
+#   the InferenceEngine, complete within ten seconds
 def test_a_hundred_models_that_are_applied_at_once_are_two_writes(world: World) -> None:
     before = status_writes(world)
     for number in range(100):

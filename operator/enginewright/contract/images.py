@@ -56,4 +56,5 @@ class ImageFacts(Message):
     def version_beside_ort(self, backend: str) -> str | None:
         """Return the version of a library that runs a backend without engines; None: ONNX Runtime's identifies it."""
         version = self.backends.get(backend) if backend == "openvino" else None
-        return None if version == OPENVINO_IN_WHEEL.get(self.ort_version) else version
+        is_known = version != "unknown" and version != OPENVINO_IN_WHEEL.get(self.ort_version)
+        return version if is_known else None
