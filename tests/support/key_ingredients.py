@@ -34,6 +34,7 @@ LIBRARY: Final[Json] = {
     "type": "CustomOperators",
 }
 EXTENDED: Final = GPU_MODEL.spec_of(extensions=[LIBRARY])
+BUNDLED: Final = GPU_MODEL.spec_of(extensions=[{"type": "ONNXRuntimeExtensions"}])
 OWN_LABELS: Final = Inputs().on(nodeSelector={"gpu": "big"})
 
 
@@ -75,8 +76,9 @@ PREPARED: Final[Table] = {
         (GPU_MODEL, EXTENDED),
         (EXTENDED, EXTENDED.spec_of(extensions=[LIBRARY | {"sha256": "b" * 64}])),
         (EXTENDED, EXTENDED.spec_of(extensions=[LIBRARY | {"type": "TensorRTPlugin"}])),
-        (GPU_MODEL, GPU_MODEL.spec_of(extensions=[{"type": "ONNXRuntimeExtensions"}])),
+        (GPU_MODEL, BUNDLED),
     ),
+    "operators of the image": ((BUNDLED, replace(BUNDLED, operators="0.16.0")),),
     "opset": ((GPU_MODEL, GPU_MODEL.spec_of(targetOpset=17)),),
     "opset and IR limits": (
         (GPU_MODEL, replace(GPU_MODEL, facts={"max_opset": 27})),
@@ -230,6 +232,7 @@ NOWHERE: Final[Table] = {
         (GPU_MODEL, replace(GPU_MODEL, nodes=(node_view(gpu_node("new", zone="b")),))),
     ),
     "image": (
+        (GPU_MODEL, replace(GPU_MODEL, operators="0.16.0")),
         (GPU_MODEL, replace(GPU_MODEL, images={**IMAGES, "gpu": "mirror.example/gpu:1"})),
         (GPU_MODEL, replace(GPU_MODEL, facts={"pipeline": "p" * 64})),
     ),

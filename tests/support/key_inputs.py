@@ -21,6 +21,7 @@ from enginewright.plan.recipe import steps_of
 from enginewright.plan.resolve import Target, resolve
 from enginewright.plan.types import Facts
 from enginewright_runtime.core.digests import model_digest
+from enginewright_runtime.session.extensions.libraries import key_data
 
 from tests.support.plan_objects import (
     CPU_IMAGE,
@@ -70,6 +71,7 @@ class Inputs:
     facts: Mapping[str, Any] = field(default_factory=dict)  # of the images
     versions: Mapping[str, str] = field(default_factory=dict)  # of the images' backends
     content: Mapping[str, str] = field(default_factory=dict)  # what is at the addresses
+    operators: str = "0.15.2"  # version of the images' onnxruntime-extensions
     nodes: tuple[NodeView, ...] = (node_view(gpu_node("gpu-1")), node_view(node("cpu-1")))
 
     def on(self, **accelerator: Any) -> Self:
@@ -130,7 +132,7 @@ class Inputs:
         """Return what a prepare Job reports."""
         return Prepared(
             inputs_hash=target.artifact_hash,
-            key=prepared_key(self._digest(), target.recipe, self._data(facts)),
+            key=prepared_key(self._digest(), target.recipe, self._data(target, facts)),
             model_digest=self._digest(),
             opset=17,
             ir_version=8,
@@ -162,13 +164,14 @@ class Inputs:
         )
         return model_digest(files)
 
-    def _data(self, facts: Facts) -> dict[str, str]:
-        """Return the digests of what else is fetched, by the names that stage `publish` gives them."""
+    def _data(self, target: Target, facts: Facts) -> dict[str, str]:
+        """Return the digests of what else is fetched, and what the image adds, as stage `publish` does."""
         spec = facts.model.spec
         names = list(steps_of(spec))
         names += ["samples"] if spec.parity.samples else []
         names += ["calibration"] if spec.quantization and spec.quantization.calibration else []
-        return {name: self._text(name) for name in names}
+        digests = {name: self._text(name) for name in names}
+        return digests | key_data(target.recipe.extensions, self.operators)
 
 
 def _snake(name: str) -> str:

@@ -38,7 +38,7 @@ from enginewright_runtime.session import processor
 from enginewright_runtime.session.arrays import map_arrays
 from enginewright_runtime.session.base import distribution
 from enginewright_runtime.session.extensions import bundled
-from enginewright_runtime.session.extensions.libraries import BUNDLED, files_of
+from enginewright_runtime.session.extensions.libraries import BUNDLED, files_of, key_data
 from enginewright_runtime.session.processing.chain import connect
 from enginewright_runtime.store import Store, open_store
 
@@ -61,7 +61,8 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     quantized = Quantized.read(paths.work)
     data = _data(fetched, paths)
     store = open_store(paths)
-    key = _key(store, prepared_keys(fetched.model_digest, task.recipe, data))
+    content = data | key_data(task.recipe.extensions)
+    key = _key(store, prepared_keys(fetched.model_digest, task.recipe, content))
 
     served = paths.work / quantized.folder
     saturates: bool | None = None

@@ -17,6 +17,7 @@ from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.handoff import Unchanged
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.prepare.fetch.places import MODEL, Place, places
+from enginewright_runtime.session.extensions.libraries import key_data
 from enginewright_runtime.sources.asker import asker, is_same_asker
 from enginewright_runtime.sources.versions import RecordedSource, SourceVersion
 from enginewright_runtime.store import Store, open_store
@@ -55,7 +56,8 @@ def find_unchanged(task: PrepareTask, paths: Paths) -> tuple[Unchanged, str] | N
         shown.append(record.version.shown)
     data = {name: task.fetched[name] for name in wanted if name != MODEL}
     digest = task.fetched[MODEL]
-    for key in reversed(prepared_keys(digest, task.recipe, data)):
+    content = data | key_data(task.recipe.extensions)
+    for key in reversed(prepared_keys(digest, task.recipe, content)):
         manifest = store.find_intact(key)
         # an artefact of an earlier version lacks the signature, which needs the model
         if manifest is not None and manifest.signature is not None:

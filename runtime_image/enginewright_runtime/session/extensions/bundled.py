@@ -14,6 +14,7 @@ from enginewright.contract.reasons import Reason
 from enginewright_runtime.core.failure import StageFailure
 
 MARK: Final = "onnxruntime-extensions"  # the package, and the file that declares it
+IN_FIRST_RELEASE: Final = "0.15.2"  # whose keys have no version of it
 _PACKAGE: Final = "onnxruntime_extensions"
 _LIBRARY: Final = "_extensions_pydll"
 

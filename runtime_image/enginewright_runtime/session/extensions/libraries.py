@@ -67,6 +67,19 @@ def of_model(model: Path) -> Libraries:
     return Libraries(tuple(operators), tuple(plugins))
 
 
+def key_data(listed: tuple[Extension, ...], version: str | None = None) -> dict[str, str]:
+    """Return what extensions of the image add to the data in a prepared model's key.
+
+    Args:
+        listed: in the recipe.
+        version: of onnxruntime-extensions; None: the installed one.
+    """
+    if not any(each.type == BUNDLED for each in listed):
+        return {}
+    version = version or bundled.version()
+    return {} if version == bundled.IN_FIRST_RELEASE else {bundled.MARK: version}
+
+
 def check_listed(model: Path, listed: tuple[Extension, ...]) -> Libraries:
     """Return the libraries of a model, which must be those that its recipe lists.
 
