@@ -7,7 +7,11 @@ import pytest
 from enginewright.api.conditions import Condition
 from enginewright.api.inference_engine import (
     EngineFacts,
+    EngineLatency,
+    EngineParity,
     EngineSummary,
+    EngineUsers,
+    EngineVersions,
     InferenceEngine,
     InferenceEngineStatus,
 )
@@ -52,8 +56,13 @@ STATUS = InferenceEngineStatus(
         elsewhere=("volume (Det)",),
         workspace_bytes=4 << 30,
         p99_microseconds=1234,
+        latencies=(EngineLatency(shapes="opt", p50_microseconds=1000, p99_microseconds=1234),),
+        parity=EngineParity(compared_with="prepared", max_abs_error="1e-05", max_rel_error="0.01"),
         cached=True,
     ),
+    versions=EngineVersions(backend="10.13.3", ort="1.31.1", cuda="13", driver="570.86.15"),
+    users=EngineUsers(count=7, models=("a", "b", "c", "d", "e")),
+    last_used=NOW,
     summary=EngineSummary(capability="8.9", size="81GB", build="0.5s", nodes="412/415"),
 )
 
@@ -86,8 +95,8 @@ def test_columns(namespace: Namespace) -> None:
     assert " ".join(header.split()) == columns
     assert row.split()[:-1] == f"{NAME} True Built l4 tensorrt 8.9 81GB 0.5s 412/415".split()
     header, row = namespace.kubectl("get", "ieng", "--output", "wide").splitlines()
-    assert header.split()[-2:] == ["KEY", "SHA256"]
-    assert row.split()[-2:] == [engine()["spec"]["key"], "ef" * 32]
+    assert header.split()[-5:] == ["KEY", "SHA256", "USERS", "LAST", "USED"]
+    assert row.split()[-4:-1] == [engine()["spec"]["key"], "ef" * 32, "7"]
 
 
 def test_what_the_operator_writes_is_what_it_reads(namespace: Namespace) -> None:

@@ -1,6 +1,7 @@
 """Models with equal content share one prepared model, whatever their Jobs and addresses are called."""
 
 import io
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from enginewright.contract.keys import prepared_keys
 from enginewright.contract.report import Published
 from enginewright.contract.task import PrepareTask
 
-from tests.support.preparing import Workplace
+from tests.support.preparing import Workplace, rename_artifact
 from tests.support.serving import linear_model
 
 
@@ -36,6 +37,9 @@ def task(place: Workplace, name: str, *, scale: float = 1.0) -> PrepareTask:
 
 
 def prepared(place: Workplace, wanted: PrepareTask) -> Published:
+    """Run a new pod's stages."""
+    shutil.rmtree(place.root / "work")
+    (place.root / "work").mkdir()
     name, outcome = place.prepare(wanted)
     assert (name, outcome.code) == ("publish", 0), outcome.message
     assert outcome.report.published is not None
@@ -62,20 +66,17 @@ def test_what_an_earlier_version_has_prepared_keeps_its_key(place: Workplace) ->
     now = prepared(place, wanted)
     key, earlier = prepared_keys(now.model_digest, wanted.recipe, now.data)
     assert now.key == key
-    folder = place.root / "store/prepared"
-    (folder / key).rename(folder / earlier)
-    manifest = folder / earlier / "manifest.json"
-    manifest.write_text(manifest.read_text().replace(key, earlier))
+    folder = rename_artifact(place.root / "store", key, earlier)
     again = prepared(place, wanted)
     assert (again.key, again.cached) == (earlier, True)
     assert artefacts(place) == [earlier]
-    model = folder / earlier / "model/model.onnx"
+    model = folder / "model/model.onnx"
     model.chmod(0o644)
     model.write_bytes(model.read_bytes()[:-1] + b"?")
     mended = prepared(place, wanted)
     assert (mended.key, mended.cached) == (earlier, False), (
         "what is damaged is replaced in its place"
     )
-    manifest.write_text("damaged")
+    (folder / "manifest.json").write_text("damaged")
     assert prepared(place, wanted).key == earlier
     assert prepared(place, task(place, "copy-of-resnet")).key == key

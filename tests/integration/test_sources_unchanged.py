@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from enginewright.contract.keys import prepared_keys
 from enginewright.contract.report import Published
 from enginewright.contract.task import PREPARE_STAGES, PrepareTask, Processing
 from enginewright_runtime.remote import retry
@@ -18,7 +19,7 @@ from enginewright_runtime.sources.versions import RecordedSource, SourceVersion
 
 from tests.support import broken_models as broken
 from tests.support import processing
-from tests.support.preparing import Workplace
+from tests.support.preparing import Workplace, rename_artifact
 from tests.support.source_cutter import Cutter
 from tests.support.source_hub import Hub
 from tests.support.source_servers import SourceServers
@@ -348,6 +349,14 @@ def test_steps_are_looked_at_too(tmp_path: Path) -> None:
         assert site.requests == ["HEAD /m.onnx", "HEAD /s.onnx"]
         _, outcome = place.prepare(again)
         assert outcome.report.published == published.model_copy(update={"cached": True})
+        # keys of earlier versions contained addresses
+        keys = prepared_keys(published.model_digest, task.recipe, published.data)
+        assert keys[0] == published.key
+        rename_artifact(place.root / "store", *keys)
+        assert not downloaded(place, again)
+        _, outcome = place.prepare(again)
+        kept = {"cached": True, "key": keys[1]}
+        assert outcome.report.published == published.model_copy(update=kept)
         site.headers = {"ETag": '"2"'}
         assert downloaded(place, again)
 

@@ -49,6 +49,15 @@ class Outcome:
         return self.report.outcome
 
 
+def rename_artifact(store: Path, key: str, other: str) -> Path:
+    """Give a prepared model in a store another key, which no digest contains; return its folder."""
+    folder = store / "prepared" / other
+    (store / "prepared" / key).rename(folder)
+    manifest = folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(key, other))
+    return folder
+
+
 class Workplace:
     """One pod's folders under `root`, and the environment that the command runs in."""
 
