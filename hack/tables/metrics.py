@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import yaml
 from enginewright.controller.cache import ObjectCache
+from enginewright.controller.collection_metrics import CollectionMetrics, StoreCollector
 from enginewright.controller.fleet import Fleet, FleetCollector
 from enginewright.controller.loop import LoopMetrics
 from enginewright.controller.metrics import EngineMetrics, ModelCollector
@@ -37,6 +38,7 @@ def operator_metrics() -> str:
     ModelCollector(ObjectCache(), registry)
     fleet = Fleet(ObjectCache(), {}, FleetConfig(), queue=_nothing, stopped=_nothing)
     FleetCollector(fleet, registry, leads=lambda: True)
+    StoreCollector(ObjectCache(), CollectionMetrics(registry), registry)
     poll_counter(registry)
     return _metrics(_exposed(registry._collector_to_names))  # noqa: SLF001 - label names are not public
 

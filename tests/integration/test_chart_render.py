@@ -3,6 +3,7 @@
 import itertools
 import json
 import subprocess
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import yaml
 from enginewright.contract import images as contract_images
 from enginewright.controller.settings import load_settings
 from enginewright.manifests.store_access import StoreBucket
-from enginewright.plan.types import FleetConfig
+from enginewright.plan.types import CollectionConfig, FleetConfig
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHART = REPOSITORY / "charts/enginewright"
@@ -334,6 +335,30 @@ def test_a_bucket_for_the_store_arrives() -> None:
     assert load_settings(environment(render(VARIANTS["smallest"]))).config.store.bucket is None
 
 
+def test_when_what_nothing_needs_is_removed_arrives() -> None:
+    def read(values: Object) -> CollectionConfig:
+        return load_settings(environment(render({**IMAGES, **values}))).config.store.gc
+
+    assert read({}) == CollectionConfig()
+    gc = {"enabled": False, "interval": "1h", "unusedFor": "0", "maxSize": "50Gi", "dryRun": True}
+    assert read({"store": {"gc": gc}}) == CollectionConfig(
+        enabled=False,
+        interval=timedelta(hours=1),
+        unused_for=None,
+        max_size=50 * 1024**3,
+        dry_run=True,
+    )
+    assert read({"store": {"gc": {"unusedFor": 0, "maxSize": 10**11}}}) == CollectionConfig(
+        unused_for=None, max_size=10**11
+    )
+
+
+def test_of_a_namespace_only_its_annotations_are_read(objects: list[Object]) -> None:
+    found = [rule for rule in rules(objects) if "namespaces" in rule["resources"]]
+    assert found
+    assert all(rule["verbs"] == ["get"] for rule in found)
+
+
 def test_the_notes_are_about_the_store_that_is_configured() -> None:
     claims = {"accessMode": "ReadWriteOnce", "claim": "artefacts"}
     about_claims = notes({**IMAGES, "store": claims})
@@ -453,6 +478,11 @@ def test_releases_do_not_share_names() -> None:
         ({**IMAGES, "store": {"bucket": {"uri": "https://models"}}}, "/store/bucket/uri"),
         ({**IMAGES, "store": {"bucket": {"uri": "az://models/a?sig=k"}}}, "/store/bucket/uri"),
         ({**IMAGES, "store": {"bucket": {"secretRef": "keys"}}}, "set store.bucket.uri"),
+        ({**IMAGES, "store": {"gc": {"interval": "daily"}}}, "/store/gc/interval"),
+        ({**IMAGES, "store": {"gc": {"unusedFor": "never"}}}, "/store/gc/unusedFor"),
+        ({**IMAGES, "store": {"gc": {"unusedFor": 30}}}, "/store/gc/unusedFor"),
+        ({**IMAGES, "store": {"gc": {"maxSize": "50 GB"}}}, "/store/gc/maxSize"),
+        ({**IMAGES, "store": {"gc": {"keep": 1}}}, "'keep' not allowed"),
         ({**IMAGES, "replicas": -1}, "/replicas"),
         ({**IMAGES, "watchNamespaces": ["My RunSettings"]}, "/watchNamespaces/0"),
         ({**IMAGES, "watchNamespaces": "shop"}, "/watchNamespaces"),

@@ -7,6 +7,8 @@ from typing import Any
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.classes import ClassReconciler
+from enginewright.controller.collection import CollectionReconciler
+from enginewright.controller.collection_metrics import CollectionMetrics, StoreCollector
 from enginewright.controller.engine_uses import EngineUses
 from enginewright.controller.engines import EngineReconciler
 from enginewright.controller.events import EventRecorder
@@ -80,6 +82,20 @@ class World(Simulation):
             config,
             EngineUses(cache, lambda _namespace, name: self.used.append(name)),
             progress=lambda at, job: self.progress.get(job) if at == self.namespace else None,
+            now=lambda: self.now,
+        )
+        self.stores = CollectorRegistry()
+        collection_metrics = CollectionMetrics(self.stores)
+        StoreCollector(cache, collection_metrics, self.stores)
+        self.collections = CollectionReconciler(
+            kube,
+            pods,
+            cache,
+            self.executor,
+            self.recorder,
+            self.images,
+            collection_metrics,
+            config,
             now=lambda: self.now,
         )
         self.models = ModelReconciler(

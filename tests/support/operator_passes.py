@@ -78,6 +78,7 @@ class OperatorPasses:
                 accelerator_class=lambda _name: None,
                 image=lambda _key: None,
                 proposals=lambda: None,
+                collection=lambda _namespace: None,
             ),
         )
         self._informer = Informer(

@@ -27,6 +27,11 @@ INTERPRETED = ("-m", "enginewright.main")  # the operator in a new interpreter
 WRITING = ("POST", "PUT", "PATCH", "DELETE")
 
 
+def store_settings(**gc: object) -> dict[str, object]:
+    """Return the settings of a store; a collection begins at any time of the day, if it is not `enabled=False`."""
+    return {"claim": STORE, "size": "1Gi", "accessMode": "ReadWriteMany", "gc": gc}
+
+
 def chart_kubeconfig(system: Namespace, folder: Path, *values: str) -> Path:
     """Return a kubeconfig with no more rights than the chart grants with these values."""
     program = str(system.kubeconfig.parent / "bin/helm")
@@ -116,7 +121,7 @@ class OperatorProcess:
         self._log_path = folder / f"operator-{self.port}.log"
         config = {
             "images": {"cpu": CPU_IMAGE, **(images or {})},
-            "store": {"claim": STORE, "size": "1Gi", "accessMode": "ReadWriteMany"},
+            "store": store_settings(enabled=False),
             "logLevel": "debug",
             "httpPort": self.port,
             **(settings or {}),

@@ -197,7 +197,11 @@ class World(Simulation):
         if self.model:
             self._carry_out(self.model, self._plan, self.facts())
         for engine in self.all(InferenceEngine.kind):
-            self._carry_out(engine, plan_engine, self.build_facts(engine))
+            facts = self.build_facts(engine)
+            if plan_engine(facts).removed:
+                self.remove(InferenceEngine.kind, engine["metadata"]["name"])
+            else:
+                self._carry_out(engine, plan_engine, facts)
         return self.kube.writes != before
 
     def _plan(self, facts: Facts) -> Plan:

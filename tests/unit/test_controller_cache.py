@@ -151,6 +151,7 @@ class Routed:
         self.classes: list[str] = []
         self.images: list[str] = []
         self.proposals: list[str] = []
+        self.collections: list[str] = []  # namespaces
         self.cache = ObjectCache()
         self.router = Router(
             self.cache,
@@ -160,6 +161,7 @@ class Routed:
                 accelerator_class=self.classes.append,
                 image=self.images.append,
                 proposals=lambda: self.proposals.append("all"),
+                collection=self.collections.append,
             ),
         )
         for namespace, name in (("ns", "m"), ("ns", "n"), ("elsewhere", "m")):
@@ -175,6 +177,7 @@ class Routed:
         self.classes.clear()
         self.images.clear()
         self.proposals.clear()
+        self.collections.clear()
 
     def see(self, resource: Resource, one: dict[str, Any], *, deleted: bool = False) -> None:
         self.router.event(resource, one, deleted=deleted)
@@ -223,6 +226,36 @@ def test_a_child_that_changes_hands_wakes_both(routed: Routed) -> None:
     routed.forget()
     routed.see(JOBS, of_model("j", 6, model="n"))
     assert sorted(routed.models) == ["ns/m", "ns/n"]
+
+
+COLLECTS = {"labels": {"enginewright.dev/component": "collect"}}
+
+
+@pytest.mark.parametrize("resource", [JOBS, PODS])
+def test_a_job_that_collects_wakes_its_namespace(routed: Routed, resource: Resource) -> None:
+    routed.see(resource, obj("j", 5, metadata=COLLECTS))
+    routed.see(resource, obj("j", 6, metadata=COLLECTS), deleted=True)
+    assert routed.collections == ["ns", "ns"]
+    assert (routed.models, routed.engines) == ([], [])
+
+
+def test_a_namespace_is_collected_once_it_has_a_store(routed: Routed) -> None:
+    routed.see(CLAIMS, obj("store", 5, uid="c", metadata={"namespace": "new"}))
+    routed.see(CLAIMS, obj("store", 6, uid="c", metadata={"namespace": "new"}, spec={"a": 1}))
+    routed.see(INFERENCE_ENGINES, obj("e", 7, uid="e", metadata={"namespace": "other"}))
+    routed.see(JOBS, obj("j", 8, uid="j", metadata={"namespace": "left", **COLLECTS}))
+    assert routed.collections == ["new", "other", "left"]
+    routed.collections.clear()
+    routed.router.written(CLAIMS, obj("store", 9, uid="w", metadata={"namespace": "own"}))
+    listed = obj("store", 10, uid="l", metadata={"namespace": "listed"})
+    kept = routed.cache.get(CLAIMS, "new", "store")
+    assert kept
+    routed.router.listing(CLAIMS, Listing((listed, kept), "6"))
+    assert routed.collections == ["own", "listed"]
+    routed.see(CLAIMS, listed, deleted=True)
+    routed.collections.clear()
+    routed.router.begin()
+    assert routed.collections == ["elsewhere", "left", "new", "ns", "other"]
 
 
 @pytest.mark.parametrize("resource", [JOBS, PODS])

@@ -151,7 +151,7 @@ async def test_the_hour_is_looked_at_without_an_event(world: World) -> None:
     world.remove("InferenceModel", "model-0")
     world.watch()
     await world.engines.reconcile(KEY)
-    assert (await world.engines.reconcile(KEY)).requeue_after is None
+    assert (await world.engines.reconcile(KEY)).requeue_after == pytest.approx(30 * 86400)
 
 
 def test_what_uses_it_is_kept_when_its_build_changes(world: World) -> None:

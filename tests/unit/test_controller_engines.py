@@ -7,12 +7,12 @@ from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.metrics import EngineMetrics
 from enginewright.controller.routing import EngineKey
 from enginewright.kube.errors import Forbidden, Transient
-from enginewright.manifests.labels import REQUESTED_BY
+from enginewright.manifests.labels import CLASS, MODEL, REQUESTED_BY, REVISION
 from enginewright.plan.engines import Ended
 from prometheus_client import CollectorRegistry
 
 from tests.support.controller_world import World
-from tests.support.plan_objects import ENGINE, NAMESPACE, engine_spec, made
+from tests.support.plan_objects import ENGINE, NAMESPACE, Json, engine_spec, made
 from tests.support.plan_world import conditions_of
 
 KEY = EngineKey(NAMESPACE, ENGINE)
@@ -166,3 +166,90 @@ async def test_an_engine_that_a_model_requests_is_built_while_one_names_it(world
     del world.kube.objects[("InferenceModel", NAMESPACE, "another")]
     assert world.settle().running_jobs() == []
     assert ready(world) == ("False", "NotRequested")
+
+
+# event: Jobs | nothing has needed an InferenceEngine for `store.gc.unusedFor` | all pods | Event
+#   `EngineRemoved`; a collection removes its files later
+async def test_an_engine_that_nothing_needs_is_removed_over_restarts(world: World) -> None:
+    engine = world.the("InferenceEngine")
+    engine["metadata"]["annotations"] = {REQUESTED_BY: "resnet"}
+    world.put(engine)
+    spec = {"source": {"uri": "https://models.example/resnet.onnx"}}
+    model = made("InferenceModel", "resnet", NAMESPACE, spec=spec)
+    world.put({**model, "status": {"engines": [{"class": "l4", "name": ENGINE}]}})
+    world.settle().misses()
+    world.succeeds("engine")
+    world.later(days=40)
+    assert "unusedSince" not in world.the("InferenceEngine")["status"]
+    del world.kube.objects[("InferenceModel", NAMESPACE, "resnet")]
+    world.settle()
+    since = world.the("InferenceEngine")["status"]["unusedSince"]
+    for _ in range(29):
+        world.restart()
+        world.later(days=1)
+        assert world.the("InferenceEngine")["status"]["unusedSince"] == since
+    world.restart()
+    world.later(days=1)
+    assert world.all("InferenceEngine") == []
+    assert (await world.events())[-1] == "EngineRemoved"
+
+
+def test_an_engine_that_is_needed_again_stays(world: World) -> None:
+    engine = world.the("InferenceEngine")
+    engine["metadata"]["annotations"] = {REQUESTED_BY: "resnet"}
+    world.put(engine)
+    world.later(hours=1)
+    assert world.the("InferenceEngine")["status"]["unusedSince"]
+    spec = {"source": {"uri": "https://models.example/resnet.onnx"}}
+    model = made("InferenceModel", "resnet", NAMESPACE, spec=spec)
+    world.put({**model, "status": {"engines": [{"class": "l4", "name": ENGINE}]}})
+    world.later(days=31)
+    assert "unusedSince" not in world.the("InferenceEngine")["status"]
+    assert world.running_jobs()
+
+
+def revision(name: str, engine_key: str) -> Json:
+    """Return a stored revision of the model `resnet` that runs an engine."""
+    a_class = {"name": "l4", "backend": "tensorrt", "image": "gpu:1", "engine_key": engine_key}
+    content = {
+        "prepared_key": "a" * 64,
+        "model_digest": "d" * 64,
+        "classes": [a_class],
+        "max_queue": 256,
+        "store_claim": "store",
+    }
+    labels = {MODEL: "resnet", REVISION: name}
+    stored = made("ControllerRevision", f"resnet-{name}", NAMESPACE, labels=labels)
+    return {**stored, "revision": 1, "data": content}
+
+
+def test_an_engine_of_a_revision_to_go_back_to_stays_until_that_is_forgotten(world: World) -> None:
+    engine = world.the("InferenceEngine")
+    engine["metadata"]["annotations"] = {REQUESTED_BY: "resnet"}
+    world.put(engine)
+    spec = {"source": {"uri": "https://models.example/resnet.onnx"}}
+    world.put(made("InferenceModel", "resnet", NAMESPACE, spec=spec))  # which needs another now
+    world.put(revision("new", "f" * 64))
+    world.put(revision("old", engine["spec"]["key"]))
+    world.later(days=40)
+    assert "unusedSince" not in world.the("InferenceEngine")["status"]
+    world.remove("ControllerRevision", "resnet-old")
+    world.later(minutes=10)
+    assert world.the("InferenceEngine")["status"]["unusedSince"]
+    world.later(days=30)
+    assert world.all("InferenceEngine") == []
+
+
+def test_an_engine_stays_while_a_deployments_revision_cannot_be_read(world: World) -> None:
+    engine = world.the("InferenceEngine")
+    engine["metadata"]["annotations"] = {REQUESTED_BY: "resnet"}
+    world.put(engine)
+    spec = {"source": {"uri": "https://models.example/resnet.onnx"}}
+    world.put(made("InferenceModel", "resnet", NAMESPACE, spec=spec))
+    labels = {MODEL: "resnet", CLASS: "l4", REVISION: "r1"}
+    world.put(made("Deployment", "resnet-l4", NAMESPACE, labels=labels, spec={"replicas": 1}))
+    world.later(days=40)
+    assert "unusedSince" not in world.the("InferenceEngine")["status"], "revision r1 is not there"
+    world.put(revision("r1", "f" * 64))
+    world.later(minutes=10)
+    assert world.the("InferenceEngine")["status"]["unusedSince"]

@@ -35,6 +35,7 @@ class Informed:
             accelerator_class=_ignore,
             image=_ignore,
             proposals=lambda: None,
+            collection=_ignore,
         )
         watched = (
             Watch(ACCELERATOR_CLASSES),

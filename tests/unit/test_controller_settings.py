@@ -1,12 +1,13 @@
 """Settings: what the chart writes is read, and what is wrong is said in one sentence."""
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from enginewright.controller.settings import BadSettings, OperatorSettings, load_settings
 from enginewright.manifests.store_access import StoreBucket
-from enginewright.plan.types import FleetConfig
+from enginewright.plan.types import CollectionConfig, FleetConfig
 
 STORE = {"claim": "store", "size": "20Gi", "accessMode": "ReadWriteMany"}
 DOCUMENT = {
@@ -56,6 +57,43 @@ def test_how_models_move_is_read() -> None:
     assert load(DOCUMENT).config.fleet == FleetConfig(limit=2, max_failures=3, paused=False)
     fleet = {"limit": 7, "maxFailures": 1, "paused": True}
     assert load({**DOCUMENT, "fleet": fleet}).config.fleet == FleetConfig(7, 1, paused=True)
+
+
+def test_when_what_nothing_needs_is_removed_is_read() -> None:
+    assert load(DOCUMENT).config.store.gc == CollectionConfig()
+    written: dict[str, Any] = {
+        "enabled": True,
+        "interval": "1h30m",
+        "unusedFor": "1d12h",
+        "maxSize": "50Gi",
+        "dryRun": True,
+    }
+    document = {**DOCUMENT, "store": {**STORE, "gc": written}}
+    assert load(document).config.store.gc == CollectionConfig(
+        interval=timedelta(minutes=90),
+        unused_for=timedelta(hours=36),
+        max_size=50 * 1024**3,
+        dry_run=True,
+    )
+    document["store"] = {**STORE, "gc": {"enabled": False, "unusedFor": "0", "maxSize": ""}}
+    assert load(document).config.store.gc == CollectionConfig(enabled=False, unused_for=None)
+
+
+@pytest.mark.parametrize(
+    ("gc", "reported"),
+    [
+        ({"interval": "0"}, r"store.gc.interval: .*at least 1s, such as 24h"),
+        ({"interval": "daily"}, r"store.gc.interval: .*write a duration: 30d"),
+        ({"unusedFor": ""}, r"store.gc.unusedFor: .*write a duration: 30d, 24h, 90m or 0"),
+        ({"unusedFor": "1h2d"}, "store.gc.unusedFor"),
+        ({"maxSize": "0"}, r"store.gc.maxSize: .*write a size such as 50Gi"),
+        ({"maxSize": "50GiB"}, "store.gc.maxSize"),
+        ({"keep": True}, "store.gc.keep"),
+    ],
+)
+def test_a_wrong_setting_of_it_is_named(gc: dict[str, Any], reported: str) -> None:
+    with pytest.raises(BadSettings, match=reported):
+        load({**DOCUMENT, "store": {**STORE, "gc": gc}})
 
 
 def test_little_is_needed() -> None:

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 import pytest
+from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.contract.keys import sha256_text
 from enginewright.contract.reasons import Reason
@@ -30,8 +31,12 @@ from enginewright.manifests.labels import (
     SERVE,
 )
 from enginewright.manifests.outcome import RevisionOutcome
+from enginewright.observed.artifact_keys import keys_of_pods
 from enginewright.observed.deployments import count_managers, deployment_view
 from enginewright.observed.pods import JOB_NAME, pod_view
+from enginewright.observed.revisions import revision_view
+from enginewright.plan.engine_users import engine_use, users_of
+from enginewright.plan.needed_keys import NamespaceObjects, needed_keys
 from enginewright.plan.pods import never_ran
 from enginewright.plan.replicas import asks_for_pods
 from hypothesis import HealthCheck, Phase, settings
@@ -60,6 +65,8 @@ from tests.support.plan_objects import (
 from tests.support.plan_world import World, conditions_of
 from tests.support.simulation import NO_DEVICE, PERMANENT, statuses, terminated
 
+_MODEL: Final = "InferenceModel"
+_MAY_NEED: Final = (_MODEL, "InferenceEngine", "ControllerRevision")  # as in `NamespaceObjects`
 EXAMPLES: Final = 20  # of each start
 YIELD_LIMIT: Final = timedelta(minutes=5, seconds=deployment_manifests.GRACE_SECONDS)
 NUMBERS: Final = st.integers(0, 9)
@@ -568,6 +575,25 @@ class Cluster(RuleBasedStateMachine):
                 if target
                 else is_restored and _revision(pod) != world.status["revision"]
             )
+
+    @precondition(of_a_model)
+    @invariant()
+    def nothing_that_pods_read_counts_as_unneeded(self) -> None:
+        """Also if only models, revisions and InferenceEngines were known."""
+        objects = {kind: self.world.all(kind) for kind in _MAY_NEED}
+        deployments = self.world.all("Deployment")
+        needed = needed_keys(NamespaceObjects(*(tuple(objects[kind]) for kind in _MAY_NEED)))
+        assert not needed.unreadable
+        read = frozenset[str]().union(*map(keys_of_pods, deployments))
+        assert read <= needed.keys
+        (model,) = objects[_MODEL]
+        names = [each["name"] for each in model.get("status", {}).get("engines", ())]
+        carried = [deployment_view(each).revision for each in deployments]
+        revisions = map(revision_view, objects["ControllerRevision"])
+        use = engine_use(model["metadata"]["name"], names, revisions, carried)
+        for each in objects["InferenceEngine"]:
+            if each["spec"]["key"] in read:
+                assert users_of(InferenceEngine.model_validate(each), [use])
 
     @precondition(of_a_model)
     @invariant()

@@ -47,6 +47,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- fail "store.bucket.secretRef and store.bucket.serviceAccountName apply only to a bucket: set store.bucket.uri" -}}
 {{- end -}}
 {{- end -}}
+{{- with .Values.store.gc -}}
+{{- $_ := set $store "gc" (dict "enabled" .enabled "interval" (toString .interval) "unusedFor" (toString .unusedFor) "maxSize" (toString .maxSize) "dryRun" .dryRun) -}}
+{{- end -}}
 {{- $jobs := .Values.jobs -}}
 {{- if and .Values.jobsPriorityClass.create (not $jobs.priorityClassName) -}}
 {{- $jobs = merge (dict "priorityClassName" (include "enginewright.jobsPriorityClass" .)) $jobs -}}
@@ -105,6 +108,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [persistentvolumeclaims] # only the store's; never deleted
   resourceNames: [{{ .Values.store.claim | quote }}]
   verbs: [get, list, watch, create, patch]
+- apiGroups: [""]
+  resources: [namespaces] # annotation enginewright.dev/store-max-size
+  verbs: [get]
 - apiGroups: [""]
   resources: [events]
   verbs: [get, create, patch]

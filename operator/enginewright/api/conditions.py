@@ -106,6 +106,14 @@ class StatusReason(StrEnum):
     QUEUED = "Queued"  # a Job's pod has no node yet
     BUILT = "Built"  # the engines are built
     NOT_REQUESTED = "NotRequested"  # no model's spec needs the engine; it is built once one does
+    ENGINE_REMOVED = (
+        "EngineRemoved"  # an Event: nothing has needed the engine for store.gc.unusedFor
+    )
+    COLLECTION_FAILED = (
+        "CollectionFailed"  # an Event: the Job that removes what nothing needs has failed
+    )
+    COLLECTION_BLOCKED = "CollectionBlocked"  # an Event: what the namespace needs is not known, so nothing is removed
+    STORE_OVER_LIMIT = "StoreOverLimit"  # an Event: what is needed is larger than store.gc.maxSize
     NO_ENGINE_NEEDED = "NoEngineNeeded"  # the backend uses no engines
     VERIFYING = "Verifying"  # the sidecars have not finished their checks
     SIDECAR_UNREACHABLE = "SidecarUnreachable"  # a sidecar has not responded for five minutes

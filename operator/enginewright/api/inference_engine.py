@@ -313,6 +313,9 @@ class InferenceEngineStatus(ApiModel):
     last_used: datetime | None = None
     """When a model last used it, to the hour while one does; absent: none has."""
 
+    unused_since: datetime | None = None
+    """Since when nothing needs it: no model, none of their revisions and no Job; absent: it is needed. It is removed store.gc.unusedFor later."""
+
     summary: EngineSummary = EngineSummary()
     """One-string fields for `kubectl get`."""
 

@@ -200,6 +200,15 @@ def duration(text: str) -> timedelta:
     return timedelta(seconds=sum(int(count) * _UNITS[unit] for count, unit in parts))
 
 
+def long_duration(text: str) -> timedelta:
+    """Return a duration that may begin with days, as in settings: 30d, 1d12h, or 0; ValueError if it is not one."""
+    found = re.fullmatch("(?:([0-9]{1,4})d)?(.*)", text)
+    days, rest = (found[1], found[2]) if found else (None, text)
+    if days is None:
+        return timedelta() if text == "0" else duration(text)
+    return timedelta(days=int(days)) + (duration(rest) if rest else timedelta())
+
+
 def short_duration(text: str) -> float:
     """Return a `ShortDuration` in seconds; ValueError if it does not match the grammar."""
     found = re.fullmatch("([0-9]{1,3})ms|([01])s", text)

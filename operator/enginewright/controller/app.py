@@ -17,6 +17,8 @@ from enginewright.api.conditions import StatusReason
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.classes import ClassReconciler
+from enginewright.controller.collection import CollectionReconciler
+from enginewright.controller.collection_metrics import CollectionMetrics, StoreCollector
 from enginewright.controller.engine_uses import EngineUses
 from enginewright.controller.engines import EngineReconciler
 from enginewright.controller.events import EventRecorder
@@ -159,9 +161,27 @@ class OperatorApplication:
             workers=1,
             describe=lambda _key: {},
         )
+        collection_metrics = CollectionMetrics(registry)
+        self._collections: Controller[str] = Controller(
+            "collection",
+            CollectionReconciler(
+                self._client,
+                pods,
+                cache,
+                executor,
+                self._recorder,
+                self._images,
+                collection_metrics,
+                settings.config,
+            ).reconcile,
+            loops,
+            workers=1,
+            describe=lambda namespace: {"namespace": namespace},
+        )
         self._controllers = (
             self._models,
             self._engines,
+            self._collections,
             self._classes,
             self._probes,
             self._proposals,
@@ -174,6 +194,7 @@ class OperatorApplication:
                 accelerator_class=self._classes.add,
                 image=self._probes.add,
                 proposals=lambda: self._proposals.add(PROPOSALS),
+                collection=self._collections.add,
             ),
         )
         self.informer = Informer(
@@ -183,6 +204,7 @@ class OperatorApplication:
             namespaces=settings.namespaces,
         )
         ModelCollector(cache, registry, leads=self._leadership.release.may_act)
+        StoreCollector(cache, collection_metrics, registry, leads=self._leadership.release.may_act)
         FleetCollector(fleet, registry, leads=self._leadership.release.may_act)
         self._health = HealthServer(
             settings.http_port,
@@ -238,7 +260,7 @@ class OperatorApplication:
         await self.informer.list_all()
         await _until_success(self._images.load)
         self._run(self._recorder.run(), "events")
-        for controller in (self._models, self._engines, self._probes):
+        for controller in (self._models, self._engines, self._collections, self._probes):
             controller.start()
         self._verdicts.start()
         for key in self._images.keys:

@@ -17,12 +17,13 @@ from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.metrics import EngineMetrics
 from enginewright.controller.observe import JOB, POD
 from enginewright.controller.parse import readable
-from enginewright.controller.references import references
+from enginewright.controller.references import is_tried_again, references
 from enginewright.controller.routing import EngineKey
+from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import INFERENCE_ENGINES, JOBS, PODS
 from enginewright.plan.engine_users import users_of
 from enginewright.plan.engines import BuildFacts, plan_engine
-from enginewright.plan.types import Config
+from enginewright.plan.types import Config, EventIntent, ObjectRef
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,20 @@ class EngineReconciler:
         users = users_of(engine, self.uses.of_namespace(key.namespace))
         settled = self.settled.of(key, users, now := self.now())
         plan = plan_engine(self._facts(key, engine, settled.users, now))
+        if plan.removed:
+            await self._remove(key, observed, plan.removed)
+            return ReconcileResult(exists=False)
         requeue = await apply_plan(plan, observed, self.executor, self.recorder)
         if plan.ended:
             self.metrics.count(plan.ended)
         later = min(filter(None, (plan.requeue_after, settled.due_in)), default=None)
         return ReconcileResult(requeue=requeue, requeue_after=later)
+
+    async def _remove(self, key: EngineKey, observed: JsonObject, event: EventIntent) -> None:
+        ref = ObjectRef(observed["apiVersion"], observed["kind"], *key)
+        if await self.executor.delete(ref):
+            self.recorder.record(observed, event)
+        self.settled.forget(key)
 
     def _facts(
         self, key: EngineKey, engine: InferenceEngine, users: tuple[str, ...], now: datetime
@@ -82,4 +92,5 @@ class EngineReconciler:
             progress={name: progress for name, progress in reported if progress},
             references=tuple(references(cache, key).values()),
             users=users,
+            tried_again=is_tried_again(cache, key.namespace, engine),
         )

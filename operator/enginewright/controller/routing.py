@@ -12,12 +12,17 @@ from enginewright.kube.resources import (
     CLAIMS,
     INFERENCE_ENGINES,
     INFERENCE_MODELS,
+    JOBS,
     NODES,
     Resource,
 )
 from enginewright.manifests import labels
+from enginewright.manifests.collect_job import COLLECT
 
-_USE: Final = frozenset({"users", "lastUsed"})  # in the status of an InferenceEngine
+# kinds whose objects show that a namespace has a store
+_WITH_STORE: Final = (INFERENCE_MODELS, INFERENCE_ENGINES, CLAIMS)
+
+_USE: Final = frozenset({"users", "lastUsed", "unusedSince"})  # in the status of an InferenceEngine
 
 
 class ModelKey(NamedTuple):
@@ -43,6 +48,7 @@ class Sinks:
     accelerator_class: Callable[[str], None]
     image: Callable[[str], None]
     proposals: Callable[[], None]
+    collection: Callable[[str], None]  # takes a namespace
 
 
 class Router:
@@ -62,12 +68,15 @@ class Router:
             self._route(resource, changed)
             if before is not None and _owners(before) != _owners(changed):
                 self._route(resource, before)
+            if before is None:
+                self._collection(resource, changed)
 
     def listing(self, resource: Resource, listing: Listing) -> int:
         """Handle a complete listing; returns how many objects changed."""
         changed = self._cache.replace(resource, listing)
         for obj in changed:
             self._route(resource, obj)
+            self._collection(resource, obj)
         return len(changed)
 
     def missing(self, resource: Resource) -> None:
@@ -81,6 +90,8 @@ class Router:
             self._route(resource, obj)
         elif resource == INFERENCE_MODELS:
             self._unbuilt_engines(obj["metadata"]["namespace"])
+        elif resource == CLAIMS:
+            self._collection(resource, obj)
 
     def everything(self) -> None:
         """Queue every class and model: at the start, and when shared facts have changed."""
@@ -95,6 +106,14 @@ class Router:
         for engine in self._cache.all(INFERENCE_ENGINES):
             metadata = engine["metadata"]
             self._sinks.engine(EngineKey(metadata["namespace"], metadata["name"]))
+        stores = {
+            each["metadata"]["namespace"] for kind in _WITH_STORE for each in self._cache.all(kind)
+        }
+        collected = {
+            each["metadata"]["namespace"] for each in self._cache.all(JOBS) if _collects(each)
+        }
+        for namespace in sorted(stores | collected):
+            self._sinks.collection(namespace)
 
     def all_models(self) -> None:
         """Queue every model."""
@@ -117,6 +136,8 @@ class Router:
             self._sinks.model(ModelKey(*owner))
         elif owner := engine_of(obj):
             self._sinks.engine(EngineKey(*owner))
+        elif _collects(obj):
+            self._sinks.collection(obj["metadata"]["namespace"])
         elif image := (obj["metadata"].get("labels") or {}).get(labels.IMAGE):
             self._sinks.image(image)
 
@@ -130,6 +151,11 @@ class Router:
             if before == self._engines[key]:
                 return
         self._models_of(key.namespace)
+
+    def _collection(self, resource: Resource, obj: Mapping[str, Any]) -> None:
+        """Queue the collection of a namespace whose store an object shows."""
+        if resource in _WITH_STORE:
+            self._sinks.collection(obj["metadata"]["namespace"])
 
     def _unbuilt_engines(self, namespace: str) -> None:
         """Queue the unbuilt engines of a namespace: its models may need others than before."""
@@ -156,6 +182,11 @@ def _without_use(engine: Mapping[str, Any]) -> Mapping[str, Any]:
     status = engine.get("status") or {}
     kept = {name: each for name, each in status.items() if name not in _USE}
     return {**without_version(engine), "status": kept}
+
+
+def _collects(obj: Mapping[str, Any]) -> bool:
+    """Return whether a Job or a pod collects garbage in its namespace's store."""
+    return (obj["metadata"].get("labels") or {}).get(labels.COMPONENT) == COLLECT
 
 
 def is_unbuilt(engine: Mapping[str, Any]) -> bool:

@@ -9,16 +9,41 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic.alias_generators import to_camel
 
 from enginewright.api.pods import JobTemplate
+from enginewright.api.scalars import long_duration, quantity
 from enginewright.contract.store_address import BUCKET_ADDRESS
 from enginewright.controller.logs import check_level
 from enginewright.controller.parse import summary
 from enginewright.manifests.store_access import StoreBucket
-from enginewright.plan.types import Config, FleetConfig, StoreConfig
+from enginewright.plan.types import CollectionConfig, Config, FleetConfig, StoreConfig
 
 CONFIG_VARIABLE: Final = "ENGINEWRIGHT_CONFIG"
 NAMESPACE_VARIABLE: Final = "POD_NAMESPACE"
 
 _Name = Annotated[str, Field(min_length=1)]
+
+
+def _is_duration(text: str) -> str:
+    try:
+        long_duration(text)
+    except ValueError:
+        raise ValueError("write a duration: 30d, 24h, 90m or 0") from None
+    return text
+
+
+def _is_interval(text: str) -> str:
+    if not long_duration(_is_duration(text)):
+        raise ValueError("write a duration of at least 1s, such as 24h")
+    return text
+
+
+def _is_size(text: str) -> str:
+    try:
+        too_small = text != "" and quantity(text) <= 0
+    except ValueError:
+        too_small = True
+    if too_small:
+        raise ValueError("write a size such as 50Gi; empty: no limit")
+    return text
 
 
 class BadSettings(Exception):  # noqa: N818 - read as a sentence where it is raised
@@ -53,6 +78,21 @@ class BucketSettings(_Document):
     """Service account of Jobs and serving pods that have no other, in every namespace with a model."""
 
 
+class CollectionSettings(_Document):
+    """When what nothing needs is removed from the stores."""
+
+    enabled: bool = True
+    """Remove it; false: nothing is removed or measured."""
+    interval: Annotated[str, AfterValidator(_is_interval)] = "24h"
+    """From the end of one collection of a namespace to the next, such as 24h."""
+    unused_for: Annotated[str, AfterValidator(_is_duration)] = "30d"
+    """How long something is unneeded before it is removed, such as 30d; 0: never."""
+    max_size: Annotated[str, AfterValidator(_is_size)] = ""
+    """Size of a namespace's artefacts above which unneeded ones are removed earlier, such as 50Gi; empty: no limit."""
+    dry_run: bool = False
+    """Report what would be removed, and remove nothing."""
+
+
 class StoreSettings(_Document):
     """The claim that every namespace with a model gets, or the bucket in its place."""
 
@@ -66,6 +106,8 @@ class StoreSettings(_Document):
     """StorageClass of a new claim; null: the cluster's default."""
     bucket: BucketSettings | None = None
     """Bucket for the artefacts of all namespaces; null: a claim in each."""
+    gc: CollectionSettings = CollectionSettings()
+    """Removal of what nothing needs, see docs/store.md."""
 
 
 class FleetSettings(_Document):
@@ -142,6 +184,7 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> OperatorSettin
                 access_mode=read.store.access_mode,
                 storage_class=read.store.storage_class or None,
                 bucket=_bucket(read.store.bucket),
+                gc=_collection(read.store.gc),
             ),
             openshift=read.openshift,
             jobs=JobTemplate.model_validate(read.jobs.model_dump()),
@@ -159,6 +202,16 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> OperatorSettin
         namespaces=frozenset({*read.watch_namespaces, namespace})
         if read.watch_namespaces
         else None,
+    )
+
+
+def _collection(read: CollectionSettings) -> CollectionConfig:
+    return CollectionConfig(
+        enabled=read.enabled,
+        interval=long_duration(read.interval),
+        unused_for=long_duration(read.unused_for) or None,
+        max_size=quantity(read.max_size) if read.max_size else None,
+        dry_run=read.dry_run,
     )
 
 

@@ -62,6 +62,7 @@ HORIZONTAL_POD_AUTOSCALERS: Final = Resource(
 HTTP_ROUTES: Final = Resource("gateway.networking.k8s.io", "v1", "httproutes", "HTTPRoute")
 CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 NODES: Final = Resource("", "v1", "nodes", "Node", namespaced=False)
+NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap")
 EVENTS: Final = Resource("", "v1", "events", "Event")
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease")
@@ -82,6 +83,7 @@ _BY_KIND: Final = {
         HTTP_ROUTES,
         CLAIMS,
         NODES,
+        NAMESPACES,
         CONFIG_MAPS,
         EVENTS,
         LEASES,

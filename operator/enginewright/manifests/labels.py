@@ -7,7 +7,7 @@ from enginewright.manifests.names import child_name
 MODEL: Final = "enginewright.dev/model"
 CLASS: Final = "enginewright.dev/class"
 REVISION: Final = "enginewright.dev/revision"
-# prepare | engine-lookup | engine | serve | canary | trial | probe
+# prepare | engine-lookup | engine | serve | canary | trial | probe | collect
 COMPONENT: Final = "enginewright.dev/component"
 ENGINE: Final = "enginewright.dev/engine"  # name of the InferenceEngine that a Job works for
 IMAGE: Final = "enginewright.dev/image"
@@ -22,6 +22,9 @@ REFRESH: Final = "enginewright.dev/refresh"  # annotation of a model: a changed 
 # after a space, the one to go back to
 PROMOTE: Final = "enginewright.dev/promote"
 ROLLBACK: Final = "enginewright.dev/rollback"
+COLLECTION: Final = "enginewright.dev/collection"  # annotation of a Job: how the collection ended
+# annotation of a namespace: size of its artefacts above which unneeded ones are removed earlier
+STORE_MAX_SIZE: Final = "enginewright.dev/store-max-size"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 OPERATOR: Final = "enginewright"
 SERVE: Final = "serve"  # component of pods that serve

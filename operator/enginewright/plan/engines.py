@@ -7,7 +7,7 @@ built again, and a build that failed permanently is not repeated until spec.buil
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
@@ -36,10 +36,12 @@ from enginewright.plan.engine_status import (
 )
 from enginewright.plan.engine_users import recorded_use
 from enginewright.plan.engines_wanted import build_hash
-from enginewright.plan.types import Config, ObjectRef, Plan
+from enginewright.plan.types import Config, EventIntent, ObjectRef, Plan
+from enginewright.plan.unused import seconds_left, unused_since
 
 _LOOKUP: Final = (LOOKUP_STAGE,)
 _TENTH: Final = 10  # percent
+_RECORDED_WITHIN: Final = timedelta(hours=1)
 _NOT_RUNNING: Final = {"percent": None, "placed": False}
 _NO_NODE_OF_THE_CLASS: Final = re.compile(
     r"^0/(\d+) nodes are available: \1 node\(s\) didn't match Pod's node affinity/selector"
@@ -59,6 +61,8 @@ class BuildFacts:
     progress: Mapping[str, Progress] = field(default_factory=dict)
     references: tuple[EngineReference, ...] = ()  # of the namespace's models to this engine
     users: tuple[str, ...] = ()  # models that use it, in alphabetical order
+    # whether a model may try a backend again that it rejected, with this engine
+    tried_again: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,31 +79,57 @@ class EnginePlan(Plan):
     """What to do now, and what to count after the status is written."""
 
     ended: Ended | None = None
+    removed: EventIntent | None = (
+        None  # the InferenceEngine is to be deleted, and nothing else done
+    )
 
 
 def plan_engine(facts: BuildFacts) -> EnginePlan:
     """Return what to do for one InferenceEngine now."""
     if facts.engine.metadata.deletion_timestamp:
         return EnginePlan((), (), {}, (), None)  # its Jobs are garbage collected
-    if not _is_requested(facts) and not facts.engine.status.conditions:
+    if not _is_requested(facts) and not facts.engine.status.conditions and _is_new(facts):
         # its model has just created it and will reference it in its status
         return EnginePlan((), (), facts.engine.status.manifest(), (), None)
+    since = unused_since(facts.engine, facts.now, needed=_is_needed(facts))
+    left = seconds_left(since, facts.config.store.gc, facts.now)
+    if since is not None and left is not None and left <= 0:
+        return EnginePlan((), (), {}, (), None, removed=_removed(since))
     engine_state = _engine_state(facts)
     used = recorded_use(facts.engine.status, facts.users, facts.now)
-    recorded = {"users": used.users, "last_used": used.last_used}
+    recorded = {"users": used.users, "last_used": used.last_used, "unused_since": since}
     status = status_of(facts.engine, engine_state, facts.now).model_copy(update=recorded)
     return EnginePlan(
         apply=engine_state.apply,
         delete=_unwanted(facts, engine_state),
         status=status.manifest(),
         events=ready_events(facts.engine, status),
-        requeue_after=_earliest(engine_state.requeue_after, used.due_in),
+        requeue_after=_earliest(engine_state.requeue_after, used.due_in, left),
         ended=_ended(facts.engine.status, status),
     )
 
 
 def _earliest(*delays: float | None) -> float | None:
     return min((each for each in delays if each is not None), default=None)
+
+
+def _is_new(facts: BuildFacts) -> bool:
+    """Return whether the model that has created the engine may not have recorded that yet."""
+    created = facts.engine.metadata.creation_timestamp
+    return created is None or facts.now - created < _RECORDED_WITHIN
+
+
+def _is_needed(facts: BuildFacts) -> bool:
+    """Return whether a model uses the engine or may do so again, or a Job works on it."""
+    works = any(not job.ended for job in facts.jobs)
+    return bool(facts.users) or facts.tried_again or works
+
+
+def _removed(since: datetime) -> EventIntent:
+    message = (
+        f"nothing has needed it since {since:%Y-%m-%d %H:%M} UTC: the InferenceEngine is removed"
+    )
+    return EventIntent("Normal", StatusReason.ENGINE_REMOVED, message)
 
 
 def _engine_state(facts: BuildFacts) -> EngineState:

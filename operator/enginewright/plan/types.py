@@ -6,7 +6,7 @@ direction: nothing here calls back, reads a clock or keeps state.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from enginewright.analysis.comparison import Comparison, compare
@@ -32,6 +32,17 @@ from enginewright.observed.services import ServiceView
 
 
 @dataclass(frozen=True)
+class CollectionConfig:
+    """When what nothing needs is removed from the stores, as the administrator configured it."""
+
+    enabled: bool = True
+    interval: timedelta = timedelta(days=1)  # from the end of one collection to the next
+    unused_for: timedelta | None = timedelta(days=30)  # before it is removed; None: never
+    max_size: int | None = None  # bytes of one namespace's artefacts; None: no limit
+    dry_run: bool = False  # reported, and not removed
+
+
+@dataclass(frozen=True)
 class StoreConfig:
     """The place of a namespace's artefacts, as the administrator configured it."""
 
@@ -40,6 +51,7 @@ class StoreConfig:
     access_mode: str  # ReadWriteMany | ReadWriteOnce
     storage_class: str | None  # None: the cluster's default
     bucket: StoreBucket | None = None  # of all namespaces; None: claims
+    gc: CollectionConfig = CollectionConfig()
 
     def access(self, namespace: str) -> StoreAccess:
         """Return the store of one namespace: each has its own part of a bucket."""

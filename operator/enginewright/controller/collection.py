@@ -1,0 +1,180 @@
+"""Collections of the stores: gather the facts, plan, list what is needed, execute. No decision is made here.
+
+What is needed is read from the API server, not from the cache: a watch may hang without an error.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from enginewright.api.conditions import StatusReason
+from enginewright.controller.cache import ObjectCache
+from enginewright.controller.catch_up import PodCatchUp
+from enginewright.controller.collection_metrics import CollectionMetrics, collections_of
+from enginewright.controller.events import EventRecorder
+from enginewright.controller.execute import Executor
+from enginewright.controller.informer import MANAGED
+from enginewright.controller.loop import ReconcileResult
+from enginewright.controller.observe import NODE, POD
+from enginewright.controller.reconcile import Images
+from enginewright.kube.api import JsonObject, KubeApi
+from enginewright.kube.errors import NotFound, Terminating
+from enginewright.kube.resources import (
+    CLAIMS,
+    CONTROLLER_REVISIONS,
+    DEPLOYMENTS,
+    INFERENCE_ENGINES,
+    INFERENCE_MODELS,
+    JOBS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    Resource,
+)
+from enginewright.manifests.labels import STORE_MAX_SIZE
+from enginewright.plan.collection import (
+    Blocked,
+    CollectionFacts,
+    CollectionSteps,
+    EndedCollection,
+    collecting_image,
+    collection,
+    plan_collection,
+)
+from enginewright.plan.needed_keys import NamespaceObjects, needed_keys
+from enginewright.plan.types import Config, EventIntent
+
+BLOCKED_RETRY = 600.0  # seconds
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class CollectionReconciler:
+    """Reconciles the store of one namespace; its keys are names of namespaces."""
+
+    api: KubeApi
+    pods: PodCatchUp
+    cache: ObjectCache
+    executor: Executor
+    recorder: EventRecorder
+    images: Images
+    metrics: CollectionMetrics
+    config: Config
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    since: dict[str, datetime] = field(default_factory=dict)  # by namespace
+
+    async def reconcile(self, namespace: str) -> ReconcileResult:
+        """Do what the namespace's store needs now. Raises KubeError."""
+        self.since.setdefault(namespace, self.now())
+        await self.pods.catch_up(collections_of(self.cache, namespace))
+        facts = self._facts(namespace)
+        plan = plan_collection(facts)
+        wrote = await self._execute(plan)
+        if not plan.starts:
+            self.metrics.blocked.pop(namespace, None)
+            return ReconcileResult(
+                exists=plan.exists, requeue=wrote, requeue_after=plan.requeue_after
+            )
+        try:
+            return await self._start(facts, plan.starts)
+        except Terminating as error:
+            _logger.info("skipped: %s", error.message)
+            return ReconcileResult(exists=False)
+
+    def _facts(self, namespace: str) -> CollectionFacts:
+        cache = self.cache
+        jobs = collections_of(cache, namespace)
+        uids = {job.uid for job in jobs}
+        pods = cache.views(POD, cache.all(PODS))
+        return CollectionFacts(
+            namespace=namespace,
+            config=self.config,
+            now=self.now(),
+            since=self.since[namespace],
+            has_store=self._has_store(namespace),
+            image=self.images.facts.get(collecting_image(self.config)),
+            jobs=jobs,
+            pods=tuple(pod for pod in pods if pod.owners.get(JOBS.kind) in uids),
+            nodes=cache.views(NODE, cache.all(NODES)),
+        )
+
+    def _has_store(self, namespace: str) -> bool:
+        store = self.config.store
+        if store.bucket is None:
+            return self.cache.get(CLAIMS, namespace, store.claim) is not None
+        kinds = (INFERENCE_MODELS, INFERENCE_ENGINES, CONTROLLER_REVISIONS)
+        return any(
+            each["metadata"].get("namespace") == namespace
+            for kind in kinds
+            for each in self.cache.all(kind)
+        )
+
+    async def _execute(self, plan: CollectionSteps) -> bool:
+        """Record outcomes and delete Jobs; returns whether anything was written."""
+        wrote = False
+        for ended in plan.ended:
+            if await self.executor.set_metadata(ended.record()):
+                wrote = True
+                self._report(ended)
+        for ref in plan.delete:
+            wrote |= await self.executor.delete(ref)
+        return wrote
+
+    def _report(self, ended: EndedCollection) -> None:
+        """Report an outcome, once it is recorded."""
+        self.metrics.count(ended.outcome)
+        found = ended.outcome.collected
+        _logger.info("collection: %s", found.to_json() if found else ended.outcome.failure)
+        job = self.cache.get(JOBS, ended.job.namespace, ended.job.name)
+        if ended.event and job:
+            self.recorder.record(self._regarding(ended.job.namespace) or job, ended.event)
+
+    async def _start(self, facts: CollectionFacts, name: str) -> ReconcileResult:
+        namespace, as_of = facts.namespace, self.now()
+        listed = await self._listed(namespace)
+        max_size = await self._max_size(namespace)
+        wanted = collection(facts, name, needed_keys(listed), as_of, max_size)
+        if isinstance(wanted, Blocked):
+            self._block(namespace, wanted)
+            return ReconcileResult(requeue_after=BLOCKED_RETRY)
+        self.metrics.blocked.pop(namespace, None)
+        await self.executor.apply(wanted)
+        return ReconcileResult()  # the end of the Job queues it again
+
+    def _block(self, namespace: str, blocked: Blocked) -> None:
+        if self.metrics.blocked.get(namespace) != blocked.message:
+            _logger.warning("%s", blocked.message)
+        self.metrics.blocked[namespace] = blocked.message
+        about: list[Any] = [each.obj for each in blocked.objects]
+        event = EventIntent("Warning", StatusReason.COLLECTION_BLOCKED, blocked.message)
+        for each in about or filter(None, (self._regarding(namespace),)):
+            self.recorder.record(each, event)
+
+    def _regarding(self, namespace: str) -> JsonObject | None:
+        """Return the object in the cluster that stands for the store; None: it is a bucket."""
+        store = self.config.store
+        return None if store.bucket else self.cache.get(CLAIMS, namespace, store.claim)
+
+    async def _listed(self, namespace: str) -> NamespaceObjects:
+        async def items(resource: Resource, labels: str | None = None) -> tuple[JsonObject, ...]:
+            return (await self.api.list(resource, namespace, labels=labels)).items
+
+        return NamespaceObjects(
+            models=await items(INFERENCE_MODELS),
+            engines=await items(INFERENCE_ENGINES),
+            revisions=await items(CONTROLLER_REVISIONS, MANAGED),
+            deployments=await items(DEPLOYMENTS, MANAGED),
+            jobs=await items(JOBS, MANAGED),
+        )
+
+    async def _max_size(self, namespace: str) -> str | None:
+        """Return the limit in the namespace's annotation; None: it has none."""
+        try:
+            found = await self.api.get(NAMESPACES, None, namespace)
+        except NotFound:  # it is being deleted
+            return None
+        annotations: Mapping[str, str] = found["metadata"].get("annotations") or {}
+        return annotations.get(STORE_MAX_SIZE)

@@ -1,0 +1,49 @@
+"""Keys of artefacts that an object names, by the names of its fields.
+
+Fields of other versions count as well, such as those of a newer one that has been rolled back: what
+they name must not be removed as unneeded.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from enginewright.contract.task import TASK_VARIABLE
+from enginewright.observed.base import Json, spec
+
+_KEY: Final = re.compile("[0-9a-f]{64}")
+
+
+def keys_in(value: Any) -> frozenset[str]:  # noqa: ANN401 - any JSON value
+    """Return the values of all fields, at any depth, whose names end with "key" and that have a key's form."""
+    return frozenset(_keys(value))
+
+
+def keys_of_pods(obj: Json) -> frozenset[str]:
+    """Return the keys in the tasks of the pods of a Deployment or a Job."""
+    pod = (spec(obj).get("template") or {}).get("spec") or {}
+    containers = [*(pod.get("initContainers") or ()), *(pod.get("containers") or ())]
+    variables = [each for one in containers for each in one.get("env") or ()]
+    tasks = (each.get("value") for each in variables if each.get("name") == TASK_VARIABLE)
+    return frozenset().union(*(keys_in(_parsed(each)) for each in tasks))
+
+
+def _keys(value: Any) -> Iterator[str]:  # noqa: ANN401 - any JSON value
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            if isinstance(each, str):
+                if name.lower().endswith("key") and _KEY.fullmatch(each):
+                    yield each
+            else:
+                yield from _keys(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _keys(each)
+
+
+def _parsed(task: object) -> Any:  # noqa: ANN401 - any JSON value
+    try:
+        return json.loads(str(task))
+    except ValueError:
+        return None

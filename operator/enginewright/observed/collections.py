@@ -1,0 +1,38 @@
+"""Jobs that collect garbage in a store: their limits and recorded outcomes."""
+
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from enginewright.contract.collection import CollectTask
+from enginewright.contract.task import TASK_VARIABLE
+from enginewright.manifests.collection_outcome import CollectionOutcome
+from enginewright.observed.base import Json, spec
+from enginewright.observed.jobs import JobView, job_view
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectionView(JobView):
+    """A Job that collects."""
+
+    task: CollectTask | None  # None: of another version, and not readable
+    recorded: CollectionOutcome | None  # None: not ended, or not recorded yet
+
+
+def collection_view(obj: Json) -> CollectionView:
+    """Return the view of such a Job (batch/v1)."""
+    return CollectionView(
+        **vars(job_view(obj)),
+        task=_task(obj),
+        recorded=CollectionOutcome.read(obj["metadata"].get("annotations") or {}),
+    )
+
+
+def _task(obj: Json) -> CollectTask | None:
+    pod = (spec(obj).get("template") or {}).get("spec") or {}
+    variables = [each for one in pod.get("containers") or () for each in one.get("env") or ()]
+    texts = (each.get("value") for each in variables if each.get("name") == TASK_VARIABLE)
+    try:
+        return CollectTask.model_validate_json(str(next(texts, "")))
+    except ValidationError:
+        return None

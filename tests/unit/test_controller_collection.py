@@ -1,0 +1,225 @@
+"""Collections: one Job a namespace, with a list as the API server has it, and results that survive restarts."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from enginewright.contract.collection import Collected, CollectTask
+from enginewright.contract.report import StageReport
+from enginewright.controller.loop import ReconcileResult
+from enginewright.kube.errors import NotFound, Terminating
+from enginewright.plan.types import CollectionConfig
+
+from tests.support.controller_world import World
+from tests.support.plan_objects import CPU_IMAGE, NAMESPACE, Json, engine_spec, image_facts, made
+from tests.support.plan_world import CONFIG
+
+FOUND = Collected(
+    artifacts=9,
+    bytes=9000,
+    needed_artifacts=4,
+    needed_bytes=4000,
+    removed_artifacts=5,
+    removed_bytes=5000,
+    bytes_after=4000,
+    leftovers=2,
+    leftover_bytes=10,
+    capacity_bytes=20_000,
+    free_bytes=16_000,
+)
+SOURCE: Json = {"source": {"uri": "https://models.example/resnet.onnx"}}
+DAY = 86400
+
+
+def world_with(**gc: Any) -> World:
+    config = replace(CONFIG, store=replace(CONFIG.store, gc=CollectionConfig(**gc)))
+    world = World(config=config)
+    world.put(made("PersistentVolumeClaim", "enginewright-store", NAMESPACE))
+    world.put(made("Namespace", NAMESPACE))
+    world.images.facts = {CPU_IMAGE: image_facts("cpu")}
+    return world
+
+
+@pytest.fixture
+def world() -> World:
+    return world_with()
+
+
+async def passes(world: World) -> ReconcileResult:
+    """Reconcile until nothing is written any more, like the queue."""
+    while True:
+        world.watch()
+        result = await world.collections.reconcile(NAMESPACE)
+        if not result.requeue:
+            return result
+
+
+async def started(world: World) -> Json:
+    """Return the first Job, once it is due."""
+    waits = (await passes(world)).requeue_after
+    assert waits is not None
+    assert world.all("Job") == []
+    world.now += timedelta(seconds=waits)
+    await passes(world)
+    return world.the("Job")
+
+
+def task_of(job: Json) -> CollectTask:
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    return CollectTask.model_validate_json(container["env"][0]["value"])
+
+
+def ends(world: World, found: Collected = FOUND) -> None:
+    report = StageReport(stage="collect", ok=True, collected=found)
+    world.job_reports(report)
+
+
+def size(world: World, name: str, **labels: str) -> float | None:
+    return world.stores.get_sample_value(
+        f"enginewright_store_{name}", {"model_namespace": NAMESPACE, **labels}
+    )
+
+
+def counted(world: World, name: str, **labels: str) -> float | None:
+    return world.stores.get_sample_value(f"enginewright_store_{name}", labels)
+
+
+async def test_the_list_has_what_no_watch_has_shown_yet(world: World) -> None:
+    waits = (await passes(world)).requeue_after
+    assert waits is not None
+    world.now += timedelta(seconds=waits)
+    spec = engine_spec()
+    world.kube.put(made("InferenceEngine", "e", NAMESPACE, spec=spec))  # the watch hangs
+    await world.collections.reconcile(NAMESPACE)
+    task = task_of(world.the("Job"))
+    assert set(task.keep) == {spec["key"][:16], spec["preparedKey"][:16]}
+    assert task.as_of == world.now
+
+
+async def test_other_namespaces_are_no_concern(world: World) -> None:
+    world.put(made("InferenceEngine", "e", "elsewhere", spec=engine_spec()))
+    assert task_of(await started(world)).keep == ()
+
+
+# event: Jobs | a store was collected, and the operator restarts | all pods | the same metrics; the next
+#   collection at the same time as without the restart
+async def test_a_result_is_recorded_and_shown_over_restarts(world: World) -> None:
+    job = await started(world)
+    assert await world.collections.reconcile(NAMESPACE) == ReconcileResult()
+    assert world.all("Job") == [job], "one at a time"
+    ends(world)
+    result = await passes(world)
+    assert result.requeue_after == DAY
+    assert counted(world, "collected_total", kind="artifact") == 5
+    assert counted(world, "collected_total", kind="leftover") == 2
+    assert counted(world, "collected_bytes_total") == 5010
+    assert counted(world, "collections_total", result="succeeded") == 1
+    world.remove("Pod", world.all("Pod")[0]["metadata"]["name"])
+    writes = world.kube.writes
+    world.restart()
+    world.images.facts = {CPU_IMAGE: image_facts("cpu")}
+    assert (await passes(world)).requeue_after == DAY
+    assert world.kube.writes == writes
+    assert counted(world, "collections_total", result="succeeded") == 0
+    assert (size(world, "bytes"), size(world, "needed_bytes")) == (4000, 4000)
+    assert (size(world, "capacity_bytes"), size(world, "free_bytes")) == (20_000, 16_000)
+    assert size(world, "limit_bytes") is None
+    assert size(world, "artifacts") == 4
+
+    world.now += timedelta(days=1)
+    await passes(world)
+    assert len(world.all("Job")) == 2, "the last result is kept meanwhile"
+    ends(world, FOUND.model_copy(update={"bytes_after": 7}))
+    await passes(world)
+    assert len(world.all("Job")) == 1
+    assert size(world, "bytes") == 7
+
+
+async def test_a_dry_run_counts_nothing_and_shows_what_there_is() -> None:
+    world = world_with(dry_run=True, max_size=10_000)
+    assert task_of(await started(world)).dry_run
+    ends(world, FOUND.model_copy(update={"dry_run": True}))
+    await passes(world)
+    assert counted(world, "collected_total", kind="artifact") == 0
+    assert (size(world, "bytes"), size(world, "artifacts")) == (9000, 9)
+    assert size(world, "limit_bytes") == 10_000
+
+
+async def test_what_needs_more_than_is_allowed_is_an_event_of_the_claim() -> None:
+    world = world_with(max_size=3999)
+    await started(world)
+    ends(world)
+    await passes(world)
+    assert await world.events() == ["StoreOverLimit"]
+    (event,) = world.all("Event")
+    assert event["involvedObject"]["kind"] == "PersistentVolumeClaim"
+
+
+async def test_a_failure_is_shown_until_a_collection_succeeds(world: World) -> None:
+    await started(world)
+    world.job_ends("Failed", message="Job was active longer than specified deadline")
+    assert (await passes(world)).requeue_after == 3600
+    assert await world.events() == ["CollectionFailed"]
+    assert size(world, "collection_trouble", reason="CollectionFailed") == 1
+    world.now += timedelta(hours=1)
+    await passes(world)
+    ends(world)
+    await passes(world)
+    assert size(world, "collection_trouble", reason="CollectionFailed") is None
+
+
+# event: Jobs | a store is due for a collection, and an object of its namespace cannot be read | all
+#   pods; nothing is removed | Event `CollectionBlocked` of that object, alert
+#   EnginewrightStoreNotCollected
+async def test_nothing_is_removed_while_an_object_cannot_be_read(world: World) -> None:
+    world.put(made("InferenceModel", "resnet", NAMESPACE, spec={"source": 7}))
+    waits = (await passes(world)).requeue_after
+    assert waits is not None
+    world.now += timedelta(seconds=waits)
+    assert (await passes(world)).requeue_after == 600
+    assert world.all("Job") == []
+    assert await world.events() == ["CollectionBlocked"]
+    (event,) = world.all("Event")
+    assert event["involvedObject"]["name"] == "resnet"
+    assert "InferenceModel resnet: spec.source" in event["message"]
+    assert size(world, "collection_trouble", reason="CollectionBlocked") == 1
+    world.put(made("InferenceModel", "resnet", NAMESPACE, spec=SOURCE))
+    world.now += timedelta(minutes=10)
+    await passes(world)
+    assert len(world.all("Job")) == 1
+    assert size(world, "collection_trouble", reason="CollectionBlocked") is None
+
+
+@pytest.mark.parametrize(
+    "kind", ["InferenceModel", "InferenceEngine", "ControllerRevision", "Deployment", "Job"]
+)
+async def test_a_list_that_fails_starts_nothing(world: World, kind: str) -> None:
+    waits = (await passes(world)).requeue_after
+    assert waits is not None
+    world.now += timedelta(seconds=waits)
+    world.kube.lacks = {kind}
+    with pytest.raises(NotFound):
+        await world.collections.reconcile(NAMESPACE)
+    assert world.all("Job") == []
+
+
+async def test_a_namespaces_own_limit_is_read(world: World) -> None:
+    namespace = made("Namespace", NAMESPACE)
+    namespace["metadata"]["annotations"] = {"enginewright.dev/store-max-size": "1Ki"}
+    world.put(namespace)
+    assert task_of(await started(world)).max_bytes == 1024
+
+
+async def test_a_namespace_that_ends_is_left_alone(world: World) -> None:
+    waits = (await passes(world)).requeue_after
+    assert waits is not None
+    world.now += timedelta(seconds=waits)
+    world.kube.fail["apply"] = [Terminating("the namespace is being terminated")]
+    assert await world.collections.reconcile(NAMESPACE) == ReconcileResult(exists=False)
+
+
+async def test_a_namespace_without_a_store_costs_nothing() -> None:
+    world = World()
+    assert await world.collections.reconcile(NAMESPACE) == ReconcileResult(exists=False)
+    assert world.kube.writes == 0
