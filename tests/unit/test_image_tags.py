@@ -1,5 +1,6 @@
 """An image's tag changes with what runs in it, and with nothing else: a new tag replaces every pod."""
 
+import re
 import sys
 from dataclasses import replace
 from importlib.machinery import SourceFileLoader
@@ -139,13 +140,18 @@ def test_nvidias_packages_are_all_locked_with_hashes(name: str) -> None:
 
 
 def test_the_runtime_images_find_the_driver_and_ask_for_no_device_by_themselves() -> None:
-    """Of GKE, whose device plugin mounts a folder, and of NVIDIA's container toolkit, which reads variables."""
+    """Of GKE, whose device plugin mounts a folder, and of NVIDIA's container toolkit, which reads variables.
+
+    What the base image has set is kept.
+    """
     text = (REPOSITORY / "runtime_image/Containerfile").read_text().rpartition("\nFROM ")[2]
-    joined = text.replace(" \\\n", " ").splitlines()
+    joined = re.sub(r" *\\\n *", " ", text).splitlines()
     values = [word for line in joined if line.startswith("ENV ") for word in line.split()[1:]]
     environment = dict(value.split("=", 1) for value in values)
-    assert environment["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64"
-    assert environment["NVIDIA_VISIBLE_DEVICES"] == "void"
-    assert environment["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
+    kept = "${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+    assert environment["LD_LIBRARY_PATH"] == f"/usr/local/nvidia/lib64{kept}"
+    assert environment["NVIDIA_VISIBLE_DEVICES"] == "${NVIDIA_VISIBLE_DEVICES:-void}"
+    capabilities = "${NVIDIA_DRIVER_CAPABILITIES:-compute,utility}"
+    assert environment["NVIDIA_DRIVER_CAPABILITIES"] == capabilities
     added = (REPOSITORY / "runtime_image/nvidia.Containerfile").read_text()
     assert "LD_LIBRARY_PATH=" not in added
