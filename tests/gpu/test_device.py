@@ -67,6 +67,10 @@ def test_an_engine_built_on_the_device_is_proven_and_measured(
     assert engine.parity_max_abs_error is not None
     assert engine.latency is not None
     assert engine.latency.peak_device_memory_bytes
+    published = outcomes["publish-engine"].report.engine
+    assert published is not None
+    assert len(published.latencies) == len(engine.latencies) > 0
+    assert published.parity_with == "prepared"
 
 
 def test_a_class_of_another_device_is_refused_before_anything_is_built(
