@@ -254,8 +254,10 @@ def test_a_namespace_is_collected_once_it_has_a_store(routed: Routed) -> None:
     assert routed.collections == ["own", "listed"]
     routed.see(CLAIMS, listed, deleted=True)
     routed.collections.clear()
-    routed.router.begin()
-    assert routed.collections == ["elsewhere", "left", "new", "ns", "other"]
+    for queue_all in (routed.router.begin, routed.router.all_collections):
+        queue_all()
+        assert routed.collections == ["elsewhere", "left", "new", "ns", "other"]
+        routed.collections.clear()
 
 
 @pytest.mark.parametrize("resource", [JOBS, PODS])

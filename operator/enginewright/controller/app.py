@@ -81,7 +81,7 @@ class OperatorApplication:
             executor,
             settings.config,
             self._leadership.own_namespace,
-            changed=self._all_models,
+            changed=self._images_changed,
             queue=self._image_required,
         )
         fleet = Fleet(
@@ -294,8 +294,9 @@ class OperatorApplication:
     def _engine_changed(self, namespace: str, name: str) -> None:
         self._engines.add(EngineKey(namespace, name))
 
-    def _all_models(self) -> None:
+    def _images_changed(self) -> None:
         self.router.all_models()
+        self.router.all_collections()  # a due one waits for its image
 
     def _why_not_alive(self) -> str | None:
         problems = [problem for one in self._controllers if (problem := one.problem())]

@@ -106,6 +106,14 @@ class Router:
         for engine in self._cache.all(INFERENCE_ENGINES):
             metadata = engine["metadata"]
             self._sinks.engine(EngineKey(metadata["namespace"], metadata["name"]))
+        self.all_collections()
+
+    def all_models(self) -> None:
+        """Queue every model."""
+        self._models(self._cache.all(INFERENCE_MODELS))
+
+    def all_collections(self) -> None:
+        """Queue every namespace that has a store, or has had one."""
         stores = {
             each["metadata"]["namespace"] for kind in _WITH_STORE for each in self._cache.all(kind)
         }
@@ -114,10 +122,6 @@ class Router:
         }
         for namespace in sorted(stores | collected):
             self._sinks.collection(namespace)
-
-    def all_models(self) -> None:
-        """Queue every model."""
-        self._models(self._cache.all(INFERENCE_MODELS))
 
     def _route(self, resource: Resource, obj: Mapping[str, Any]) -> None:
         if resource == INFERENCE_MODELS:

@@ -28,7 +28,7 @@ from enginewright.plan.types import Config, EventIntent, MetadataIntent, ObjectR
 
 RETRY: Final = timedelta(hours=1)  # after a failure
 _VARIANT: Final = "cpu"  # of the runtime image, if there is one
-_WAIT_FOR_IMAGE: Final = 60.0  # seconds
+_WAIT_FOR_IMAGE: Final = 60.0  # seconds, unless it becomes known before
 _LEFTOVERS: Final = timedelta(days=15)  # files of removed artefacts stay in a bucket for 14 days
 _NAMED: Final = 3  # objects in a message
 
