@@ -89,6 +89,16 @@ def test_the_command_as_kubectl_runs_it(artifact: Path) -> None:
     assert "part-0" in done.stdout
 
 
+def test_the_optimization_level_of_the_recipe_is_shown(copy: Path) -> None:
+    path = copy / "manifest.json"
+    manifest = json.loads(path.read_text())
+    assert "optimization level" not in run(str(copy))[0]
+    manifest["engine"]["recipe"]["optimization_level"] = 0
+    path.write_text(json.dumps(manifest))
+    assert "optimization level 0" in run(str(copy))[0]
+    assert read(str(copy))["engine"]["optimization_level"] == 0
+
+
 def test_files_of_an_artefact_alone(artifact: Path, tmp_path: Path) -> None:
     engine = artifact / "model/part-0.engine"
     found = read(str(engine), "--compute-capability", "8.9")
@@ -389,7 +399,7 @@ FAILED = {"reason": "BuildFailed", "message": "it cannot be built", "stage": "bu
 
 def resource(name: str, **status: Any) -> dict[str, Any]:
     spec = engine_spec(ahead_of_time=True)
-    recipe = {**spec["recipe"], "backendVersion": VERSION}
+    recipe = {**spec["recipe"], "backendVersion": VERSION, "optimizationLevel": 5}
     return made(
         "InferenceEngine",
         name,
@@ -470,7 +480,8 @@ def test_a_resource() -> None:
         "9 of 10 in the engine, 2% of the time outside",
         "det (Det)",
         "4.8 MiB, sha256 cdcdcdcdcdcd",
-        "12.3 s",
+        "12.3 s, ",
+        "optimization level 5",
         "p99 4.20 ms",
     ):
         assert text in shown

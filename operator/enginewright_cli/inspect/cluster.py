@@ -121,6 +121,7 @@ def _engine(obj: InferenceEngine, source: str) -> EngineInspection:
         size_bytes=facts.size_bytes if facts else None,
         sha256=facts.sha256 if facts else None,
         workspace_bytes=(facts.workspace_bytes if facts else None) or recipe.workspace_bytes,
+        optimization_level=recipe.optimization_level,
         build_seconds=facts.build_milliseconds / 1000 if facts else None,
         # the status contains only the 99th percentile of a benchmark
         latency=None if p99 is None else Latency(p50=0, p90=0, p99=p99 / 1e6, samples=0),

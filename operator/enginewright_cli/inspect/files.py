@@ -112,6 +112,7 @@ def _artifact(folder: Path, path: Path, progress: Progress) -> EngineInspection:
         size_bytes=engine.size_bytes,
         sha256=engine.sha256,
         workspace_bytes=engine.workspace_bytes,
+        optimization_level=engine.recipe.optimization_level,
         build_seconds=engine.build_seconds,
         peak_memory_bytes=engine.peak_memory_bytes,
         latency=engine.latency,

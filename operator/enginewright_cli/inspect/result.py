@@ -82,6 +82,8 @@ class EngineInspection(Message):
     """Digest of the engine file."""
     workspace_bytes: int | None = None
     """Workspace limit of the build: device memory for scratch space."""
+    optimization_level: int | None = None
+    """TensorRT's builder_optimization_level, as requested; absent: the builder's default."""
     build_seconds: float | None = None
     """Time that the builder took."""
     peak_memory_bytes: int | None = None

@@ -109,6 +109,8 @@ def _build(found: EngineInspection) -> str:
         parts.append(f"{found.build_seconds:.1f} s")
     if found.workspace_bytes is not None:
         parts.append(f"workspace {binary_size(found.workspace_bytes)}")
+    if found.optimization_level is not None:
+        parts.append(f"optimization level {found.optimization_level}")
     if found.peak_memory_bytes:
         parts.append(f"peak memory {binary_size(found.peak_memory_bytes)}")
     return ", ".join(parts)
