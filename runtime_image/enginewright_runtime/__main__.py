@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from enginewright.contract.base import Message
+from enginewright.contract.collection import COLLECT_STAGE, CollectTask
 from enginewright.contract.reasons import Reason, exit_code
 from enginewright.contract.task import (
     ENGINE_STAGES,
@@ -33,6 +34,7 @@ from enginewright_runtime.stages import engine_stage, prepare_stage
 _log: Final = logging.getLogger(__name__)
 
 _BUILDING: Final = (LOOKUP_STAGE, *ENGINE_STAGES)  # stages of an engine's Jobs
+_STAGES: Final = (*PREPARE_STAGES, *_BUILDING, COLLECT_STAGE)
 
 _Task = TypeVar("_Task", bound=Message)
 
@@ -68,14 +70,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("probe", help="print what this image contains")
-    stage = commands.add_parser("stage", help="run stages of a prepare Job or an engine Job")
+    stage = commands.add_parser("stage", help="run stages of a Job")
     stage.add_argument(
         "stages",
         nargs="+",
-        choices=(*PREPARE_STAGES, *_BUILDING),
+        choices=_STAGES,
         metavar="STAGE",
         help="one in a pod; outside a pod several, which run until one fails: "
-        + ", ".join((*PREPARE_STAGES, *_BUILDING)),
+        + ", ".join(_STAGES),
     )
     commands.add_parser(
         FETCH_ARTIFACT, help="copy a prepared model or an engine from the store, checked"
@@ -107,7 +109,9 @@ def _run_stages(stages: Sequence[str], paths: Paths) -> int:
     code = 0
     for stage in stages:
         logs.configure(stage)
-        if stage in _BUILDING:
+        if stage == COLLECT_STAGE:
+            code = _with_task(stage, CollectTask, paths, partial(_collect, paths))
+        elif stage in _BUILDING:
             code = _with_task(stage, EngineTask, paths, partial(_build, stage, paths))
         else:
             code = _with_task(stage, PrepareTask, paths, partial(_prepare, stage, paths))
@@ -125,6 +129,12 @@ def _prepare(stage: str, paths: Paths, task: PrepareTask) -> int:
 
 def _build(stage: str, paths: Paths, task: EngineTask) -> int:
     return run_stage(stage, lambda: engine_stage(stage)(task, paths), paths, task.job)
+
+
+def _collect(paths: Paths, task: CollectTask) -> int:
+    from enginewright_runtime.store import collection  # noqa: PLC0415 - as the stages
+
+    return run_stage(COLLECT_STAGE, lambda: collection.run(task, paths), paths, task.job)
 
 
 def _fetch_artifact(task: ServeTask, paths: Paths) -> int:

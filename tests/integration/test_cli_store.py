@@ -2,10 +2,13 @@
 
 import json
 import os
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from enginewright.contract.collection import CollectTask
 from enginewright.contract.keys import engine_key
 from enginewright.contract.manifest import ArtifactFile, Manifest
 from enginewright_cli.app import app
@@ -59,6 +62,7 @@ def test_artefacts_are_listed_and_verified(medium: str, request: pytest.FixtureR
     where = str(request.getfixturevalue(medium))
     listed = [json.loads(line) for line in run("ls", where, "--json").splitlines()]
     assert {(each["kind"], each["key"]) for each in listed} == {("prepared", key) for key in KEYS}
+    assert all(datetime.fromisoformat(each["used"]) <= datetime.now(UTC) for each in listed)
     assert all(key in run("ls", where) for key in KEYS)
     shown = run("verify", where)
     assert f"prepared {KEYS[0]}: intact" in shown
@@ -188,6 +192,133 @@ def test_a_leftover_that_cannot_be_removed_is_not_reported_as_removed(
     monkeypatch.setattr(os, "rmdir", refused)
     assert "0 files, 0 B removed; 1 file stays" in run("gc", str(folder), "--delete")
     assert left.exists()
+
+
+# Artefacts that nothing needs
+
+
+def age(folder: Path, key: str, days: int) -> None:
+    then = time.time() - days * 86_400
+    os.utime(folder / "prepared" / key / "manifest.json", (then, then))
+
+
+@pytest.fixture
+def unused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a store with two artefacts, unused for 40 and 35 days."""
+    age(folder, KEYS[0], 40)
+    age(folder, KEYS[1], 35)
+    monkeypatch.setattr(time, "sleep", lambda _: None)  # nobody else reads this store
+    return folder
+
+
+@pytest.fixture
+def keep(tmp_path: Path) -> Path:
+    path = tmp_path / "keep"
+    path.write_text(f"# needed\n{KEYS[0]}  # magika\n\n{'12' * 8}\n")
+    return path
+
+
+@pytest.mark.parametrize("limit", [("--unused-for", "30d"), ("--max-size", "0")])
+def test_what_is_not_needed_is_listed_and_removed(
+    limit: tuple[str, str], unused: Path, keep: Path
+) -> None:
+    listed = run("gc", str(unused), "--keep-file", str(keep), *limit)
+    assert f"prepared/{KEYS[1]}: " in listed
+    assert KEYS[0] not in listed
+    assert "1 artefact, " in listed
+    assert "left over; remove with --delete" in listed
+    assert "2 artefacts, 0 damaged" in run("verify", str(unused))
+    shown = run("gc", str(unused), "--keep-file", str(keep), *limit, "--delete")
+    assert "1 artefact, " in shown
+    assert "removed" in shown
+    assert f"prepared {KEYS[0]}: intact\n1 artefact, 0 damaged" in run("verify", str(unused))
+
+
+def test_what_was_used_since_the_keys_were_listed_stays(unused: Path, keep: Path) -> None:
+    os.utime(keep, (time.time() - 37 * 86_400,) * 2)
+    shown = run("gc", str(unused), "--keep-file", str(keep), "--max-size", "0")
+    assert "0 artefacts, 0 B; 0 files" in shown
+
+
+def test_the_task_of_the_operators_job_is_a_list_of_keys(unused: Path, keep: Path) -> None:
+    task = CollectTask(
+        job="collect-1", keep=(KEYS[1][:16],), as_of=datetime.now(UTC), min_age_seconds=7200
+    )
+    keep.write_text(task.to_json())
+    shown = run("gc", str(unused), "--keep-file", str(keep), "--unused-for", "1d12h")
+    assert f"prepared/{KEYS[0]}: " in shown
+    assert KEYS[1] not in shown
+
+
+def test_nothing_is_needed_only_if_that_is_said(unused: Path) -> None:
+    shown = run("gc", str(unused), "--keep-none", "--unused-for", "38d", "--delete")
+    assert f"prepared/{KEYS[0]}: " in shown
+    assert f"prepared {KEYS[1]}: intact\n1 artefact, 0 damaged" in run("verify", str(unused))
+
+
+def test_without_limits_no_artefact_is_listed(unused: Path) -> None:
+    assert run("gc", str(unused), "--delete") == "0 files, 0 B removed\n"
+    assert "2 artefacts, 0 damaged" in run("verify", str(unused))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reported"),
+    [
+        (("--unused-for", "30d"), "a store does not tell which of them models need: pass --keep-file"),
+        (("--max-size", "1Gi"), "or --keep-none if no model needs any of them"),
+        (("--keep-none",), "pass --unused-for or --max-size"),
+        (("--keep-file", "KEEP"), "pass --unused-for or --max-size"),
+        (("--keep-file", "KEEP", "--keep-none", "--max-size", "0"), "exclude each other"),
+        (("--keep-file", "/none", "--max-size", "0"), "/none cannot be read: No such file"),
+        (("--keep-file", "/tmp", "--max-size", "0"), "/tmp cannot be read: Is a directory"),
+        (("--keep-none", "--unused-for", "1h"), "what was used within 2h is never removed"),
+        (("--keep-none", "--unused-for", "soon"), "is not a duration: write 30d or 12h"),
+        (("--keep-none", "--max-size", "-1"), "is not a size: write 50Gi or 200G"),
+        (("--keep-none", "--max-size", "1e99"), "is not a size"),
+    ],
+)  # fmt: skip
+def test_options_that_could_remove_what_is_needed(
+    arguments: tuple[str, ...], reported: str, unused: Path, keep: Path
+) -> None:
+    given = [str(keep) if each == "KEEP" else each for each in arguments]
+    assert reported in run("gc", str(unused), *given, "--delete", code=2)
+    assert "2 artefacts, 0 damaged" in run("verify", str(unused))
+
+
+@pytest.mark.parametrize(
+    ("content", "reported"),
+    [
+        (b"", "has no key, as if nothing were needed: if that is so, pass --keep-none"),
+        (b"# nothing\n", "has no key"),
+        (KEYS[0][:15].encode(), "line 1 of --keep-file"),
+        (b"Error from server (Forbidden)", "is not a key"),
+        (b"{}", "is not the task of a collection: job"),
+        (b"\xff", "is not a text"),
+        ("\n".join([KEYS[0]] * 6001).encode(), "more than 6000 keys"),
+    ],
+)
+def test_a_file_that_names_no_keys_removes_nothing(
+    content: bytes, reported: str, unused: Path, keep: Path
+) -> None:
+    keep.write_bytes(content)
+    shown = run("gc", str(unused), "--keep-file", str(keep), "--max-size", "0", "--delete", code=2)
+    assert reported in shown
+    assert "2 artefacts, 0 damaged" in run("verify", str(unused))
+
+
+def test_old_reports_are_listed_and_removed(folder: Path) -> None:
+    Store(folder).put_report("job", "fetch", "12345")
+    assert "0 files" in run("gc", str(folder))
+    os.utime(folder / "reports/job/fetch.json", (0, 0))
+    assert "reports/job/fetch.json: 5 B\n1 file, 5 B left over" in run("gc", str(folder))
+    assert "1 file, 5 B removed" in run("gc", str(folder), "--delete")
+    assert not (folder / "reports/job").exists()
+
+
+def test_what_a_damaged_manifest_hides_is_reported(address: str, place: Place) -> None:
+    place.put(f"prepared/{KEYS[0]}/manifest.json", b"{")
+    shown = run("gc", address, code=1)
+    assert "other leftovers are not known: prepared model abababababab is damaged" in shown
 
 
 # What may be wrong with a folder to import

@@ -8,6 +8,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,8 @@ import pytest
 from enginewright.contract.manifest import ArtifactFile, Manifest
 from enginewright.contract.reasons import ExitCode, Reason, exit_code
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.store import ENGINE, PREPARED
+from enginewright_runtime.remote.credentials import Secret
+from enginewright_runtime.store import ENGINE, PREPARED, bucket
 from enginewright_runtime.store.bucket import BucketMedium
 
 from tests.support import broken_models as broken
@@ -122,6 +125,33 @@ def test_reports_and_caches(any_place: Place) -> None:
     assert store.get_cache("timings") == b"12"
     any_place.put("caches/timings", any_place.objects()["caches/timings"] + b"3")
     assert store.get_cache("timings") is None, "it is damaged"
+
+
+def test_what_was_used_is_not_removed(
+    any_place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of it, where the age of objects can be chosen, is in test_store_collection."""
+    monkeypatch.setattr(bucket, "_RENEWED_AFTER", timedelta(0))
+    store = any_place.store()
+    publish(store, KEY, content(tmp_path / "a"))
+    medium = BucketMedium(any_place.uri, Secret(any_place.secret))
+    (stored,) = medium.stored([PREPARED, ENGINE])
+    assert sum(stored.files.values()) == sum(map(len, any_place.objects().values()))
+    earlier = replace(stored, used=stored.used - timedelta(hours=2))
+    assert medium.discard([earlier]) == []
+    before = any_place.objects()[MANIFEST]
+    found = store.find_intact(KEY)
+    assert found is not None
+    assert any_place.objects()[MANIFEST] != before, "it is another version now"
+    assert store.find(KEY) == found
+    (stored,) = medium.stored([PREPARED, ENGINE])
+    assert medium.discard([stored]) == [stored]
+    assert any_place.listed() == []
+    assert store.find_intact(KEY) is None
+    assert medium.discard([stored]) == []
+    assert publish(store, KEY, content(tmp_path / "b", b"other")) is False
+    store.read(KEY, tmp_path / "artifact")
+    assert texts(tmp_path / "artifact") == {b"o"}
 
 
 def test_engines_are_kept_apart_and_share_files(place: Place, tmp_path: Path) -> None:

@@ -42,15 +42,15 @@ def ls(address: _Address, *, json: _Json = False) -> None:
         found = contents.listed()
     if json:
         for kind, each in found:
-            line = {"kind": kind.folder, "key": each.key, "published": each.published.isoformat()}
+            line = {"kind": kind.folder, "key": each.key, "used": each.used.isoformat()}
             output.write(jsons.dumps(line))
         return
     if not found:
         output.write(counted(0, "artefact"))
         return
-    table = Table("kind", "key", "published", box=None, pad_edge=False)
+    table = Table("kind", "key", "last used", box=None, pad_edge=False)
     for kind, each in found:
-        table.add_row(kind.folder, visible(each.key), f"{each.published:%Y-%m-%d %H:%M}Z")
+        table.add_row(kind.folder, visible(each.key), f"{each.used:%Y-%m-%d %H:%M}Z")
     output.write(output.rendered(lambda console: console.print(table)))
 
 
@@ -84,22 +84,64 @@ def verify(
 def gc(
     address: _Address,
     *,
-    delete: Annotated[bool, typer.Option("--delete", help="Remove what is listed.")] = False,
+    keep_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The keys of artefacts that are needed, one a line; they are never removed, nor what was used"
+            " after the file was written.",
+        ),
+    ] = None,
+    keep_none: Annotated[
+        bool, typer.Option("--keep-none", help="Instead: no artefact is needed.")
+    ] = False,
+    unused_for: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Remove what is not needed and unused for so long: 30d."),
+    ] = None,
+    max_size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Remove what is not needed, the longest unused first, until the artefacts are no larger:"
+            " 50Gi.",
+        ),
+    ] = None,
+    delete: Annotated[
+        bool,
+        typer.Option(
+            "--delete",
+            help="Remove what is listed. Artefacts on a volume are watched for a minute before they go.",
+        ),
+    ] = False,
 ) -> None:
-    """List, or remove, what interrupted publications have left: nothing that an artefact needs."""
-    count = total = kept = 0
+    """List, or remove, what interrupted publications have left, old reports, and unneeded artefacts."""
     with _opened("gc", address) as contents:
-        for each, removed in contents.leftovers(remove=delete):
-            if delete and not removed:
-                kept += 1
-                continue
-            output.write(f"{visible(each.name)}: {size(each.size)}")
-            count, total = count + 1, total + each.size
+        from enginewright_cli.store.garbage import GarbageOptions  # noqa: PLC0415 - heavy
+
+        task = GarbageOptions(keep_file, keep_none, unused_for, max_size).task(delete=delete)
+        found = contents.collected(task)
+    artifacts = counted(len(found.removed), "artefact")
+    for one in found.removed:
+        last = f"last used {one.used:%Y-%m-%d %H:%M}Z"
+        output.write(f"{one.artifact.folder}: {size(sum(one.files.values()))}, {last}")
+    files = (*found.leftovers, *found.reports, *found.caches)
+    for each in files:
+        output.write(f"{visible(each.name)}: {size(each.size)}")
     did = "removed" if delete else "left over; remove with --delete"
+    chosen = ""
+    if task.max_age_seconds is not None or task.max_bytes is not None:
+        chosen = f"{artifacts}, {size(found.result(dry_run=not delete).removed_bytes)}; "
+    total = size(sum(each.size for each in files))
     stays = (
-        f"; {counted(kept, 'file')} {'stays' if kept == 1 else 'stay'}: in use, or write-protected"
+        f"; {counted(found.stays, 'file')} {'stays' if found.stays == 1 else 'stay'}: in use, or"
+        " write-protected"
     )
-    output.write(f"{counted(count, 'file')}, {size(total)} {did}{stays if kept else ''}")
+    output.write(
+        f"{chosen}{counted(len(files), 'file')}, {total} {did}{stays if found.stays else ''}"
+    )
+    if found.problem is not None:
+        _end("gc", visible(f"other leftovers are not known: {found.problem.message}"), _DAMAGED)
 
 
 def export(

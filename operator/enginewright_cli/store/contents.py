@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from enginewright.contract.collection import CollectTask
 from enginewright.contract.manifest import LARGEST_MANIFEST, MANIFEST_NAME, Manifest
 from enginewright.contract.reasons import Reason
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.store import ENGINE, PREPARED, ArtifactKind, Store, open_medium
+from enginewright_runtime.store.collection import Collection, collect
 from enginewright_runtime.store.inventory import KINDS, Inventory
-from enginewright_runtime.store.medium import Leftover, Listed, Medium
+from enginewright_runtime.store.medium import Listed, Medium
 from enginewright_runtime.store.plain_files import open_plain
 from pydantic import ValidationError
 
@@ -57,7 +59,7 @@ class Contents:
         self._inventory = Inventory(self._medium)
 
     def listed(self) -> list[tuple[ArtifactKind, Listed]]:
-        """Return the artefacts, of each kind the latest first."""
+        """Return the artefacts, of each kind the last used first."""
         self._refuse_other_folders()
         with _readable():
             return [
@@ -65,7 +67,7 @@ class Contents:
                 for kind in KINDS
                 for each in sorted(
                     self._inventory.artifacts(kind),
-                    key=lambda each: (each.published, each.key),
+                    key=lambda each: (each.used, each.key),
                     reverse=True,
                 )
             ]
@@ -78,15 +80,11 @@ class Contents:
             with _readable():
                 yield Verified(kind.folder, each.key, _problem(Store(self._medium, kind), each.key))
 
-    def leftovers(self, *, remove: bool) -> Iterator[tuple[Leftover, bool]]:
-        """Yield what no artefact needs, and whether it was removed.
-
-        Nothing is removed while a manifest is damaged, since the files that it names are not known.
-        """
+    def collected(self, task: CollectTask) -> Collection:
+        """Remove what nothing needs, or return what that would be."""
         self._refuse_other_folders()
         with _readable():
-            for each in list(self._inventory.leftovers()):
-                yield each, remove and self._inventory.remove(each)
+            return collect(self._medium, task)
 
     def export(self, beginning: str, folder: Path) -> str:
         """Copy an artefact, verified, to a folder that does not exist yet; return its name.

@@ -13,6 +13,7 @@ from enginewright_runtime.remote.retry import PASSING_STATUSES
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
 _REGION: Final = re.compile(r"<Region>([a-z0-9-]{1,32})</Region>")
+_GONE: Final = "(code: NoSuchKey)"  # of one of the objects in a request that deletes several
 _OAUTH: Final = re.compile(r"\"error\"\s*:\s*\"([a-z_]{1,64})\"")
 _LOOKED_UP: Final = re.compile(r"Error performing [A-Z]+ https?://(?:[^/\s?]*@)?([^/\s?@]+)")
 _WRONG_REGION: Final = frozenset(
@@ -80,6 +81,8 @@ def store_error(error: Exception, bucket: str, received: str) -> StoreError:
         region = _REGION.search(text)
         name = region.group(1) if region else None
         return StoreError("the bucket is in another region", "region", name)
+    if _GONE in text:
+        return StoreError("there is no such file", "missing")
     if found is None:
         return _without_answer(text, received, of_identity=of_identity)
     return _answered(int(found.group(1)), code, of_identity=of_identity)

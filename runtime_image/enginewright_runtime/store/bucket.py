@@ -8,17 +8,32 @@ or the server itself ends; a publisher that begins again finds the files that we
 
 A server that ignores conditions keeps the last of several manifests, one that refuses them gets the
 manifest without: it names complete files in both cases.
+
+An artefact is removed by a mark in place of its manifest, put on condition that this is still the one
+that was looked at; object stores delete on no condition that all of them know. Jobs that rely on an
+artefact put its manifest again before they verify it. Each time it has another `written`, since
+on S3 only another content is another version. So either the Job is first, and the artefact stays, or it
+finds the mark, which counts as nothing. Marks stay, until the artefact is published again: to delete
+one could hit the manifest that has just replaced it.
 """
 
+import json
 import logging
+import secrets
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import BinaryIO, Final, Self
+from typing import Any, BinaryIO, Final, Self
 
-from enginewright.contract.manifest import MANIFEST_NAME, ArtifactFile, Manifest
+from enginewright.contract.collection import RENEWED_AFTER_SECONDS
+from enginewright.contract.manifest import (
+    LARGEST_MANIFEST,
+    MANIFEST_NAME,
+    ArtifactFile,
+    Manifest,
+)
 from enginewright.contract.reasons import Reason
 from typing_extensions import override
 
@@ -26,8 +41,14 @@ from enginewright_runtime.core.digests import Copied, file_sha256
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import TransferProgress
 from enginewright_runtime.remote.credentials import Secret
-from enginewright_runtime.store.artifacts import Artifact, ArtifactKind, is_digest
-from enginewright_runtime.store.medium import Leftover, Listed, Medium, Publication
+from enginewright_runtime.store.artifacts import (
+    ENGINE,
+    PREPARED,
+    Artifact,
+    ArtifactKind,
+    is_digest,
+)
+from enginewright_runtime.store.medium import Leftover, Listed, Medium, Publication, Stored
 from enginewright_runtime.store.objects import ObjectInfo, Objects, unavailable
 
 _log: Final = logging.getLogger(__name__)
@@ -35,7 +56,9 @@ _FILES: Final = "files"
 # A publisher stores older files anew, so that it has the difference to put a manifest that names them
 _REUSED_WITHIN: Final = timedelta(days=7)
 _REMOVED_AFTER: Final = timedelta(days=14)
-_PUBLISH_TRIES: Final = 3  # each after another publisher's manifest turned out to be damaged
+_PUT_TRIES: Final = 5  # of a manifest, each after it was replaced
+_RENEWED_AFTER: Final = timedelta(seconds=RENEWED_AFTER_SECONDS)
+_REMOVED: Final = b'{"removed":true}\n'  # in place of a manifest; no manifest is so short
 
 
 class BucketMedium(Medium):
@@ -64,8 +87,9 @@ class BucketMedium(Medium):
 
     @override
     def get(self, name: str, largest: int) -> bytes | None:
-        """Return an object; nothing of one that is too large."""
-        return self._objects.get(name, largest)
+        """Return an object; nothing of one that is too large, None for the mark of a removed artefact."""
+        content = self._objects.get(name, largest)
+        return None if content == _REMOVED else content
 
     @override
     def put(self, name: str, content: bytes) -> None:
@@ -100,8 +124,8 @@ class BucketMedium(Medium):
         """Put the files, then the manifest unless another one was put meanwhile."""
         listed = tuple(self._put_file(name, path) for name, path in publication.files.items())
         manifest = publication.describe(listed)
-        name, content = publication.artifact.manifest, manifest.to_json().encode()
-        for _ in range(_PUBLISH_TRIES):
+        name, content = publication.artifact.manifest, _written(json.loads(manifest.to_json()))
+        for _ in range(_PUT_TRIES):
             present = self._objects.info(name)  # before it is judged: only this one is replaced
             if present is not None and publication.is_intact():
                 return manifest, False
@@ -115,11 +139,13 @@ class BucketMedium(Medium):
         """Yield files that no manifest names; refuse an address where there is none at all."""
         files = self._objects.listed(_FILES)  # first: what is published from now on is younger
         digests = named()
+        marks = self._marks()
         for each in files:
             digest = each.name.removeprefix(f"{_FILES}/")
             if not is_digest(digest) or digest in digests or _age(each) <= _REMOVED_AFTER:
                 continue
-            if not digests:  # a wrong address, or what answers in place of the bucket lists nothing
+            # a wrong address, or what answers in place of the bucket lists nothing
+            if not digests and not marks:
                 raise StageFailure(
                     Reason.STORE_UNAVAILABLE,
                     f"{self._objects.shown} holds files but no artefact, so that nothing tells which of"
@@ -143,8 +169,91 @@ class BucketMedium(Medium):
         """Yield what has a manifest: the only objects below the kind's folder."""
         for each in self._objects.listed(kind.folder):
             key, _, name = each.name.removeprefix(f"{kind.folder}/").partition("/")
-            if name == MANIFEST_NAME:
-                yield Listed(key, each.modified)
+            if name == MANIFEST_NAME and not _is_mark(each):
+                yield Listed(key, each.modified, _etag(each))
+
+    @override
+    def renew(self, artifact: Artifact) -> None:
+        """Put the manifest again, on condition that it is still the same."""
+        for _ in range(_PUT_TRIES):
+            present = self._objects.info(artifact.manifest)
+            if present is None or _is_mark(present) or _age(present) <= _RENEWED_AFTER:
+                return
+            text = self.get(artifact.manifest, LARGEST_MANIFEST)
+            if text is None:
+                return
+            try:
+                artifact.checked(text)
+            except StageFailure:
+                return  # a damaged one is no use
+            # else it was replaced: by what is not known until the server tells it
+            if self._objects.put_if(artifact.manifest, _written(json.loads(text)), present):
+                return
+        raise unavailable(f"others keep replacing {artifact.manifest}")
+
+    @override
+    def stored(self, kinds: Sequence[ArtifactKind]) -> Iterator[Stored]:
+        """Yield the artefacts; of a damaged one, only its manifest."""
+        sizes = {each.name: each.size for each in self._objects.listed(_FILES)}
+        for kind in kinds:
+            for listed in self.artifacts(kind):
+                artifact = Artifact(kind, listed.key)
+                text = self.get(artifact.manifest, LARGEST_MANIFEST)
+                if text is None:
+                    continue
+                try:
+                    named = [_name(file) for file in artifact.checked(text).files]
+                except StageFailure:
+                    named = []
+                files = {name: sizes.get(name, 0) for name in named}
+                files |= {artifact.manifest: len(text)}
+                yield Stored(artifact, listed.used, listed.version, files)
+
+    @override
+    def discard(self, unused: Sequence[Stored]) -> list[Stored]:
+        """Put marks in place of their manifests; the files become leftovers."""
+        return [each for each in unused if self._is_marked(each)]
+
+    @override
+    def records(self, folder: str) -> Iterator[Leftover]:
+        """Yield the objects."""
+        for each in self._objects.listed(folder):
+            yield Leftover(each.name, each.size, each.modified)
+
+    @override
+    def remove_record(self, record: Leftover) -> bool:
+        """Delete an object."""
+        known = self._objects.info(record.name)
+        if known is not None:
+            if not _is_same_time(known.modified, record.modified):
+                return False
+            self._objects.delete(record.name)
+        return True
+
+    @override
+    def space(self) -> None:
+        """Return None: a bucket has no limit."""
+
+    def _is_marked(self, unused: Stored) -> bool:
+        """Put a mark in place of a manifest unless it was written again; return whether it is there."""
+        name = unused.artifact.manifest
+        present = self._objects.info(name)
+        if present is None or not _is_same_time(present.modified, unused.used):
+            return False
+        if (
+            _etag(present) != unused.version
+        ):  # a server may tell an earlier time with a later content
+            return False
+        return self._objects.put_if(name, _REMOVED, present)
+
+    def _marks(self) -> list[ObjectInfo]:
+        """Return the marks of removed artefacts."""
+        return [
+            each
+            for kind in (PREPARED, ENGINE)
+            for each in self._objects.listed(kind.folder)
+            if _is_mark(each)
+        ]
 
     def _put_file(self, name: str, source: Path) -> ArtifactFile:
         """Put a file unless the bucket has it; return what the manifest lists."""
@@ -176,6 +285,25 @@ class BucketMedium(Medium):
 
 def _name(file: ArtifactFile) -> str:
     return f"{_FILES}/{file.sha256}"
+
+
+def _written(manifest: dict[str, Any]) -> bytes:
+    """Return a manifest as content that no object has had before."""
+    return json.dumps(manifest | {"written": secrets.token_hex(8)}, separators=(",", ":")).encode()
+
+
+def _is_mark(known: ObjectInfo | None) -> bool:
+    return known is not None and known.size == len(_REMOVED) and known.name.endswith(MANIFEST_NAME)
+
+
+def _etag(known: ObjectInfo) -> str:
+    """Return what tells versions of an object apart; lists of Azure leave the quotes out."""
+    return (known.version.get("e_tag") or "").strip('"')
+
+
+def _is_same_time(one: datetime, other: datetime) -> bool:
+    """Return whether two times of an object are the same; lists have fractions of a second."""
+    return int(one.timestamp()) == int(other.timestamp())
 
 
 def _age(known: ObjectInfo) -> timedelta:

@@ -1,7 +1,7 @@
 """What a store needs of the place that holds it: a mounted volume, or a bucket."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,12 +29,33 @@ class Listed:
     """An artefact that the store has a manifest of."""
 
     key: str
-    published: datetime  # timezone-aware
+    used: datetime  # timezone-aware: when it was published, or a Job last found it
+    version: str = ""  # as `Stored.version`
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An artefact, when it was used last, and what it occupies."""
+
+    artifact: Artifact
+    used: datetime  # as `Listed.used`
+    version: str  # of its manifest, as the medium tells versions apart; "": by `used`
+    files: Mapping[
+        str, int
+    ]  # bytes by name, its manifest's too; artefacts share files of equal names
+
+
+@dataclass(frozen=True)
+class Space:
+    """The size of the disk that a store is on."""
+
+    capacity: int  # bytes
+    free: int  # bytes
 
 
 @dataclass(frozen=True)
 class Leftover:
-    """What belongs to no artefact, and is too old to be of a publication in progress."""
+    """A file or folder that can be removed: it belongs to no artefact, nor to a publication in progress."""
 
     name: str
     size: int  # bytes
@@ -95,3 +116,35 @@ class Medium(ABC):
     @abstractmethod
     def artifacts(self, kind: ArtifactKind) -> Iterator[Listed]:
         """Yield all artefacts of a kind, with as few requests as possible."""
+
+    @abstractmethod
+    def renew(self, artifact: Artifact) -> None:
+        """Mark an artefact as used now, if it exists; not if it was within `RENEWED_AFTER_SECONDS`.
+
+        Whoever finds an artefact and relies on it renews it first and verifies it then: if it is
+        verified, no `discard` removes it that found an earlier time.
+        """
+
+    @abstractmethod
+    def stored(self, kinds: Sequence[ArtifactKind]) -> Iterator[Stored]:
+        """Yield all artefacts with the sizes of their files as stored, whatever the manifests say."""
+
+    @abstractmethod
+    def discard(self, unused: Sequence[Stored]) -> list[Stored]:
+        """Remove artefacts that were not used since they were listed; readers never see a part of one.
+
+        Returns:
+            Those that are removed.
+        """
+
+    @abstractmethod
+    def records(self, folder: str) -> Iterator[Leftover]:
+        """Yield the small files (`put`) below a folder."""
+
+    @abstractmethod
+    def remove_record(self, record: Leftover) -> bool:
+        """Remove a small file; False: it stays, since it was written again or cannot be removed."""
+
+    @abstractmethod
+    def space(self) -> Space | None:
+        """Return the size of the disk; None: a bucket, which has no limit."""

@@ -235,7 +235,9 @@ class Objects:
 
         async def once() -> None:
             with suppress(_Missing):
-                await self._ask(lambda store: obstore.delete_async(store, self._key(name)))
+                await self._ask(
+                    lambda store: obstore.delete_async(store, self._key(name)), right="delete"
+                )
 
         self._run(f"delete {name}", once)
 
@@ -268,7 +270,10 @@ class Objects:
         return asyncio.run(with_retries(shown, bounded, received, failure=unavailable))
 
     async def _ask(
-        self, action: "Callable[[Store], Awaitable[_T]]", received: Received | None = None
+        self,
+        action: "Callable[[Store], Awaitable[_T]]",
+        received: Received | None = None,
+        right: str = "read and write",
     ) -> _T:
         try:
             return await self._client.request(action, lambda: received.size if received else 0)
@@ -283,7 +288,7 @@ class Objects:
                     raise Unavailable(message) from None
                 case _:
                     remedy = self._client.remedy(
-                        failed.error, _SETTING, "read and write", by_hand=self._by_hand
+                        failed.error, _SETTING, right, by_hand=self._by_hand
                     )
                     raise unavailable(message, remedy) from None
 

@@ -32,8 +32,8 @@ from enginewright_runtime.store.medium import Medium, Publication
 from enginewright_runtime.store.volume import VolumeMedium
 
 _log: Final = logging.getLogger(__name__)
-_REPORTS: Final = "reports"
-_CACHES: Final = "caches"  # may be lost: builders' timings
+REPORTS: Final = "reports"
+CACHES: Final = "caches"  # may be lost: builders' timings
 _LARGEST_CACHE: Final = 256 << 20
 _DIGEST_BYTES: Final = hashlib.sha256().digest_size
 
@@ -69,9 +69,14 @@ class Store:
     def find_intact(self, key: str) -> Manifest | None:
         """Return the artefact's manifest if it exists and every file matches it, else None.
 
+        It counts as used now, and is not removed from the store for as long as collections keep what
+        was used.
+
         Raises:
             StageFailure: StoreUnavailable.
         """
+        with available():
+            self._medium.renew(Artifact(self._kind, key))  # first: what is verified then stays
         try:
             manifest = self.find(key)
             if manifest is not None:
@@ -106,18 +111,26 @@ class Store:
     ) -> Manifest:
         manifest = self.find(key)
         if manifest is None:
-            raise StageFailure(
-                Reason.ARTIFACT_MISSING,
-                f"the store has no {self._kind.title} with key {key[:12]}",
-                remedy=f"no action needed: {self._kind.again}",
-            )
+            raise self._missing(key)
         with available(written="the folder of the pod"):
             target.mkdir(parents=True, exist_ok=True)
             (target / MANIFEST_NAME).unlink(missing_ok=True)
-            for file in chosen(manifest):
-                self._copy_out(Artifact(self._kind, key), file, target / file.path)
+            try:
+                for file in chosen(manifest):
+                    self._copy_out(Artifact(self._kind, key), file, target / file.path)
+            except StageFailure as failure:
+                if failure.reason is self._kind.damaged and self.find(key) is None:
+                    raise self._missing(key) from None  # it was removed meanwhile
+                raise
             (target / MANIFEST_NAME).write_text(manifest.to_json())
         return manifest
+
+    def _missing(self, key: str) -> StageFailure:
+        return StageFailure(
+            Reason.ARTIFACT_MISSING,
+            f"the store has no {self._kind.title} with key {key[:12]}",
+            remedy=f"no action needed: {self._kind.again}",
+        )
 
     def verify(self, manifest: Manifest) -> None:
         """Check every file of an artefact; raises as `read`."""
@@ -203,7 +216,7 @@ class Store:
         if not is_name(job) or not is_name(stage):
             raise StageFailure(Reason.INTERNAL_ERROR, f"{job}/{stage} cannot name a report")
         with available():
-            self._medium.put(f"{_REPORTS}/{job}/{stage}.json", text.encode())
+            self._medium.put(f"{REPORTS}/{job}/{stage}.json", text.encode())
 
     def get_cache(self, name: str) -> bytes | None:
         """Return what was last stored under `name`; None: nothing, or it is damaged.
@@ -262,4 +275,4 @@ def _check(artifact: Artifact, file: ArtifactFile, copied: Copied | None) -> Non
 def _cache(name: str) -> str:
     if not is_name(name):
         raise StageFailure(Reason.INTERNAL_ERROR, f"{name!r} cannot name a cache")
-    return f"{_CACHES}/{name}"
+    return f"{CACHES}/{name}"

@@ -11,24 +11,26 @@ import os
 import re
 import secrets
 import shutil
-import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from enginewright.contract.manifest import MANIFEST_NAME, ArtifactFile, Manifest
+from enginewright.contract.collection import RENEWED_AFTER_SECONDS
+from enginewright.contract.manifest import ArtifactFile, Manifest
 from enginewright.contract.reasons import Reason
 from typing_extensions import override
 
 from enginewright_runtime.core import digests
 from enginewright_runtime.core.digests import Copied
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.logs import TransferProgress
+from enginewright_runtime.store import set_aside
 from enginewright_runtime.store.artifacts import Artifact, ArtifactKind
-from enginewright_runtime.store.medium import Leftover, Listed, Medium, Publication
+from enginewright_runtime.store.complete_folder import write_folder
+from enginewright_runtime.store.folders import files_in, is_folder, last_written
+from enginewright_runtime.store.medium import Leftover, Listed, Medium, Publication, Space, Stored
 from enginewright_runtime.store.plain_files import open_plain
 
 _log: Final = logging.getLogger(__name__)
@@ -36,13 +38,21 @@ _TMP: Final = "tmp"
 _DEAD_AFTER_SECONDS: Final = 86400.0
 _OWN: Final = re.compile(r"(?:[0-9a-f]{64}|damaged)-[0-9a-f]{16}")  # names of folders in tmp/
 _TAKEN: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
+_NOT_PERMITTED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 class VolumeMedium(Medium):
-    """A folder that Jobs and serving pods mount."""
+    """A folder that Jobs and serving pods mount.
 
-    def __init__(self, root: Path) -> None:
+    Args:
+        root: the folder.
+        settled_after: seconds until what was renamed is no longer found at its earlier place by any
+            client of the file system.
+    """
+
+    def __init__(self, root: Path, settled_after: float = set_aside.SETTLED_AFTER_SECONDS) -> None:
         self._root = root
+        self._settled_after = settled_after
 
     @override
     def get(self, name: str, largest: int) -> bytes | None:
@@ -98,7 +108,7 @@ class VolumeMedium(Medium):
         self._sweep()
         folder = self._root / _TMP / f"{publication.artifact.key}-{secrets.token_hex(8)}"
         try:
-            manifest = _write(folder, publication.files, publication.describe)
+            manifest = write_folder(folder, publication.files, publication.describe)
             return manifest, self._move_in(folder, publication)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -109,19 +119,23 @@ class VolumeMedium(Medium):
         del named  # the files of an artefact are in its folder
         self._require()
         for entry in self._own_folders():
-            written = _last_written(entry)
+            written = last_written(entry)
             if time.time() - written > _DEAD_AFTER_SECONDS:
                 modified = datetime.fromtimestamp(written, UTC)
-                yield Leftover(f"{_TMP}/{entry.name}", _size(entry), modified)
+                yield Leftover(
+                    f"{_TMP}/{entry.name}", sum(size for _, size in files_in(entry)), modified
+                )
 
     @override
     def remove(self, leftover: Leftover) -> bool:
         """Remove a folder; one whose publisher is still alive would have been written to."""
         folder = self._root / leftover.name
-        if not (_is_folder(folder.parent) and _is_own(folder)):
+        if not (is_folder(folder.parent) and _is_own(folder)):
             return False
-        if datetime.fromtimestamp(_last_written(folder), UTC) != leftover.modified:
+        if datetime.fromtimestamp(last_written(folder), UTC) != leftover.modified:
             return False
+        if set_aside.is_set_aside(folder.name):
+            return set_aside.finish(self._root, folder)
         shutil.rmtree(folder, ignore_errors=True)
         return not os.path.lexists(folder)
 
@@ -134,11 +148,82 @@ class VolumeMedium(Medium):
             return
         with os.scandir(folder) as entries:
             for entry in entries:
-                try:
-                    written = os.lstat(Path(entry.path) / MANIFEST_NAME).st_mtime
-                except (FileNotFoundError, NotADirectoryError):
-                    continue
-                yield Listed(entry.name, datetime.fromtimestamp(written, UTC))
+                if (written := set_aside.used(Path(entry.path))) is not None:
+                    yield Listed(entry.name, written)
+
+    @override
+    def renew(self, artifact: Artifact) -> None:
+        """Touch the manifest; what this user may not touch, only the list of what is needed protects."""
+        path = self._root / artifact.manifest
+        try:
+            if time.time() - path.lstat().st_mtime > RENEWED_AFTER_SECONDS:
+                os.utime(path, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
+            if error.errno not in _NOT_PERMITTED:
+                raise
+            _log.warning("%s is not marked as used: %s", artifact.folder, error.strerror)
+
+    @override
+    def stored(self, kinds: Sequence[ArtifactKind]) -> Iterator[Stored]:
+        """Yield the artefacts; no link is followed."""
+        for kind in kinds:
+            if not is_folder(self._root / kind.folder):
+                continue
+            for listed in self.artifacts(kind):
+                artifact = Artifact(kind, listed.key)
+                if is_folder(self._root / artifact.folder):
+                    yield Stored(
+                        artifact, listed.used, listed.version, self._sizes(artifact.folder)
+                    )
+
+    @override
+    def discard(self, unused: Sequence[Stored]) -> list[Stored]:
+        """Rename artefacts to `tmp/`, see whether they were used meanwhile, and remove them."""
+        tmp = self._root / _TMP
+        if unused:
+            tmp.mkdir(exist_ok=True)
+        return set_aside.discard(self._root, tmp, unused, self._settled_after)
+
+    @override
+    def records(self, folder: str) -> Iterator[Leftover]:
+        """Yield the files, also those that are being written."""
+        self._require()
+        if not is_folder(self._root / folder):
+            return
+        for path, size in files_in(self._root / folder):
+            with suppress(FileNotFoundError):
+                modified = datetime.fromtimestamp(path.lstat().st_mtime, UTC)
+                yield Leftover(str(path.relative_to(self._root)), size, modified)
+
+    @override
+    def remove_record(self, record: Leftover) -> bool:
+        """Remove a file, and its Job's folder once that is empty."""
+        path = self._root / record.name
+        try:
+            if datetime.fromtimestamp(path.lstat().st_mtime, UTC) != record.modified:
+                return False
+            path.unlink()
+        except FileNotFoundError:
+            return True
+        except PermissionError:
+            return False
+        if path.parent.parent != self._root:
+            with suppress(OSError):
+                path.parent.rmdir()
+        return True
+
+    @override
+    def space(self) -> Space | None:
+        """Return the size of the volume's file system."""
+        usage = shutil.disk_usage(self._root)
+        return Space(usage.total, usage.free)
+
+    def _sizes(self, folder: str) -> dict[str, int]:
+        """Return the sizes of all files in a folder, by name in the store."""
+        found = files_in(self._root / folder)
+        return {str(path.relative_to(self._root)): size for path, size in found}
 
     def _require(self) -> None:
         if not self._root.is_dir():
@@ -149,7 +234,7 @@ class VolumeMedium(Medium):
     def _own_folders(self) -> list[Path]:
         """Return the folders of publishers; what has another name, or is a link, is not theirs."""
         folder = self._root / _TMP
-        if not _is_folder(folder):
+        if not is_folder(folder):
             return []
         return [each for each in folder.iterdir() if _is_own(each)]
 
@@ -187,62 +272,7 @@ class VolumeMedium(Medium):
             self.remove(each)
 
 
-def _write(
-    folder: Path,
-    files: Mapping[str, Path],
-    describe: Callable[[tuple[ArtifactFile, ...]], Manifest],
-) -> Manifest:
-    """Copy the files into `folder`, the manifest last, all of it durable."""
-    listed = []
-    for name, source in files.items():
-        target = folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with source.open("rb") as reader, target.open("xb") as writer:
-            progress = TransferProgress(_log, f"storing {name}", source.stat().st_size)
-            copied = digests.copy(reader, writer, progress.add)
-            _sync(writer)
-        listed.append(ArtifactFile(path=name, sha256=copied.sha256, size_bytes=copied.size_bytes))
-    manifest = describe(tuple(listed))
-    with (folder / MANIFEST_NAME).open("xb") as writer:
-        writer.write(manifest.to_json().encode())
-        _sync(writer)
-    for path in sorted({folder / name for name in files}, reverse=True):
-        digests.sync_folder(path.parent)
-    digests.sync_folder(folder)
-    return manifest
-
-
-def _sync(writer: BinaryIO) -> None:
-    writer.flush()
-    os.fsync(writer.fileno())
-
-
-def _is_folder(path: Path) -> bool:
-    """Return whether a path is a folder itself, not a link to one."""
-    try:
-        return stat.S_ISDIR(path.lstat().st_mode)
-    except FileNotFoundError:
-        return False
-
-
 def _is_own(path: Path) -> bool:
-    return _OWN.fullmatch(path.name) is not None and _is_folder(path)
-
-
-def _size(folder: Path) -> int:
-    """Return the bytes in a folder, as far as they are still there."""
-    sizes = 0
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):
-            sizes += path.lstat().st_size
-    return sizes
-
-
-def _last_written(folder: Path) -> float:
-    """Return the last modification time in a folder; now, if it was just removed."""
-    try:
-        times = [folder.lstat().st_mtime]
-        times += [path.lstat().st_mtime for path in folder.rglob("*")]
-    except FileNotFoundError:
-        return time.time()
-    return max(times)
+    name = path.name
+    is_ours = _OWN.fullmatch(name) is not None or set_aside.is_set_aside(name)
+    return is_ours and is_folder(path)

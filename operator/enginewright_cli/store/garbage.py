@@ -1,0 +1,140 @@
+"""What `store gc` is asked to remove: checked before the store is opened."""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from enginewright.api.scalars import exact_quantity, long_duration
+from enginewright.contract.collection import (
+    KEPT_CHARACTERS,
+    LEAST_AGE_SECONDS,
+    MOST_KEPT,
+    CollectTask,
+)
+from pydantic import ValidationError
+
+from enginewright_cli.store.contents import StoreAccessError
+
+_KEY: Final = re.compile(rf"[0-9a-f]{{{KEPT_CHARACTERS},64}}")
+_LARGEST_FILE: Final = 16 << 20  # bytes
+_LARGEST_NUMBER: Final = 1 << 53
+_HOW: Final = (
+    "pass --keep-file with the keys that are needed, one a line, or the task of the operator's latest Job"
+    " with stage collect in this namespace (its variable ENGINEWRIGHT_TASK); or --keep-none if no model"
+    " needs any of them"
+)
+
+
+@dataclass(frozen=True)
+class GarbageOptions:
+    """The options of the command line."""
+
+    keep_file: Path | None
+    keep_none: bool
+    unused_for: str | None
+    max_size: str | None
+
+    def task(self, *, delete: bool) -> CollectTask:
+        """Return what to remove; without limits, no artefact.
+
+        Raises:
+            StoreAccessError: An option is invalid, or it is not said which artefacts are needed.
+        """
+        has_limits = self.unused_for is not None or self.max_size is not None
+        if self.keep_file is not None and self.keep_none:
+            raise StoreAccessError(
+                "--keep-file and --keep-none exclude each other: pass one of them"
+            )
+        if has_limits and self.keep_file is None and not self.keep_none:
+            raise StoreAccessError(
+                "--unused-for and --max-size remove complete artefacts, and a store does not tell which of"
+                f" them models need: {_HOW}"
+            )
+        if not has_limits and (self.keep_file is not None or self.keep_none):
+            raise StoreAccessError(
+                "it is not said which of the artefacts that are not needed go: pass --unused-for or"
+                " --max-size, or both"
+            )
+        keep, as_of = ((), datetime.now(UTC)) if self.keep_file is None else _kept(self.keep_file)
+        return CollectTask(
+            job="by-hand",
+            keep=keep,
+            as_of=as_of,
+            min_age_seconds=LEAST_AGE_SECONDS,
+            max_age_seconds=None if self.unused_for is None else _seconds(self.unused_for),
+            max_bytes=None if self.max_size is None else _bytes(self.max_size),
+            dry_run=not delete,
+        )
+
+
+def _kept(path: Path) -> tuple[tuple[str, ...], datetime]:
+    """Return the beginnings of the keys in a file, and when they were listed."""
+    try:
+        with path.open("rb") as reader:
+            text = reader.read(_LARGEST_FILE + 1).decode()
+            listed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    except OSError as error:
+        raise StoreAccessError(f"--keep-file {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise StoreAccessError(f"--keep-file {path} is not a text: {_HOW}") from None
+    if len(text) > _LARGEST_FILE:
+        raise StoreAccessError(
+            f"--keep-file {path} has more than {_LARGEST_FILE >> 20} MiB: {_HOW}"
+        )
+    if text.lstrip().startswith("{"):
+        return _of_task(path, text)
+    keys = []
+    for number, line in enumerate(text.splitlines(), 1):
+        key = line.partition("#")[0].strip()
+        if key and not _KEY.fullmatch(key):
+            raise StoreAccessError(
+                f"line {number} of --keep-file {path} is not a key: write its first {KEPT_CHARACTERS} to"
+                " 64 characters, 0-9 and a-f, nothing else, or a comment after #"
+            )
+        keys += [key[:KEPT_CHARACTERS]] if key else []
+    if not keys:
+        raise StoreAccessError(
+            f"--keep-file {path} has no key, as if nothing were needed: if that is so, pass --keep-none"
+        )
+    if len(keys) > MOST_KEPT:
+        raise StoreAccessError(f"--keep-file {path} has more than {MOST_KEPT} keys")
+    return tuple(keys), listed
+
+
+def _of_task(path: Path, text: str) -> tuple[tuple[str, ...], datetime]:
+    try:
+        task = CollectTask.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the document"
+        raise StoreAccessError(
+            f"--keep-file {path} is not the task of a collection: {where}: {first['msg']}; {_HOW}"
+        ) from None
+    return task.keep, task.as_of
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = long_duration(text).total_seconds()
+    except ValueError:
+        raise StoreAccessError(
+            f"--unused-for {text!r} is not a duration: write 30d or 12h"
+        ) from None
+    if seconds < LEAST_AGE_SECONDS:
+        least = f"{LEAST_AGE_SECONDS / 3600:.0f}h"
+        raise StoreAccessError(
+            f"--unused-for {text} is too short: what was used within {least} is never removed"
+        )
+    return seconds
+
+
+def _bytes(text: str) -> int:
+    try:
+        count = int(exact_quantity(text))
+    except ValueError:
+        count = -1
+    if not 0 <= count < _LARGEST_NUMBER:
+        raise StoreAccessError(f"--max-size {text!r} is not a size: write 50Gi or 200G")
+    return count

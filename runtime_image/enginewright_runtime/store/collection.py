@@ -1,0 +1,134 @@
+"""Removes from a store what nothing needs: the stage `collect`, and `enginewright store gc`."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from enginewright.contract.collection import COLLECT_STAGE, Collected, CollectTask
+from enginewright.contract.report import Finding, StageReport
+
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.logs import counted, format_bytes
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.store import open_medium
+from enginewright_runtime.store.collection_plan import plan_collection, total_bytes
+from enginewright_runtime.store.disk_errors import available
+from enginewright_runtime.store.inventory import KINDS, Inventory
+from enginewright_runtime.store.medium import Leftover, Medium, Space, Stored
+from enginewright_runtime.store.store import CACHES, REPORTS
+
+_DAMAGED: Final = frozenset(kind.damaged for kind in KINDS)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What was removed from a store, or with `dry_run` would be."""
+
+    stored: tuple[Stored, ...]  # before
+    needed: tuple[Stored, ...]
+    removed: tuple[Stored, ...]
+    leftovers: tuple[Leftover, ...]
+    reports: tuple[Leftover, ...]
+    caches: tuple[Leftover, ...]
+    stays: int  # of the above files and folders, which could not be removed
+    problem: Finding | None  # why leftovers are not known
+    space: Space | None  # after
+
+    def result(self, *, dry_run: bool) -> Collected:
+        """Return it in figures."""
+        removed = {each.artifact for each in self.removed}
+        remaining = [each for each in self.stored if each.artifact not in removed]
+        before, after = total_bytes(self.stored), total_bytes(remaining)
+        return Collected(
+            artifacts=len(self.stored),
+            bytes=before,
+            needed_artifacts=len(self.needed),
+            needed_bytes=total_bytes(self.needed),
+            removed_artifacts=len(self.removed),
+            removed_bytes=before - after,
+            bytes_after=after,
+            leftovers=len(self.leftovers),
+            leftover_bytes=sum(each.size for each in self.leftovers),
+            reports=len(self.reports),
+            caches=len(self.caches),
+            capacity_bytes=self.space and self.space.capacity,
+            free_bytes=self.space and self.space.free,
+            dry_run=dry_run,
+        )
+
+
+def run(task: CollectTask, paths: Paths) -> StageReport:
+    """Remove what the task allows from the store of this pod.
+
+    Raises:
+        StageFailure: StoreUnavailable.
+    """
+    collection = collect(open_medium(paths), task)
+    result = collection.result(dry_run=task.dry_run)
+    did = "would remove" if task.dry_run else "removed"
+    return StageReport(
+        stage=COLLECT_STAGE,
+        ok=True,
+        message=(
+            f"{did} {result.removed_artifacts} of {counted(result.artifacts, 'artefact')},"
+            f" {format_bytes(result.removed_bytes)} of {format_bytes(result.bytes)};"
+            f" {counted(result.leftovers, 'leftover')}, {counted(result.reports, 'report')},"
+            f" {counted(result.caches, 'cache')}"
+        ),
+        collected=result,
+        findings=() if collection.problem is None else (collection.problem,),
+        facts={"removed": [each.artifact.folder for each in collection.removed]},
+    )
+
+
+def collect(medium: Medium, task: CollectTask) -> Collection:
+    """Remove what the task allows: artefacts first, since on a bucket that leaves their files over.
+
+    Raises:
+        StageFailure: StoreUnavailable.
+    """
+    as_of = min(task.as_of, datetime.now(UTC))  # the clock of whoever made the list may be ahead
+    task = task.model_copy(update={"as_of": as_of})
+    with available():
+        stored = tuple(medium.stored(KINDS))
+        plan = plan_collection(stored, task)
+        removed = plan.removed if task.dry_run else tuple(medium.discard(plan.removed))
+        inventory = Inventory(medium)
+        leftovers, problem = _leftovers(inventory)
+        found = (
+            (leftovers, inventory.remove),
+            (_older(medium, REPORTS, as_of, task.report_age_seconds), medium.remove_record),
+            (_older(medium, CACHES, as_of, task.cache_age_seconds), medium.remove_record),
+        )
+        gone = [
+            tuple(each for each in some if task.dry_run or remove(each)) for some, remove in found
+        ]
+        return Collection(
+            stored=stored,
+            needed=plan.needed,
+            removed=removed,
+            leftovers=gone[0],
+            reports=gone[1],
+            caches=gone[2],
+            stays=len(plan.removed)
+            + sum(len(some) for some, _ in found)
+            - len(removed)
+            - sum(map(len, gone)),
+            problem=problem,
+            space=medium.space(),
+        )
+
+
+def _leftovers(inventory: Inventory) -> tuple[list[Leftover], Finding | None]:
+    """Return the leftovers, or why they are not known: a manifest is damaged."""
+    try:
+        return list(inventory.leftovers()), None
+    except StageFailure as failure:
+        if failure.reason not in _DAMAGED:
+            raise
+        return [], failure.finding.model_copy(update={"severity": "warning"})
+
+
+def _older(medium: Medium, folder: str, as_of: datetime, seconds: float) -> list[Leftover]:
+    before = as_of - timedelta(seconds=seconds)
+    return [each for each in medium.records(folder) if each.modified <= before]

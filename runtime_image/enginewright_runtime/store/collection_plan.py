@@ -1,0 +1,71 @@
+"""Decides what to remove from a store, without looking at it."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from enginewright.contract.collection import KEPT_CHARACTERS, CollectTask
+
+from enginewright_runtime.store.artifacts import is_digest
+from enginewright_runtime.store.medium import Stored
+
+
+@dataclass(frozen=True)
+class CollectionPlan:
+    """Which artefacts are needed, and which are to be removed."""
+
+    needed: tuple[Stored, ...]
+    removed: tuple[Stored, ...]  # the longest unused first
+
+
+def plan_collection(stored: Sequence[Stored], task: CollectTask) -> CollectionPlan:
+    """Return what to remove of the artefacts in a store.
+
+    What is needed or was used later than `min_age_seconds` before the list of what is needed stays,
+    whatever the limits; so does what has no digest as its key, which no publisher has stored.
+    """
+    keep = frozenset(task.keep)
+    kept_since = task.as_of - timedelta(seconds=task.min_age_seconds)
+    needed = tuple(each for each in stored if _is_needed(each, keep))
+    removable = sorted(
+        (
+            each
+            for each in stored
+            if not _is_needed(each, keep)
+            and is_digest(each.artifact.key)
+            and each.used <= kept_since
+        ),
+        key=lambda each: (each.used, each.artifact.folder),
+    )
+    users = Counter(name for each in stored for name in each.files)
+    size = total_bytes(stored)
+    removed: list[Stored] = []
+    for each in removable:
+        if not (_is_too_old(each, task) or _is_too_large(size, task)):
+            break  # all others were used later
+        removed.append(each)
+        users.subtract(list(each.files))
+        size -= sum(count for name, count in each.files.items() if not users[name])
+    return CollectionPlan(needed, tuple(removed))
+
+
+def total_bytes(stored: Iterable[Stored]) -> int:
+    """Return the bytes of artefacts; a file that several of them share counts once."""
+    sizes: dict[str, int] = {}
+    for each in stored:
+        sizes |= each.files
+    return sum(sizes.values())
+
+
+def _is_needed(each: Stored, keep: frozenset[str]) -> bool:
+    return each.artifact.key[:KEPT_CHARACTERS] in keep
+
+
+def _is_too_old(each: Stored, task: CollectTask) -> bool:
+    age = task.max_age_seconds
+    return age is not None and each.used <= task.as_of - timedelta(seconds=age)
+
+
+def _is_too_large(size: int, task: CollectTask) -> bool:
+    return task.max_bytes is not None and size > task.max_bytes

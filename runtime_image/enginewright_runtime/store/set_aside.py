@@ -1,0 +1,152 @@
+"""Removes artefacts from a volume although Jobs may find them at that very moment.
+
+An artefact leaves by one rename into `tmp/`, so that readers see all of it or nothing. Jobs that rely
+on an artefact touch its manifest before they verify it. So the manifest's time, looked at again after
+the rename, tells whether a Job may have verified it before it was gone: then it goes back, unless
+another one has been published in its place. A Job that touches it later does not find it.
+
+Clients of network file systems look up names in caches, and may find the artefact at its earlier place
+for up to a minute. So there is another look after that time.
+
+The folder's name in `tmp/` says what it was and the time of its manifest, so that whoever sweeps
+`tmp/` after a collection that was interrupted decides likewise.
+"""
+
+import errno
+import logging
+import os
+import re
+import secrets
+import shutil
+import time
+from collections import deque
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from enginewright.contract.manifest import MANIFEST_NAME
+
+from enginewright_runtime.core import digests
+from enginewright_runtime.store.artifacts import ENGINE, PREPARED
+from enginewright_runtime.store.medium import Stored
+from enginewright_runtime.store.plain_files import open_plain
+
+_log: Final = logging.getLogger(__name__)
+_SET_ASIDE: Final = re.compile(
+    rf"removed-(?P<kind>{PREPARED.folder}|{ENGINE.folder})"
+    r"-(?P<key>[0-9a-f]{64})-(?P<time>[0-9]{1,20})-[0-9a-f]{16}"
+)
+# as long as NFS's clients may use attributes and names that they have looked up: acdirmax, acregmax
+SETTLED_AFTER_SECONDS: Final = 60.0
+_TAKEN: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
+
+
+def used(folder: Path) -> datetime | None:
+    """Return when the artefact in a folder was last used; None: it has no manifest."""
+    try:
+        return datetime.fromtimestamp(os.lstat(folder / MANIFEST_NAME).st_mtime, UTC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def is_set_aside(name: str) -> bool:
+    """Return whether a name in `tmp/` is that of an artefact that is being removed."""
+    return _SET_ASIDE.fullmatch(name) is not None
+
+
+def discard(root: Path, tmp: Path, unused: Sequence[Stored], settled_after: float) -> list[Stored]:
+    """Remove artefacts that were not used since they were listed.
+
+    Args:
+        root: of the store.
+        tmp: folder for what is being removed; it exists.
+        unused: what to remove.
+        settled_after: seconds between the rename and the last look.
+
+    Returns:
+        Those that are removed.
+    """
+    aside: deque[tuple[Stored, Path]] = deque()
+    removed = []
+    try:
+        for each in unused:
+            if (moved := _set_aside(root, tmp, each)) is not None:
+                aside.append((each, moved))
+        if aside and settled_after:
+            _log.info("waiting %.0f s for whoever may have found them", settled_after)
+            time.sleep(settled_after)
+        while aside:
+            each, moved = aside.popleft()
+            if finish(root, moved):
+                removed.append(each)
+    except BaseException:  # also the end of the process by a signal
+        for _, moved in aside:
+            _put_back(root, moved)
+        raise
+    return removed
+
+
+def finish(root: Path, aside: Path) -> bool:
+    """Remove an artefact that was set aside, or put it back; False: the store has it, or a part stays."""
+    found = _parsed(aside)
+    if _modified(aside) not in {None, int(found["time"])}:
+        _put_back(root, aside)
+        return False
+    shutil.rmtree(aside, ignore_errors=True)
+    return not os.path.lexists(aside)
+
+
+def _put_back(root: Path, aside: Path) -> None:
+    """Put an artefact back, unless another one has taken its place."""
+    found = _parsed(aside)
+    shown = f"{found['kind']} {found['key'][:12]}"
+    try:
+        aside.rename(root / found["kind"] / found["key"])
+    except OSError as error:
+        if error.errno not in _TAKEN:
+            raise
+        _log.info("%s was published again", shown)
+        shutil.rmtree(aside, ignore_errors=True)
+    else:
+        digests.sync_folder(root / found["kind"])
+        _log.info("%s stays", shown)
+
+
+def _parsed(aside: Path) -> re.Match[str]:
+    found = _SET_ASIDE.fullmatch(aside.name)
+    if found is None:
+        raise ValueError(f"{aside.name} was not set aside")
+    return found
+
+
+def _set_aside(root: Path, tmp: Path, each: Stored) -> Path | None:
+    """Rename an artefact into `tmp/`; None: it stays, or is gone."""
+    artifact = each.artifact
+    folder = root / artifact.folder
+    modified = _modified(folder)
+    if modified is None or used(folder) != each.used:
+        return None
+    mark = f"{artifact.kind.folder}-{artifact.key}-{modified}"
+    aside = tmp / f"removed-{mark}-{secrets.token_hex(8)}"
+    try:
+        os.utime(folder)  # so that nobody sweeps it meanwhile
+        folder.rename(aside)
+    except FileNotFoundError:
+        return None
+    except PermissionError as error:
+        _log.warning("%s stays: %s", artifact.folder, error.strerror)
+        return None
+    if _modified(aside) != modified:
+        _put_back(root, aside)
+        return None
+    return aside
+
+
+def _modified(folder: Path) -> int | None:
+    """Return the time of a manifest in ns; opened, since a file server then tells the latest."""
+    try:
+        with open_plain(folder / MANIFEST_NAME) as reader:
+            return os.fstat(reader.fileno()).st_mtime_ns
+    except (FileNotFoundError, NotADirectoryError):
+        return None

@@ -1,0 +1,334 @@
+"""Garbage collection on real volumes and buckets, while Jobs publish and find the same artefacts."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from enginewright.contract.collection import KEPT_CHARACTERS, LEAST_AGE_SECONDS, CollectTask
+from enginewright.contract.report import read_termination_message
+from enginewright.contract.task import TASK_VARIABLE
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.remote.credentials import Secret
+from enginewright_runtime.store import PREPARED, Store
+from enginewright_runtime.store.bucket import BucketMedium
+from enginewright_runtime.store.collection import Collection, collect
+from enginewright_runtime.store.medium import Stored
+
+from tests.integration.test_store_bucket import give, grow_old, of_gateway
+from tests.support.source_cutter import Cutter
+from tests.support.source_servers import GoServers, go_servers
+from tests.support.source_web import Answer, ScriptedServer, Seen
+from tests.support.store_places import MANIFEST, Place, no_waiting
+from tests.support.store_process import FILES, publish
+from tests.unit.test_store_volume import KEY, content
+
+pytestmark = pytest.mark.timeout(900)  # the servers may have to be built first
+OTHER = "cd" * 32
+DAY = 86_400
+ROUNDS = 60
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_waiting(monkeypatch)
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[GoServers]:
+    """Run a gateway of this test's own."""
+    folder = tmp_path / "gateway"
+    folder.mkdir()
+    with go_servers(folder) as running:
+        (folder / "s3/store").mkdir()
+        yield running
+
+
+@pytest.fixture
+def place(gateway: GoServers) -> Place:
+    return of_gateway(gateway, gateway.addresses["s3"])
+
+
+def medium(place: Place) -> BucketMedium:
+    return BucketMedium(place.uri, Secret(place.secret))
+
+
+def gc(place: Place, *keep: str, **fields: object) -> Collection:
+    beginnings = [key[:KEPT_CHARACTERS] for key in keep]
+    usual = {"job": "c", "keep": beginnings, "as_of": datetime.now(UTC)}
+    usual |= {"min_age_seconds": LEAST_AGE_SECONDS}
+    return collect(medium(place), CollectTask.model_validate(usual | fields))
+
+
+def found(place: Place, key: str = KEY) -> Stored:
+    (one,) = [each for each in medium(place).stored([PREPARED]) if each.artifact.key == key]
+    return one
+
+
+# A bucket
+
+
+def test_what_is_not_needed_goes_and_its_files_are_left_over(
+    gateway: GoServers, place: Place, tmp_path: Path
+) -> None:
+    """Files that another artefact shares stay."""
+    publish(place.store(), KEY, content(tmp_path / "a"))
+    (tmp_path / "b").mkdir()
+    for name in FILES:
+        text = (tmp_path / "a" / Path(name).name).read_bytes()
+        (tmp_path / "b" / Path(name).name).write_bytes(text if name == FILES[0] else text + b"!")
+    publish(place.store(), OTHER, tmp_path / "b")
+    files = {name for name in place.objects() if name.startswith("files/")}
+    assert len(files) == 2 * len(FILES) - 1, "one is shared"
+    grow_old(gateway, 10)
+    done = gc(place, OTHER, max_age_seconds=9 * DAY)
+    result = done.result(dry_run=False)
+    assert (result.artifacts, result.removed_artifacts, result.needed_artifacts) == (2, 1, 1)
+    everything = sum(map(len, place.objects().values()))
+    assert result.bytes - result.removed_bytes == result.bytes_after == result.needed_bytes
+    assert result.bytes_after < everything
+    assert place.listed() == [OTHER]
+    assert place.store().find(KEY) is None
+    assert {name for name in place.objects() if name.startswith("files/")} == files
+    grow_old(gateway, 5)
+    assert gc(place, OTHER).result(dry_run=False).leftovers == len(FILES) - 1
+    place.store().read(OTHER, tmp_path / "artifact")
+
+
+def test_the_last_artefact_goes_with_its_files(
+    gateway: GoServers, place: Place, tmp_path: Path
+) -> None:
+    """Its mark tells that the address is the right one."""
+    publish(place.store(), KEY, content(tmp_path / "a"))
+    grow_old(gateway, 20)
+    assert gc(place, max_bytes=0).result(dry_run=False).leftovers == len(FILES)
+    assert place.objects().keys() == {MANIFEST}
+    grow_old(gateway, 20)
+    assert gc(place, max_bytes=0).result(dry_run=False).artifacts == 0
+
+
+def test_a_dry_run_removes_nothing(gateway: GoServers, place: Place, tmp_path: Path) -> None:
+    publish(place.store(), KEY, content(tmp_path / "a"))
+    place.store().put_report("job", "fetch", "{}")
+    grow_old(gateway, 40)
+    before = place.objects()
+    done = gc(place, max_bytes=0, dry_run=True)
+    assert (len(done.removed), len(done.reports)) == (1, 1)
+    assert place.objects() == before
+    gc(place, max_bytes=0)
+    assert "reports/job/fetch.json" not in place.objects()
+
+
+def test_what_was_removed_is_published_again(
+    gateway: GoServers, place: Place, tmp_path: Path
+) -> None:
+    publish(place.store(), KEY, content(tmp_path / "a"))
+    grow_old(gateway, 10)
+    gc(place, max_bytes=0)
+    with pytest.raises(StageFailure, match="the store has no prepared model"):
+        place.store().read(KEY, tmp_path / "artifact")
+    assert publish(place.store(), KEY, tmp_path / "a") is False
+    place.store().read(KEY, tmp_path / "artifact")
+    assert place.listed() == [KEY]
+
+
+def test_a_manifest_that_lies_about_sizes_removes_nothing_else(
+    gateway: GoServers, place: Place, tmp_path: Path
+) -> None:
+    publish(place.store(), OTHER, content(tmp_path / "other", b"other"))
+    grow_old(gateway, 1)
+    publish(place.store(), KEY, content(tmp_path / "a"))
+    files = [each.model_copy(update={"size_bytes": 1 << 50}) for each in place.manifest().files]
+    lying = place.manifest().model_copy(update={"files": tuple(files)})
+    place.put(MANIFEST, lying.to_json().encode())
+    grow_old(gateway, 1)
+    assert gc(place, max_bytes=1 << 20).removed == ()
+
+
+# Use
+
+
+def requests(place: Place, act: Callable[[Place], object]) -> list[str]:
+    """Return the requests for the manifest that an act sends."""
+    with Cutter(place.secret["AWS_ENDPOINT_URL"]) as cutter:
+        act(Place(place.uri, place.secret | {"AWS_ENDPOINT_URL": cutter.url}))
+        return [each.split()[0] for each in cutter.requests if each.endswith("manifest.json")]
+
+
+def test_what_a_job_finds_is_used(gateway: GoServers, place: Place, tmp_path: Path) -> None:
+    publish(place.store(), KEY, content(tmp_path / "a"))
+
+    def find(place: Place) -> None:
+        assert place.store().find_intact(KEY) is not None
+
+    assert requests(place, find) == ["HEAD", "GET"], "it was used within an hour"
+    grow_old(gateway, 10)
+    before, manifest = found(place), place.manifest()
+    assert requests(place, find) == ["HEAD", "GET", "PUT", "GET"]
+    assert place.manifest() == manifest
+    after = found(place)
+    assert (after.used - before.used).total_seconds() > 9 * DAY
+    assert medium(place).discard([before]) == []
+    gc(place, max_bytes=0)
+    assert place.store().find_intact(KEY) is not None
+
+
+# fault: Store | a Job finds an artefact in the moment in which it is removed as garbage
+def test_what_is_used_between_look_and_removal_stays(
+    gateway: GoServers, place: Place, tmp_path: Path
+) -> None:
+    """Although its content is the same, it is another version."""
+    publish(place.store(), KEY, content(tmp_path / "a"))
+    grow_old(gateway, 10)
+    listed = found(place)
+
+    def use(request: str) -> None:
+        if request.startswith("PUT") and request.endswith("manifest.json"):
+            assert place.store().find_intact(KEY) is not None
+
+    with Cutter(place.secret["AWS_ENDPOINT_URL"], on_request=use) as cutter:
+        removing = Place(place.uri, place.secret | {"AWS_ENDPOINT_URL": cutter.url})
+        assert medium(removing).discard([listed]) == []
+    assert place.store().find_intact(KEY) is not None
+
+
+def test_what_is_removed_between_look_and_use_is_missing(
+    gateway: GoServers, place: Place, tmp_path: Path
+) -> None:
+    publish(place.store(), KEY, content(tmp_path / "a"))
+    grow_old(gateway, 10)
+
+    def remove(request: str) -> None:
+        if request.startswith("PUT") and request.endswith("manifest.json"):
+            gc(place, max_bytes=0)
+
+    with Cutter(place.secret["AWS_ENDPOINT_URL"], on_request=remove) as cutter:
+        using = Place(place.uri, place.secret | {"AWS_ENDPOINT_URL": cutter.url})
+        assert using.store().find_intact(KEY) is None
+
+
+def test_an_identity_that_may_not_delete_is_told_so() -> None:
+    listed = (
+        b"<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>a/caches/x</Key><Size>1</Size>"
+        b"<LastModified>2020-01-01T00:00:00.000Z</LastModified></Contents></ListBucketResult>"
+    )
+
+    def answer(seen: Seen) -> Answer:
+        if seen.method == "POST":
+            return 403, {}, b"<Error><Code>AccessDenied</Code></Error>"
+        dated = {"Last-Modified": "Wed, 01 Jan 2020 00:00:00 GMT", "ETag": '"1"'}
+        is_caches = "prefix=a%2Fcaches" in seen.path
+        return 200, dated, listed if is_caches else b"<ListBucketResult/>"
+
+    with ScriptedServer(answer) as server:
+        keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+        place = Place("s3://store/a", keys | {"AWS_ENDPOINT_URL": server.url})
+        with pytest.raises(StageFailure, match="access is denied") as caught:
+            gc(place)
+    assert "correct the Secret" in caught.value.message
+    assert "may delete" in caught.value.message
+
+
+# Processes
+
+
+def volume_of(tmp_path: Path) -> tuple[Store, dict[str, str], Callable[[], None]]:
+    """Return a store on a volume, the variables of a container, and what ages its artefacts."""
+    root = tmp_path / "store"
+    root.mkdir()
+
+    def age() -> None:
+        for manifest in root.glob("prepared/*/manifest.json"):
+            os.utime(manifest, (time.time() - 10 * DAY,) * 2)
+
+    return Store(root), {"ENGINEWRIGHT_ROOT": str(tmp_path)}, age
+
+
+# fault: Store | Jobs publish and find artefacts while garbage is collected | what a Job has found since the list of
+#   what is needed was made stays, or is published again | prevented
+def test_what_a_publisher_returned_stays_while_others_collect(tmp_path: Path) -> None:
+    """In each round all artefacts are unused for long; then Jobs look for them while others collect."""
+    store, variables, age = volume_of(tmp_path)
+    keys = [f"{number:x}" * 64 for number in range(3)]
+    folder = content(tmp_path / "content", b"x" * (2 << 20))  # to be verified for some time
+    roles = [("publish", str(folder), *keys)] * 2 + [("collect",)] * 2
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-m", "tests.support.collecting_process", *role],
+                    env=os.environ | variables,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    bufsize=1,
+                )
+            )
+            for role in roles
+        ]
+        for _ in range(ROUNDS):
+            age()
+            for process in processes:
+                assert process.stdin
+                process.stdin.write(f"{datetime.now(UTC).isoformat()}\n")
+            answers = [process.stdout.readline().strip() for process in processes if process.stdout]
+            assert answers[2:] == ["done", "done"]
+            for key in answers[:2]:
+                assert key in keys
+                assert store.find_intact(key) is not None
+        for process in processes:
+            assert process.stdin
+            process.stdin.close()
+        for process in processes:
+            assert process.wait(60) == 0
+
+
+def test_the_stage_reports_what_it_removed(
+    gateway: GoServers, place: Place, tmp_path: Path
+) -> None:
+    publish(place.store(), KEY, content(tmp_path / "a"))
+    publish(place.store(), OTHER, content(tmp_path / "b", b"other"))
+    grow_old(gateway, 10)
+    (tmp_path / "dev").mkdir()
+    task = CollectTask(
+        job="collect-1",
+        keep=(OTHER[:KEPT_CHARACTERS],),
+        as_of=datetime.now(UTC),
+        min_age_seconds=LEAST_AGE_SECONDS,
+        max_age_seconds=DAY,
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "enginewright_runtime", "stage", "collect"],
+        env=os.environ | give(place, tmp_path) | {TASK_VARIABLE: task.to_json()},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report = read_termination_message((tmp_path / "dev/termination-log").read_text())
+    assert report is not None
+    assert report.collected is not None
+    assert (report.collected.artifacts, report.collected.removed_artifacts) == (2, 1)
+    assert report.message.startswith("removed 1 of 2 artefacts")
+    assert place.listed() == [OTHER]
+    assert "reports/collect-1/collect.json" in place.objects()
+
+
+def test_an_invalid_task_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "enginewright_runtime", "stage", "collect"],
+        env=os.environ | {"ENGINEWRIGHT_ROOT": str(tmp_path), TASK_VARIABLE: '{"job":"c"}'},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 70
+    assert "is not a valid CollectTask: keep: Field required" in done.stderr
