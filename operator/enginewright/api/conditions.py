@@ -46,6 +46,9 @@ class StatusReason(StrEnum):
     PROBING_IMAGE = "ProbingImage"  # the runtime image's versions and backends are being determined
     IMAGE_PROBE_FAILED = "ImageProbeFailed"  # the runtime image cannot be probed: see the message
     PREPARING = "Preparing"  # a prepare Job runs, or is about to
+    SHARED_PREPARATION = (
+        "SharedPreparation"  # a Job of another model of the namespace prepares the same
+    )
     PREPARED = "Prepared"  # the model is in the store
     CLAIM_NOT_FOUND = "ClaimNotFound"  # a PersistentVolumeClaim that pods mount does not exist
     CLAIM_NOT_BOUND = "ClaimNotBound"  # a PersistentVolumeClaim that pods mount has no volume yet

@@ -37,6 +37,12 @@ class Preparation(ApiModel):
     failure: JobFailure | None = None
     """The last failure for these inputs; absent: none."""
 
+    shared_hash: Digest = ""
+    """Hash of all that models of a namespace must have in common for one Job to prepare them; empty: it is not shared."""
+
+    leader: Annotated[str, Field(max_length=253)] = ""
+    """InferenceModel whose Job prepares the same, and whose result or permanent failure this model takes over; empty: none."""
+
 
 class TensorSignature(ApiModel):
     """One input or output of a model."""

@@ -13,6 +13,8 @@ ENGINE: Final = "enginewright.dev/engine"  # name of the InferenceEngine that a 
 IMAGE: Final = "enginewright.dev/image"
 QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"  # Kueue's, on Jobs
 PLACEMENT: Final = "enginewright.dev/placement"  # annotation of a Job: hash of its JobTemplate
+# annotation of a prepare Job: hash of all that models have in common that share its result
+SHARED_PREPARATION: Final = "enginewright.dev/shared-preparation"
 REQUESTED_BY: Final = "enginewright.dev/requested-by"  # annotation of an engine: the first model
 OUTCOME: Final = "enginewright.dev/outcome"  # annotation of a ControllerRevision
 # of a model, first or last: when it moves to new runtime images

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from enginewright.api.inference_model import InferenceModel
+from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
 from enginewright.api.pods import DEFAULT_JOB_TEMPLATE, JobTemplate
 from enginewright.contract.task import (
     PREPARE_STAGES,
@@ -16,7 +16,7 @@ from enginewright.contract.task import (
     PrepareTask,
 )
 from enginewright.manifests.jobs import stages_job
-from enginewright.manifests.labels import of_model
+from enginewright.manifests.labels import SHARED_PREPARATION, of_model
 from enginewright.manifests.owner import owned_metadata
 from enginewright.manifests.pods import TMP_VOLUME, container
 from enginewright.manifests.store_access import StoreAccess
@@ -54,6 +54,9 @@ class PrepareJob:
     template: JobTemplate = DEFAULT_JOB_TEMPLATE
     assigned_ids: bool = False
     architecture: str = ""  # of the nodes, unless other fields decide it
+    shared_hash: str = (
+        ""  # of all that models have in common that share the result; empty: it is not shared
+    )
     account: str | None = None  # service account whose identity `fetch` may use for object stores
 
 
@@ -88,11 +91,6 @@ def prepare_job(model: InferenceModel, wanted: PrepareJob) -> dict[str, Any]:
         )
         for stage in PREPARE_STAGES
     ]
-    identity = {
-        name: value
-        for name, value in model.spec.pod_template.labels.items()
-        if name.startswith(_AZURE_IDENTITY)
-    }
     account = wanted.store.account(wanted.account)
     job = stages_job(
         owned_metadata(model, wanted.name, labels),
@@ -110,8 +108,21 @@ def prepare_job(model: InferenceModel, wanted: PrepareJob) -> dict[str, Any]:
         },
     )
     metadata = job["spec"]["template"]["metadata"]
+    identity = identity_labels(model.spec)
     metadata["labels"] = {**wanted.store.labels(), **identity, **metadata["labels"]}
+    if wanted.shared_hash:
+        annotations = job["metadata"].get("annotations") or {}
+        job["metadata"]["annotations"] = {**annotations, SHARED_PREPARATION: wanted.shared_hash}
     return job
+
+
+def identity_labels(spec: InferenceModelSpec) -> dict[str, str]:
+    """Return the labels of a model's pods that its Job's pod needs for its identity."""
+    return {
+        name: value
+        for name, value in spec.pod_template.labels.items()
+        if name.startswith(_AZURE_IDENTITY)
+    }
 
 
 def _volume(wanted: Input) -> dict[str, Any]:

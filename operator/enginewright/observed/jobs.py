@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from enginewright.manifests.labels import PLACEMENT, QUEUE_NAME
+from enginewright.manifests.labels import PLACEMENT, QUEUE_NAME, SHARED_PREPARATION
 from enginewright.observed.base import (
     Json,
     ObservedCondition,
@@ -26,6 +26,9 @@ class JobView(ObservedObject):
     placement: str  # hash of the JobTemplate that it was created with; empty: without one
     suspended: bool  # spec.suspend: it has no pods until it is resumed
     queue: str  # name of the Kueue queue that admits it; empty: none
+    shared_hash: (
+        str  # of a prepare Job whose result other models may take over; empty: they may not
+    )
     ended_pods: int  # succeeded and failed pods that the Job controller has counted
 
     @property
@@ -47,6 +50,7 @@ def job_view(obj: Json) -> JobView:
         placement=(obj["metadata"].get("annotations") or {}).get(PLACEMENT) or "",
         suspended=bool(spec(obj).get("suspend")),
         queue=(obj["metadata"].get("labels") or {}).get(QUEUE_NAME) or "",
+        shared_hash=(obj["metadata"].get("annotations") or {}).get(SHARED_PREPARATION) or "",
         ended_pods=sum(map(int, counts)),
     )
 

@@ -270,7 +270,7 @@ def _after_failure(
     """Return Failed, also while waiting to retry, or the start of the next attempt."""
     if failure.lasting or _is_lasting(work, failure.reason):
         return Failed(attempt, failure.model_copy(update={"lasting": True}), ends=ends)
-    wait = (_due(failure.time, failure.attempts) - now).total_seconds()
+    wait = (retry_due(failure) - now).total_seconds()
     if wait > 0:
         return Failed(attempt, failure, requeue_after=wait, ends=ends)
     return Start(failure.attempts + 1, failure, replaces=work.name(attempt))
@@ -282,10 +282,10 @@ def _is_lasting(work: Work[Result], reason: str) -> bool:
     return work.limit is not None and is_permanent
 
 
-def _due(failed_at: datetime | None, attempts: int) -> datetime:
-    """Return when the retry after `attempts` failures is due."""
-    delay = min(FIRST_RETRY * (1 << min(attempts - 1, _MAX_DOUBLINGS)), LONGEST_RETRY)
-    return (failed_at or datetime.min.replace(tzinfo=UTC)) + delay
+def retry_due(failure: JobFailure) -> datetime:
+    """Return when the attempt after a transient failure is due."""
+    delay = min(FIRST_RETRY * (1 << min(failure.attempts - 1, _MAX_DOUBLINGS)), LONGEST_RETRY)
+    return (failure.time or datetime.min.replace(tzinfo=UTC)) + delay
 
 
 def _is_lost(pod: PodView, now: datetime) -> bool:

@@ -49,6 +49,7 @@ from enginewright.plan.types import EventIntent, Facts, Obstacle, Plan
 _NORMAL = frozenset(
     {
         StatusReason.PREPARING,
+        StatusReason.SHARED_PREPARATION,
         StatusReason.ROLLING_OUT,
         StatusReason.PROGRESSING,
         StatusReason.PROBING_IMAGE,

@@ -28,6 +28,7 @@ from enginewright.plan.paused_moves import is_preparation_paused
 from enginewright.plan.recipe import steps_sha256
 from enginewright.plan.resolve import Target
 from enginewright.plan.signature import listed
+from enginewright.plan.single_flight import Decision, Follows, TakenOver, follow, shared_hash
 from enginewright.plan.types import Facts, ObjectRef
 
 _PAUSED: Final = "spec.rollout.paused is true"
@@ -38,7 +39,8 @@ class PrepareOutcome:
     """State of the preparation."""
 
     prepared: Prepared | None = None
-    published: Published | None = None  # by a Job that has just completed
+    # digests of samples, calibration data and steps that were just fetched, by name; None: nothing was
+    fetched: Mapping[str, str] | None = None
     preparation: Preparation | None = None
     message: str = ""  # progress, while a Job runs or waits
     waits_for: str = ""  # reason, if the Job's pod waits for something outside the operator
@@ -68,7 +70,12 @@ def is_prepared(facts: Facts, target: Target) -> bool:
 
 
 def prepare(
-    facts: Facts, target: Target, memory: Preparation | None = None, keep: str = ""
+    facts: Facts,
+    target: Target,
+    memory: Preparation | None = None,
+    keep: str = "",
+    *,
+    shares: bool = True,
 ) -> PrepareOutcome:
     """Return the state of preparing `target`, and what to do.
 
@@ -77,13 +84,16 @@ def prepare(
         target: what to prepare.
         memory: record of the previous attempts; None: that of the status.
         keep: Job of a refresh, which is not deleted.
+        shares: whether one Job may prepare several models; not if this one asked for a fetch of its own.
     """
     current = _current(facts, target)
     jobs = _jobs(facts)
     loss = _loss(facts, target, current.key, jobs) if current else ""
     if current and not loss:
         return PrepareOutcome(prepared=current, delete=_running(facts, jobs, keep=keep))
-    outcome = _attempted(facts, target, jobs, memory, lost=loss != "")
+    shared = shared_hash(facts, target) if shares else ""
+    attempted = _attempted(facts, target, shared, jobs, memory, lost=loss != "")
+    outcome = _recorded(attempted, shared)
     if current is None:
         return outcome
     # Their builds begin anew with the prepared model, without waiting for a retry.
@@ -98,6 +108,7 @@ def prepare(
 def _attempted(
     facts: Facts,
     target: Target,
+    shared: str,
     jobs: Mapping[str, JobView],
     memory: Preparation | None,
     *,
@@ -113,7 +124,7 @@ def _attempted(
         case Succeeded():
             return PrepareOutcome(
                 prepared=_prepared(target, state.result),
-                published=state.result,
+                fetched=state.result.data,
                 delete=_running(facts, jobs, keep=state.job),
             )
         case InProgress():
@@ -127,12 +138,55 @@ def _attempted(
                 delete=_running(facts, jobs, keep=state.replaces),
             )
         case Start():
-            return _start(facts, target, work, jobs, state)
+            replaced = jobs.get(state.replaces)
+            # what serves is rebuilt without waiting for others, and a Job that is replaced has begun
+            may_wait = shared and not lost and (replaced is None or replaced.ended)
+            decision = follow(facts, target, shared, known) if may_wait else None
+            if decision is not None:
+                return _followed(facts, target, jobs, state, decision)
+            return _start(facts, target, work, jobs, state, shared)
         case Failed():
             failed = _failed(facts, target, work, jobs, state)
             is_paused = not state.failure.lasting and is_preparation_paused(facts, target)
             suspended = replace(failed, message=_PAUSED, waits_for=StatusReason.SUSPENDED)
             return suspended if is_paused else failed
+
+
+def _followed(
+    facts: Facts, target: Target, jobs: Mapping[str, JobView], state: Start, decision: Decision
+) -> PrepareOutcome:
+    """Return the state of a model that another one's Job prepares, or has."""
+    unwanted = _running(facts, jobs, keep="")
+    match decision:
+        case TakenOver():
+            return PrepareOutcome(
+                prepared=decision.prepared, fetched=decision.data, delete=unwanted
+            )
+        case Follows():
+            record = _preparation(target, "", state.attempt, "", state.failure)
+            leader = decision.leader.name if decision.takes_over else ""
+            return PrepareOutcome(
+                preparation=record.model_copy(update={"leader": leader}),
+                message=decision.message,
+                waits_for=StatusReason.SHARED_PREPARATION,
+                delete=unwanted,
+            )
+        case JobFailure():
+            failure = decision.model_copy(update={"attempts": state.attempt})
+            record = _preparation(target, "", state.attempt, failure.stage, failure)
+            return PrepareOutcome(preparation=record, failure=failure, delete=unwanted)
+
+
+def _recorded(outcome: PrepareOutcome, shared: str) -> PrepareOutcome:
+    """Return the outcome with the hash by which other models know that they share its preparation.
+
+    One whose user pauses it does not lead any more, so that the others go on.
+    """
+    if outcome.preparation is None:
+        return outcome
+    is_paused = outcome.waits_for == StatusReason.SUSPENDED
+    update = {"shared_hash": "", "leader": ""} if is_paused else {"shared_hash": shared}
+    return replace(outcome, preparation=outcome.preparation.model_copy(update=update))
 
 
 def _current(facts: Facts, target: Target) -> Prepared | None:
@@ -219,6 +273,7 @@ def _start(
     work: Work[Published],
     jobs: Mapping[str, JobView],
     state: Start,
+    shared: str,
 ) -> PrepareOutcome:
     name = work.name(state.attempt)
     replaced = state.replaces and state.replaces in jobs
@@ -229,7 +284,7 @@ def _start(
         preparation=_preparation(target, name, state.attempt, PREPARE_STAGES[0], state.failure),
         message=_progress(PREPARE_STAGES[0]),
         failure=state.failure,
-        apply=(_job(facts, target, name),),
+        apply=(_job(facts, target, name, shared),),
         delete=unwanted,
     )
 
@@ -238,7 +293,7 @@ def _template(facts: Facts) -> JobTemplate:
     return merged(facts.config.jobs, facts.model.spec.build.pod_template)
 
 
-def _job(facts: Facts, target: Target, name: str) -> dict[str, Any]:
+def _job(facts: Facts, target: Target, name: str, shared: str) -> dict[str, Any]:
     spec = facts.model.spec
     return prepare_job(
         facts.model,
@@ -264,6 +319,7 @@ def _job(facts: Facts, target: Target, name: str) -> dict[str, Any]:
             template=_template(facts),
             assigned_ids=facts.config.openshift,
             architecture=image_architecture(facts, target.image),
+            shared_hash=shared,
             account=target.account,
         ),
     )

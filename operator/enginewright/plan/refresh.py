@@ -35,7 +35,7 @@ def prepare_and_refresh(facts: Facts, target: Target) -> Preparing:
     if prepared:
         return _refresh_in_background(facts, target, refreshed)
     target = refreshed or target
-    outcome = prepare(facts, target)
+    outcome = prepare(facts, target, shares=refreshed is None)
     state = _source(facts, target, outcome)
     failure = outcome.failure
     if refreshed and state and failure and failure.lasting:
@@ -47,7 +47,9 @@ def _refresh_in_background(facts: Facts, target: Target, refreshed: Target | Non
     """Keep the prepared model, and fetch from the addresses again if a refresh is requested."""
     before = facts.model.status.source
     refresh = (
-        prepare(facts, refreshed, before.refreshing if before else None) if refreshed else None
+        prepare(facts, refreshed, before.refreshing if before else None, shares=False)
+        if refreshed
+        else None
     )
     if refresh and refreshed and refresh.prepared:
         return Preparing(refreshed, refresh, _source(facts, refreshed, refresh))
@@ -77,7 +79,7 @@ def _idle(source: SourceState | None) -> SourceState | None:
 def _source(facts: Facts, target: Target, outcome: PrepareOutcome) -> SourceState | None:
     """Return the fetched content of the addresses."""
     source = facts.model.status.source
-    if outcome.prepared and (outcome.published or source is None):
-        data = outcome.published.data if outcome.published else {}
+    if outcome.prepared and (outcome.fetched is not None or source is None):
+        data = outcome.fetched or {}
         return fetched(facts, outcome.prepared, data, target.source.refresh)
     return source

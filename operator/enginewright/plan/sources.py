@@ -49,6 +49,11 @@ def known_source(facts: Facts) -> PinnedSource:
     return PinnedSource(pinned, refresh)
 
 
+def is_pinned(spec: InferenceModelSpec, source: PinnedSource) -> bool:
+    """Return whether everything that is fetched is known by its digest, so that it cannot change."""
+    return all(sha256 or name in source.pinned for name, (_, sha256) in _addresses(spec).items())
+
+
 def refreshed_source(facts: Facts, refresh: str, *, prepared: bool) -> PinnedSource:
     """Return what a refresh fetches: any content, and unchanged content only if it must be prepared.
 

@@ -86,6 +86,15 @@ class Config:
 
 
 @dataclass(frozen=True)
+class Leader:
+    """A model whose Job prepares what others of its namespace need as well."""
+
+    name: str
+    has_fetched: bool  # its Job has read, or may have read, the sources
+    failure: str = ""  # the last one, which is retried, as a sentence; empty: none
+
+
+@dataclass(frozen=True)
 class Facts:
     """Everything that is known about one model at one moment."""
 
@@ -102,6 +111,9 @@ class Facts:
     # with the images that the model has, while its user pauses the move of an unchanged spec to others;
     # None: it is not paused
     paused_with: Config | None = None
+    # the namespace's other models whose Jobs prepare, by hash of all that is shared, the first one first
+    leaders: Mapping[str, tuple[Leader, ...]] = field(default_factory=dict)
+    followed: InferenceModel | None = None  # the one that status.preparation.leader names
     store: ClaimView | None = None  # the namespace's claim
     jobs: tuple[JobView, ...] = ()  # this model's
     pods: tuple[PodView, ...] = ()  # of its Jobs and its Deployments
