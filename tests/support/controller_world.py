@@ -19,6 +19,7 @@ from enginewright.controller.operator_namespace import OperatorNamespace
 from enginewright.controller.proposals import ProposalReconciler
 from enginewright.controller.reconcile import ModelReconciler
 from enginewright.controller.routing import EngineKey
+from enginewright.controller.single_flight import SingleFlight
 from enginewright.kube.resources import resource_of
 from enginewright.plan.plan import plan
 from enginewright.plan.types import Config, Facts, Plan
@@ -106,6 +107,7 @@ class World(Simulation):
             self.images,
             config,
             self._planned,
+            SingleFlight(cache, now=lambda: self.now),
             now=lambda: self.now,
         )
         self.watch()

@@ -22,6 +22,7 @@ from enginewright.controller.observe import DEPLOYMENT, POD
 from enginewright.controller.poll_targets import poll_target
 from enginewright.controller.reconcile import ModelReconciler
 from enginewright.controller.routing import ModelKey, Router, Sinks
+from enginewright.controller.single_flight import SingleFlight
 from enginewright.kube.api import KubeApi
 from enginewright.kube.pod_http import NoAnswer, PodAddress
 from enginewright.kube.resources import DEPLOYMENTS, PODS
@@ -97,6 +98,7 @@ class OperatorPasses:
             _Images(),
             CONFIG,
             plan,
+            SingleFlight(self._cache, queue=self._queue, now=now),
             verdicts=self._verdicts,
             measured=self._measured.measured,
             now=now,

@@ -229,8 +229,9 @@ class Simulation(abc.ABC):
         job = self.find("Job", of) or self.job(of)
         pods = self.pods_of(JOB_NAME, job["metadata"]["name"])
         phases = Counter(pod["status"]["phase"] for pod in pods)
+        since = {"lastTransitionTime": timestamp(self.now)}
         ended = {
-            "conditions": [{"type": kind, "status": "True", **condition}],
+            "conditions": [{"type": kind, "status": "True", **since, **condition}],
             "succeeded": phases["Succeeded"],
             "failed": phases["Failed"],
             **({"completionTime": timestamp(self.now)} if kind == "Complete" else {}),

@@ -35,6 +35,7 @@ from enginewright.controller.proposals import ProposalReconciler
 from enginewright.controller.reconcile import ModelReconciler
 from enginewright.controller.routing import EngineKey, ModelKey, Router, Sinks
 from enginewright.controller.settings import OperatorSettings
+from enginewright.controller.single_flight import SingleFlight
 from enginewright.controller.verdicts import VerdictPoller
 from enginewright.kube.api import JsonObject
 from enginewright.kube.client import KubeClient
@@ -107,6 +108,7 @@ class OperatorApplication:
             self._images,
             settings.config,
             plan,
+            SingleFlight(cache, queue=self._model_changed),
             verdicts=self._verdicts.verdicts_of,
             silent=self._verdicts.silent,
             measured=self._verdicts.measurements.measured,

@@ -1,7 +1,7 @@
 """InferenceModels: gather the facts from the cache, plan, execute. No decision is made here."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -22,6 +22,8 @@ from enginewright.controller.observe import (
 )
 from enginewright.controller.parse import readable
 from enginewright.controller.routing import ModelKey
+from enginewright.controller.single_flight import SingleFlight
+from enginewright.kube.errors import Transient
 from enginewright.kube.resources import (
     INFERENCE_MODELS,
     JOBS,
@@ -59,6 +61,7 @@ class ModelReconciler:
     images: Images
     config: Config
     plan: Callable[[Facts], Plan]
+    flights: SingleFlight
     verdicts: Callable[[Iterable[PodView]], Mapping[str, Verdict]] = lambda _pods: {}
     silent: Callable[[Iterable[PodView]], frozenset[str]] = lambda _pods: frozenset()
     measured: Callable[[Iterable[PodView]], Mapping[str, Measurements | None]] = lambda _pods: {}
@@ -95,8 +98,23 @@ class ModelReconciler:
             silent=self.silent,
             measured=self.measured,
         )
-        plan = await self.comparisons.plan(key, self.plan, facts)
-        requeue = await apply_plan(plan, observed, self.executor, self.recorder)
+
+        def decide(facts: Facts) -> Plan:
+            """Plan with what other models do at this moment: none is planned before what it starts is noted."""
+            leaders, followed = self.flights.leaders(key), self.flights.followed(model)
+            made = self.plan(replace(facts, leaders=leaders, followed=followed))
+            self.flights.planned(key, made)
+            return made
+
+        unsure = False
+        try:
+            plan = await self.comparisons.plan(key, decide, facts)
+            requeue = await apply_plan(plan, observed, self.executor, self.recorder)
+        except Transient:
+            unsure = True
+            raise
+        finally:
+            self.flights.done(key, unsure=unsure)
         if plan.rolled_back:
             self.rolled_back(plan.rolled_back)
         self.planned(key)

@@ -1,0 +1,241 @@
+"""Which models of a namespace share a preparation: who leads, and when those that follow are planned again.
+
+The state is in Jobs and statuses. In memory are a copy of what is read from them, so that a reconcile searches
+no models, and the Jobs that are being created.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+from typing_extensions import override
+
+from enginewright.api.inference_model import InferenceModel
+from enginewright.controller.cache import ObjectCache
+from enginewright.controller.parse import parsed
+from enginewright.controller.routing import ModelKey
+from enginewright.kube.resources import INFERENCE_MODELS, JOBS
+from enginewright.manifests.labels import SHARED_PREPARATION
+from enginewright.observed.jobs import JobView, job_view
+from enginewright.observed.preparations import PreparationView, preparation_view
+from enginewright.plan.single_flight import PATIENCE, Member, leaders
+from enginewright.plan.types import Leader, Plan
+
+_Name: TypeAlias = tuple[str, str]  # namespace, name
+_Shared: TypeAlias = tuple[str, str]  # namespace, shared hash
+
+
+@dataclass(frozen=True)
+class _SharedJob:
+    """A prepare Job whose result several models may take over."""
+
+    model: str  # name of its owner
+    owner: str  # uid of its owner
+    job: JobView
+
+
+@dataclass(frozen=True)
+class _Start:
+    """A Job that is being created, or may have been."""
+
+    shared_hash: str
+    since: datetime
+
+
+@dataclass
+class _Flight:
+    """What is known about one shared preparation."""
+
+    views: dict[str, PreparationView] = field(default_factory=dict)  # by model
+    jobs: dict[str, _SharedJob] = field(default_factory=dict)  # by name
+
+    def __bool__(self) -> bool:
+        return bool(self.views or self.jobs)
+
+
+class SingleFlight:
+    """The preparations of all models in the cache, which must still be empty."""
+
+    def __init__(
+        self,
+        cache: ObjectCache,
+        *,
+        queue: Callable[[ModelKey], None] = lambda _key: None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """Create it; `queue` plans a model again."""
+        self._cache = cache
+        self._queue = queue
+        self._now = now
+        self._flights: dict[_Shared, _Flight] = {}
+        self._hashes: dict[_Name, str] = {}  # of models' views
+        self._job_hashes: dict[_Name, str] = {}
+        self._starts: dict[_Name, _Start] = {}  # by model
+        cache.listen(INFERENCE_MODELS, self._model_observed)
+        cache.listen(JOBS, self._job_observed)
+
+    def leaders(self, key: ModelKey) -> Mapping[str, tuple[Leader, ...]]:
+        """Return the leaders other than this model, by shared hash; those of the present, at each access."""
+        return _Leaders(self, key)
+
+    def followed(self, model: InferenceModel) -> InferenceModel | None:
+        """Return the model whose result this one waits for; None: it waits for none, or that is gone."""
+        known = model.status.preparation
+        if known is None or not known.leader:
+            return None
+        found = self._cache.get(INFERENCE_MODELS, model.metadata.namespace, known.leader)
+        return next(iter(parsed(InferenceModel, (found,) if found else ())), None)
+
+    def planned(self, key: ModelKey, plan: Plan) -> None:
+        """Take note of the Job that a plan creates, before another model is planned."""
+        before = self._starts.pop(key, None)
+        for each in plan.apply:
+            if each["kind"] == JOBS.kind:
+                annotations = each["metadata"].get("annotations") or {}
+                if shared := annotations.get(SHARED_PREPARATION):
+                    again = before is not None and before.shared_hash == shared
+                    since = before.since if before and again else self._now()
+                    self._starts[key] = _Start(shared, since)
+        if before:
+            self._wake_if_free((key.namespace, before.shared_hash), key.name)
+
+    def done(self, key: ModelKey, *, unsure: bool = False) -> None:
+        """Take note that a plan was carried out, so that what it created is in the cache, or failed.
+
+        `unsure`: a write may have been executed although it failed. It is repeated, so that the model leads until
+        then, for as long as others are patient.
+        """
+        start = self._starts.get(key)
+        if start is None or (unsure and self._now() < start.since + PATIENCE):
+            return
+        del self._starts[key]
+        self._wake_if_free((key.namespace, start.shared_hash), key.name)
+
+    def of(self, shared: _Shared, but: str) -> tuple[Leader, ...]:
+        """Return the leaders of a preparation, except one model."""
+        return leaders(self._members(shared, but), self._now())
+
+    def shared(self, namespace: str) -> list[str]:
+        """Return the shared hashes of a namespace."""
+        starting = (each.shared_hash for (at, _), each in self._starts.items() if at == namespace)
+        known = (each for at, each in self._flights if at == namespace)
+        return sorted({*starting, *known})
+
+    def _members(self, shared: _Shared, but: str) -> Iterator[Member]:
+        namespace, digest = shared
+        flight = self._flights.get(shared) or _Flight()
+        jobs: dict[str, list[JobView]] = {}
+        for each in flight.jobs.values():
+            owner = self._cache.get(INFERENCE_MODELS, namespace, each.model)
+            if owner and owner["metadata"]["uid"] == each.owner:
+                jobs.setdefault(each.model, []).append(each.job)
+        leading = {name for name, each in flight.views.items() if each.leads}
+        starting = {
+            name
+            for (at, name), each in self._starts.items()
+            if (at, each.shared_hash) == (namespace, digest)
+        }
+        for name in (leading | jobs.keys() | starting) - {but}:
+            model = self._cache.get(INFERENCE_MODELS, namespace, name)
+            if model is None or model["metadata"].get("deletionTimestamp"):
+                continue
+            yield Member(
+                name=name,
+                created=str(model["metadata"].get("creationTimestamp") or ""),
+                preparation=flight.views.get(name),
+                jobs=tuple(jobs.get(name, ())),
+                starts=name in starting,
+            )
+
+    def _model_observed(self, name: _Name, obj: Mapping[str, Any] | None) -> None:
+        namespace, model = name
+        view = preparation_view(obj) if obj is not None else None
+        known = self._hashes.pop(name, "")
+        before = self._flights[namespace, known].views.pop(model) if known else None
+        if view is not None:
+            self._hashes[name] = view.shared_hash
+            flight = self._flights.setdefault((namespace, view.shared_hash), _Flight())
+            flight.views[model] = view
+        if known and not self._flights[namespace, known]:
+            del self._flights[namespace, known]
+        if obj is None:
+            self._starts.pop(name, None)
+        if view == before:
+            return
+        concerned = {each.shared_hash for each in (before, view) if each and not each.waits}
+        for each in sorted(concerned):
+            if _news(each, before, view):
+                self._wake((namespace, each))
+
+    def _job_observed(self, name: _Name, obj: Mapping[str, Any] | None) -> None:
+        namespace, job = name
+        known = self._job_hashes.pop(name, "")
+        before = self._flights[namespace, known].jobs.pop(job) if known else None
+        after = _shared_job(obj) if obj is not None else None
+        if after is not None:
+            self._job_hashes[name] = after.job.shared_hash
+            flight = self._flights.setdefault((namespace, after.job.shared_hash), _Flight())
+            flight.jobs[job] = after
+        if known and not self._flights[namespace, known]:
+            del self._flights[namespace, known]
+        if before is not None:
+            self._wake_if_free((namespace, known), before.model)
+
+    def _wake_if_free(self, shared: _Shared, model: str) -> None:
+        """Have the models planned that wait, unless the one that led does so still."""
+        if all(each.name != model for each in self.of(shared, "")):
+            self._wake(shared)
+
+    def _wake(self, shared: _Shared) -> None:
+        """Have the models planned that wait, the first by creation and name first: it may lead."""
+        flight = self._flights.get(shared)
+        waiting = [each for each in flight.views.values() if each.waits] if flight else []
+        for each in sorted(waiting, key=lambda each: (each.created, each.name)):
+            self._queue(ModelKey(shared[0], each.name))
+
+
+class _Leaders(Mapping[str, tuple[Leader, ...]]):
+    """The leaders of each preparation of a namespace; none of one that is unknown.
+
+    Computed on access, since a plan reads one.
+    """
+
+    def __init__(self, flights: SingleFlight, key: ModelKey) -> None:
+        self._flights = flights
+        self._key = key
+
+    @override
+    def __getitem__(self, shared: str) -> tuple[Leader, ...]:
+        return self._flights.of((self._key.namespace, shared), self._key.name)
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._flights.shared(self._key.namespace))
+
+    @override
+    def __len__(self) -> int:
+        return len(self._flights.shared(self._key.namespace))
+
+
+def _news(shared: str, before: PreparationView | None, view: PreparationView | None) -> bool:
+    """Return whether those that wait for a preparation may now do something else, or say something else.
+
+    They do not say which stage runs, so that a stage's end plans no other model, except that of the first:
+    those that come later read the sources again.
+    """
+    known = before if before and before.shared_hash == shared else None
+    now = view if view and view.shared_hash == shared else None
+    if known is None or now is None:
+        return True
+    return (known.leads, known.failure) != (now.leads, now.failure)
+
+
+def _shared_job(obj: Mapping[str, Any]) -> _SharedJob | None:
+    job = job_view(obj)
+    if not job.shared_hash:
+        return None
+    for each in obj["metadata"].get("ownerReferences") or ():
+        if each["kind"] == INFERENCE_MODELS.kind:
+            return _SharedJob(each["name"], each["uid"], job)
+    return None

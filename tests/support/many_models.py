@@ -1,0 +1,218 @@
+"""Models and engines of one namespace that share preparations, builds and limits, over an API server in memory.
+
+The operator's own controllers, router and cache; only the queues are simpler: a key is worked on at once, and again
+as long as that changes anything.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final, Self
+
+from enginewright.contract.images import ImageFacts
+from enginewright.controller.cache import ObjectCache
+from enginewright.controller.catch_up import PodCatchUp
+from enginewright.controller.engines import EngineReconciler
+from enginewright.controller.events import EventRecorder
+from enginewright.controller.execute import Executor
+from enginewright.controller.metrics import EngineMetrics
+from enginewright.controller.reconcile import ModelReconciler
+from enginewright.controller.routing import EngineKey, ModelKey, Router, Sinks
+from enginewright.controller.single_flight import SingleFlight
+from enginewright.kube.errors import KubeError, Transient
+from enginewright.plan.plan import plan
+from enginewright.plan.types import Config
+from prometheus_client import CollectorRegistry
+from typing_extensions import override
+
+from tests.support.fake_kube import at_once, timestamp
+from tests.support.plan_objects import CPU_IMAGE, KINDS, NAMESPACE, Json, image_facts, made, node
+from tests.support.plan_world import CONFIG, conditions_of
+from tests.support.simulation import Simulation
+
+SOURCE: Final = "https://models.example/resnet.onnx"
+_ROUNDS: Final = 2000
+
+
+class _Images:
+    """What all configured images contain."""
+
+    def __init__(self) -> None:
+        self.facts: dict[str, ImageFacts] = {CPU_IMAGE: image_facts("cpu")}
+        self.failures: dict[str, str] = {}
+
+    def require(self, images: object) -> None:
+        pass
+
+
+class ManyModels(Simulation):
+    """A namespace with one class, and the operator's process."""
+
+    def __init__(self, config: Config = CONFIG) -> None:
+        super().__init__()
+        self.jobs_meant = "prepare"
+        self.config = replace(config, images={"cpu": CPU_IMAGE})
+        self.images = _Images()
+        self.errors: list[KubeError] = []
+        for name in ("node-1", "node-2"):
+            self.kube.put(node(name))
+        spec = {"nodeSelector": {"kubernetes.io/os": "linux"}, "backends": ["cpu"]}
+        self.kube.put(made("AcceleratorClass", "cpu", spec=spec))
+        self.restart()
+
+    def restart(self) -> Self:
+        """Start the process anew: its memory is lost."""
+        cache = ObjectCache()
+        self.due: dict[ModelKey | EngineKey, None] = {}
+        self.later_at: dict[ModelKey | EngineKey, float] = {}
+        self.passes: Counter[str] = Counter()
+        self.router = Router(
+            cache,
+            Sinks(
+                model=self._add,
+                engine=self._add_engine,
+                accelerator_class=lambda _name: None,
+                image=lambda _key: None,
+                proposals=lambda: None,
+            ),
+        )
+        executor = Executor(self.kube, cache, written=self.router.written)
+        recorder = EventRecorder(self.kube)
+        pods = PodCatchUp(self.kube, cache)
+        self.cache = cache
+        self.flights = SingleFlight(cache, queue=self._add, now=self.clock)
+        self.models = ModelReconciler(
+            pods,
+            cache,
+            executor,
+            recorder,
+            self.images,
+            self.config,
+            plan,
+            self.flights,
+            now=self.clock,
+        )
+        self.engines = EngineReconciler(
+            pods,
+            cache,
+            executor,
+            recorder,
+            EngineMetrics(CollectorRegistry()),
+            self.config,
+            now=self.clock,
+        )
+        self.watch()
+        self.router.begin()
+        return self
+
+    def watch(self) -> None:
+        """Have the watches show everything that there is."""
+        for resource in KINDS.values():
+            self.router.listing(resource, self.kube.listing(resource))
+
+    @override
+    def pass_once(self) -> bool:
+        self.watch()
+        before = self.kube.writes
+        while self.due:
+            key = next(iter(self.due))
+            del self.due[key]
+            self.reconcile(key)
+            if self.passes.total() > _ROUNDS * max(1, len(self.all("InferenceModel"))):
+                raise AssertionError("no rest")
+        return self.kube.writes != before
+
+    def reconcile(self, key: ModelKey | EngineKey) -> None:
+        """Work on one key; an error that may pass is retried at once, any other once something changes."""
+        self.passes[key.name] += 1
+        controller = self.engines if isinstance(key, EngineKey) else self.models
+        try:
+            result = at_once(controller.reconcile(key))  # type: ignore[arg-type]
+        except KubeError as error:
+            self.errors.append(error)
+            if isinstance(error, Transient):
+                self.due[key] = None
+            return
+        if result.requeue:
+            self.due[key] = None
+
+    def _add(self, key: ModelKey) -> None:
+        self.due[key] = None
+
+    def _add_engine(self, key: EngineKey) -> None:
+        self.due[key] = None
+
+    # what users do
+
+    def apply(self, *names: str, **spec: Any) -> Self:
+        """Apply models that differ in nothing but their names."""
+        for name in names:
+            self.put(name, **spec)
+        return self.settle()
+
+    def put(self, name: str, **spec: Any) -> None:
+        """Have a model, which the operator has not seen yet."""
+        known = self.find("InferenceModel", name)
+        own = {"source": {"uri": SOURCE}, "rollout": {"canary": {"replicas": 0}}, **spec}
+        wanted = made("InferenceModel", name, NAMESPACE, spec=own)
+        wanted["metadata"]["annotations"] = {}
+        if known:
+            wanted["status"] = known.get("status", {})
+        self.kube.put(wanted)
+
+    def delete(self, name: str) -> Self:
+        self.kube.remove("InferenceModel", NAMESPACE, name)
+        return self.settle()
+
+    def resync(self) -> Self:
+        """Reconcile every model, as the operator does every ten minutes and when a wait is over."""
+        self.router.begin()
+        return self.settle()
+
+    def after(self, **duration: float) -> Self:
+        self.now += timedelta(**duration)
+        return self.resync()
+
+    # what there is
+
+    def model(self, name: str) -> Json:
+        return self.get("InferenceModel", name)
+
+    def status(self, name: str) -> Json:
+        status: Json = self.model(name).get("status", {})
+        return status
+
+    def ready(self, name: str) -> tuple[str, str]:
+        """Return status and reason of Ready."""
+        return conditions_of(self.model(name))["Ready"]
+
+    def message(self, name: str) -> str:
+        conditions = {each["type"]: each for each in self.status(name)["conditions"]}
+        return str(conditions["Ready"]["message"])
+
+    def leading(self) -> list[str]:
+        """Return the models whose prepare Jobs have not ended."""
+        return sorted(self.owner(job) for job in self.running_jobs() if _prepares(job))
+
+    def prepare_jobs(self) -> list[Json]:
+        return [job for job in self.all("Job") if _prepares(job)]
+
+    def owner(self, job: Mapping[str, Any]) -> str:
+        (owner,) = job["metadata"]["ownerReferences"]
+        return str(owner["name"])
+
+    def prepared(self) -> list[str]:
+        """Return the models that have a prepared model."""
+        return [
+            each["metadata"]["name"]
+            for each in self.all("InferenceModel")
+            if each.get("status", {}).get("prepared")
+        ]
+
+    def at(self) -> str:
+        return timestamp(self.now)
+
+
+def _prepares(job: Json) -> bool:
+    return bool(job["metadata"]["labels"]["enginewright.dev/component"] == "prepare")
