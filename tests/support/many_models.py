@@ -10,7 +10,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, Self
 
-from enginewright.contract.images import ImageFacts
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.engines import EngineReconciler
@@ -39,7 +38,7 @@ class _Images:
     """What all configured images contain."""
 
     def __init__(self) -> None:
-        self.facts: dict[str, ImageFacts] = {CPU_IMAGE: image_facts("cpu")}
+        self.facts = {CPU_IMAGE: image_facts("cpu")}
         self.failures: dict[str, str] = {}
 
     def require(self, images: object) -> None:
@@ -126,9 +125,13 @@ class ManyModels(Simulation):
     def reconcile(self, key: ModelKey | EngineKey) -> None:
         """Work on one key; an error that may pass is retried at once, any other once something changes."""
         self.passes[key.name] += 1
-        controller = self.engines if isinstance(key, EngineKey) else self.models
+        is_engine = isinstance(key, EngineKey)
         try:
-            result = at_once(controller.reconcile(key))  # type: ignore[arg-type]
+            result = at_once(
+                self.engines.reconcile(EngineKey(*key))
+                if is_engine
+                else self.models.reconcile(ModelKey(*key))
+            )
         except KubeError as error:
             self.errors.append(error)
             if isinstance(error, Transient):

@@ -43,10 +43,13 @@ from enginewright.plan.engines import BuildFacts, Ended, EnginePlan, plan_engine
 from enginewright.plan.engines_wanted import build_hash
 from enginewright.plan.plan import plan
 from enginewright.plan.replicas import fixed
+from enginewright.plan.resolve import Target, resolve
+from enginewright.plan.single_flight import shared_hash
 from enginewright.plan.types import (
     Config,
     EventIntent,
     Facts,
+    Leader,
     MetadataIntent,
     ObjectRef,
     Plan,
@@ -118,6 +121,7 @@ class World(Simulation):
         }
         self.image_failures: dict[str, str] = {}
         self.turn = True  # the model's, to move to new runtime images
+        self.leader: Leader | None = None  # another model whose Job prepares the same
         self.silent: set[str] = set()  # pods that have not answered for long
         self.orphaned: set[str] = set()  # engines whose requester needs them no more
         self.freed_elsewhere: set[str] = set()  # engines to which another model's pods yield
@@ -219,7 +223,7 @@ class World(Simulation):
         deployments = tuple(map(deployment_view, self.all("Deployment")))
         jobs = self._jobs_of(self.model)
         claim = self.find("PersistentVolumeClaim", self.config.store.claim)
-        return Facts(
+        facts = Facts(
             model=InferenceModel.model_validate(self.model),
             config=self.config,
             now=self.now,
@@ -257,6 +261,10 @@ class World(Simulation):
             freed_elsewhere=frozenset(self.freed_elsewhere),
             silent=frozenset(self.silent),
         )
+        target = resolve(facts)
+        if self.leader is None or not isinstance(target, Target):
+            return facts
+        return replace(facts, leaders={shared_hash(facts, target): (self.leader,)})
 
     def build_facts(self, engine: Json) -> BuildFacts:
         """Collect an InferenceEngine's observed state like the controller."""

@@ -11,6 +11,7 @@ from enginewright.contract.report import Published
 from enginewright.contract.signature import PublishedSignature, TensorText
 from enginewright.contract.verdict import Check, FallbackVerdict
 from enginewright.manifests.labels import ROLLBACK
+from enginewright.plan.types import Leader
 
 from tests.support.plan_objects import (
     CPU_IMAGE,
@@ -243,10 +244,17 @@ def promise_breaks() -> World:
     return serving().sidecars_say(verdict(fallback=broken, failed=wrong))
 
 
+def follows() -> World:
+    world = World()
+    world.leader = Leader("another", has_fetched=False)
+    return world.settle()
+
+
 STATES: Final[dict[str, Callable[[], World]]] = {
     "the runtime image is being probed": unprobed,
     "the spec cannot be acted on": lambda: World(build={"interim": "CUDA"}).settle(),
     "first preparation": lambda: World().settle().stage_runs("validate"),
+    "another model's Job prepares the same": follows,
     "a stage failed, its Job retries": lambda: (
         World().settle().pod_fails(Reason.SOURCE_UNREACHABLE, "fetch")
     ),

@@ -241,7 +241,9 @@ def test_two_that_are_planned_at_the_same_moment_make_one_job() -> None:
     assert world.prepared() == ["a", "b"]
 
 
-def test_a_job_that_may_have_been_created_holds_the_others_back() -> None:
+def test_a_job_that_may_have_been_created_holds_the_others_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The API server creates it, and its response is lost."""
     world = ManyModels()
     for name in ("a", "b"):
@@ -255,9 +257,9 @@ def test_a_job_that_may_have_been_created_holds_the_others_back() -> None:
             raise Transient("timed out", code=504)
         return stored
 
-    world.kube.apply = lost  # type: ignore[method-assign]
-    world.reconcile(ModelKey(NAMESPACE, "a"))
-    world.kube.apply = apply  # type: ignore[method-assign]
+    with monkeypatch.context() as patch:
+        patch.setattr(world.kube, "apply", lost)
+        world.reconcile(ModelKey(NAMESPACE, "a"))
     world.reconcile(ModelKey(NAMESPACE, "b"))
     world.settle()
     assert world.leading() == ["a"]
@@ -311,12 +313,14 @@ def test_a_job_that_no_status_names_yet_leads() -> None:
     assert world.prepared() == ["a", "b", "c"]
 
 
-def test_a_job_that_ended_while_the_operator_was_down_is_shared(world: ManyModels) -> None:
+def test_a_job_that_ended_while_the_operator_was_down_is_shared(
+    world: ManyModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Those that follow are planned before the leader has read its Job."""
     name = world.job()["metadata"]["name"]
-    world.pass_once = lambda: False  # type: ignore[method-assign]
-    world.job_succeeds()
-    del world.pass_once  # type: ignore[method-assign]
+    with monkeypatch.context() as patch:
+        patch.setattr(world, "pass_once", lambda: False)
+        world.job_succeeds()
     world.restart()
     for each in ("c", "b"):
         world.reconcile(ModelKey(NAMESPACE, each))

@@ -18,6 +18,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from typing_extensions import override
 
 from tests.support.many_models import SOURCE, ManyModels
 from tests.support.plan_objects import Json, published
@@ -121,6 +122,7 @@ class Namespace(RuleBasedStateMachine):
                 led = self.world.status(leader).get("preparation") or {}
                 assert leader in leading or led.get("failure"), (each["metadata"]["name"], leader)
 
+    @override
     def teardown(self) -> None:
         """Have everything go well from now on: every model is prepared, or has failed for good."""
         world = self.world

@@ -19,7 +19,7 @@ from enginewright.kube.resources import INFERENCE_MODELS, JOBS
 from enginewright.manifests.labels import SHARED_PREPARATION
 from enginewright.observed.jobs import JobView, job_view
 from enginewright.observed.preparations import PreparationView, preparation_view
-from enginewright.plan.single_flight import PATIENCE, Member, leaders
+from enginewright.plan.single_flight import PATIENCE, FlightMember, leaders
 from enginewright.plan.types import Leader, Plan
 
 _Name: TypeAlias = tuple[str, str]  # namespace, name
@@ -122,7 +122,7 @@ class SingleFlight:
         known = (each for at, each in self._flights if at == namespace)
         return sorted({*starting, *known})
 
-    def _members(self, shared: _Shared, but: str) -> Iterator[Member]:
+    def _members(self, shared: _Shared, but: str) -> Iterator[FlightMember]:
         namespace, digest = shared
         flight = self._flights.get(shared) or _Flight()
         jobs: dict[str, list[JobView]] = {}
@@ -140,7 +140,7 @@ class SingleFlight:
             model = self._cache.get(INFERENCE_MODELS, namespace, name)
             if model is None or model["metadata"].get("deletionTimestamp"):
                 continue
-            yield Member(
+            yield FlightMember(
                 name=name,
                 created=str(model["metadata"].get("creationTimestamp") or ""),
                 preparation=flight.views.get(name),

@@ -29,7 +29,7 @@ PATIENCE: Final = UNREACHABLE
 
 
 @dataclass(frozen=True)
-class Member:
+class FlightMember:
     """One model, and what of it concerns one shared preparation."""
 
     name: str
@@ -83,7 +83,7 @@ def shared_hash(facts: Facts, target: Target) -> str:
     )
 
 
-def leaders(members: Iterable[Member], now: datetime) -> tuple[Leader, ...]:
+def leaders(members: Iterable[FlightMember], now: datetime) -> tuple[Leader, ...]:
     """Return those whose Jobs prepare, or are about to, the first by creation and name first."""
     found = ((each, leader) for each in members if (leader := _leader(each, now)))
     return tuple(
@@ -112,12 +112,10 @@ def follow(facts: Facts, target: Target, shared: str, known: Preparation | None)
     return Follows(found[0], takes_over=fixed or not found[0].has_fetched)
 
 
-def _leader(member: Member, now: datetime) -> Leader | None:
+def _leader(member: FlightMember, now: datetime) -> Leader | None:
     known = member.preparation
     if member.starts:
         return Leader(member.name, has_fetched=False)
-    if known is not None and known.failed:
-        return None  # its Job is ended
     running = next(filter(_runs, member.jobs), None)
     if running is not None:
         fetches = known is not None and (known.job, known.stage) == (
