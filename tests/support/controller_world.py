@@ -14,6 +14,7 @@ from enginewright.controller.engines import EngineReconciler
 from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor
 from enginewright.controller.images import ImageReconciler
+from enginewright.controller.job_turns import JobTurns
 from enginewright.controller.metrics import EngineMetrics
 from enginewright.controller.operator_namespace import OperatorNamespace
 from enginewright.controller.proposals import ProposalReconciler
@@ -72,6 +73,7 @@ class World(Simulation):
             queue=self.images_required.append,
             now=lambda: self.now,
         )
+        turns = JobTurns(cache, config.job_limits)
         self.proposals = ProposalReconciler(kube, cache, config, self.home)
         self.classes = ClassReconciler(cache, self.executor, now=lambda: self.now)
         self.engines = EngineReconciler(
@@ -82,6 +84,7 @@ class World(Simulation):
             self.metrics,
             config,
             EngineUses(cache, lambda _namespace, name: self.used.append(name)),
+            turns,
             progress=lambda at, job: self.progress.get(job) if at == self.namespace else None,
             now=lambda: self.now,
         )
@@ -108,6 +111,7 @@ class World(Simulation):
             config,
             self._planned,
             SingleFlight(cache, now=lambda: self.now),
+            turns,
             now=lambda: self.now,
         )
         self.watch()

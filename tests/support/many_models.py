@@ -12,9 +12,11 @@ from typing import Any, Final, Self
 
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.catch_up import PodCatchUp
+from enginewright.controller.engine_uses import EngineUses
 from enginewright.controller.engines import EngineReconciler
 from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor
+from enginewright.controller.job_turns import JobTurns
 from enginewright.controller.metrics import EngineMetrics
 from enginewright.controller.reconcile import ModelReconciler
 from enginewright.controller.routing import EngineKey, ModelKey, Router, Sinks
@@ -81,6 +83,7 @@ class ManyModels(Simulation):
         pods = PodCatchUp(self.kube, cache)
         self.cache = cache
         self.flights = SingleFlight(cache, queue=self._add, now=self.clock)
+        turns = JobTurns(cache, self.config.job_limits, model=self._add, engine=self._add_engine)
         self.models = ModelReconciler(
             pods,
             cache,
@@ -90,6 +93,7 @@ class ManyModels(Simulation):
             self.config,
             plan,
             self.flights,
+            turns,
             now=self.clock,
         )
         self.engines = EngineReconciler(
@@ -99,6 +103,8 @@ class ManyModels(Simulation):
             recorder,
             EngineMetrics(CollectorRegistry()),
             self.config,
+            EngineUses(cache, lambda namespace, name: self._add_engine(EngineKey(namespace, name))),
+            turns,
             now=self.clock,
         )
         self.watch()

@@ -17,6 +17,7 @@ from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor
 from enginewright.controller.informer import Informer, watches
+from enginewright.controller.job_turns import JobTurns
 from enginewright.controller.measured import MeasurementPolls
 from enginewright.controller.observe import DEPLOYMENT, POD
 from enginewright.controller.poll_targets import poll_target
@@ -99,6 +100,7 @@ class OperatorPasses:
             CONFIG,
             plan,
             SingleFlight(self._cache, queue=self._queue, now=now),
+            JobTurns(self._cache, CONFIG.job_limits),
             verdicts=self._verdicts,
             measured=self._measured.measured,
             now=now,

@@ -218,6 +218,9 @@ class EngineReference(ApiModel):
     suspended: bool = False
     """Whether no Job is created for it until rollout.paused is false: it is part of a move to other runtime images."""
 
+    lost: bool = False
+    """Whether the serving revision needs it and the store has lost it: it is built again regardless of limits on Jobs."""
+
 
 class ServingClass(ApiModel):
     """One class of accelerator that serves."""

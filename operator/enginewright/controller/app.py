@@ -27,6 +27,7 @@ from enginewright.controller.fleet import Fleet, FleetCollector
 from enginewright.controller.health import HealthServer
 from enginewright.controller.images import ImageReconciler
 from enginewright.controller.informer import RETRY, Informer, watches
+from enginewright.controller.job_turns import JobTurns
 from enginewright.controller.leadership import Leadership
 from enginewright.controller.loop import Controller, LoopMetrics
 from enginewright.controller.metrics import EngineMetrics, ModelCollector, RolloutMetrics
@@ -100,6 +101,12 @@ class OperatorApplication:
             engine_changed=self._engine_changed,
             write=self._client.apply,
         )
+        turns = JobTurns(
+            cache,
+            settings.config.job_limits,
+            model=self._model_changed,
+            engine=lambda key: self._engine_changed(*key),
+        )
         models = ModelReconciler(
             pods,
             cache,
@@ -109,6 +116,7 @@ class OperatorApplication:
             settings.config,
             plan,
             SingleFlight(cache, queue=self._model_changed),
+            turns,
             verdicts=self._verdicts.verdicts_of,
             silent=self._verdicts.silent,
             measured=self._verdicts.measurements.measured,
@@ -131,6 +139,7 @@ class OperatorApplication:
             EngineMetrics(registry),
             settings.config,
             EngineUses(cache, self._engine_changed),
+            turns,
             progress=self._verdicts.progress_of,
         )
         self._engines: Controller[EngineKey] = Controller(

@@ -13,6 +13,7 @@ from enginewright.controller.children import of_jobs, of_owner
 from enginewright.controller.engine_uses import EngineUses, SettledUsers
 from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor
+from enginewright.controller.job_turns import JobTurns
 from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.metrics import EngineMetrics
 from enginewright.controller.observe import JOB, POD
@@ -40,12 +41,19 @@ class EngineReconciler:
     metrics: EngineMetrics
     config: Config
     uses: EngineUses
+    turns: JobTurns
     progress: Callable[[str, str], Progress | None] = lambda _namespace, _job: None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     settled: SettledUsers = field(default_factory=SettledUsers)
 
     async def reconcile(self, key: EngineKey) -> ReconcileResult:
         """Do what the engine needs now. Raises KubeError."""
+        try:
+            return await self._reconcile(key)
+        finally:
+            self.turns.done(key)
+
+    async def _reconcile(self, key: EngineKey) -> ReconcileResult:
         observed = self.cache.get(INFERENCE_ENGINES, key.namespace, key.name)
         if observed is None or observed["metadata"].get("deletionTimestamp"):
             # its Jobs are garbage collected
@@ -62,6 +70,7 @@ class EngineReconciler:
         if plan.removed:
             await self._remove(key, observed, plan.removed)
             return ReconcileResult(exists=False)
+        self.turns.planned(engine, plan)
         requeue = await apply_plan(plan, observed, self.executor, self.recorder)
         if plan.ended:
             self.metrics.count(plan.ended)
@@ -93,4 +102,5 @@ class EngineReconciler:
             references=tuple(references(cache, key).values()),
             users=users,
             tried_again=is_tried_again(cache, key.namespace, engine),
+            job_limit=self.turns.why_not_now(engine),
         )

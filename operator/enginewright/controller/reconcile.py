@@ -16,6 +16,7 @@ from enginewright.controller.comparisons import Comparisons
 from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor
 from enginewright.controller.facts import gather
+from enginewright.controller.job_turns import JobTurns
 from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.observe import (
     JOB,
@@ -62,6 +63,7 @@ class ModelReconciler:
     config: Config
     plan: Callable[[Facts], Plan]
     flights: SingleFlight
+    turns: JobTurns
     verdicts: Callable[[Iterable[PodView]], Mapping[str, Verdict]] = lambda _pods: {}
     silent: Callable[[Iterable[PodView]], frozenset[str]] = lambda _pods: frozenset()
     measured: Callable[[Iterable[PodView]], Mapping[str, Measurements | None]] = lambda _pods: {}
@@ -73,6 +75,12 @@ class ModelReconciler:
 
     async def reconcile(self, key: ModelKey) -> ReconcileResult:
         """Do what the model needs now. Raises KubeError."""
+        try:
+            return await self._reconcile(key)
+        finally:
+            self.turns.done(key)
+
+    async def _reconcile(self, key: ModelKey) -> ReconcileResult:
         observed = self.cache.get(INFERENCE_MODELS, key.namespace, key.name)
         if observed is None or observed["metadata"].get("deletionTimestamp"):
             # its objects are garbage collected
@@ -102,8 +110,10 @@ class ModelReconciler:
         def decide(facts: Facts) -> Plan:
             """Plan with what other models do at this moment: none is planned before what it starts is noted."""
             leaders, followed = self.flights.leaders(key), self.flights.followed(model)
-            made = self.plan(replace(facts, leaders=leaders, followed=followed))
+            limit = self.turns.why_not_now(model)
+            made = self.plan(replace(facts, leaders=leaders, followed=followed, job_limit=limit))
             self.flights.planned(key, made)
+            self.turns.planned(model, made)
             return made
 
         unsure = False

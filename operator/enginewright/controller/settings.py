@@ -14,7 +14,7 @@ from enginewright.contract.store_address import BUCKET_ADDRESS
 from enginewright.controller.logs import check_level
 from enginewright.controller.parse import summary
 from enginewright.manifests.store_access import StoreBucket
-from enginewright.plan.types import CollectionConfig, Config, FleetConfig, StoreConfig
+from enginewright.plan.types import CollectionConfig, Config, FleetConfig, JobLimits, StoreConfig
 
 CONFIG_VARIABLE: Final = "ENGINEWRIGHT_CONFIG"
 NAMESPACE_VARIABLE: Final = "POD_NAMESPACE"
@@ -121,8 +121,15 @@ class FleetSettings(_Document):
     """No further model moves; those that have begun go on."""
 
 
-class _Jobs(JobTemplate):
+class JobSettings(JobTemplate):
+    """Where Jobs run, and how many at the same time."""
+
     model_config = ConfigDict(extra="forbid")
+
+    limit: Annotated[int, Field(ge=0, le=100_000)] = 0
+    """Jobs that prepare models and build engines at the same time; 0: any number. Others wait in order of creation, except those that rebuild what serves."""
+    namespace_limit: Annotated[int, Field(ge=0, le=100_000)] = 0
+    """The same in each namespace; 0: any number."""
 
 
 class SettingsDocument(_Document):
@@ -138,8 +145,8 @@ class SettingsDocument(_Document):
     """Where the artefacts of every namespace with a model are."""
     openshift: bool = False
     """Pods name no user and no groups, so that OpenShift assigns them."""
-    jobs: _Jobs = _Jobs()
-    """Where all Jobs run: labels, annotations, nodeSelector, tolerations, affinity, runtimeClassName, priorityClassName. A model's spec.build.podTemplate adds to it and wins."""
+    jobs: JobSettings = JobSettings()
+    """Where all Jobs run: labels, annotations, nodeSelector, tolerations, affinity, runtimeClassName, priorityClassName; and how many at the same time: limit, namespaceLimit. A model's spec.build.podTemplate adds to it and wins."""
     fleet: FleetSettings = FleetSettings()
     """How models move to new runtime images, see docs/fleet.md."""
     propose_classes: bool = True
@@ -187,7 +194,10 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> OperatorSettin
                 gc=_collection(read.store.gc),
             ),
             openshift=read.openshift,
-            jobs=JobTemplate.model_validate(read.jobs.model_dump()),
+            jobs=JobTemplate.model_validate(
+                read.jobs.model_dump(exclude={"limit", "namespace_limit"})
+            ),
+            job_limits=JobLimits(read.jobs.limit, read.jobs.namespace_limit),
             propose_classes=read.propose_classes,
             fleet=FleetConfig(
                 limit=read.fleet.limit,

@@ -36,6 +36,11 @@ class JobView(ObservedObject):
         """Whether it has finished: no further pod will start."""
         return self.outcome != ""
 
+    @property
+    def proceeds(self) -> bool:
+        """Whether it will end by itself, unlike one that somebody has suspended without a queue."""
+        return not self.ended and not self.deleting and (self.queue != "" or not self.suspended)
+
 
 def job_view(obj: Json) -> JobView:
     """Return the view of a Job (batch/v1)."""

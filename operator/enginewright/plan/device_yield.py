@@ -74,6 +74,7 @@ def without_yield(reference: EngineReference) -> EngineReference:
         name=reference.name,
         freed_for_job=ineffective,
         suspended=reference.suspended,
+        lost=reference.lost,
     )
 
 

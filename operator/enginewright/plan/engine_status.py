@@ -51,6 +51,7 @@ class EngineState:
     apply: tuple[dict[str, Any], ...] = ()
     end: str = ""  # name of a running Job to delete
     requeue_after: float | None = None
+    awaits_turn: bool = False  # to create a Job
 
     @classmethod
     def built(cls, status: InferenceEngineStatus, engine: EngineFacts) -> "EngineState":

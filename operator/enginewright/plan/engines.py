@@ -63,6 +63,7 @@ class BuildFacts:
     users: tuple[str, ...] = ()  # models that use it, in alphabetical order
     # whether a model may try a backend again that it rejected, with this engine
     tried_again: bool = False
+    job_limit: str = ""  # why it creates no further Job for now, as a sentence; empty: it may
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,7 @@ def plan_engine(facts: BuildFacts) -> EnginePlan:
         events=ready_events(facts.engine, status),
         requeue_after=_earliest(engine_state.requeue_after, used.due_in, left),
         ended=_ended(facts.engine.status, status),
+        awaits_turn=engine_state.awaits_turn,
     )
 
 
@@ -203,6 +205,12 @@ def _is_suspended(facts: BuildFacts) -> bool:
     return not by_user and all(each.suspended for each in facts.references)
 
 
+def _is_due(facts: BuildFacts, state: Start) -> bool:
+    """Return whether a Job needs no turn: what serves is rebuilt, or a Job is replaced that has begun."""
+    begun = {job.name for job in facts.jobs if not job.ended}
+    return state.replaces in begun or any(each.lost for each in facts.references)
+
+
 def _suspended(known: InferenceEngineStatus) -> EngineState:
     status = known.model_copy(update=_NOT_RUNNING)
     message = "spec.rollout.paused is true of all InferenceModels that need it"
@@ -257,6 +265,9 @@ def _start(
 ) -> EngineState:
     if _is_suspended(facts):
         return _suspended(known)
+    if facts.job_limit and not _is_due(facts, state):
+        status = known.model_copy(update={"failure": state.failure, **_NOT_RUNNING})
+        return EngineState(status, StatusReason.QUEUED, facts.job_limit, awaits_turn=True)
     engine = facts.engine
     name_of, job_of = (lookup_job_name, lookup_job) if lookup else (engine_job_name, engine_job)
     name = name_of(engine.metadata.name, known.build_hash, state.attempt)

@@ -37,6 +37,7 @@ from enginewright.plan.engine_coverage import EngineCoverage, promise_violation
 from enginewright.plan.engine_status import ready_condition
 from enginewright.plan.paused_moves import is_build_paused
 from enginewright.plan.resolve import Target
+from enginewright.plan.served import serving_keys
 from enginewright.plan.types import Facts, ObjectRef
 
 _MILLION: Final = 1_000_000  # billionths in a thousandth
@@ -80,6 +81,7 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
     """Return the state of the engines of `target`, and the InferenceEngines to apply."""
     if target.backend not in COMPILED_BACKENDS:
         return Engines(needed=False, keys={}, complete=True)
+    serving = serving_keys(facts)
     keys: dict[str, str] = {}
     apply: list[dict[str, Any]] = []
     delete: list[ObjectRef] = []
@@ -94,7 +96,8 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
         existing = facts.engines.get(name)
         paused = is_build_paused(facts, spec.key)
         reference = engine_reference(facts, each, existing, name)
-        references.append(reference.model_copy(update={"suspended": paused}))
+        rebuilt = spec.key in serving and (existing is None or existing.status.engine is None)
+        references.append(reference.model_copy(update={"suspended": paused, "lost": rebuilt}))
         if existing is not None and (loss := _loss(facts, existing)):
             delete.append(
                 ObjectRef(API_VERSION, InferenceEngine.kind, facts.model.metadata.namespace, name)

@@ -136,6 +136,7 @@ def _assemble(
         events=(*_events(facts, status), *_of_promotion(rollout), *tried.events),
         requeue_after=_requeue_after(jobs, engines, tried, rollout),
         hand_over=rollout.hand_over,
+        awaits_turn=any(one.awaits_turn for one in jobs),
     )
 
 

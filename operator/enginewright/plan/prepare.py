@@ -48,6 +48,7 @@ class PrepareOutcome:
     apply: tuple[dict[str, Any], ...] = ()
     delete: tuple[ObjectRef, ...] = ()
     requeue_after: float | None = None
+    awaits_turn: bool = False  # to create a Job
 
 
 def known_prepared(status: InferenceModelStatus) -> Iterator[Prepared]:
@@ -140,16 +141,29 @@ def _attempted(
         case Start():
             replaced = jobs.get(state.replaces)
             # what serves is rebuilt without waiting for others, and a Job that is replaced has begun
-            may_wait = shared and not lost and (replaced is None or replaced.ended)
-            decision = follow(facts, target, shared, known) if may_wait else None
-            if decision is not None:
-                return _followed(facts, target, jobs, state, decision)
-            return _start(facts, target, work, jobs, state, shared)
+            is_due = lost or not (replaced is None or replaced.ended)
+            waits = None if is_due else _waits(facts, target, jobs, state, shared, known)
+            return waits or _start(facts, target, work, jobs, state, shared)
         case Failed():
             failed = _failed(facts, target, work, jobs, state)
             is_paused = not state.failure.lasting and is_preparation_paused(facts, target)
             suspended = replace(failed, message=_PAUSED, waits_for=StatusReason.SUSPENDED)
             return suspended if is_paused else failed
+
+
+def _waits(
+    facts: Facts,
+    target: Target,
+    jobs: Mapping[str, JobView],
+    state: Start,
+    shared: str,
+    known: Preparation | None,
+) -> PrepareOutcome | None:
+    """Return the state of a model that needs no Job of its own, or creates it later; None: it creates one."""
+    decision = follow(facts, target, shared, known) if shared else None
+    if decision is not None:
+        return _followed(facts, target, jobs, state, decision)
+    return _queued(facts, target, jobs, state) if facts.job_limit else None
 
 
 def _followed(
@@ -175,6 +189,19 @@ def _followed(
             failure = decision.model_copy(update={"attempts": state.attempt})
             record = _preparation(target, "", state.attempt, failure.stage, failure)
             return PrepareOutcome(preparation=record, failure=failure, delete=unwanted)
+
+
+def _queued(
+    facts: Facts, target: Target, jobs: Mapping[str, JobView], state: Start
+) -> PrepareOutcome:
+    """Return the state of a model that waits for its turn to create a Job."""
+    return PrepareOutcome(
+        preparation=_preparation(target, "", state.attempt, "", state.failure),
+        message=facts.job_limit,
+        waits_for=StatusReason.QUEUED,
+        delete=_running(facts, jobs, keep=""),
+        awaits_turn=True,
+    )
 
 
 def _recorded(outcome: PrepareOutcome, shared: str) -> PrepareOutcome:

@@ -116,7 +116,7 @@ def _leader(member: FlightMember, now: datetime) -> Leader | None:
     known = member.preparation
     if member.starts:
         return Leader(member.name, has_fetched=False)
-    running = next(filter(_runs, member.jobs), None)
+    running = next((each for each in member.jobs if each.proceeds), None)
     if running is not None:
         fetches = known is not None and (known.job, known.stage) == (
             running.name,
@@ -131,11 +131,6 @@ def _leader(member: FlightMember, now: datetime) -> Leader | None:
     ended = next((each.ended_at for each in member.jobs if each.name == known.job), "")
     is_recent = ended != "" and now < datetime.fromisoformat(ended) + PATIENCE
     return Leader(member.name, has_fetched=True) if is_recent else None
-
-
-def _runs(job: JobView) -> bool:
-    """Return whether a Job will end by itself, unlike one that somebody has suspended without a queue."""
-    return not job.ended and not job.deleting and (job.queue != "" or not job.suspended)
 
 
 def _failed(known: PreparationView | None) -> str:

@@ -71,6 +71,14 @@ class FleetConfig:
 
 
 @dataclass(frozen=True)
+class JobLimits:
+    """How many Jobs that prepare models and build engines run at the same time; 0: any number."""
+
+    total: int = 0
+    per_namespace: int = 0
+
+
+@dataclass(frozen=True)
 class Config:
     """The operator's own settings, from the chart."""
 
@@ -83,6 +91,7 @@ class Config:
     openshift: bool = False  # the cluster assigns user and groups, so pods do not set them
     jobs: JobTemplate = DEFAULT_JOB_TEMPLATE  # where all Jobs run, unless a model overrides it
     fleet: FleetConfig = FleetConfig()
+    job_limits: JobLimits = JobLimits()
 
 
 @dataclass(frozen=True)
@@ -113,6 +122,7 @@ class Facts:
     paused_with: Config | None = None
     # the namespace's other models whose Jobs prepare, by hash of all that is shared, the first one first
     leaders: Mapping[str, tuple[Leader, ...]] = field(default_factory=dict)
+    job_limit: str = ""  # why it creates no further Job for now, as a sentence; empty: it may
     followed: InferenceModel | None = None  # the one that status.preparation.leader names
     store: ClaimView | None = None  # the namespace's claim
     jobs: tuple[JobView, ...] = ()  # this model's
@@ -217,6 +227,7 @@ class Plan:
     metadata: tuple[MetadataIntent, ...] = ()  # before anything else
     rolled_back: str = ""  # why a revision is rejected from now on; empty: none is
     hand_over: tuple[ReplicasHandover, ...] = ()  # after `apply`
+    awaits_turn: bool = False  # a Job is not created for now because of the limits on Jobs
 
 
 @dataclass(frozen=True)
