@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from enginewright.controller.settings import BadSettings, OperatorSettings, load_settings
 from enginewright.manifests.store_access import StoreBucket
-from enginewright.plan.types import CollectionConfig, FleetConfig
+from enginewright.plan.types import CollectionConfig, FleetConfig, JobLimits
 
 STORE = {"claim": "store", "size": "20Gi", "accessMode": "ReadWriteMany"}
 DOCUMENT = {
@@ -51,6 +51,15 @@ def test_where_jobs_run_is_read() -> None:
     template = load({**DOCUMENT, "jobs": jobs}).config.jobs
     assert template.node_selector == {"pool": "builds"}
     assert template.tolerations[0].key == "builds"
+
+
+def test_how_many_jobs_run_is_read() -> None:
+    assert load(DOCUMENT).config.job_limits == JobLimits()
+    jobs = {"limit": 8, "namespaceLimit": 2, "nodeSelector": {"pool": "builds"}}
+    config = load({**DOCUMENT, "jobs": jobs}).config
+    assert config.job_limits == JobLimits(8, 2)
+    del jobs["limit"], jobs["namespaceLimit"]
+    assert config.jobs == load({**DOCUMENT, "jobs": jobs}).config.jobs, "no Job is replaced"
 
 
 def test_how_models_move_is_read() -> None:
@@ -123,6 +132,7 @@ def test_the_own_namespace_is_watched_with_those_that_are_named() -> None:
         ({**DOCUMENT, "logLevel": "loud"}, "use one of debug, info, warning, error"),
         ({**DOCUMENT, "httpPort": 0}, "httpPort"),
         ({**DOCUMENT, "jobs": {"nodeSelektor": {}}}, "jobs.nodeSelektor"),
+        ({**DOCUMENT, "jobs": {"limit": -1}}, "jobs.limit"),
         ({**DOCUMENT, "imagePullPolcy": "Always"}, "imagePullPolcy"),
     ],
 )

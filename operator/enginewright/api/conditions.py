@@ -106,7 +106,7 @@ class StatusReason(StrEnum):
     NOT_YET_VERIFIED = "NotYetVerified"  # no result yet
     BUILDING = "Building"  # an engine is built
     LOOKING_UP = "LookingUp"  # an engine is looked for in the store
-    QUEUED = "Queued"  # a Job's pod has no node yet
+    QUEUED = "Queued"  # a Job waits for its turn or a queue, or its pod for a node
     BUILT = "Built"  # the engines are built
     NOT_REQUESTED = "NotRequested"  # no model's spec needs the engine; it is built once one does
     ENGINE_REMOVED = (

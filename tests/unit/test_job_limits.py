@@ -1,0 +1,290 @@
+"""Limits on Jobs: how many run, whose turn it is, and that what serves and was lost waits for nobody."""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Final
+
+import pytest
+from enginewright.api.inference_model_status import EngineReference
+from enginewright.contract.reasons import Reason
+from enginewright.controller.routing import ModelKey
+from enginewright.kube.errors import Forbidden
+from enginewright.plan.engines import plan_engine
+from enginewright.plan.job_limits import JobOwner, turns
+from enginewright.plan.types import JobLimits
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.many_models import ManyModels
+from tests.support.plan_objects import NAMESPACE, OTHER, SECOND, Json, engine_spec, made, published
+from tests.support.plan_world import CONFIG
+from tests.support.plan_world import World as EngineWorld
+
+QUEUED: Final = ("False", "Queued")
+NAMES: Final = ("d", "c", "b", "a")  # in the order of their creation
+
+
+def limited(total: int = 0, per_namespace: int = 0) -> ManyModels:
+    return ManyModels(replace(CONFIG, job_limits=JobLimits(total, per_namespace)))
+
+
+def different(world: ManyModels, *names: str) -> ManyModels:
+    """Apply models that share nothing, one second after the other."""
+    for name in names:
+        world.apply(name, source={"uri": f"https://models.example/{name}.onnx"})
+        world.now = world.now.replace(second=world.now.second + 1)
+    return world
+
+
+def job_of(world: ManyModels, owner: str) -> str:
+    (found,) = [each for each in world.running_jobs() if world.owner(each) == owner]
+    return str(found["metadata"]["name"])
+
+
+def succeed(world: ManyModels, owner: str) -> None:
+    world.job_succeeds(published(), of=job_of(world, owner))
+
+
+# event: Jobs | as many Jobs run as `jobs.limit` or `jobs.namespaceLimit` allows | what serves | Ready `Queued` with the
+#   limit; the Jobs of the others begin in order of creation
+def test_jobs_wait_for_their_turns_in_order_of_creation() -> None:
+    world = different(limited(2), *NAMES)
+    assert world.leading() == ["c", "d"]
+    assert [world.ready(each) for each in "ba"] == [QUEUED, QUEUED]
+    assert world.message("b") == (
+        "preparing the model: waits for its turn: at most 2 Jobs run at the same time (jobs.limit)"
+    )
+    succeed(world, "c")
+    assert world.leading() == ["b", "d"]
+    assert world.ready("a") == QUEUED
+    world.job_fails(Reason.INVALID_MODEL, of=job_of(world, "d"))
+    assert world.leading() == ["a", "b"]
+    succeed(world, "a")
+    succeed(world, "b")
+    assert world.prepared() == ["a", "b", "c"]
+
+
+def test_a_namespaces_limit_names_itself() -> None:
+    world = different(limited(9, 1), "b", "a")
+    assert world.leading() == ["b"]
+    assert world.message("a").endswith(
+        "at most 1 Jobs of namespace shop run at the same time (jobs.namespaceLimit)"
+    )
+
+
+def test_without_limits_nothing_waits() -> None:
+    assert different(limited(), *NAMES).leading() == sorted(NAMES)
+
+
+def test_who_waits_keeps_the_place_over_a_restart() -> None:
+    world = different(limited(1), "c", "b", "a")
+    world.restart().settle()
+    assert world.leading() == ["c"]
+    assert [world.ready(each) for each in "ba"] == [QUEUED, QUEUED]
+    succeed(world, "c")
+    assert world.leading() == ["b"]
+
+
+@pytest.mark.parametrize("event", ["deleted", "edited", "refused"])
+def test_one_that_gives_up_its_turn_holds_nobody_up(event: str) -> None:
+    world = different(limited(1), "c", "b", "a")
+    match event:
+        case "deleted":
+            world.delete("b")
+        case "edited":
+            world.apply("b", accelerators=[{"class": "missing"}])
+        case _:
+
+            def refuse(obj: Json) -> None:
+                if obj["kind"] == "Job" and obj["metadata"]["name"].startswith("b-"):
+                    raise Forbidden("quota", code=403)
+
+            world.kube.rewrite = refuse
+    succeed(world, "c")
+    assert world.leading() == ["a"]
+
+
+def test_a_leader_that_ends_early_gives_its_turn_to_the_next() -> None:
+    world = different(limited(1), "b", "a")
+    world.delete("b")
+    assert world.leading() == ["a"]
+
+
+def test_a_retry_waits_for_its_turn_too() -> None:
+    world = different(limited(1), "b", "a")
+    world.job_fails(Reason.SOURCE_UNREACHABLE, "fetch", of=job_of(world, "b"))
+    assert world.leading() == ["a"], "it runs while the other one waits"
+    world.after(minutes=2)
+    assert world.leading() == ["a"]
+    assert world.ready("b") == QUEUED
+    succeed(world, "a")
+    assert world.leading() == ["b"]
+    assert job_of(world, "b").endswith("-2")
+
+
+def test_a_changed_spec_gives_its_own_jobs_place_up_and_asks_again() -> None:
+    world = different(limited(1), "b", "a")
+    world.apply("b", source={"uri": "https://models.example/other.onnx"})
+    world.settle()
+    assert world.leading() == ["b"], "created first, it is the first again"
+    assert len(world.running_jobs()) == 1
+
+
+def test_models_that_share_a_preparation_take_one_turn() -> None:
+    world = limited(1).apply("a", "b", "c")
+    assert world.leading() == ["a"]
+    assert [world.ready(each)[1] for each in "bc"] == ["SharedPreparation"] * 2
+    different(world, "e", "d")
+    world.job_succeeds()
+    assert world.prepared() == ["a", "b", "c"]
+    assert world.leading() == ["e"]
+
+
+def test_what_serves_and_was_lost_is_rebuilt_at_once() -> None:
+    world = limited(1).apply("a")
+    world.job_succeeds()
+    world.all_available().after(hours=1)
+    different(world, "b", "c")
+    assert world.leading() == ["b"]
+    world.rolling(0).new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
+    assert world.leading() == ["a", "b"]
+    succeed(world, "a")
+    assert world.ready("c") == QUEUED
+
+
+# engines
+
+
+def engine(world: ManyModels, name: str) -> None:
+    metadata_of = made("InferenceEngine", name, NAMESPACE, spec=engine_spec(), status={})
+    metadata_of["metadata"]["annotations"] = {}
+    world.kube.put(metadata_of)
+    world.settle()
+    world.now = world.now.replace(second=world.now.second + 1)
+
+
+def engine_ready(world: ManyModels, name: str) -> tuple[str, str]:
+    conditions = world.get("InferenceEngine", name)["status"]["conditions"]
+    (ready,) = [each for each in conditions if each["type"] == "Ready"]
+    return ready["reason"], ready["message"]
+
+
+def test_engines_and_models_take_turns() -> None:
+    world = limited(1)
+    engine(world, "e1")
+    different(world, "a")
+    engine(world, "e2")
+    assert world.ready("a") == QUEUED
+    assert engine_ready(world, "e2") == (
+        "Queued",
+        "waits for its turn: at most 1 Jobs run at the same time (jobs.limit)",
+    )
+    world.misses()
+    order = []
+    for _ in range(6):
+        running = world.running_jobs()
+        if not running:
+            break
+        assert len(running) == 1
+        (job,) = running
+        name, component = (
+            job["metadata"]["name"],
+            job["metadata"]["labels"]["enginewright.dev/component"],
+        )
+        order.append((world.owner(job), component))
+        match component:
+            case "prepare":
+                world.job_succeeds(published(), of=name)
+            case "engine-lookup":
+                world.misses(of=name)
+            case _:
+                world.succeeds(of=name)
+    assert order == [
+        ("a", "prepare"),
+        ("e1", "engine"),
+        ("e2", "engine-lookup"),
+        ("e2", "engine"),
+    ]
+    assert [engine_ready(world, each)[0] for each in ("e1", "e2")] == ["Built", "Built"]
+
+
+def test_an_engine_that_serves_and_was_lost_is_built_at_once() -> None:
+    world = EngineWorld.of_engine()
+    world.pass_once()
+    facts = replace(world.build_facts(world.subject), jobs=(), job_limit="waits")
+    queued = plan_engine(facts)
+    assert queued.awaits_turn
+    assert queued.apply == ()
+    reference = EngineReference(class_name="l4", name="e", lost=True)
+    built = plan_engine(replace(facts, references=(reference,)))
+    assert [each["kind"] for each in built.apply] == ["Job"]
+    assert not built.awaits_turn
+
+
+def test_a_model_says_which_engine_its_serving_revision_has_lost() -> None:
+    world = EngineWorld(replicas=1).has_gpus().settle().job_succeeds()
+    world.succeeds("engine", nodes_accelerated=415).all_available()
+    assert world.conditions()["Ready"] == ("True", "Serving")
+    assert "lost" not in world.status["engines"][0]
+    world.remove("InferenceEngine", world.the("InferenceEngine")["metadata"]["name"])
+    world.settle()
+    assert world.status["engines"][0]["lost"]
+    world.succeeds("engine", nodes_accelerated=415)
+    assert "lost" not in world.status["engines"][0]
+    world.edit(source=OTHER).job_succeeds(SECOND)
+    assert "lost" not in world.status["engines"][0], "an update is no loss"
+
+
+# at the same moment
+
+
+def test_a_turn_is_taken_once_while_jobs_are_created() -> None:
+    world = limited(1)
+    for name in ("a", "b"):
+        world.put(name, source={"uri": f"https://models.example/{name}.onnx"})
+    world.watch()
+
+    def meanwhile(obj: Json) -> None:
+        if obj["kind"] == "Job":
+            world.kube.rewrite = lambda _obj: None
+            world.reconcile(ModelKey(NAMESPACE, "b"))
+
+    world.kube.rewrite = meanwhile
+    world.reconcile(ModelKey(NAMESPACE, "a"))
+    assert world.leading() == ["a"]
+    assert world.ready("b") == QUEUED
+
+
+OWNERS: Final = st.builds(
+    JobOwner,
+    created=st.sampled_from(["1", "2", "3"]),
+    namespace=st.sampled_from(["x", "y", "z"]),
+    kind=st.sampled_from(["InferenceModel", "InferenceEngine"]),
+    name=st.sampled_from("abcdef"),
+)
+
+
+@given(
+    waiting=st.sets(OWNERS, max_size=12),
+    running=st.dictionaries(st.sampled_from("xyz"), st.integers(0, 4)),
+    limits=st.builds(JobLimits, st.integers(0, 5), st.integers(0, 3)),
+)
+def test_turns_fill_the_limits_and_never_exceed_them(
+    waiting: set[JobOwner], running: dict[str, int], limits: JobLimits
+) -> None:
+    found = turns(waiting, running, limits)
+    assert list(found) == sorted(waiting)
+    begun = [each for each, why in found.items() if not why]
+    before, after = Counter(running), Counter(running) + Counter(each.namespace for each in begun)
+    if limits.total:
+        assert after.total() <= max(limits.total, before.total())
+    for name in "xyz":
+        if limits.per_namespace:
+            assert after[name] <= max(limits.per_namespace, before[name])
+    for each, why in found.items():
+        is_full = limits.total and after.total() >= limits.total
+        own_full = limits.per_namespace and after[each.namespace] >= limits.per_namespace
+        assert not why or is_full or own_full, "nobody waits for nothing"
+    for each in begun:
+        earlier = [one for one in waiting if one < each and one.namespace == each.namespace]
+        assert not any(found[one] for one in earlier), "in order"
