@@ -8,9 +8,11 @@ from enginewright.contract.reasons import Reason
 from enginewright.controller.routing import ModelKey
 from enginewright.kube.errors import Forbidden, Transient
 from enginewright.manifests.field_managers import FIELD_MANAGER
+from enginewright.manifests.labels import SHARED_PREPARATION
 
 from tests.support.many_models import SOURCE, ManyModels
-from tests.support.plan_objects import NAMESPACE, SECOND, Json, published
+from tests.support.plan_objects import NAMESPACE, SECOND, Json, image_facts, published
+from tests.support.plan_world import serving
 
 FOLLOWS = ("False", "SharedPreparation")
 NAMES = ("a", "b", "c")
@@ -408,3 +410,51 @@ def test_what_serves_is_rebuilt_without_waiting_for_others(world: ManyModels) ->
         world.job_succeeds(published(), of=name)
     assert world.prepared() == list(NAMES)
     assert world.leading() == []
+
+
+@pytest.mark.parametrize("event", ["deleted", "unreadable", "refused"])
+def test_one_whose_turn_it_is_and_that_does_not_take_it_holds_nobody_up(event: str) -> None:
+    """A newer model lets it go first, before what happens to it is known."""
+    world = ManyModels().apply("a", "b")
+    world.put("d")
+    world.remove("InferenceModel", "a")
+    world.watch()
+    world.reconcile(ModelKey(NAMESPACE, "d"))
+    assert "InferenceModel b prepares" in world.message("d")
+    match event:
+        case "deleted":
+            world.remove("InferenceModel", "b")
+        case "unreadable":
+            world.model("b")["spec"]["replicas"] = "many"
+            world.kube.changed(world.model("b"))
+        case _:
+
+            def refuse(obj: Json) -> None:
+                if obj["kind"] == "Job" and obj["metadata"]["name"].startswith("b-"):
+                    raise Forbidden("quota", code=403)
+
+            world.kube.rewrite = refuse
+    world.settle()
+    assert world.leading() == ["d"]
+
+
+def test_a_leader_whose_move_its_user_pauses_gives_way() -> None:
+    world = serving()
+    world.new_runtime_image(like=image_facts("cpu", "1.32.0"))
+    assert world.status["preparation"]["sharedHash"]
+    world.job_fails(Reason.SOURCE_UNREACHABLE, "fetch")
+    world.edit(rollout={"paused": True})
+    assert world.conditions()["Ready"][1] == "Suspended"
+    assert "sharedHash" not in world.status.get("preparation", {}), "nobody waits for its retry"
+    world.edit(rollout=None).later(minutes=1)
+    shared = world.job()["metadata"]["annotations"][SHARED_PREPARATION]
+    assert world.status["preparation"]["sharedHash"] == shared
+
+
+def test_a_new_model_follows_the_one_that_took_over(world: ManyModels) -> None:
+    first = world.job()
+    first["spec"]["suspend"] = True
+    world.kube.changed(first)
+    world.apply("d").settle()
+    assert world.leading() == ["a", "b"]
+    assert "InferenceModel b prepares" in world.message("d")

@@ -75,9 +75,14 @@ class ModelReconciler:
 
     async def reconcile(self, key: ModelKey) -> ReconcileResult:
         """Do what the model needs now. Raises KubeError."""
+        unsure = False
         try:
             return await self._reconcile(key)
+        except Transient:
+            unsure = True
+            raise
         finally:
+            self.flights.done(key, unsure=unsure)
             self.turns.done(key)
 
     async def _reconcile(self, key: ModelKey) -> ReconcileResult:
@@ -116,15 +121,8 @@ class ModelReconciler:
             self.turns.planned(model, made)
             return made
 
-        unsure = False
-        try:
-            plan = await self.comparisons.plan(key, decide, facts)
-            requeue = await apply_plan(plan, observed, self.executor, self.recorder)
-        except Transient:
-            unsure = True
-            raise
-        finally:
-            self.flights.done(key, unsure=unsure)
+        plan = await self.comparisons.plan(key, decide, facts)
+        requeue = await apply_plan(plan, observed, self.executor, self.recorder)
         if plan.rolled_back:
             self.rolled_back(plan.rolled_back)
         self.planned(key)

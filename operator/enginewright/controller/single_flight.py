@@ -72,6 +72,9 @@ class SingleFlight:
         self._hashes: dict[_Name, str] = {}  # of models' views
         self._job_hashes: dict[_Name, str] = {}
         self._starts: dict[_Name, _Start] = {}  # by model
+        self._called: dict[
+            _Name, _Shared
+        ] = {}  # models that are about to be planned, since one may lead
         cache.listen(INFERENCE_MODELS, self._model_observed)
         cache.listen(JOBS, self._job_observed)
 
@@ -89,6 +92,7 @@ class SingleFlight:
 
     def planned(self, key: ModelKey, plan: Plan) -> None:
         """Take note of the Job that a plan creates, before another model is planned."""
+        called = self._called.pop(key, None)
         before = self._starts.pop(key, None)
         for each in plan.apply:
             if each["kind"] == JOBS.kind:
@@ -99,6 +103,8 @@ class SingleFlight:
                     self._starts[key] = _Start(shared, since)
         if before:
             self._wake_if_free((key.namespace, before.shared_hash), key.name)
+        elif called and key not in self._starts:
+            self._give_way(called, key.name)
 
     def done(self, key: ModelKey, *, unsure: bool = False) -> None:
         """Take note that a plan was carried out, so that what it created is in the cache, or failed.
@@ -106,6 +112,8 @@ class SingleFlight:
         `unsure`: a write may have been executed although it failed. It is repeated, so that the model leads until
         then, for as long as others are patient.
         """
+        if called := self._called.pop(key, None):  # it was not planned
+            self._give_way(called, key.name)
         start = self._starts.get(key)
         if start is None or (unsure and self._now() < start.since + PATIENCE):
             return
@@ -113,8 +121,22 @@ class SingleFlight:
         self._wake_if_free((key.namespace, start.shared_hash), key.name)
 
     def of(self, shared: _Shared, but: str) -> tuple[Leader, ...]:
-        """Return the leaders of a preparation, except one model."""
-        return leaders(self._members(shared, but), self._now())
+        """Return the leaders of a preparation, except one model; else an earlier model that is about to lead."""
+        if found := leaders(self._members(shared, but), self._now()):
+            return found
+        flight, own = self._flights.get(shared), self._cache.get(INFERENCE_MODELS, shared[0], but)
+        if flight is None or own is None:
+            return ()
+        turn = (str(own["metadata"].get("creationTimestamp") or ""), but)
+        earlier = [
+            each
+            for each in flight.views.values()
+            if each.waits
+            and self._called.get((shared[0], each.name)) == shared
+            and (each.created, each.name) < turn
+        ]
+        first = min(earlier, key=lambda each: (each.created, each.name), default=None)
+        return (Leader(first.name, has_fetched=False),) if first else ()
 
     def shared(self, namespace: str) -> list[str]:
         """Return the shared hashes of a namespace."""
@@ -161,6 +183,9 @@ class SingleFlight:
             del self._flights[namespace, known]
         if obj is None:
             self._starts.pop(name, None)
+            self._called.pop(name, None)
+        if known and (view is None or view.shared_hash != known):
+            self._give_way((namespace, known), model)
         if view == before:
             return
         concerned = {each.shared_hash for each in (before, view) if each and not each.waits}
@@ -192,7 +217,16 @@ class SingleFlight:
         flight = self._flights.get(shared)
         waiting = [each for each in flight.views.values() if each.waits] if flight else []
         for each in sorted(waiting, key=lambda each: (each.created, each.name)):
-            self._queue(ModelKey(shared[0], each.name))
+            key = ModelKey(shared[0], each.name)
+            self._called[key] = shared
+            self._queue(key)
+
+    def _give_way(self, shared: _Shared, name: str) -> None:
+        """Have those planned again that let a model go first, which does not lead."""
+        flight = self._flights.get(shared)
+        for each in list(flight.views.values()) if flight else ():
+            if each.waits and each.leader == name:
+                self._queue(ModelKey(shared[0], each.name))
 
 
 class _Leaders(Mapping[str, tuple[Leader, ...]]):
