@@ -78,7 +78,6 @@ def test_fifty_models_cost_one_preparation_and_one_build(world: World) -> None:
         operator.wait_ready()
         know_images(world)
         operator.wait_quiet()
-        reads, writes = operator.reads(), operator.writes()
         world.user.apply(*map(model, NAMES))
         expected = sorted(["Preparing"] + ["SharedPreparation"] * (len(NAMES) - 1))
         eventually(lambda: sorted(reasons(world)) == expected, 60, interval=0.3)
@@ -88,10 +87,8 @@ def test_fifty_models_cost_one_preparation_and_one_build(world: World) -> None:
         ready = world.user.get("im", next(each for each in NAMES if each != leader))["status"]
         (message,) = [each["message"] for each in ready["conditions"] if each["type"] == "Ready"]
         assert f"InferenceModel {leader} prepares the same model" in message
-        # claim, Job, and of each model the status and one Event
-        assert operator.writes() - writes <= 2 + 2 * len(NAMES)
-        assert operator.reads() == reads
         operator.kill()
+    assert operator.log.count("wrote the status of InferenceModel ") == len(NAMES)
     world.system.delete("lease", "enginewright")  # as if it had expired
     with world.operator(rtx=RTX_IMAGE) as operator:
         operator.wait_ready().wait_quiet()
