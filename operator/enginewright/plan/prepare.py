@@ -94,7 +94,7 @@ def prepare(
         return PrepareOutcome(prepared=current, delete=_running(facts, jobs, keep=keep))
     shared = shared_hash(facts, target) if shares else ""
     attempted = _attempted(facts, target, shared, jobs, memory, lost=loss != "")
-    outcome = _recorded(attempted, shared)
+    outcome = _recorded(attempted, jobs, shared)
     if current is None:
         return outcome
     # Their builds begin anew with the prepared model, without waiting for a retry.
@@ -204,15 +204,17 @@ def _queued(
     )
 
 
-def _recorded(outcome: PrepareOutcome, shared: str) -> PrepareOutcome:
+def _recorded(outcome: PrepareOutcome, jobs: Mapping[str, JobView], shared: str) -> PrepareOutcome:
     """Return the outcome with the hash by which other models know that they share its preparation.
 
-    One whose user pauses it does not lead any more, so that the others go on.
+    That of its Job, if that exists. One whose user pauses it does not lead any more, so that the others go on.
     """
     if outcome.preparation is None:
         return outcome
-    is_paused = outcome.waits_for == StatusReason.SUSPENDED
-    update = {"shared_hash": "", "leader": ""} if is_paused else {"shared_hash": shared}
+    job = jobs.get(outcome.preparation.job)
+    update = {"shared_hash": job.shared_hash if job else shared}
+    if outcome.waits_for == StatusReason.SUSPENDED:
+        update = {"shared_hash": "", "leader": ""}
     return replace(outcome, preparation=outcome.preparation.model_copy(update=update))
 
 
