@@ -75,6 +75,7 @@ class ManyModels(Simulation):
                 engine=self._add_engine,
                 accelerator_class=lambda _name: None,
                 image=lambda _key: None,
+                collection=lambda _key: None,
                 proposals=lambda: None,
             ),
         )
