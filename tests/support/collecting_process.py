@@ -13,7 +13,7 @@ from pathlib import Path
 from enginewright.contract.collection import LEAST_AGE_SECONDS, CollectTask
 from enginewright_runtime.core import logs
 from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.store import Store, open_medium
+from enginewright_runtime.store import Store
 from enginewright_runtime.store.collection import collect
 from enginewright_runtime.store.volume import VolumeMedium
 
@@ -27,7 +27,7 @@ def main() -> None:
     role, *arguments = sys.argv[1:]
     logs.configure(role)
     paths = Paths.from_environment()
-    medium = open_medium(paths) if paths.store_address else VolumeMedium(paths.store, 0)
+    medium = VolumeMedium(paths.store, settled_after=0)
     for line in sys.stdin:
         time.sleep(secrets.randbelow(_SPREAD) / 1000)  # so that any step meets any other one
         if role == "publish":
