@@ -103,7 +103,7 @@ def fleet(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[Fl
     fleet.user.delete_all("inferencemodels", everywhere=True)
     fleet.furnish()
     for name in NAMES:
-        one = model(name)
+        one = model(name, f"https://example.com/{name}.onnx")  # one source would be one preparation
         one["spec"]["rollout"] = {"canary": {"replicas": 0}}
         one["metadata"]["labels"] = {ROLLOUT_ORDER: "first"} if name == FIRST else {}
         fleet.user.apply(one)
