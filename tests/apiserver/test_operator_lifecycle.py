@@ -621,7 +621,9 @@ def test_many_models(world: World, capsys: pytest.CaptureFixture[str]) -> None:
         world.know_image()
         operator.wait_quiet()
         before = operator.writes()
-        text = "\n---\n".join(json.dumps(model(f"many-{n}")) for n in range(count))
+        text = "\n---\n".join(
+            json.dumps(model(f"many-{n}", f"https://example.com/{n}.onnx")) for n in range(count)
+        )
         started = time.monotonic()
         world.user.kubectl("create", "--filename", "-", stdin=text)
         created = time.monotonic() - started
