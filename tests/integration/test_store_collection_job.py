@@ -1,0 +1,55 @@
+"""The Job that the operator creates, run by the real stage on a real volume: only what no object names goes."""
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from enginewright.contract.report import read_termination_message
+from enginewright.contract.task import TASK_VARIABLE
+from enginewright.plan.collection import Blocked, collection
+from enginewright.plan.needed_keys import NamespaceObjects, needed_keys
+from enginewright_runtime.store import Store
+
+from tests.support.store_process import publish
+from tests.unit.test_plan_collection import facts
+from tests.unit.test_plan_needed_keys import model, revision
+from tests.unit.test_store_volume import content
+
+WANTED, KEPT, UNNEEDED = ("ab" * 32, "cd" * 32, "ef" * 32)
+AGE = 31 * 86_400  # seconds: longer than the chart's default
+
+
+def test_only_what_no_object_names_is_removed(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    root.mkdir()
+    (tmp_path / "dev").mkdir()
+    for key in (WANTED, KEPT, UNNEEDED):
+        publish(Store(root), key, content(tmp_path / key[:2], key.encode()))
+    for manifest in root.glob("prepared/*/manifest.json"):
+        os.utime(manifest, (time.time() - AGE,) * 2)
+    needed = needed_keys(NamespaceObjects(models=(model(WANTED),), revisions=(revision(KEPT),)))
+    now = datetime.now(UTC)
+    job = collection(replace(facts(), now=now), "collect-1", needed, now, None)
+    assert not isinstance(job, Blocked)
+    (container,) = job["spec"]["template"]["spec"]["containers"]  # type: ignore[index]  # JSON
+    env = {each["name"]: each["value"] for each in container["env"]}
+    done = subprocess.run(
+        [sys.executable, "-m", "enginewright_runtime", *container["command"][1:]],
+        env={**os.environ, "ENGINEWRIGHT_ROOT": str(tmp_path), **env},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert TASK_VARIABLE in env
+    assert done.returncode == 0, done.stderr
+    report = read_termination_message((tmp_path / "dev/termination-log").read_text())
+    assert report is not None
+    assert report.collected is not None
+    found = report.collected
+    assert (found.artifacts, found.needed_artifacts, found.removed_artifacts) == (3, 2, 1)
+    assert {each.parent.name for each in root.glob("prepared/*/manifest.json")} == {WANTED, KEPT}
