@@ -340,6 +340,9 @@ def test_when_what_nothing_needs_is_removed_arrives() -> None:
         return load_settings(environment(render({**IMAGES, **values}))).config.store.gc
 
     assert read({}) == CollectionConfig()
+    bucket = {"uri": "s3://models/team"}
+    assert read({"store": {"bucket": bucket}}).dry_run
+    assert not read({"store": {"bucket": bucket, "gc": {"dryRun": False}}}).dry_run
     gc = {"enabled": False, "interval": "1h", "unusedFor": "0", "maxSize": "50Gi", "dryRun": True}
     assert read({"store": {"gc": gc}}) == CollectionConfig(
         enabled=False,

@@ -88,6 +88,15 @@ def test_when_what_nothing_needs_is_removed_is_read() -> None:
     assert load(document).config.store.gc == CollectionConfig(enabled=False, unused_for=None)
 
 
+def test_nothing_is_removed_from_a_bucket_unless_that_is_requested() -> None:
+    bucket = {"uri": "s3://models/team"}
+    store = {**STORE, "bucket": bucket}
+    assert load({**DOCUMENT, "store": store}).config.store.gc.dry_run
+    assert not load(
+        {**DOCUMENT, "store": {**store, "gc": {"dryRun": False}}}
+    ).config.store.gc.dry_run
+
+
 @pytest.mark.parametrize(
     ("gc", "reported"),
     [

@@ -48,7 +48,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 {{- with .Values.store.gc -}}
-{{- $_ := set $store "gc" (dict "enabled" .enabled "interval" (toString .interval) "unusedFor" (toString .unusedFor) "maxSize" (toString .maxSize) "dryRun" .dryRun) -}}
+{{- $_ := set $store "gc" (dict "enabled" .enabled "interval" (toString .interval) "unusedFor" (toString .unusedFor) "maxSize" (toString .maxSize) "dryRun" (ternary .dryRun nil (kindIs "bool" .dryRun))) -}}
 {{- end -}}
 {{- $jobs := .Values.jobs -}}
 {{- if and .Values.jobsPriorityClass.create (not $jobs.priorityClassName) -}}

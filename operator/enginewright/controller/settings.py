@@ -89,8 +89,8 @@ class CollectionSettings(_Document):
     """How long something is unneeded before it is removed, such as 30d; 0: never."""
     max_size: Annotated[str, AfterValidator(_is_size)] = ""
     """Size of a namespace's artefacts above which unneeded ones are removed earlier, such as 50Gi; empty: no limit."""
-    dry_run: bool = False
-    """Report what would be removed, and remove nothing."""
+    dry_run: bool | None = None
+    """Report what would be removed, and remove nothing; null: true with a bucket, which other clusters may use too."""
 
 
 class StoreSettings(_Document):
@@ -191,7 +191,7 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> OperatorSettin
                 access_mode=read.store.access_mode,
                 storage_class=read.store.storage_class or None,
                 bucket=_bucket(read.store.bucket),
-                gc=_collection(read.store.gc),
+                gc=_collection(read.store.gc, is_shared=read.store.bucket is not None),
             ),
             openshift=read.openshift,
             jobs=JobTemplate.model_validate(
@@ -215,13 +215,13 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> OperatorSettin
     )
 
 
-def _collection(read: CollectionSettings) -> CollectionConfig:
+def _collection(read: CollectionSettings, *, is_shared: bool) -> CollectionConfig:
     return CollectionConfig(
         enabled=read.enabled,
         interval=long_duration(read.interval),
         unused_for=long_duration(read.unused_for) or None,
         max_size=quantity(read.max_size) if read.max_size else None,
-        dry_run=read.dry_run,
+        dry_run=is_shared if read.dry_run is None else read.dry_run,
     )
 
 
