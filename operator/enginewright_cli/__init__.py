@@ -5,7 +5,10 @@ inside the functions that need them, so that `--help` is fast and a machine that
 message with what to install.
 """
 
+import os
 import sys
+from contextlib import suppress
+from typing import NoReturn
 
 from enginewright_cli import installing
 
@@ -16,6 +19,18 @@ def main() -> None:
         _run()
     except KeyboardInterrupt:  # before or after a command, which handles its own
         sys.exit(2)
+    except SystemExit as end:
+        if "obstore" in sys.modules and isinstance(end.code, int):
+            _end(end.code)
+        raise
+
+
+def _end(code: int) -> NoReturn:
+    """End the process without finalizing the interpreter, which threads of the object stores' client may crash."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # whoever read it has left
+            stream.flush()
+    os._exit(code)
 
 
 def _run() -> None:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 from enginewright.contract.base import Message
 from enginewright.contract.collection import COLLECT_STAGE, CollectTask
@@ -37,6 +37,22 @@ _BUILDING: Final = (LOOKUP_STAGE, *ENGINE_STAGES)  # stages of an engine's Jobs
 _STAGES: Final = (*PREPARE_STAGES, *_BUILDING, COLLECT_STAGE)
 
 _Task = TypeVar("_Task", bound=Message)
+
+
+def command() -> NoReturn:
+    """Run the command line and end the process, without finalizing the interpreter.
+
+    Threads of the object stores' client may still have Python objects to release, at which an interpreter that is being
+    finalized crashes: a stage that has succeeded would end with SIGSEGV or SIGABRT.
+    """
+    try:
+        code = main()
+    except SystemExit as end:  # wrong usage, or SIGTERM
+        code = end.code if isinstance(end.code, int) else 1
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -159,4 +175,4 @@ def _probe(paths: Paths) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

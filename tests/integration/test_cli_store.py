@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -491,3 +493,25 @@ def test_remedies_name_the_environment(
     assert reported in shown
     assert "secretRef" not in shown
     assert "wr0ng" not in shown
+
+
+# fault: Store | threads of the bucket's client are still at work when a stage ends, which crashes an interpreter that is
+#   being finalized
+def test_a_command_that_has_read_a_bucket_ends_without_finalizing_anything() -> None:
+    program = """\
+import atexit, sys
+import obstore
+import enginewright_cli
+
+def run():
+    atexit.register(print, "finalized", flush=True)
+    print("damaged")
+    sys.exit(1)
+
+enginewright_cli._run = run
+enginewright_cli.main()
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "damaged\n", "")

@@ -8,6 +8,7 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -102,3 +103,26 @@ def test_a_termination_message_of_many_nodes_is_cut_and_the_report_is_not(tmp_pa
     assert outcome.full is not None
     finding = outcome.full["findings"][0]
     assert (len(finding["nodes"]), finding["node_count"]) == (100, 150)
+
+
+# fault: Store | threads of the bucket's client are still at work when a stage ends, which crashes an interpreter that is
+#   being finalized | the process ends without that | prevented
+@pytest.mark.parametrize("ending", ["return 3", "sys.exit(3)"])
+def test_a_command_ends_with_its_code_and_output_but_finalizes_nothing(ending: str) -> None:
+    program = f"""\
+import atexit, sys
+from enginewright_runtime import __main__ as command
+
+def main():
+    atexit.register(print, "finalized", flush=True)
+    print("said")
+    print("logged", file=sys.stderr)
+    {ending}
+
+command.main = main
+command.command()
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (3, "said\n", "logged\n")
