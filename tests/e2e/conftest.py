@@ -1,4 +1,4 @@
-"""A cluster of two nodes, one with simulated GPUs, and Enginewright installed as a user does it, once per session."""
+"""A cluster of two nodes with simulated GPUs of two products, and Enginewright installed as a user does it, once per session."""
 
 import itertools
 import re
@@ -13,10 +13,12 @@ import pytest
 
 from hack.samples.models import write_models
 from tests.e2e import files, harness
+from tests.e2e.devices import CLASS, proposed_class, set_class
 from tests.e2e.files import Files
 from tests.e2e.harness import (
     CLUSTER_NAME,
     FAIL_SWITCH,
+    FEWER_GPUS,
     GPUS,
     HELD_STAGES,
     OPERATOR_NAMESPACE,
@@ -64,7 +66,8 @@ def kubeconfig() -> Iterator[Path]:
     """A new cluster; removed at the end."""
     run([str(REPOSITORY / "hack/images"), "build"], timeout=1500)
     harness.cluster("down")  # of a killed run, whose events and objects would be counted
-    harness.cluster("up", "--nodes", "2", "--gpus", f"2=l4:{GPUS}", timeout=1500)
+    devices = ("--gpus", f"1=a10:{FEWER_GPUS}", "--gpus", f"2=l4:{GPUS}")
+    harness.cluster("up", "--nodes", "2", *devices, timeout=1500)
     found = re.search(r"KUBECONFIG=(\S+)", harness.cluster("env"))
     assert found
     yield Path(found.group(1))
@@ -115,6 +118,14 @@ def namespace(new_namespace: Callable[[], Namespace], model_files: Path) -> Name
         [str(REPOSITORY / "hack/upload-models"), str(model_files)],
         environment={"KUBECONFIG": str(namespace.kubeconfig), "NAMESPACE": namespace.name},
     )
+    return namespace
+
+
+@pytest.fixture(scope="module")
+def l4(namespace: Namespace) -> Namespace:
+    """A namespace with the proposed class of GPUs, changed by its administrator to build ahead of time."""
+    assert proposed_class(namespace, CLASS)["computeCapability"] == "8.9"
+    set_class(namespace, CLASS, aheadOfTime=True, backends=["tensorrt-rtx", "cuda"])
     return namespace
 
 

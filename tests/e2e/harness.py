@@ -28,6 +28,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 CLUSTER_NAME = "test"
 OPERATOR_NAMESPACE = "enginewright-system"
 GPUS = 4  # of node-2
+FEWER_GPUS = 2  # of node-1, so that a pod that requests more is on node-2
 FAIL_SWITCH = "/tmp/fail"
 SHORT_HOLD = {"hold": "5s"}  # of a canary, in tests of something else
 _IN_BACKGROUND = {
@@ -45,6 +46,16 @@ def cluster(*arguments: str, timeout: float = 600) -> str:
     """Run the local cluster's command and return its output. Raises CommandError with all output."""
     command = [str(REPOSITORY / "hack/cluster/cluster"), "--name", CLUSTER_NAME, *arguments]
     return run(command, timeout=timeout)
+
+
+def upgrade(*settings: str) -> None:
+    """Install the chart again with these values changed, as a user does."""
+    chart = str(REPOSITORY / "charts/enginewright")
+    changed = [part for each in settings for part in ("--set", each)]
+    cluster(
+        "helm", "upgrade", "enginewright", chart, "--namespace", OPERATOR_NAMESPACE,
+        "--reuse-values", *changed, "--wait", "--timeout", "2m",
+    )  # fmt: skip
 
 
 def run(

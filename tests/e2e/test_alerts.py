@@ -10,14 +10,13 @@ import pytest
 import yaml
 
 from hack.samples.magika import features
+from tests.e2e.devices import CLASS
 from tests.e2e.harness import Namespace, eventually, http_json, inference_model
 from tests.e2e.monitoring import first_seen, wait_notified, wait_scraped, watching
-from tests.e2e.test_engines import CLASS, l4
 from tests.e2e.test_fallback import MAKEFILE, _twin
 from tests.support.monitoring import RULES, Stack, board_queries
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
-__all__ = ["l4"]  # a fixture
 
 ALERT = "EnginewrightCPUFallback"
 NOT_READY = "EnginewrightModelNotReady"

@@ -1,77 +1,142 @@
-"""Engines on real nodes: proposed classes, builds without a device, sharing, and no traffic without a driver."""
+"""Engines on real nodes: three classes of GPUs, one engine for each key, what the store loses, no traffic without a driver."""
 
-import json
-from typing import Any
+import functools
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final
 
 import pytest
+from driver import gpus
+from driver.layout import Gpus
 
-from tests.e2e.harness import GPUS, Namespace, eventually, inference_model
+from tests.e2e import stored
+from tests.e2e.devices import (
+    CLASS,
+    COMPONENT,
+    SHAPES,
+    engine_jobs,
+    engines_of,
+    nodes,
+    proposed_class,
+    serving_pods,
+    set_class,
+)
+from tests.e2e.harness import FEWER_GPUS, Namespace, eventually, inference_model
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-CLASS = "l4"
-NAMED = "enginewright.dev/component"
-SHAPES = [{"input": "x", "min": [1, 3, 32, 32], "opt": [4, 3, 32, 32], "max": [8, 3, 32, 32]}]
+ADDED: Final = "a10"  # of node-1, at first
+AWAITED: Final = "rtx-pro-6000"  # of node-1, later
+CAPABILITIES: Final = {CLASS: "8.9", ADDED: "8.6", AWAITED: "12.0"}
+SHARING: Final = [f"sharing-{number}" for number in range(10)]
 
 
-@pytest.fixture(scope="module")
-def l4(namespace: Namespace) -> Namespace:
-    """The proposed class of GPUs, changed by its administrator to build ahead of time."""
-    found = eventually(lambda: namespace.get("acceleratorclass", CLASS), 60, "the proposal")
-    assert found["spec"]["computeCapability"] == "8.9"
-    assert found["spec"]["resourceName"] == "nvidia.com/gpu"
-    set_class(namespace, aheadOfTime=True, backends=["tensorrt-rtx", "cuda"])
-    return namespace
+def labels(product: str) -> dict[str, str]:
+    """Return the labels of node-1 with GPUs of this product."""
+    return gpus.labels(Gpus(1, product, None, FEWER_GPUS))
 
 
-def set_class(namespace: Namespace, **spec: Any) -> None:
-    patch = json.dumps({"spec": spec})
-    namespace.kubectl("patch", "acceleratorclass", CLASS, "--type", "merge", "--patch", patch)
+def built_by(namespace: Namespace) -> dict[str, str]:
+    """Return the class of every Job that builds an engine of model `ahead`, by the Job's identity."""
+    return {
+        job["metadata"]["uid"]: name
+        for name, engine in engines_of(namespace, "ahead").items()
+        for job in engine_jobs(namespace, engine)
+    }
 
 
-def engines_of(namespace: Namespace, model: str) -> list[str]:
-    status = namespace.get("inferencemodel", model).get("status", {})
-    return [each["name"] for each in status.get("engines", [])]
+def ready_since(obj: Mapping[str, Any]) -> float:
+    """Return how many seconds after its creation an object has become ready."""
+    (ready,) = (each for each in obj["status"]["conditions"] if each["type"] == "Ready")
+    assert ready["status"] == "True"
+    began, ended = obj["metadata"]["creationTimestamp"], ready["lastTransitionTime"]
+    return (datetime.fromisoformat(ended) - datetime.fromisoformat(began)).total_seconds()
 
 
-def engine_jobs(namespace: Namespace, engine: str) -> list[dict[str, Any]]:
-    return namespace.items("jobs", f"{NAMED}=engine,enginewright.dev/engine={engine}")
-
-
-@pytest.fixture(scope="module")
-def ahead(l4: Namespace) -> Namespace:
-    """Real models whose engines are built by real TensorRT-RTX, without the GPU."""
-    l4.apply(
-        inference_model("ahead", "magika.onnx", on=CLASS),
-        inference_model("partly", "partly-supported.onnx", on=CLASS, shapes=SHAPES),
+def start_times(namespace: Namespace, model: str) -> str:
+    """Return how long a model and its slowest pod took until they were ready."""
+    pods = max(ready_since(pod) for pod in serving_pods(namespace, model))
+    whole = ready_since(namespace.get("inferencemodel", model))
+    return (
+        f"ready {whole:.0f} s after it was applied, its pods {pods:.0f} s after they were created"
     )
-    l4.wait_condition("ahead", "EnginesReady", "True", "Built", 240)
-    return l4
 
 
-def test_the_engine_reports_its_size_time_digest_and_target(ahead: Namespace) -> None:
-    (name,) = engines_of(ahead, "ahead")
-    assert name.startswith("tensorrt-rtx-l4-")
-    status = ahead.get("inferenceengine", name)["status"]
-    engine = status["engine"]
-    assert engine["computeCapabilities"] == ["8.9"]
-    assert engine["sizeBytes"] > 1_000_000
-    assert engine["buildMilliseconds"] > 0
-    assert len(engine["sha256"]) == 64
-    assert engine["nodesAccelerated"] == engine["nodesTotal"] > 0
-    header, row = ahead.kubectl("get", "ieng", name).strip().splitlines()
+@pytest.fixture(scope="module")
+def classes(l4: Namespace) -> Iterator[Namespace]:
+    """Classes of three products, one of which no node has yet; all build ahead of time."""
+    assert proposed_class(l4, ADDED)["computeCapability"] == CAPABILITIES[ADDED]
+    set_class(l4, ADDED, aheadOfTime=True, backends=["tensorrt-rtx"])
+    product = "nvidia.com/gpu.product"
+    spec = {
+        "nodeSelector": {product: labels(AWAITED)[product]},
+        "resourceName": "nvidia.com/gpu",
+        "computeCapability": CAPABILITIES[AWAITED],
+        "backends": ["tensorrt-rtx"],
+        "aheadOfTime": True,
+    }
+    kind = {"apiVersion": "enginewright.dev/v1alpha1", "kind": "AcceleratorClass"}
+    l4.apply({**kind, "metadata": {"name": AWAITED}, "spec": spec})
+    yield l4
+    l4.kubectl("label", "node", "node-1", "--overwrite", *_assigned(labels(ADDED)))
+    l4.kubectl("delete", "acceleratorclass", AWAITED)
+
+
+def _assigned(labels: Mapping[str, str]) -> list[str]:
+    return [f"{name}={value}" for name, value in labels.items()]
+
+
+def ahead_on(*classes: str) -> dict[str, Any]:
+    """Return a model that is served on some classes of GPUs."""
+    return inference_model(
+        "ahead", "magika.onnx", accelerators=[{"class": each} for each in classes]
+    )
+
+
+def on_cpus() -> dict[str, Any]:
+    """Return the same model for CPUs, in two pods."""
+    return inference_model("on-cpus", "magika.onnx", backends=["cpu"], replicas=2)
+
+
+@pytest.fixture(scope="module")
+def ahead(classes: Namespace) -> Namespace:
+    """Real models whose engines are built by real TensorRT-RTX, without the GPUs."""
+    classes.apply(
+        ahead_on(CLASS, AWAITED),
+        inference_model("partly", "partly-supported.onnx", on=CLASS, shapes=SHAPES),
+        on_cpus(),
+    )
+    classes.wait_condition("ahead", "EnginesReady", "True", "Built", 240)
+    return classes
+
+
+def test_the_engines_report_their_size_time_digest_and_target(ahead: Namespace) -> None:
+    names = engines_of(ahead, "ahead")
+    assert set(names) == {CLASS, AWAITED}
+    for name, engine_name in names.items():
+        assert engine_name.startswith(f"tensorrt-rtx-{name}-")
+        engine = ahead.get("inferenceengine", engine_name)["status"]["engine"]
+        assert engine["computeCapabilities"] == [CAPABILITIES[name]]
+        assert engine["sizeBytes"] > 1_000_000
+        assert engine["buildMilliseconds"] > 0
+        assert len(engine["sha256"]) == 64
+        assert engine["nodesAccelerated"] == engine["nodesTotal"] > 0
+    header, row = ahead.kubectl("get", "ieng", names[CLASS]).strip().splitlines()
     assert header.split()[:3] == ["NAME", "READY", "REASON"]
     assert row.split()[1:3] == ["True", "Built"]
 
 
-def test_it_was_built_on_a_node_of_its_class_without_a_device(ahead: Namespace) -> None:
-    (name,) = engines_of(ahead, "ahead")
-    (job,) = engine_jobs(ahead, name)
-    pod = job["spec"]["template"]["spec"]
-    assert pod["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-L4"}
-    assert pod["automountServiceAccountToken"] is False
-    for container in [*pod["initContainers"], *pod["containers"]]:
-        assert "nvidia.com/gpu" not in container.get("resources", {}).get("limits", {})
+def test_they_were_built_without_a_device_on_nodes_of_their_class_if_it_has_any(
+    ahead: Namespace,
+) -> None:
+    selected = {CLASS: "NVIDIA-L4", AWAITED: None}
+    for name, engine in engines_of(ahead, "ahead").items():
+        (job,) = engine_jobs(ahead, engine)
+        pod = job["spec"]["template"]["spec"]
+        assert pod.get("nodeSelector", {}).get("nvidia.com/gpu.product") == selected[name]
+        assert pod["automountServiceAccountToken"] is False
+        for container in [*pod["initContainers"], *pod["containers"]]:
+            assert "nvidia.com/gpu" not in container.get("resources", {}).get("limits", {})
 
 
 def test_without_a_driver_it_gets_no_traffic_and_says_why(ahead: Namespace) -> None:
@@ -87,26 +152,150 @@ def test_without_a_driver_it_gets_no_traffic_and_says_why(ahead: Namespace) -> N
         if each["conditions"].get("ready")
     ]
     assert ready == []
-    pods = ahead.items("pods", f"enginewright.dev/model=ahead,{NAMED}=serve")
-    assert {pod["spec"]["nodeName"] for pod in pods} == {"node-2"}
+    assert nodes(serving_pods(ahead, "ahead", CLASS)) == {"node-2"}
+    assert nodes(serving_pods(ahead, "ahead", AWAITED)) == {""}, "it has no node yet"
 
 
-def test_models_share_an_engine_and_a_deleted_one_comes_from_the_store(ahead: Namespace) -> None:
-    ahead.apply(inference_model("ahead-too", "magika.onnx", on=CLASS))
-    ahead.wait_condition("ahead-too", "EnginesReady", "True", "Built", 120)
-    (name,) = engines_of(ahead, "ahead")
-    assert engines_of(ahead, "ahead-too") == [name]
-    assert len(engine_jobs(ahead, name)) == 1
-    digest = ahead.get("inferenceengine", name)["status"]["engine"]["sha256"]
-    ahead.kubectl("delete", "ieng", name, "--wait=true")
+def test_what_is_deleted_and_applied_again_builds_only_the_engine_of_a_class_more(
+    ahead: Namespace,
+) -> None:
+    ahead.wait_ready("on-cpus")
+    print("new:", start_times(ahead, "on-cpus"))
+    built = built_by(ahead)
+    ahead.kubectl("delete", "im", "ahead", "on-cpus", "--wait=true")
+    ahead.apply(ahead_on(*CAPABILITIES), on_cpus())
+    ahead.wait_condition("ahead", "EnginesReady", "True", "Built", 120)
+    ahead.wait_ready("on-cpus", 120)
+    print("known:", start_times(ahead, "on-cpus"))
+    now = built_by(ahead)
+    assert built.items() < now.items(), "no Job was made again"
+    assert [name for job, name in now.items() if job not in built] == [ADDED]
+    wait_on(ahead, CLASS, "node-2")
+    wait_on(ahead, ADDED, "node-1")
+    wait_on(ahead, AWAITED, "")
+    deployments = ahead.items("deployments", "enginewright.dev/model=ahead")
+    found = sorted(each["metadata"]["labels"]["enginewright.dev/class"] for each in deployments)
+    assert found == sorted(CAPABILITIES)
+    assert nodes(serving_pods(ahead, "on-cpus")) == {"node-1", "node-2"}
 
-    def again() -> bool:
-        engine = ahead.get("inferenceengine", name).get("status", {}).get("engine", {})
-        return bool(engine.get("sha256") == digest)
 
-    eventually(again, 120, "the engine from the store")
-    assert "store" in ahead.kubectl("describe", "ieng", name)
-    ahead.kubectl("delete", "im", "ahead-too")
+def wait_on(namespace: Namespace, name: str, node: str) -> None:
+    """Wait until the pods of a class of model `ahead` are on a node; "": none has them."""
+
+    def there() -> bool:
+        return nodes(serving_pods(namespace, "ahead", name)) == {node}
+
+    eventually(there, 60, f"the pods of {name} on {node or 'no node'}")
+
+
+# event: Classes | a node gets the labels of another class's devices | all pods; those of the other class start
+#   there, with the engine that they have | Ready of both classes: `NodesFound`, `NoMatchingNode`
+def test_a_node_that_gets_the_labels_of_a_class_gets_its_pods_and_nothing_is_built(
+    ahead: Namespace,
+) -> None:
+    built = built_by(ahead)
+    ahead.kubectl("label", "node", "node-1", "--overwrite", *_assigned(labels(AWAITED)))
+    wait_on(ahead, AWAITED, "node-1")
+
+    def reason(name: str) -> str:
+        return str(ahead.get("acceleratorclass", name)["status"]["conditions"][0]["reason"])
+
+    eventually(lambda: reason(AWAITED) == "NodesFound", 60, "the class with a node")
+    eventually(lambda: reason(ADDED) == "NoMatchingNode", 60, "the class without")
+    (left,) = serving_pods(ahead, "ahead", ADDED)
+    # as the node's drain would
+    ahead.kubectl("delete", "pod", left["metadata"]["name"], "--wait=false")
+    wait_on(ahead, ADDED, "")
+    ahead.kubectl("label", "node", "node-1", "--overwrite", *_assigned(labels(ADDED)))
+    wait_on(ahead, ADDED, "node-1")
+    assert built_by(ahead) == built
+    assert ahead.condition("ahead", "EnginesReady")["reason"] == "Built"
+
+
+def test_ten_models_of_one_key_are_built_once(ahead: Namespace) -> None:
+    """Without pods: what they share is at stake."""
+    ahead.apply(*(inference_model(name, "linear-2.onnx", on=CLASS, replicas=0) for name in SHARING))
+    for name in SHARING:
+        ahead.wait_condition(name, "EnginesReady", "True", "Built", 240)
+    (engine,) = {engines_of(ahead, name)[CLASS] for name in SHARING}
+    assert len(engine_jobs(ahead, engine)) == 1
+    prepared = {ahead.get("im", name)["status"]["prepared"]["key"] for name in SHARING}
+    assert len(prepared) == 1
+    jobs = ahead.items(
+        "jobs", f"{COMPONENT}=prepare,enginewright.dev/model in ({','.join(SHARING)})"
+    )
+    assert len(jobs) == 1
+    ahead.kubectl("delete", "im", *SHARING)
+
+
+def test_a_deleted_engine_comes_from_the_store_if_it_is_whole_there(ahead: Namespace) -> None:
+    names = engines_of(ahead, "ahead")
+    deleted = {name: ahead.get("inferenceengine", names[name]) for name in (CLASS, AWAITED)}
+    cut = stored.volume(ahead) / "engines" / deleted[AWAITED]["spec"]["key"]
+    stored.truncate(stored.engine_file(cut))
+    ahead.kubectl("delete", "ieng", names[CLASS], names[AWAITED])
+
+    def again(name: str) -> dict[str, Any]:
+        engine = ahead.get("inferenceengine", names[name])
+        same = engine["metadata"]["uid"] == deleted[name]["metadata"]["uid"]
+        return {} if same else dict(engine.get("status", {}).get("engine", {}))
+
+    found = eventually(lambda: again(CLASS), 120, "the engine from the store")
+    assert found["cached"] is True
+    assert found["sha256"] == deleted[CLASS]["status"]["engine"]["sha256"]
+    assert "store" in ahead.kubectl("describe", "ieng", names[CLASS])
+    found = eventually(lambda: again(AWAITED), 120, "the engine that was cut")
+    assert not found.get("cached"), "it was built"
+    assert stored.is_intact(cut)
+
+
+# fault: Store | a file or a manifest is corrupted, truncated, swapped or removed, or names what is not its own
+def test_what_is_damaged_is_refused_reported_and_made_again_while_others_serve(
+    ahead: Namespace,
+) -> None:
+    ahead.wait_condition("ahead", "EnginesReady", "True", "Built", 120)
+    ahead.wait_ready("on-cpus")
+    store = stored.volume(ahead)
+    names = engines_of(ahead, "ahead")
+    engines = {
+        name: store / "engines" / ahead.get("inferenceengine", names[name])["spec"]["key"]
+        for name in (CLASS, ADDED)
+    }
+    serving = ahead.get("im", "on-cpus")["status"]["serving"]
+    prepared = store / "prepared" / serving["preparedKey"]
+    swapped, corrupted = (stored.engine_file(each) for each in engines.values())
+    stored.mistake(swapped, corrupted)
+    stored.corrupt(corrupted)
+    stored.lie(prepared)
+    replaced, left = serving_pods(ahead, "on-cpus")
+    for pod in (*(pod for name in engines for pod in serving_pods(ahead, "ahead", name)), replaced):
+        ahead.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
+
+    for name in engines:
+        refused = functools.partial(refusal, ahead, "ahead", name)
+        assert "EngineCorrupt" in eventually(refused, 60, f"the refusal by the pod of {name}")
+    refused = functools.partial(refusal, ahead, "on-cpus")
+    assert "ArtifactCorrupt" in eventually(refused, 60, "the refusal by the pod on a CPU")
+    for artifact in (*engines.values(), prepared):
+        eventually(functools.partial(stored.is_intact, artifact), 120, f"{artifact}")
+        assert ahead.condition("on-cpus", "Available")["status"] == "True"
+    ahead.wait_condition("ahead", "EnginesReady", "True", "Built", 120)
+    ahead.wait_ready("on-cpus", 120)
+    pods = {pod["metadata"]["uid"]: pod for pod in serving_pods(ahead, "on-cpus")}
+    survivor = pods.pop(left["metadata"]["uid"])
+    assert all(each["restartCount"] == 0 for each in survivor["status"]["containerStatuses"])
+    for model in ("ahead", "on-cpus"):
+        assert "damaged: file" in ahead.kubectl("describe", "im", model), "an Event says which"
+
+
+def refusal(namespace: Namespace, model: str, on: str = "") -> str:
+    """Return what the first container of a model's pods said when it failed: nothing is loaded before it succeeds."""
+    said = []
+    for pod in serving_pods(namespace, model, on):
+        for each in pod["status"].get("initContainerStatuses", ())[:1]:
+            ended = [each[state].get("terminated", {}) for state in ("state", "lastState")]
+            said += [one["message"] for one in ended if one.get("exitCode")]
+    return "".join(said)
 
 
 def test_nodes_outside_the_engine_are_judged_by_the_policy(ahead: Namespace) -> None:
@@ -114,7 +303,7 @@ def test_nodes_outside_the_engine_are_judged_by_the_policy(ahead: Namespace) -> 
     assert "volume (Det)" in found["message"]
     assert ahead.condition("partly", "EnginesReady")["status"] == "True"
     assert not ahead.items("deployments", "enginewright.dev/model=partly")
-    (name,) = engines_of(ahead, "partly")
+    name = engines_of(ahead, "partly")[CLASS]
     ahead.apply(
         inference_model(
             "partly",
@@ -127,83 +316,3 @@ def test_nodes_outside_the_engine_are_judged_by_the_policy(ahead: Namespace) -> 
     ahead.wait_condition("partly", "Ready", "False", "DriverMissing", 120)
     assert len(engine_jobs(ahead, name)) == 1, "the policy decides nothing of the engine"
     ahead.kubectl("delete", "im", "partly", "--wait=true")
-
-
-def test_a_build_that_needs_a_device_waits_for_one_and_says_so(ahead: Namespace) -> None:
-    ahead.kubectl("delete", "im", "ahead", "--wait=true")
-    ahead.apply(_holder(ahead))
-    ahead.kubectl("wait", "--for=condition=Ready", "pod/holder", "--timeout=90s")
-    set_class(ahead, aheadOfTime=False)
-    try:
-        ahead.apply(inference_model("on-device", "magika.onnx", on=CLASS))
-        found = ahead.wait_condition("on-device", "EnginesReady", "False", "CapacityBlocked", 180)
-        assert "nvidia.com/gpu" in found["message"]
-        (name,) = engines_of(ahead, "on-device")
-        assert ahead.items("jobs", f"{NAMED}=engine-lookup,enginewright.dev/engine={name}")
-        ahead.kubectl("delete", "pod", "holder", "--grace-period=0", "--force")
-        failed = ahead.wait_condition("on-device", "EnginesReady", "False", "DriverMissing", 240)
-        assert failed["message"]
-        pods = ahead.items("pods", f"{NAMED}=engine,enginewright.dev/engine={name}")
-        assert {pod["spec"]["nodeName"] for pod in pods} == {"node-2"}
-    finally:
-        set_class(ahead, aheadOfTime=True)
-        ahead.kubectl("delete", "pod", "holder", "--ignore-not-found", "--force")
-        ahead.kubectl("delete", "im", "on-device", "--ignore-not-found")
-
-
-# event: Jobs | an update must build on the only device, under `Recreate`
-def test_under_recreate_pods_leave_the_last_device_to_a_build_and_come_back(
-    ahead: Namespace,
-) -> None:
-    """The build gets the serving pod's device; it fails here, as there is no driver."""
-    set_class(ahead, aheadOfTime=False, backends=["tensorrt-rtx", "cpu"])
-    wanted = inference_model(
-        "last-device", "magika.onnx", on=CLASS, backends=["cpu"], rollout={"strategy": "Recreate"}
-    )
-    try:
-        ahead.apply(wanted)
-        ahead.wait_ready("last-device", 240)
-        ahead.apply(_holder(ahead, GPUS - 1))
-        ahead.kubectl("wait", "--for=condition=Ready", "pod/holder", "--timeout=90s")
-        wanted["spec"]["backends"] = ["tensorrt-rtx"]
-        ahead.apply(wanted)
-
-        def gives_way() -> bool:
-            message = ahead.condition("last-device", "Ready")["message"]
-            return "the pods of l4 yield the device" in message
-
-        eventually(gives_way, 180, "the device for the build")
-        (name,) = engines_of(ahead, "last-device")
-        ahead.wait_condition("last-device", "EnginesReady", "False", "DriverMissing", 240)
-        pods = ahead.items("pods", f"{NAMED}=engine,enginewright.dev/engine={name}")
-        assert {pod["spec"].get("nodeName") for pod in pods} >= {"node-2"}
-        ahead.kubectl("delete", "ieng", name)
-        wanted["spec"]["backends"] = ["cpu"]
-        ahead.apply(wanted)
-        ahead.wait_ready("last-device", 120)
-    finally:
-        set_class(ahead, aheadOfTime=True, backends=["tensorrt-rtx", "cuda"])
-        ahead.kubectl("delete", "pod", "holder", "--ignore-not-found", "--force")
-        ahead.kubectl("delete", "im", "last-device", "--ignore-not-found")
-
-
-def _holder(namespace: Namespace, devices: int = GPUS) -> dict[str, Any]:
-    """Return a pod that requests devices, like another team's."""
-    server = namespace.items("pods", f"{NAMED}=serve")[0]["spec"]
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "holder"},
-        "spec": {
-            "securityContext": server["securityContext"],
-            "containers": [
-                {
-                    "name": "holder",
-                    "image": server["containers"][0]["image"],
-                    "command": ["sleep", "600"],
-                    "securityContext": server["containers"][0]["securityContext"],
-                    "resources": {"limits": {"nvidia.com/gpu": str(devices)}},
-                }
-            ],
-        },
-    }

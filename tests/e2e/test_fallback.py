@@ -8,11 +8,10 @@ from enginewright.contract.verdict import RELEASE_ANNOTATION
 
 from hack.samples.magika import features, label
 from hack.samples.revisions import WIDTH
+from tests.e2e.devices import CLASS, SHAPES
 from tests.e2e.harness import Namespace, eventually, http_json, inference_model
-from tests.e2e.test_engines import CLASS, SHAPES, l4
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
-__all__ = ["l4"]  # a fixture
 
 MAKEFILE = (
     b"all: main.o\n\tcc -o main main.o\n\nclean:\n\trm -f main main.o\n.PHONY: all clean\n" * 3

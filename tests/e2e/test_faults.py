@@ -1,5 +1,6 @@
 """Processes and nodes die at every stage, and the model still becomes ready."""
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e import harness
+from tests.e2e import harness, stored
 from tests.e2e.files import Files
 from tests.e2e.harness import (
     FAIL_SWITCH,
@@ -243,41 +244,7 @@ def test_a_server_that_has_lost_its_device_is_restarted(lost: LosesItsDevice) ->
 def _lose_artifact(namespace: Namespace, model: str) -> None:
     """Delete the serving artefact from the store, and the pod that has a copy."""
     key = namespace.get("inferencemodel", model)["status"]["serving"]["preparedKey"]
-    _remove_from_store(namespace, key)
+    shutil.rmtree(stored.volume(namespace) / "prepared" / key)
     # not waited for: what is to be seen begins while the old pod still ends
     selector = ("--selector", f"enginewright.dev/model={model}")
     namespace.kubectl("delete", "pod", *selector, "--wait=false")
-
-
-def _remove_from_store(namespace: Namespace, key: str) -> None:
-    server = namespace.items("pods", "enginewright.dev/component=serve")[0]
-    namespace.apply(
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": "remove"},
-            "spec": {
-                "restartPolicy": "Never",
-                "securityContext": server["spec"]["securityContext"],
-                "containers": [
-                    {
-                        "name": "remove",
-                        "image": server["spec"]["containers"][0]["image"],
-                        "command": ["rm", "-rf", f"/store/prepared/{key}"],
-                        "securityContext": server["spec"]["containers"][0]["securityContext"],
-                        "volumeMounts": [{"name": "store", "mountPath": "/store"}],
-                    }
-                ],
-                "volumes": [
-                    {
-                        "name": "store",
-                        "persistentVolumeClaim": {"claimName": "enginewright-store"},
-                    }
-                ],
-            },
-        }
-    )
-    namespace.kubectl(
-        "wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/remove", "--timeout=60s"
-    )
-    namespace.kubectl("delete", "pod", "remove")

@@ -33,13 +33,7 @@ def image(name: str) -> str:
 
 def use(reference: str) -> None:
     """Install the chart with another image of the variant cpu, as a user does."""
-    chart = str(REPOSITORY / "charts/enginewright")
-    where = ("--namespace", harness.OPERATOR_NAMESPACE)
-    setting = f"images.runtime.cpu={reference}"
-    harness.cluster(
-        "helm", "upgrade", "enginewright", chart, *where,
-        "--reuse-values", "--set", setting, "--wait", "--timeout", "2m",
-    )  # fmt: skip
+    harness.upgrade(f"images.runtime.cpu={reference}")
 
 
 class Watch:

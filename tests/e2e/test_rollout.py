@@ -10,20 +10,16 @@ import pytest
 
 from hack.samples.revisions import WIDTH
 from tests.e2e import load
+from tests.e2e.devices import SHAPES, holder
 from tests.e2e.harness import (
     GPUS,
-    REPOSITORY,
     Namespace,
     eventually,
     inference_model,
-    run,
 )
-from tests.e2e.test_engines import SHAPES, l4
 from tests.e2e.test_faults import replace_operator
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
-
-__all__ = ["l4"]  # a fixture
 
 HOLD: Final = 10  # seconds
 CANARY: Final = {"replicas": 1, "hold": f"{HOLD}s", "minSamples": 50}
@@ -341,28 +337,6 @@ def one_device(l4: Namespace) -> Iterator[Namespace]:
     l4.kubectl("wait", "--for=condition=Ready", "pod/devices", "--timeout=120s")
     yield l4
     l4.kubectl("delete", "pod", "devices", "--grace-period=1")
-
-
-def holder(devices: int) -> dict[str, Any]:
-    """Return a pod that uses some devices."""
-    image = run([str(REPOSITORY / "hack/images"), "list", "cpu"]).split()[1]
-    container = {
-        "name": "devices",
-        "image": image,
-        "command": ["sleep", "3600"],
-        "resources": {"limits": {"nvidia.com/gpu": str(devices)}},
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-    }
-    spec = {
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": 65532,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
-        "containers": [container],
-    }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "devices"}, "spec": spec}
 
 
 def test_with_one_device_every_strategy_goes_through_or_says_what_is_missing(

@@ -12,7 +12,7 @@ import json
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -191,16 +191,16 @@ def _programs() -> Path:
 class GoServers:
     """The program that serves S3 and OCI registries; it can be killed and started again."""
 
-    def __init__(self, program: Path, folder: Path) -> None:
+    def __init__(self, program: Path, folder: Path, enter: Sequence[str] = ()) -> None:
         self.folder = folder
         self.addresses: dict[str, str] = {}
-        self._program = program
+        self._command = [*enter, str(program), str(folder)]
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
         """Start it, on other ports than before."""
         self._process = subprocess.Popen(
-            [str(self._program), str(self.folder)],
+            self._command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -229,9 +229,11 @@ class GoServers:
 
 
 @contextmanager
-def go_servers(folder: Path, programs: Path | None = None) -> Iterator[GoServers]:
-    """Run the program."""
-    servers = GoServers((programs or _programs()) / "source-servers", folder)
+def go_servers(
+    folder: Path, programs: Path | None = None, enter: Sequence[str] = ()
+) -> Iterator[GoServers]:
+    """Run the program; `enter`: the command that runs it elsewhere, as in another network namespace."""
+    servers = GoServers((programs or _programs()) / "source-servers", folder, enter)
     servers.start()
     try:
         yield servers

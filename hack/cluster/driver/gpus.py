@@ -54,6 +54,9 @@ PRODUCTS: Mapping[str, Product] = {
     "l4": Product("NVIDIA-L4", 23034, (8, 9), "ada-lovelace"),
     "l40s": Product("NVIDIA-L40S", 46068, (8, 9), "ada-lovelace"),
     "h100": Product("NVIDIA-H100-80GB-HBM3", 81559, (9, 0), "hopper", _H100),
+    "rtx-pro-6000": Product(
+        "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition", 97887, (12, 0), "blackwell"
+    ),
 }
 
 

@@ -1,0 +1,74 @@
+"""A namespace's store past its pods: volumes of the local cluster are folders of this machine.
+
+Artefacts are damaged in it as a disk, a careless user or an attacker would.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.harness import Namespace
+
+CLAIM = "enginewright-store"
+
+
+def volume(namespace: Namespace) -> Path:
+    """Return the folder of a namespace's store."""
+    claim = namespace.get("persistentvolumeclaim", CLAIM)
+    bound = namespace.get("persistentvolume", claim["spec"]["volumeName"])
+    return Path(bound["spec"]["hostPath"]["path"])
+
+
+def listed(artifact: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the files that an artefact's manifest lists, with the digests in it."""
+    for each in manifest(artifact)["files"]:
+        yield artifact / each["path"], each["sha256"]
+
+
+def manifest(artifact: Path) -> dict[str, Any]:
+    """Return an artefact's manifest."""
+    found: dict[str, Any] = json.loads((artifact / "manifest.json").read_text())
+    return found
+
+
+def is_intact(artifact: Path) -> bool:
+    """Return whether an artefact is there, and every file is what its manifest says."""
+    try:
+        return all(
+            hashlib.sha256(path.read_bytes()).hexdigest() == digest
+            for path, digest in listed(artifact)
+        )
+    except FileNotFoundError:  # at the moment at which it is replaced
+        return False
+
+
+def engine_file(artifact: Path) -> Path:
+    """Return the file of an artefact that holds its engine."""
+    return artifact / str(manifest(artifact)["engine"]["file"])
+
+
+def corrupt(path: Path) -> None:
+    """Change one bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def truncate(path: Path) -> None:
+    """Cut a file in half, as a copy that was interrupted."""
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def mistake(path: Path, other: Path) -> None:
+    """Put another file in a file's place."""
+    path.write_bytes(other.read_bytes())
+
+
+def lie(artifact: Path) -> None:
+    """Have a manifest state the digest of its second file of its first one as well."""
+    stated = manifest(artifact)
+    first, second, *_ = stated["files"]
+    first["sha256"] = second["sha256"]
+    (artifact / "manifest.json").write_text(json.dumps(stated))
