@@ -185,6 +185,7 @@ def test_a_new_field_of_a_status_is_named_so_that_a_collection_finds_it() -> Non
         "inputs_hash",
         "model_digest",
         "sha256",
+        "shared_hash",
         "spec_hash",
     }
     assert {"key", "prepared_key"} <= found
