@@ -24,7 +24,7 @@ _ERRORS: Final = ((None, GOOD), (0.001, WARNING), (0.01, BAD))
 
 def panel_rows() -> tuple[Row, ...]:
     """Return all rows."""
-    return _models(), _traffic(), _rollouts(), _engines(), _operator()
+    return _models(), _traffic(), _rollouts(), _engines(), _stores(), _operator()
 
 
 def _models() -> Row:
@@ -189,6 +189,62 @@ def _engines() -> Row:
             Look(span=8),
             Query("sum by (result) (increase(enginewright_engine_cache_total[1h]))", "{{result}}"),
             stacked=True,
+        ),
+    ]
+
+
+def _stores() -> Row:
+    return "Stores", [
+        graph(
+            "Fullest stores",
+            "Used share of the store's limit or of its volume, of the ten fullest namespaces.",
+            Look(span=8, unit="percentunit", steps=((None, GOOD), (0.9, WARNING), (1, BAD))),
+            Query(
+                "topk(10, max by (model_namespace)"
+                " (enginewright_store_bytes / enginewright_store_limit_bytes"
+                " or 1 - enginewright_store_free_bytes / enginewright_store_capacity_bytes))",
+                "{{model_namespace}}",
+            ),
+        ),
+        graph(
+            "Size of stores",
+            "Bytes of all artefacts, and of those that are needed, at the end of the last collections.",
+            Look(span=8, unit="bytes"),
+            Query("sum(enginewright_store_bytes)", "all"),
+            Query("sum(enginewright_store_needed_bytes)", "needed"),
+        ),
+        graph(
+            "Artefacts in stores",
+            "Prepared models and engines at the end of the last collections.",
+            Look(span=8),
+            Query("sum(enginewright_store_artifacts)", "artefacts"),
+        ),
+        graph(
+            "Removed from stores",
+            "What collections have removed in the last day, by kind.",
+            Look(span=6),
+            Query("sum by (kind) (increase(enginewright_store_collected_total[1d]))", "{{kind}}"),
+        ),
+        graph(
+            "Bytes removed from stores",
+            "Bytes of what collections have removed in the last day.",
+            Look(span=6, unit="bytes"),
+            Query("sum(increase(enginewright_store_collected_bytes_total[1d]))", "removed"),
+        ),
+        graph(
+            "Collections",
+            "Collections of stores that ended in the last day, by result.",
+            Look(span=6),
+            Query(
+                "sum by (result) (increase(enginewright_store_collections_total[1d]))", "{{result}}"
+            ),
+        ),
+        rows(
+            "Stores that are not collected",
+            "Namespaces from whose store nothing is removed, and the reason.",
+            "max by (model_namespace, reason) (enginewright_store_collection_trouble)",
+            Look(span=6),
+            (("model_namespace", "Namespace"), ("reason", "Reason")),
         ),
     ]
 

@@ -5,6 +5,7 @@ So that alerts and dashboards are tested against names and labels that exist.
 
 import time
 
+from enginewright.contract.collection import Collected
 from enginewright.contract.execution import (
     Baseline,
     ComputeBucket,
@@ -16,11 +17,15 @@ from enginewright.contract.manifest import Manifest, NodeCost
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import Promise, ServeTask
 from enginewright.controller.cache import ObjectCache
+from enginewright.controller.collection_metrics import CollectionMetrics, StoreCollector
 from enginewright.controller.fleet import Fleet, FleetCollector
 from enginewright.controller.loop import LoopMetrics
 from enginewright.controller.metrics import EngineMetrics, ModelCollector, RolloutMetrics
 from enginewright.kube.metrics import RestMetrics
-from enginewright.kube.resources import INFERENCE_MODELS
+from enginewright.kube.resources import INFERENCE_MODELS, JOBS
+from enginewright.manifests.collect_job import COLLECT
+from enginewright.manifests.collection_outcome import CollectionOutcome
+from enginewright.manifests.labels import COMPONENT
 from enginewright.plan.engines import Ended
 from enginewright.plan.types import FleetConfig
 from enginewright_runtime.core.nvml_use import DeviceUse
@@ -119,6 +124,37 @@ def _manifest() -> Manifest:
     )
 
 
+COLLECTION = CollectionOutcome(
+    collected=Collected(
+        artifacts=9,
+        bytes=9 << 30,
+        needed_artifacts=5,
+        needed_bytes=5 << 30,
+        removed_artifacts=2,
+        removed_bytes=2 << 30,
+        bytes_after=7 << 30,
+        leftovers=1,
+        leftover_bytes=1 << 20,
+        reports=3,
+        caches=1,
+        capacity_bytes=20 << 30,
+        free_bytes=12 << 30,
+    ),
+    limit_bytes=10 << 30,
+)
+
+
+def _collected_stores() -> ObjectCache:
+    """Return a cache with the Jobs of a store that was collected, and of one that could not be."""
+    cache, kube = ObjectCache(), FakeKube()
+    outcomes = {"shop": COLLECTION, "search": CollectionOutcome(failure="no claim")}
+    for namespace, outcome in outcomes.items():
+        job = made("Job", "collect-1", namespace, labels={COMPONENT: COLLECT})
+        job["metadata"]["annotations"] = outcome.annotations()
+        cache.observe(JOBS, kube.put(job))
+    return cache
+
+
 class OperatorPod:
     """The operator's registry; every scrape sees a little more work."""
 
@@ -143,6 +179,8 @@ class OperatorPod:
         RolloutMetrics(registry).count(Reason.SLOWER_THAN_STABLE)
         self._loop, self._rest = LoopMetrics(registry), RestMetrics(registry)
         self._engines = EngineMetrics(registry)
+        self._collections = CollectionMetrics(registry)
+        StoreCollector(_collected_stores(), self._collections, registry)
 
     def expose(self) -> bytes:
         """Return the operator's /metrics."""
@@ -155,4 +193,5 @@ class OperatorPod:
         self._engines.count(Ended(Reason.BUILD_FAILED))
         self._engines.count(Ended("", build_seconds=12))
         self._engines.count(Ended("", cached=True))
+        self._collections.count(COLLECTION)
         return generate_latest(self._registry)
