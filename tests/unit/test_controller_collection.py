@@ -219,6 +219,17 @@ async def test_a_namespace_that_ends_is_left_alone(world: World) -> None:
     assert await world.collections.reconcile(NAMESPACE) == ReconcileResult(exists=False)
 
 
+async def test_nothing_is_created_in_a_namespace_that_is_known_to_end(world: World) -> None:
+    namespace = made("Namespace", NAMESPACE)
+    namespace["metadata"]["deletionTimestamp"] = "2026-03-01T00:00:00Z"
+    world.put(namespace)
+    waits = (await passes(world)).requeue_after
+    assert waits is not None
+    world.now += timedelta(seconds=waits)
+    assert await world.collections.reconcile(NAMESPACE) == ReconcileResult(exists=False)
+    assert world.all("Job") == []
+
+
 async def test_a_namespace_without_a_store_costs_nothing() -> None:
     world = World()
     assert await world.collections.reconcile(NAMESPACE) == ReconcileResult(exists=False)

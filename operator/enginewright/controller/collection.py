@@ -134,8 +134,11 @@ class CollectionReconciler:
 
     async def _start(self, facts: CollectionFacts, name: str) -> ReconcileResult:
         namespace, as_of = facts.namespace, self.now()
+        annotations = await self._annotations(namespace)
+        if annotations is None:
+            return ReconcileResult(exists=False)
         listed = await self._listed(namespace)
-        max_size = await self._max_size(namespace)
+        max_size = annotations.get(STORE_MAX_SIZE)
         wanted = collection(facts, name, needed_keys(listed), as_of, max_size)
         if isinstance(wanted, Blocked):
             self._block(namespace, wanted)
@@ -170,11 +173,10 @@ class CollectionReconciler:
             jobs=await items(JOBS, MANAGED),
         )
 
-    async def _max_size(self, namespace: str) -> str | None:
-        """Return the limit in the namespace's annotation; None: it has none."""
+    async def _annotations(self, namespace: str) -> Mapping[str, str] | None:
+        """Return the namespace's annotations; None: it is being deleted, and accepts no Job."""
         try:
-            found = await self.api.get(NAMESPACES, None, namespace)
-        except NotFound:  # it is being deleted
+            metadata = (await self.api.get(NAMESPACES, None, namespace))["metadata"]
+        except NotFound:
             return None
-        annotations: Mapping[str, str] = found["metadata"].get("annotations") or {}
-        return annotations.get(STORE_MAX_SIZE)
+        return None if "deletionTimestamp" in metadata else metadata.get("annotations") or {}
