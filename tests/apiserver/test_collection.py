@@ -22,20 +22,12 @@ from tests.support.operator_process import (
     chart_kubeconfig,
     store_settings,
 )
+from tests.support.plan_objects import COLLECTED
 
 pytestmark = pytest.mark.apiserver
 
 VERSION: Final = "enginewright.dev/v1alpha1"
 WHOLE: Final = {"nodes_total": 415, "nodes_accelerated": 415, "elsewhere": ()}
-FOUND: Final = Collected(
-    artifacts=9,
-    bytes=9000,
-    needed_artifacts=4,
-    needed_bytes=4000,
-    removed_artifacts=5,
-    removed_bytes=5000,
-    bytes_after=4000,
-)
 
 
 class Store(World):
@@ -105,7 +97,7 @@ class Store(World):
         assert job is not None
         return job
 
-    def collects(self, job: dict[str, Any], found: Collected = FOUND) -> None:
+    def collects(self, job: dict[str, Any], found: Collected = COLLECTED) -> None:
         """Run a Job that collects to its end."""
         report = {"ok": True, "collected": found.model_dump(mode="json")}
         self.play(job, {"collect": report}, ("collect",))

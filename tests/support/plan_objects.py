@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.contract.collection import Collected
 from enginewright.contract.execution import Baseline
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.keys import engine_key
@@ -51,6 +52,17 @@ def accelerator_class(name: str, *backends: str, **spec: Any) -> AcceleratorClas
             },
         }
     )
+
+
+COLLECTED = Collected(
+    artifacts=9,
+    bytes=9000,
+    needed_artifacts=4,
+    needed_bytes=4000,
+    removed_artifacts=5,
+    removed_bytes=5000,
+    bytes_after=4000,
+)
 
 
 def made(

@@ -25,20 +25,11 @@ from enginewright.plan.needed_keys import NeededKeys, Unreadable
 from enginewright.plan.types import CollectionConfig, Config
 
 from tests.support.fake_kube import timestamp
-from tests.support.plan_objects import CPU_IMAGE, NAMESPACE, Json, image_facts, made
+from tests.support.plan_objects import COLLECTED, CPU_IMAGE, NAMESPACE, Json, image_facts, made
 from tests.support.plan_world import CONFIG
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-FOUND = Collected(
-    artifacts=9,
-    bytes=9000,
-    needed_artifacts=4,
-    needed_bytes=4000,
-    removed_artifacts=5,
-    removed_bytes=5000,
-    bytes_after=4000,
-)
 KEYS = frozenset(sha256_text(str(number)) for number in range(3))
 
 
@@ -99,11 +90,11 @@ def pod(report: StageReport, of: str = "collect-1") -> Json:
     return made("Pod", f"{of}-x", NAMESPACE, labels={JOB_NAME: of}, status=status)
 
 
-SUCCESS = CollectionOutcome(collected=FOUND)
+SUCCESS = CollectionOutcome(collected=COLLECTED)
 FAILURE = CollectionOutcome(failure="the store was not collected: why")
 
 
-def done(name: str = "collect-1", at: datetime = NOW, found: Collected = FOUND) -> Json:
+def done(name: str = "collect-1", at: datetime = NOW, found: Collected = COLLECTED) -> Json:
     return job(name, "Complete", at, CollectionOutcome(collected=found))
 
 
@@ -157,7 +148,7 @@ def test_it_waits_for_a_store_and_for_the_image() -> None:
     assert (waits.starts, waits.requeue_after) == ("", 60)
 
 
-EMPTY = FOUND.model_copy(update={"artifacts": 5, "bytes_after": 0})
+EMPTY = COLLECTED.model_copy(update={"artifacts": 5, "bytes_after": 0})
 
 
 def test_a_bucket_is_collected_until_nothing_is_left_in_it() -> None:
@@ -182,7 +173,7 @@ def test_since_when_there_is_no_artefact_is_carried_on() -> None:
     earlier = job("collect-1", "Complete", NOW - HOUR, since)
     (ended,) = plan_collection(facts(earlier, now_empty, pods=(pod(report, "collect-2"),))).ended
     assert ended.outcome.empty_since == NOW - 9 * HOUR
-    filled = StageReport(stage="collect", ok=True, collected=FOUND)
+    filled = StageReport(stage="collect", ok=True, collected=COLLECTED)
     (ended,) = plan_collection(facts(earlier, now_empty, pods=(pod(filled, "collect-2"),))).ended
     assert ended.outcome.empty_since is None
 
@@ -209,7 +200,7 @@ def test_of_earlier_ones_the_last_and_the_last_that_succeeded_stay() -> None:
 
 
 def test_its_report_is_recorded() -> None:
-    report = StageReport(stage="collect", ok=True, collected=FOUND)
+    report = StageReport(stage="collect", ok=True, collected=COLLECTED)
     (ended,) = plan_collection(facts(job(ended="Complete"), pods=(pod(report),))).ended
     assert ended.outcome == SUCCESS
     assert ended.event is None
@@ -228,7 +219,7 @@ def test_once_recorded_its_pod_is_not_needed() -> None:
 def test_needed_bytes_above_the_limit_are_an_event(
     needed: int, limit: int | None, told: bool
 ) -> None:
-    found = FOUND.model_copy(update={"needed_bytes": needed})
+    found = COLLECTED.model_copy(update={"needed_bytes": needed})
     report = StageReport(stage="collect", ok=True, collected=found)
     ended = job(ended="Complete", max_bytes=limit)
     (recorded,) = plan_collection(facts(ended, pods=(pod(report),))).ended
@@ -258,7 +249,7 @@ def test_a_job_without_a_report_has_failed(kind: str) -> None:
     assert ended.outcome.collected is None
 
 
-# what it is told
+# its input
 
 
 def wanted(**changes: Any) -> Json:
