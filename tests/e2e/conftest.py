@@ -88,12 +88,12 @@ def models() -> Path:
 
 
 @pytest.fixture(scope="session")
-def new_namespace(installed: Namespace) -> Callable[[], Namespace]:
+def new_namespace(installed: Namespace) -> Callable[..., Namespace]:
     """A function that creates namespaces which enforce the restricted Pod Security Standard."""
     numbers = itertools.count(1)
 
-    def create() -> Namespace:
-        name = f"team-{next(numbers)}"
+    def create(name: str = "") -> Namespace:
+        name = name or f"team-{next(numbers)}"
         namespace = Namespace(name, installed.kubeconfig)
         namespace.apply(
             {

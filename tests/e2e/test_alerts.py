@@ -2,15 +2,20 @@
 
 import re
 import time
-from collections.abc import Iterator
-from datetime import datetime
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 import yaml
 
 from hack.samples.magika import features
+from tests.e2e import collecting, stored
 from tests.e2e.devices import CLASS
+from tests.e2e.files import Files
 from tests.e2e.harness import Namespace, eventually, http_json, inference_model
 from tests.e2e.monitoring import first_seen, wait_notified, wait_scraped, watching
 from tests.e2e.test_fallback import MAKEFILE, _twin
@@ -33,14 +38,37 @@ NOT_IN_THIS_SCENE = {
 }
 
 
+# until the stores are collected: monitoring starts meanwhile, and a model is prepared
+COLLECTED_AFTER: Final = timedelta(seconds=120)
+SUDDEN: Final = "sudden-alert"
+
+
+@dataclass(frozen=True)
+class Stores:
+    """Two namespaces that are due for their first collection."""
+
+    used: Namespace  # has a model
+    unreadable: Namespace  # has a limit that is no size
+
+
 @pytest.fixture(scope="module")
-def side_by_side(l4: Namespace) -> None:
+def stores(new_namespace: Callable[..., Namespace], file_server: Files) -> Stores:
+    used, unreadable = map(new_namespace, islice(collecting.names_due(COLLECTED_AFTER), 2))
+    source = {"uri": file_server.url("magika.onnx")}
+    used.apply(inference_model(SUDDEN, "", source=source))
+    limit = {"metadata": {"annotations": {"enginewright.dev/store-max-size": "plenty"}}}
+    unreadable.patch("namespace", unreadable.name, limit)
+    unreadable.apply(collecting.claim())
+    return Stores(used, unreadable)
+
+
+@pytest.fixture(scope="module")
+def side_by_side(l4: Namespace, stores: Stores) -> None:
     """All models at once, while monitoring starts: tests do not wait for each other's models."""
     l4.apply(
         inference_model("alerted", "magika.onnx", on=CLASS, backends=["cuda"], fallback=ALLOW),
         inference_model("refused-alert", "truncated.onnx"),
         inference_model("never-starts", "magika.onnx", on=CLASS, backends=["tensorrt-rtx"]),
-        inference_model("sudden-alert", "magika.onnx"),
     )
 
 
@@ -56,6 +84,16 @@ def test_the_operator_and_its_sidecars_are_found_by_the_shipped_pod_monitors(
     (operator,) = eventually(lambda: watch.query('up{job="enginewright-operator"} == 1'), 60)
     assert operator["metric"]["namespace"] == installed.name
     assert operator["metric"]["container"] == "operator"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def abandoned(watch: Stack, stores: Stores) -> Path:
+    """An artefact that nothing needs, in a store before it is collected."""
+    stores.used.wait_ready(SUDDEN)
+    key = stores.used.get("im", SUDDEN)["status"]["serving"]["preparedKey"]
+    copy = collecting.abandon(stored.volume(stores.used) / "prepared" / key)
+    assert collecting.jobs(stores.used) == [], "the model is ready before the collection begins"
+    return copy
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +125,74 @@ def test_the_alert_names_model_and_reason(
     assert active == [labels], "one alert, whatever the number of pods"
 
 
+# fault: Reports | a refused model raises no alert | alert EnginewrightModelNotReady with the
+#   reason | 1 min
+def test_a_refused_model_is_an_alert_with_its_reason(watch: Stack, namespace: Namespace) -> None:
+    namespace.wait_condition("refused-alert", "Stalled", "True", "InvalidModel", 180)
+    fired = wait_notified(watch, NOT_READY, "firing", model="refused-alert", seconds=120)
+    assert fired["labels"]["reason"] == "InvalidModel"
+    assert fired["labels"]["namespace"] == namespace.name
+    namespace.kubectl("delete", "im", "refused-alert")
+    wait_notified(watch, NOT_READY, "resolved", model="refused-alert", seconds=120)
+
+
+def test_a_session_that_falls_back_while_serving_alerts_within_seconds(
+    watch: Stack, stores: Stores
+) -> None:
+    """The pod has served without fallback before, so the time of the fallback is known."""
+    namespace, model = stores.used, SUDDEN
+    namespace.wait_ready(model)
+    namespace.apply(_twin(namespace, model))
+    namespace.kubectl("wait", "--for=condition=Ready", "pod/twin", "--timeout=120s")
+    wait_scraped(watch, namespace.name, model)
+    namespace.kubectl("exec", "twin", "--container", "server", "--", "touch", "/tmp/fall")
+    began = time.time()
+    fired = wait_notified(watch, ALERT, "firing", model=model)
+    assert fired["labels"]["reason"] == "SessionReplaced"
+    metric = first_seen(watch, f'enginewright_fallback_active{{model="{model}"}} == 1')
+    alert = datetime.fromisoformat(fired["startsAt"]).timestamp()
+    print(
+        f"fallback begun to metric in Prometheus {metric - began:.1f} s,"
+        f" to alert {alert - began:.1f} s, to the webhook {fired['receivedAt'] - began:.1f} s"
+    )
+    namespace.kubectl("delete", "pod", "twin", "--grace-period=0", "--force")
+    wait_notified(watch, ALERT, "resolved", model=model, seconds=90)
+
+
+# fault: Store | a limit of a store cannot be read | nothing is removed; Event CollectionBlocked, alert
+#   EnginewrightStoreNotCollected | 3 h after the first collection was due
+def test_a_collection_removes_what_nothing_needs_and_nothing_else(
+    watch: Stack, stores: Stores, abandoned: Path
+) -> None:
+    used, unreadable = stores.used, stores.unreadable
+    kept = abandoned.with_name(used.get("im", SUDDEN)["status"]["serving"]["preparedKey"])
+    found = collecting.collected(used, 240)
+    assert (found.artifacts, found.needed_artifacts, found.removed_artifacts) == (2, 1, 1)
+    assert found.bytes_after == found.needed_bytes == found.removed_bytes > 0
+    assert not abandoned.exists()
+    assert stored.is_intact(kept)
+    used.wait_ready(SUDDEN, 60)
+    in_used = f'{{model_namespace="{used.name}"}}'
+
+    def measured(metric: str) -> list[str]:
+        return [each["value"][1] for each in watch.query(f"enginewright_store_{metric}{in_used}")]
+
+    size = [str(found.needed_bytes)]
+    eventually(lambda: measured("bytes") == measured("needed_bytes") == size, 60, "the size")
+    assert measured("artifacts") == ["1"]
+    removed = 'enginewright_store_collected_total{kind="artifact"} == 1'
+    eventually(lambda: watch.query(removed), 60, removed)
+
+    fields = "reason=CollectionBlocked"
+    (event,) = eventually(lambda: unreadable.items("events", fields=fields), 60, fields)
+    assert event["involvedObject"]["kind"] == "PersistentVolumeClaim"
+    assert "'plenty'" in event["message"]
+    assert collecting.jobs(unreadable) == []
+    trouble = f'enginewright_store_collection_trouble{{model_namespace="{unreadable.name}"}}'
+    (series,) = eventually(lambda: watch.query(f"{trouble} == 1"), 60, trouble)
+    assert series["metric"]["reason"] == "CollectionBlocked"
+
+
 def test_every_query_of_the_dashboards_returns_data(
     watch: Stack, fallen: tuple[Namespace, dict[str, Any]]
 ) -> None:
@@ -113,35 +219,6 @@ def test_every_query_of_the_dashboards_returns_data(
         raise AssertionError(f"no data for {missing}") from error
 
 
-def test_a_mended_model_ends_the_alert(
-    watch: Stack, fallen: tuple[Namespace, dict[str, Any]]
-) -> None:
-    namespace, fired = fallen
-    assert not [each for each in watch.notified(ALERT) if _resolved(each, "alerted")]
-    began = time.time()
-    namespace.apply(inference_model("alerted", "magika.onnx", backends=["cpu"]))
-    reported = wait_notified(watch, ALERT, "resolved", model="alerted", seconds=240)
-    assert reported["labels"] == fired["labels"]
-    ended = datetime.fromisoformat(reported["endsAt"]).timestamp()
-    print(
-        f"spec mended to alert ended {ended - began:.1f} s,"
-        f" to the webhook {reported['receivedAt'] - began:.1f} s"
-    )
-    namespace.wait_ready("alerted")
-    assert not [each for each in watch.alerts() if each["labels"].get("model") == "alerted"]
-
-
-# fault: Reports | a refused model raises no alert | alert EnginewrightModelNotReady with the
-#   reason | 1 min
-def test_a_refused_model_is_an_alert_with_its_reason(watch: Stack, namespace: Namespace) -> None:
-    namespace.wait_condition("refused-alert", "Stalled", "True", "InvalidModel", 180)
-    fired = wait_notified(watch, NOT_READY, "firing", model="refused-alert", seconds=120)
-    assert fired["labels"]["reason"] == "InvalidModel"
-    assert fired["labels"]["namespace"] == namespace.name
-    namespace.kubectl("delete", "im", "refused-alert")
-    wait_notified(watch, NOT_READY, "resolved", model="refused-alert", seconds=120)
-
-
 # fault: Reports | a model that never starts raises alerts that do not name the cause
 def test_a_model_that_never_starts_is_one_alert_that_names_the_cause(
     watch: Stack, l4: Namespace
@@ -165,28 +242,22 @@ def test_a_model_that_never_starts_is_one_alert_that_names_the_cause(
     l4.kubectl("delete", "im", model)
 
 
-def test_a_session_that_falls_back_while_serving_alerts_within_seconds(
-    watch: Stack, namespace: Namespace
+def test_a_mended_model_ends_the_alert(
+    watch: Stack, fallen: tuple[Namespace, dict[str, Any]]
 ) -> None:
-    """The pod has served without fallback before, so the time of the fallback is known."""
-    model = "sudden-alert"
-    namespace.wait_ready(model)
-    namespace.apply(_twin(namespace, model))
-    namespace.kubectl("wait", "--for=condition=Ready", "pod/twin", "--timeout=120s")
-    wait_scraped(watch, namespace.name, model)
-    namespace.kubectl("exec", "twin", "--container", "server", "--", "touch", "/tmp/fall")
+    namespace, fired = fallen
+    assert not [each for each in watch.notified(ALERT) if _resolved(each, "alerted")]
     began = time.time()
-    fired = wait_notified(watch, ALERT, "firing", model=model)
-    assert fired["labels"]["reason"] == "SessionReplaced"
-    metric = first_seen(watch, f'enginewright_fallback_active{{model="{model}"}} == 1')
-    alert = datetime.fromisoformat(fired["startsAt"]).timestamp()
+    namespace.apply(inference_model("alerted", "magika.onnx", backends=["cpu"]))
+    reported = wait_notified(watch, ALERT, "resolved", model="alerted", seconds=240)
+    assert reported["labels"] == fired["labels"]
+    ended = datetime.fromisoformat(reported["endsAt"]).timestamp()
     print(
-        f"fallback begun to metric in Prometheus {metric - began:.1f} s,"
-        f" to alert {alert - began:.1f} s, to the webhook {fired['receivedAt'] - began:.1f} s"
+        f"spec mended to alert ended {ended - began:.1f} s,"
+        f" to the webhook {reported['receivedAt'] - began:.1f} s"
     )
-    namespace.kubectl("delete", "pod", "twin", "--grace-period=0", "--force")
-    wait_notified(watch, ALERT, "resolved", model=model, seconds=90)
-    namespace.kubectl("delete", "im", model)
+    namespace.wait_ready("alerted")
+    assert not [each for each in watch.alerts() if each["labels"].get("model") == "alerted"]
 
 
 def _resolved(notified: dict[str, Any], model: str) -> bool:

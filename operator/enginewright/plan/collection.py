@@ -92,6 +92,21 @@ def collecting_image(config: Config) -> str:
     return config.images.get(_VARIANT) or min(config.images.values())
 
 
+def first_due(namespace: str, interval: timedelta, since: datetime) -> datetime:
+    """Return when the first Job of a namespace is due; all of them at once would be a burst.
+
+    Args:
+        namespace: its name, which decides.
+        interval: from the end of one collection to the next.
+        since: when the operator began to look at the namespace.
+    """
+    period = interval.total_seconds()
+    digest = hashlib.sha256(namespace.encode()).digest()
+    phase = int.from_bytes(digest[:4]) % max(1, int(period))
+    passed = (since.timestamp() - phase) // period + 1
+    return datetime.fromtimestamp(phase + passed * period, UTC)
+
+
 def plan_collection(facts: CollectionFacts) -> CollectionSteps:
     """Return what to do for one namespace now."""
     gc = facts.config.store.gc
@@ -186,11 +201,7 @@ def _due(facts: CollectionFacts, finished: Sequence[CollectionView]) -> datetime
     if finished:
         last = finished[-1]
         return _ended_at(last) + (interval if last.outcome == "Complete" else min(interval, RETRY))
-    period = interval.total_seconds()
-    digest = hashlib.sha256(facts.namespace.encode()).digest()
-    phase = int.from_bytes(digest[:4]) % max(1, int(period))
-    passed = (facts.since.timestamp() - phase) // period + 1
-    return datetime.fromtimestamp(phase + passed * period, UTC)
+    return first_due(facts.namespace, interval, facts.since)
 
 
 def _is_empty(last: CollectionOutcome | None, now: datetime) -> bool:

@@ -1,0 +1,73 @@
+"""Stores that are collected while a test runs: the names of their namespaces decide when."""
+
+import itertools
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from enginewright.contract.collection import Collected
+from enginewright.manifests.collection_outcome import CollectionOutcome
+from enginewright.plan.collection import first_due
+from enginewright.plan.types import CollectionConfig
+
+from tests.e2e.devices import COMPONENT
+from tests.e2e.harness import Namespace, eventually
+from tests.e2e.stored import CLAIM
+
+_WINDOW: Final = timedelta(seconds=15)
+UNUSED: Final = timedelta(days=60)  # twice as long as the chart's store.gc.unusedFor
+
+
+def names_due(wait: timedelta) -> Iterator[str]:
+    """Yield names of namespaces whose first collection is due this much later, or a little more."""
+    now, interval = datetime.now(UTC), CollectionConfig().interval
+    for number in itertools.count():
+        name = f"collected-{number}"
+        if wait <= first_due(name, interval, now) - now <= wait + _WINDOW:
+            yield name
+
+
+def claim() -> dict[str, Any]:
+    """Return the claim of a store, as models that are gone have left it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": CLAIM},
+        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+
+
+def abandon(artifact: Path) -> Path:
+    """Return a copy of an artefact that nothing needs; neither was used for a long time."""
+    copy = artifact.with_name("0" * len(artifact.name))
+    shutil.copytree(artifact, copy)
+    for path in (copy, *copy.rglob("*")):
+        original = (artifact / path.relative_to(copy)).stat()
+        os.chown(path, original.st_uid, original.st_gid)
+    used = time.time() - UNUSED.total_seconds()
+    for each in (artifact, copy):
+        os.utime(each / "manifest.json", (used, used))
+    return copy
+
+
+def jobs(namespace: Namespace) -> list[dict[str, Any]]:
+    """Return the Jobs that collect a namespace's store."""
+    return namespace.items("jobs", f"{COMPONENT}=collect")
+
+
+def collected(namespace: Namespace, seconds: float) -> Collected:
+    """Wait for the result of the one collection of a namespace, and return it."""
+
+    def result() -> Collected | None:
+        annotations = [job["metadata"].get("annotations") or {} for job in jobs(namespace)]
+        (outcome,) = map(CollectionOutcome.read, annotations or [{}])
+        assert not (outcome and outcome.failure), outcome
+        return outcome.collected if outcome else None
+
+    found = eventually(result, seconds, "the result of a collection")
+    assert found
+    return found
