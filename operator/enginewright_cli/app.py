@@ -57,6 +57,7 @@ class _StoreCommands(_Lazy):
         "ls": "enginewright_cli.store.command:ls",
         "verify": "enginewright_cli.store.command:verify",
         "gc": "enginewright_cli.store.command:gc",
+        "release": "enginewright_cli.store.command:release",
         "export": "enginewright_cli.store.command:export",
         "import": "enginewright_cli.store.command:import_",
     }

@@ -264,6 +264,8 @@ def test_nothing_is_removed_where_a_revision_of_another_version_is_stored(store:
         (container,) = job["spec"]["template"]["spec"]["containers"]
         env = {each["name"]: each["value"] for each in container["env"]}
         assert env["ENGINEWRIGHT_STORE"] == f"s3://models/team/{store.user.name}"
+        system = store.user.get("namespace", "kube-system")
+        assert task_of(job).cluster == system["metadata"]["uid"]
         assert beginnings(store.key) < set(task_of(job).keep)
 
 

@@ -362,6 +362,17 @@ def test_of_a_namespace_only_its_annotations_are_read(objects: list[Object]) -> 
     assert all(rule["verbs"] == ["get"] for rule in found)
 
 
+def test_the_cluster_has_an_identity_even_if_few_namespaces_are_watched() -> None:
+    watched = render({**IMAGES, "watchNamespaces": ["team"]})
+    (role,) = (
+        each
+        for each in watched
+        if each["kind"] == "ClusterRole" and "aggregat" not in str(each["metadata"])
+    )
+    (found,) = (rule for rule in role["rules"] if "namespaces" in rule["resources"])
+    assert (found["resourceNames"], found["verbs"]) == (["kube-system"], ["get"])
+
+
 def test_the_notes_are_about_the_store_that_is_configured() -> None:
     claims = {"accessMode": "ReadWriteOnce", "claim": "artefacts"}
     about_claims = notes({**IMAGES, "store": claims})

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 from enginewright.contract.collection import KEPT_CHARACTERS, LEAST_AGE_SECONDS, CollectTask
+from enginewright.contract.reasons import Reason
 from enginewright.contract.report import read_termination_message
 from enginewright.contract.task import TASK_VARIABLE
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.store import PREPARED, Store
 from enginewright_runtime.store.bucket import BucketMedium
+from enginewright_runtime.store.clusters import release
 from enginewright_runtime.store.collection import Collection, collect
 from enginewright_runtime.store.medium import Stored
 
@@ -135,6 +137,34 @@ def test_what_was_removed_is_published_again(
     assert publish(place.store(), KEY, tmp_path / "a") is False
     place.store().read(KEY, tmp_path / "artifact")
     assert place.listed() == [KEY]
+
+
+# fault: Store | two clusters use one PATH of a bucket, and one removes what the other needs | each collection
+#   records its cluster before it looks who else did | prevented
+def test_clusters_that_share_a_bucket_remove_nothing_of_each_other(
+    gateway: GoServers, place: Place, tmp_path: Path
+) -> None:
+    publish(place.store(), KEY, content(tmp_path / "a"))
+    grow_old(gateway, 10)
+    assert len(gc(place, max_bytes=0, cluster="one", dry_run=True).removed) == 1
+    with pytest.raises(
+        StageFailure, match="others collect here: cluster one, last on 20"
+    ) as caught:
+        gc(place, max_bytes=0, cluster="two")
+    assert caught.value.reason is Reason.STORE_SHARED
+    assert "enginewright store release" in caught.value.message
+    with pytest.raises(StageFailure, match="cluster two"):
+        gc(place, max_bytes=0, cluster="one")
+    with pytest.raises(StageFailure, match=r"cluster (one|two), last on .*; cluster"):
+        gc(place, max_bytes=0)
+    assert place.listed() == [KEY]
+    assert len(gc(place, max_bytes=0, cluster="two", dry_run=True).removed) == 1
+    assert gc(place, cluster="two").removed == (), "leftovers alone endanger nobody"
+
+    assert release(medium(place), "one")
+    assert not release(medium(place), "one")
+    assert len(gc(place, max_bytes=0, cluster="two").removed) == 1
+    assert place.listed() == []
 
 
 def test_a_manifest_that_lies_about_sizes_removes_nothing_else(

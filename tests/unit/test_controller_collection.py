@@ -9,6 +9,7 @@ from enginewright.contract.collection import Collected, CollectTask
 from enginewright.contract.report import StageReport
 from enginewright.controller.loop import ReconcileResult
 from enginewright.kube.errors import NotFound, Terminating
+from enginewright.manifests.store_access import StoreBucket
 from enginewright.plan.types import CollectionConfig
 
 from tests.support.controller_world import World
@@ -32,8 +33,9 @@ SOURCE: Json = {"source": {"uri": "https://models.example/resnet.onnx"}}
 DAY = 86400
 
 
-def world_with(**gc: Any) -> World:
-    config = replace(CONFIG, store=replace(CONFIG.store, gc=CollectionConfig(**gc)))
+def world_with(bucket: StoreBucket | None = None, **gc: Any) -> World:
+    store = replace(CONFIG.store, bucket=bucket, gc=CollectionConfig(**gc))
+    config = replace(CONFIG, store=store)
     world = World(config=config)
     world.put(made("PersistentVolumeClaim", "enginewright-store", NAMESPACE))
     world.put(made("Namespace", NAMESPACE))
@@ -95,6 +97,15 @@ async def test_the_list_has_what_no_watch_has_shown_yet(world: World) -> None:
     task = task_of(world.the("Job"))
     assert set(task.keep) == {spec["key"][:16], spec["preparedKey"][:16]}
     assert task.as_of == world.now
+
+
+async def test_in_a_bucket_a_collection_says_of_which_cluster_it_is() -> None:
+    world = world_with()
+    assert task_of(await started(world)).cluster is None
+    world = world_with(bucket=StoreBucket(uri="s3://models/team"))
+    world.put(made("InferenceEngine", "e", NAMESPACE, spec=engine_spec()))
+    system = world.put(made("Namespace", "kube-system"))
+    assert task_of(await started(world)).cluster == system["metadata"]["uid"]
 
 
 async def test_other_namespaces_are_no_concern(world: World) -> None:

@@ -22,6 +22,8 @@ LEAST_AGE_SECONDS: Final = 2 * RENEWED_AFTER_SECONDS
 REPORT_AGE_SECONDS: Final = 30 * 86400.0
 CACHE_AGE_SECONDS: Final = 90 * 86400.0
 
+# UID of a cluster's namespace kube-system, which tells clusters apart
+ClusterUid: TypeAlias = Annotated[str, Field(pattern=r"^[0-9A-Za-z-]{1,64}$")]
 KeyBeginning: TypeAlias = Annotated[str, Field(pattern=rf"^[0-9a-f]{{{KEPT_CHARACTERS}}}$")]
 
 
@@ -45,6 +47,9 @@ class CollectTask(Message):
     max_bytes: Number | None = None
     report_age_seconds: Seconds = REPORT_AGE_SECONDS  # of reports that are removed
     cache_age_seconds: Seconds = CACHE_AGE_SECONDS  # of caches, since they were last written
+    # Whose needs are listed. It is recorded in the store, and nothing is removed where there is another one;
+    # None: not known, by hand or with a volume
+    cluster: ClusterUid | None = None
     dry_run: bool = False  # removes nothing, and reports what would be removed
 
 

@@ -73,6 +73,7 @@ class Reason(StrEnum):
     ARTIFACT_MISSING = "ArtifactMissing"
     ARTIFACT_CORRUPT = "ArtifactCorrupt"
     STORE_UNAVAILABLE = "StoreUnavailable"
+    STORE_SHARED = "StoreShared"  # by several clusters, so that nothing may be removed
     STORAGE_FULL = "StorageFull"  # of the store's volume, or of the node's disk
     OUT_OF_MEMORY = "OutOfMemory"
     TIMEOUT = "Timeout"
@@ -181,6 +182,10 @@ REMEDIES: Final[dict[Reason, str]] = {
     Reason.ARTIFACT_CORRUPT: "delete the artefact from the store; it is prepared again",
     Reason.STORE_UNAVAILABLE: (
         "check that the store's volume is bound and writable, or that its bucket can be reached"
+    ),
+    Reason.STORE_SHARED: (
+        "give each cluster a PATH of its own in store.bucket.uri, or set store.gc.dryRun; of a cluster that is"
+        " gone: enginewright store release STORE CLUSTER"
     ),
     Reason.STORAGE_FULL: (
         "enlarge the store's PersistentVolumeClaim or delete unneeded artefacts from it; for a pod's folder,"

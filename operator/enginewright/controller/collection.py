@@ -47,6 +47,7 @@ from enginewright.plan.needed_keys import NamespaceObjects, needed_keys
 from enginewright.plan.types import Config, EventIntent
 
 BLOCKED_RETRY = 600.0  # seconds
+_OF_EVERY_CLUSTER = "kube-system"  # namespace
 
 _logger = logging.getLogger(__name__)
 
@@ -139,7 +140,8 @@ class CollectionReconciler:
             return ReconcileResult(exists=False)
         listed = await self._listed(namespace)
         max_size = annotations.get(STORE_MAX_SIZE)
-        wanted = collection(facts, name, needed_keys(listed), as_of, max_size)
+        cluster = await self._cluster()
+        wanted = collection(facts, name, needed_keys(listed), as_of, max_size, cluster)
         if isinstance(wanted, Blocked):
             self._block(namespace, wanted)
             return ReconcileResult(requeue_after=BLOCKED_RETRY)
@@ -172,6 +174,13 @@ class CollectionReconciler:
             deployments=await items(DEPLOYMENTS, MANAGED),
             jobs=await items(JOBS, MANAGED),
         )
+
+    async def _cluster(self) -> str | None:
+        """Return what tells this cluster apart from others that use the bucket; None: it is a volume."""
+        if self.config.store.bucket is None:
+            return None
+        uid: str = (await self.api.get(NAMESPACES, None, _OF_EVERY_CLUSTER))["metadata"]["uid"]
+        return uid
 
     async def _annotations(self, namespace: str) -> Mapping[str, str] | None:
         """Return the namespace's annotations; None: it is being deleted, and accepts no Job."""

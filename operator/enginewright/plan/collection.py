@@ -136,7 +136,12 @@ def plan_collection(facts: CollectionFacts) -> CollectionSteps:
 
 
 def collection(
-    facts: CollectionFacts, name: str, needed: NeededKeys, as_of: datetime, max_size: str | None
+    facts: CollectionFacts,
+    name: str,
+    needed: NeededKeys,
+    as_of: datetime,
+    max_size: str | None,
+    cluster: str | None = None,
 ) -> dict[str, object] | Blocked:
     """Return the Job that collects.
 
@@ -146,6 +151,7 @@ def collection(
         needed: what it keeps.
         as_of: before the objects were listed that this was read from.
         max_size: annotation of the namespace; None: the setting applies.
+        cluster: that the objects are of; None: no other one uses the store.
     """
     config, gc = facts.config, facts.config.store.gc
     if needed.unreadable:
@@ -179,6 +185,7 @@ def collection(
         min_age_seconds=LEAST_AGE_SECONDS,
         max_age_seconds=gc.unused_for.total_seconds() if gc.unused_for else None,
         max_bytes=limit,
+        cluster=cluster,
         dry_run=gc.dry_run,
     )
     return collect_job(

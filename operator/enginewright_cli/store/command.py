@@ -1,4 +1,4 @@
-"""The command lines of `store ls`, `verify`, `gc`, `export` and `import`.
+"""The command lines of `store ls`, `verify`, `gc`, `release`, `export` and `import`.
 
 Exit code 0: done, and all that was verified is intact. 1: something is damaged. 2: the store cannot be
 read or written.
@@ -142,6 +142,16 @@ def gc(
     )
     if found.problem is not None:
         _end("gc", visible(f"other leftovers are not known: {found.problem.message}"), _DAMAGED)
+
+
+def release(
+    address: _Address,
+    cluster: Annotated[str, typer.Argument(help="UID of the cluster's namespace kube-system.")],
+) -> None:
+    """Forget a cluster that is gone, so that the others may remove from a bucket what they do not need."""
+    with _opened("release", address) as contents:
+        contents.release(cluster)
+        output.write(f"{visible(cluster)}: released")
 
 
 def export(

@@ -14,6 +14,7 @@ from enginewright.contract.reasons import Reason
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.store import ENGINE, PREPARED, ArtifactKind, Store, open_medium
+from enginewright_runtime.store.clusters import release
 from enginewright_runtime.store.collection import Collection, collect
 from enginewright_runtime.store.inventory import KINDS, Inventory
 from enginewright_runtime.store.medium import Listed, Medium
@@ -85,6 +86,16 @@ class Contents:
         self._refuse_other_folders()
         with _readable():
             return collect(self._medium, task)
+
+    def release(self, cluster: str) -> None:
+        """Forget a cluster that collected in the store."""
+        self._refuse_other_folders()
+        with _readable():
+            if not release(self._medium, cluster):
+                raise StoreAccessError(
+                    f"cluster {cluster} does not collect in this store: pass the UID that the message with"
+                    " reason StoreShared names"
+                )
 
     def export(self, beginning: str, folder: Path) -> str:
         """Copy an artefact, verified, to a folder that does not exist yet; return its name.

@@ -57,11 +57,13 @@ class GarbageOptions:
                 "it is not said which of the artefacts that are not needed go: pass --unused-for or"
                 " --max-size, or both"
             )
-        keep, as_of = ((), datetime.now(UTC)) if self.keep_file is None else _kept(self.keep_file)
+        none = _Kept((), datetime.now(UTC))
+        kept = none if self.keep_file is None else _kept(self.keep_file)
         return CollectTask(
             job="by-hand",
-            keep=keep,
-            as_of=as_of,
+            keep=kept.keys,
+            as_of=kept.as_of,
+            cluster=kept.cluster,
             min_age_seconds=LEAST_AGE_SECONDS,
             max_age_seconds=None if self.unused_for is None else _seconds(self.unused_for),
             max_bytes=None if self.max_size is None else _bytes(self.max_size),
@@ -69,8 +71,15 @@ class GarbageOptions:
         )
 
 
-def _kept(path: Path) -> tuple[tuple[str, ...], datetime]:
-    """Return the beginnings of the keys in a file, and when they were listed."""
+@dataclass(frozen=True)
+class _Kept:
+    keys: tuple[str, ...]  # their beginnings
+    as_of: datetime  # when they were listed
+    cluster: str | None = None  # whose needs they are; None: not stated
+
+
+def _kept(path: Path) -> _Kept:
+    """Return what is in a file."""
     try:
         with path.open("rb") as reader:
             text = reader.read(_LARGEST_FILE + 1).decode()
@@ -100,10 +109,10 @@ def _kept(path: Path) -> tuple[tuple[str, ...], datetime]:
         )
     if len(keys) > MOST_KEPT:
         raise StoreAccessError(f"--keep-file {path} has more than {MOST_KEPT} keys")
-    return tuple(keys), listed
+    return _Kept(tuple(keys), listed)
 
 
-def _of_task(path: Path, text: str) -> tuple[tuple[str, ...], datetime]:
+def _of_task(path: Path, text: str) -> _Kept:
     try:
         task = CollectTask.model_validate_json(text)
     except ValidationError as error:
@@ -112,7 +121,7 @@ def _of_task(path: Path, text: str) -> tuple[tuple[str, ...], datetime]:
         raise StoreAccessError(
             f"--keep-file {path} is not the task of a collection: {where}: {first['msg']}; {_HOW}"
         ) from None
-    return task.keep, task.as_of
+    return _Kept(task.keep, task.as_of, task.cluster)
 
 
 def _seconds(text: str) -> float:

@@ -11,6 +11,7 @@ from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import counted, format_bytes
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.store import open_medium
+from enginewright_runtime.store.clusters import refuse_shared
 from enginewright_runtime.store.collection_plan import plan_collection, total_bytes
 from enginewright_runtime.store.disk_errors import available
 from enginewright_runtime.store.inventory import KINDS, Inventory
@@ -61,7 +62,7 @@ def run(task: CollectTask, paths: Paths) -> StageReport:
     """Remove what the task allows from the store of this pod.
 
     Raises:
-        StageFailure: StoreUnavailable.
+        StageFailure: StoreUnavailable, StoreShared.
     """
     collection = collect(open_medium(paths), task)
     result = collection.result(dry_run=task.dry_run)
@@ -85,11 +86,12 @@ def collect(medium: Medium, task: CollectTask) -> Collection:
     """Remove what the task allows: artefacts first, since on a bucket that leaves their files over.
 
     Raises:
-        StageFailure: StoreUnavailable.
+        StageFailure: StoreUnavailable; StoreShared, if another cluster may need what it would remove.
     """
     as_of = min(task.as_of, datetime.now(UTC))  # the clock of whoever made the list may be ahead
     task = task.model_copy(update={"as_of": as_of})
     with available():
+        refuse_shared(medium, task)
         stored = tuple(medium.stored(KINDS))
         plan = plan_collection(stored, task)
         removed = plan.removed if task.dry_run else tuple(medium.discard(plan.removed))
