@@ -8,8 +8,9 @@ import pytest
 from driver import gpus
 from driver.layout import Gpus
 from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.conditions import StatusReason
 from enginewright.observed.nodes import node_view
-from enginewright.plan.classes import Proposals, propose
+from enginewright.plan.classes import Proposals, mixed_devices, propose, readiness
 from enginewright.plan.gpus import GpuKind, class_names, kinds_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -321,6 +322,40 @@ def test_what_was_proposed_once_is_not_proposed_again() -> None:
 def test_a_kind_of_several_capabilities_claims_none() -> None:
     odd = {**L4, "nvidia.com/gpu.compute.minor": "6"}
     assert "computeCapability" not in specs(proposed(node(L4, "a"), node(odd, "b")))["l4"]
+
+
+ONE_NAME = {**A100, "nvidia.com/gpu.product": "NVIDIA-A100"}
+SLICE = "nvidia.com/mig-1g.10gb"
+MEMORY = "nvidia.com/gpu.memory"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "resource", "reported"),
+    [
+        (ONE_NAME, {**ONE_NAME, MEMORY: "40960"}, "nvidia.com/gpu", "NVIDIA-A100 with 40960 MiB and 81920 MiB"),
+        (ONE_NAME, {**ONE_NAME, MEMORY: "95830"}, "nvidia.com/gpu", "by the label nvidia.com/gpu.memory"),
+        (ONE_NAME, {**ONE_NAME, MEMORY: "76800"}, "nvidia.com/gpu", ""),  # error correction
+        (ONE_NAME, {**ONE_NAME, MEMORY: ""}, "nvidia.com/gpu", ""),
+        (MIXED, {**MIXED, f"{SLICE}.memory": "4864"}, SLICE, f"by the label {SLICE}.memory"),
+        (MIXED, {**MIXED, MEMORY: "40960"}, SLICE, ""),  # of whole GPUs, of which nothing is requested
+        (SINGLE, {**SINGLE, MEMORY: "4864"}, "nvidia.com/gpu", "1g.10gb with 4864 MiB and 9728 MiB"),
+        (L4, ONE_NAME, "nvidia.com/gpu", "have NVIDIA-A100, NVIDIA-L4, but an engine fits one product"),
+    ],
+)  # fmt: skip
+def test_devices_of_one_name_and_several_sizes_are_not_alike(
+    one: dict[str, str], other: dict[str, str], resource: str, reported: str
+) -> None:
+    nodes = [
+        node_view(node({**labels, "pool": "gpus"}, name))
+        for name, labels in {"a": one, "b": other}.items()
+    ]
+    spec = {"nodeSelector": {"pool": "gpus"}, "resourceName": resource}
+    found = mixed_devices(existing("gpus", backends=["tensorrt"], **spec), nodes)
+    assert reported in found
+    assert bool(reported) == bool(found)
+    ready = readiness(existing("gpus", backends=["tensorrt"], **spec), (), nodes)
+    assert ready.reason == (StatusReason.MIXED_DEVICES if reported else StatusReason.NODES_FOUND)
+    assert mixed_devices(existing("gpus", **spec), nodes) == "", "nothing is compiled"
 
 
 def test_every_gpu_of_the_local_cluster_is_read() -> None:

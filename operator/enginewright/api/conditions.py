@@ -130,7 +130,9 @@ class StatusReason(StrEnum):
     OVERLAPPING_CLASS = (
         "OverlappingClass"  # another class requests the same resource on the same node
     )
-    MIXED_DEVICES = "MixedDevices"  # the nodes of a class have different GPU products
+    MIXED_DEVICES = (
+        "MixedDevices"  # the nodes of a class have different GPU products, or sizes of one
+    )
     FEATURE_MISSING = "FeatureMissing"  # a node lacks an instruction set of the class's cpuFeatures
 
 

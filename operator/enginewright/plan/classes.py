@@ -22,6 +22,7 @@ from enginewright.plan.gpus import (
     is_memory,
     is_product,
     kinds_of,
+    memory_of,
 )
 from enginewright.plan.processors import contradicted
 
@@ -29,6 +30,8 @@ PROPOSED: Final = "enginewright.dev/proposed"  # label of classes created by the
 
 _USUAL_ARCHITECTURE: Final = "amd64"  # left out, so that keys stay
 
+# Devices of one size differ in what error correction and drivers leave of their memory: up to an eighth
+_SAME_MEMORY: Final = 8 / 7
 _TAINT: Final = "nvidia.com/gpu"  # that clusters put on GPU nodes to keep other pods away
 _RANKED: Final = (Backend.TENSORRT, Backend.TENSORRT_RTX, Backend.CUDA)
 
@@ -64,18 +67,26 @@ def mixed_devices(accelerator: AcceleratorClass, nodes: Iterable[NodeView]) -> s
     spec = accelerator.spec
     if spec.ahead_of_time or not COMPILED_BACKENDS.intersection(spec.backends):
         return ""
-    products = {
-        kind.product
+    found = {
+        (kind, memory_of(node, kind))
         for node in matching(accelerator, nodes)
         for kind in kinds_of(node)
         if kind.resource == spec.resource_name
     }
-    if len(products) < 2:
+    products = {kind.product for kind, _ in found}
+    if len(products) > 1:
+        have, fits, label = ", ".join(sorted(products)), "one product", "nvidia.com/gpu.product"
+    elif len(sizes := sorted({memory for _, memory in found if memory})) > 1:
+        if sizes[-1] <= sizes[0] * _SAME_MEMORY:
+            return ""
+        shown = " and ".join(f"{each} MiB" for each in (sizes[0], sizes[-1]))
+        have, fits = f"{products.pop()} with {shown}", "one size, which differs in processors too"
+        label = min(kind.label for kind, _ in found).removesuffix("product") + "memory"
+    else:
         return ""
     return (
-        f"nodes of AcceleratorClass {accelerator.metadata.name} have {', '.join(sorted(products))},"
-        " but an engine fits one product: narrow spec.nodeSelector by the label"
-        " nvidia.com/gpu.product, and create a class for each"
+        f"nodes of AcceleratorClass {accelerator.metadata.name} have {have}, but an engine fits {fits}:"
+        f" narrow spec.nodeSelector by the label {label}, and create a class for each"
     )
 
 

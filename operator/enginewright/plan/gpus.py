@@ -53,6 +53,12 @@ def is_memory(label: str) -> bool:
     return _MEMORY.fullmatch(label) is not None
 
 
+def memory_of(node: NodeView, kind: GpuKind) -> int | None:
+    """Return the memory in MiB of a node's devices of a kind; None: not known."""
+    text = node.labels.get(f"{kind.label.removesuffix('.product')}.memory", "")
+    return int(text) if text.isdecimal() else None
+
+
 def kinds_of(node: NodeView) -> tuple[GpuKind, ...]:
     """Return the kinds of GPU that pods can request on the node."""
     labels = node.labels
