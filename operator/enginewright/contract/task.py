@@ -16,6 +16,7 @@ SHARED_RESULTS_VARIABLE: Final = (
     "ENGINEWRIGHT_ANSWERS"  # folder of results that Jobs share; unset in pods
 )
 STORE_VARIABLE: Final = "ENGINEWRIGHT_STORE"  # address of the store's bucket; unset: a volume
+CACHE_VARIABLE: Final = "ENGINEWRIGHT_CACHE"  # HOST:PORT of the node's cache; unset: there is none
 WORK_PATH: Final = "/work"  # emptyDir shared by the stages of one pod
 STORE_PATH: Final = "/store"  # the store's volume
 STORE_CREDENTIALS_PATH: Final = "/store-credentials"  # of its bucket, one file per key

@@ -35,6 +35,7 @@ class Paths:
     release: Path  # an annotation that the operator writes
     shadow: Path  # likewise
     store_address: str | None = None  # of a bucket; None: the store is a volume
+    node_cache: str | None = None  # HOST:PORT; None: there is none
 
     @classmethod
     def under(cls, root: Path) -> Self:
@@ -72,4 +73,8 @@ class Paths:
     def from_environment(cls) -> Self:
         """Return the paths of this process: the contract's, under `ENGINEWRIGHT_ROOT` if set."""
         paths = cls.under(Path(os.environ.get(task.ROOT_VARIABLE, "/")))
-        return replace(paths, store_address=os.environ.get(task.STORE_VARIABLE) or None)
+        return replace(
+            paths,
+            store_address=os.environ.get(task.STORE_VARIABLE) or None,
+            node_cache=os.environ.get(task.CACHE_VARIABLE) or None,
+        )

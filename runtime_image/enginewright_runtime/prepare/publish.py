@@ -80,7 +80,6 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
             key=key,
             model_digest=fetched.model_digest,
             recipe=task.recipe,
-            data=content,
             model=f"{MODEL_FOLDER}/{MODEL_NAME}",
             files=files,
             opset=quantized.opset,

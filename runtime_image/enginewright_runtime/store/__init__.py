@@ -3,15 +3,26 @@
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.store.artifacts import ENGINE, PREPARED, ArtifactKind
 from enginewright_runtime.store.medium import Medium
+from enginewright_runtime.store.node_cache import NodeCache
 from enginewright_runtime.store.store import Store
 from enginewright_runtime.store.volume import VolumeMedium
 
-__all__ = ["ENGINE", "PREPARED", "ArtifactKind", "Store", "open_medium", "open_store"]
+__all__ = [
+    "ENGINE",
+    "PREPARED",
+    "ArtifactKind",
+    "NodeCache",
+    "Store",
+    "open_medium",
+    "open_store",
+]
 
 
-def open_store(paths: Paths, kind: ArtifactKind = PREPARED) -> Store:
+def open_store(
+    paths: Paths, kind: ArtifactKind = PREPARED, cache: NodeCache | None = None
+) -> Store:
     """Return the artefacts of one kind in the store of this pod; raises as `open_medium`."""
-    return Store(open_medium(paths), kind)
+    return Store(open_medium(paths), kind, cache)
 
 
 def open_medium(paths: Paths, *, by_hand: bool = False) -> Medium:

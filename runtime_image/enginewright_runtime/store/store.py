@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from enginewright.contract.manifest import LARGEST_MANIFEST, MANIFEST_NAME, ArtifactFile, Manifest
+from enginewright.contract.node_cache import scope
 from enginewright.contract.reasons import Reason
 
 from enginewright_runtime.core.digests import Copied
@@ -29,6 +30,7 @@ from enginewright_runtime.store.compatibility import lacks_distributions
 from enginewright_runtime.store.disk_errors import available
 from enginewright_runtime.store.exported import Exported
 from enginewright_runtime.store.medium import Medium, Publication
+from enginewright_runtime.store.node_cache import NodeCache
 from enginewright_runtime.store.volume import VolumeMedium
 
 _log: Final = logging.getLogger(__name__)
@@ -44,11 +46,15 @@ class Store:
     Args:
         place: the medium; a path: the volume mounted there.
         kind: of the artefacts.
+        cache: of this node, from which files are read first; None: there is none.
     """
 
-    def __init__(self, place: Path | Medium, kind: ArtifactKind = PREPARED) -> None:
+    def __init__(
+        self, place: Path | Medium, kind: ArtifactKind = PREPARED, cache: NodeCache | None = None
+    ) -> None:
         self._medium = VolumeMedium(place) if isinstance(place, Path) else place
         self._kind = kind
+        self._cache = cache
 
     def find(self, key: str) -> Manifest | None:
         """Return the manifest of an artefact without checking its files; None: it does not exist.
@@ -62,7 +68,7 @@ class Store:
             text = self._medium.get(artifact.manifest, LARGEST_MANIFEST)
         if text is None:
             return None
-        manifest = artifact.trusted(text)
+        manifest = artifact.checked(text)
         self._refuse_earlier(artifact, manifest)
         return manifest
 
@@ -115,9 +121,10 @@ class Store:
         with available(written="the folder of the pod"):
             target.mkdir(parents=True, exist_ok=True)
             (target / MANIFEST_NAME).unlink(missing_ok=True)
+            part = scope(manifest)
             try:
                 for file in chosen(manifest):
-                    self._copy_out(Artifact(self._kind, key), file, target / file.path)
+                    self._copy_out(Artifact(self._kind, key), part, file, target / file.path)
             except StageFailure as failure:
                 if failure.reason is self._kind.damaged and self.find(key) is None:
                     raise self._missing(key) from None  # it was removed meanwhile
@@ -240,16 +247,22 @@ class Store:
         with available():
             self._medium.put(_cache(name), hashlib.sha256(content).digest() + content)
 
-    def _copy_out(self, artifact: Artifact, file: ArtifactFile, target: Path) -> None:
+    def _copy_out(self, artifact: Artifact, part: str, file: ArtifactFile, target: Path) -> None:
+        """Copy a file, from the node's cache if it is in its `part` of it, and verify it."""
         target.parent.mkdir(parents=True, exist_ok=True)
         progress = TransferProgress(_log, f"copying {file.path}", file.size_bytes)
         try:
             with target.open("wb") as writer:
+                if self._cache and self._cache.read(part, file, writer, progress.add):
+                    return
+                progress.restart()
                 copied = self._medium.copy(artifact, file, writer, progress.add)
             _check(artifact, file, copied)
         except StageFailure:
             target.unlink(missing_ok=True)
             raise
+        if self._cache:
+            self._cache.offer(part, file, target)
 
     def _refuse_earlier(self, artifact: Artifact, manifest: Manifest) -> None:
         """Refuse an artefact that new pods could not verify, so that it is rebuilt."""

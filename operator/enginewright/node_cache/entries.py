@@ -1,0 +1,105 @@
+"""Which files the cache holds, what they occupy, and which of them make room for another one."""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+MOST_FILES: Final = 65_536  # bounds memory and inodes, however small the files are
+_BLOCK: Final = 4096  # bytes: what file systems allocate
+
+
+class Entries:
+    """Files by name, the least recently used first; nothing here touches the disk.
+
+    Files that are being read are not evicted: until their readers end, the disk would not get their
+    space back.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: OrderedDict[str, int] = OrderedDict()
+        self._expected: dict[str, int] = {}  # being written
+        self._readers: Counter[str] = Counter()
+        self._total = 0
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._sizes
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    @property
+    def total(self) -> int:
+        """Return the bytes that all files occupy, with those that are being written."""
+        return self._total
+
+    def is_expected(self, name: str) -> bool:
+        """Return whether a file is being written."""
+        return name in self._expected
+
+    @property
+    def expected(self) -> int:
+        """Return how many files are being written."""
+        return len(self._expected)
+
+    def add(self, name: str, size: int) -> None:
+        """Add a file as the most recently used, or replace it."""
+        self.remove(name)
+        self._sizes[name] = size
+        self._total += occupied(size)
+
+    def remove(self, name: str) -> None:
+        """Forget a file."""
+        size = self._sizes.pop(name, None)
+        if size is not None:
+            self._total -= occupied(size)
+
+    @contextmanager
+    def used(self, name: str) -> Iterator[None]:
+        """Read a file: it is the most recently used, and stays meanwhile."""
+        self._sizes.move_to_end(name)
+        self._readers[name] += 1
+        try:
+            yield
+        finally:
+            self._readers[name] -= 1
+            if not self._readers[name]:
+                del self._readers[name]
+
+    @contextmanager
+    def reserved(self, name: str, size: int) -> Iterator[None]:
+        """Write a file: its space counts already."""
+        self._expected[name] = size
+        self._total += occupied(size)
+        try:
+            yield
+        finally:
+            del self._expected[name]
+            self._total -= occupied(size)
+
+    def victims(self, needed: int, limit: int) -> list[tuple[str, int]] | None:
+        """Return names and sizes of what to evict so that one more file fits.
+
+        Args:
+            needed: bytes that it occupies.
+            limit: of what all files may occupy.
+
+        Returns:
+            The least recently used ones; None: that is not possible, whatever is evicted.
+        """
+        excess = self._total + needed - limit
+        too_many = len(self._sizes) + len(self._expected) + 1 - MOST_FILES
+        found: list[tuple[str, int]] = []
+        for name, each in self._sizes.items():
+            if excess <= 0 and too_many <= 0:
+                break
+            if name not in self._readers:
+                found.append((name, each))
+                excess -= occupied(each)
+                too_many -= 1
+        return found if excess <= 0 and too_many <= 0 else None
+
+
+def occupied(size: int) -> int:
+    """Return what a file of `size` bytes occupies: its blocks, and one for its inode."""
+    return (-(-size // _BLOCK) + 1) * _BLOCK

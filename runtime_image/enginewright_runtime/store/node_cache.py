@@ -1,0 +1,189 @@
+"""Files of artefacts from the cache of this node, and into it: it saves time, and is never relied on.
+
+Whatever goes wrong, the file comes from the store. A cache that is unreachable, slow or broken off is
+not used again by this process.
+"""
+
+import hashlib
+import http.client
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from enginewright.contract.manifest import ArtifactFile
+from enginewright.contract.node_cache import file_path
+
+from enginewright_runtime.core.digests import CHUNK
+
+_log: Final = logging.getLogger(__name__)
+_CONNECT_SECONDS: Final = 2.0
+_GRACE_SECONDS: Final = 5.0  # until the first byte, and without any
+_SLOWEST: Final = 16 << 20  # bytes per second, on average after that
+
+
+class NodeCache:
+    """The cache at one address.
+
+    Args:
+        address: HOST:PORT.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._is_usable = True
+        self._damaged: set[str] = set()  # paths of what was not what it should be
+        self.bytes_read = 0
+
+    def read(
+        self, scope: str, file: ArtifactFile, writer: BinaryIO, on_chunk: Callable[[int], None]
+    ) -> bool:
+        """Write a file to an empty `writer`; return whether it was there and matches its digest.
+
+        False: `writer` is empty again.
+
+        Args:
+            scope: of its artefact.
+            file: as the manifest lists it.
+            writer: for its content.
+            on_chunk: called with the size of every chunk.
+
+        Raises:
+            OSError: `writer`'s.
+        """
+        if not self._is_usable:
+            return False
+        path = file_path(scope, file.sha256)
+        digest, size = hashlib.sha256(), 0
+        try:
+            for chunk in self._chunks(path, file.size_bytes):
+                writer.write(chunk)
+                digest.update(chunk)
+                size += len(chunk)
+                on_chunk(len(chunk))
+            if (digest.hexdigest(), size) == (file.sha256, file.size_bytes):
+                self.bytes_read += size
+                return True
+            self._damaged.add(path)
+            _log.warning("%s is damaged in the node's cache: it is read from the store", file.path)
+        except _NotCached:
+            return False
+        except _CacheUnusable as error:
+            self._give_up(error)
+        writer.seek(0)
+        writer.truncate()
+        return False
+
+    def offer(self, scope: str, file: ArtifactFile, source: Path) -> None:
+        """Let the next pod of the node have a file that was read from the store, and verified."""
+        if not self._is_usable:
+            return
+        path = file_path(scope, file.sha256)
+        try:
+            if not self._put(path, file.size_bytes, source):
+                _log.info("the node's cache has %s already, or no room for it", file.path)
+        except _CacheUnusable as error:
+            self._give_up(error)
+
+    def _give_up(self, error: "_CacheUnusable") -> None:
+        self._is_usable = False
+        _log.warning("the node's cache %s is not used: %s", self._address, error)
+
+    def _chunks(self, path: str, size: int) -> Iterator[bytes]:
+        """Yield what the cache sends; raise _NotCached or _CacheUnusable."""
+        with _usable(), self._connected() as connection:
+            pace = _LeastPace()
+            response = _head(connection, lambda: connection.request("GET", path))
+            if response.status == http.client.NOT_FOUND:
+                raise _NotCached
+            if response.status != http.client.OK:
+                raise _CacheUnusable(f"it answers {response.status}")
+            if response.length != size:
+                return  # damaged
+            received = 0
+            while received < size and (chunk := response.read1(CHUNK)):
+                received += len(chunk)
+                yield chunk
+                pace.check(received)
+            if received < size:
+                raise _CacheUnusable(f"it ended after {received} of {size} bytes")
+
+    def _put(self, path: str, size: int, source: Path) -> bool:
+        """Send a file; return whether the cache has taken it; raise _CacheUnusable."""
+        with source.open("rb") as reader, _usable(), self._connected() as connection:
+            pace = _LeastPace()
+            connection.putrequest("PUT", path)
+            connection.putheader("Content-Length", str(size))
+            if path not in self._damaged:
+                connection.putheader("If-None-Match", "*")
+            try:
+                connection.endheaders()
+                while chunk := reader.read(CHUNK):
+                    connection.send(chunk)
+                    pace.check(reader.tell())
+                return _head(connection, lambda: None).status == http.client.CREATED
+            except (BrokenPipeError, ConnectionResetError):
+                return False  # it receives nothing of what it refuses
+
+    @contextmanager
+    def _connected(self) -> Iterator[http.client.HTTPConnection]:
+        connection = http.client.HTTPConnection(self._address, timeout=_CONNECT_SECONDS)
+        try:
+            connection.connect()
+            connection.sock.settimeout(_GRACE_SECONDS)
+            yield connection
+        finally:
+            connection.close()
+
+
+class _NotCached(Exception):  # noqa: N818 - not an error
+    """The cache does not hold the file."""
+
+
+class _CacheUnusable(Exception):  # noqa: N818 - read as a sentence
+    """The cache cannot be used; the message says why."""
+
+
+class _LeastPace:
+    """Ends transfers that are slower than they are worth."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    def check(self, done: int) -> None:
+        """Raise _CacheUnusable if `done` bytes are too few by now."""
+        took = time.monotonic() - self._began
+        if took > _GRACE_SECONDS + done / _SLOWEST:
+            raise _CacheUnusable(f"it is slow, {done} bytes in {took:.0f} s")
+
+
+@contextmanager
+def _usable() -> Iterator[None]:
+    """Raise _CacheUnusable for whatever a connection raises."""
+    try:
+        yield
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise _CacheUnusable(str(error) or type(error).__name__) from None
+
+
+def _head(
+    connection: http.client.HTTPConnection, send: Callable[[], None]
+) -> http.client.HTTPResponse:
+    """Send, and return the answer once its head is there, which may take only so long."""
+    end = threading.Timer(_GRACE_SECONDS, _shut, (connection.sock,))
+    end.daemon = True
+    end.start()
+    try:
+        send()
+        return connection.getresponse()
+    finally:
+        end.cancel()
+
+
+def _shut(sock: socket.socket) -> None:
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)

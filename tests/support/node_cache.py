@@ -1,0 +1,138 @@
+"""The cache of a node as a process, and plain requests to it."""
+
+import hashlib
+import http.client
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from enginewright.contract.node_cache import file_path
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.e2e.harness import eventually
+from tests.support.ports import free_port
+
+SCOPE: Final = "5c" * 32
+_SECONDS: Final = 20.0
+
+
+def sha256(content: bytes) -> str:
+    """Return the digest of a content."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def path_of(content: bytes, scope: str = SCOPE) -> str:
+    """Return the path of a file's URL."""
+    return file_path(scope, sha256(content))
+
+
+def node_cache_metrics(text: str) -> dict[str, float]:
+    """Return the values of a cache's metrics by name, such as `bytes`, and result: `reads_total hit`."""
+    samples = (
+        each
+        for family in text_string_to_metric_families(text)
+        for each in family.samples
+        if not each.name.endswith("_created")
+    )
+    return {
+        " ".join(
+            (each.name.removeprefix("enginewright_node_cache_"), *each.labels.values())
+        ): each.value
+        for each in samples
+    }
+
+
+@dataclass
+class CacheProcess:
+    """The cache of one folder; it may be killed and started again."""
+
+    folder: Path
+    port: int
+    size: str
+    process: "subprocess.Popen[bytes] | None" = None
+
+    @property
+    def address(self) -> str:
+        """Return what pods are given."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start, and wait until it answers."""
+        command = [sys.executable, "-m", "enginewright.node_cache", "--folder", str(self.folder)]
+        options = ["--size", self.size, "--port", str(self.port)]
+        self.process = subprocess.Popen([*command, *options])
+
+        def answers() -> bool:
+            with suppress(OSError):
+                return self.ask("GET", "/healthz") == (200, b"ok\n")
+            return False
+
+        eventually(answers, _SECONDS, "the cache", interval=0.02)
+
+    def kill(self) -> None:
+        """Kill it without notice."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """End it as a kubelet does; return its exit code."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(_SECONDS)
+
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, **headers: str
+    ) -> tuple[int, bytes]:
+        """Return status and body of the answer."""
+        connection = http.client.HTTPConnection(self.address, timeout=_SECONDS)
+        try:
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, body, named)
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+    def put(self, content: bytes, scope: str = SCOPE) -> bool:
+        """Offer a content that the cache lacks; return whether it has taken it."""
+        try:
+            status, _ = self.ask("PUT", path_of(content, scope), content, If_None_Match="*")
+        except ConnectionError:
+            return False  # it receives nothing of what it refuses
+        assert status in (201, 409, 412)
+        return status == 201
+
+    def get(self, content: bytes, scope: str = SCOPE) -> bool:
+        """Return whether the cache has a content."""
+        status, found = self.ask("GET", path_of(content, scope))
+        assert (status, found) in ((200, content), (404, b""))
+        return status == 200
+
+    def files(self) -> list[str]:
+        """Return the names of the files in the folder, also of partial ones."""
+        return sorted(path.name for path in self.folder.rglob("*") if path.is_file())
+
+    def metrics(self) -> dict[str, float]:
+        """Return the values of the metrics, by name and result."""
+        status, text = self.ask("GET", "/metrics")
+        assert status == 200
+        return node_cache_metrics(text.decode())
+
+
+@contextmanager
+def node_cache(folder: Path, size: str = "64Mi") -> Iterator[CacheProcess]:
+    """Run the cache of a folder."""
+    found = CacheProcess(folder, free_port(), size)
+    found.start()
+    try:
+        yield found
+    finally:
+        if found.process is not None and found.process.poll() is None:
+            found.stop()
