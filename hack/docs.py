@@ -42,6 +42,7 @@ TABLES: Final[dict[str, Callable[..., str]]] = {
     "faults": proofs.faults,
     "fields": fields.fields,
     "messages": fields.messages,
+    "node-cache-metrics": metrics.node_cache_metrics,
     "operator-metrics": metrics.operator_metrics,
     "pages": project.pages,
     "precisions": runtime.precisions,

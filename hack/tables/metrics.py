@@ -13,6 +13,7 @@ from enginewright.controller.loop import LoopMetrics
 from enginewright.controller.metrics import EngineMetrics, ModelCollector
 from enginewright.controller.verdicts import poll_counter
 from enginewright.kube.metrics import RestMetrics
+from enginewright.node_cache.metrics import CacheMetrics
 from enginewright.plan.types import FleetConfig
 from enginewright_runtime.core.nvml_use import DeviceUse
 from enginewright_runtime.serve.server.device_use import DeviceMetrics
@@ -45,6 +46,13 @@ def operator_metrics() -> str:
 
 def _nothing(_: object) -> None:
     """Stand for what a process does about the fleet."""
+
+
+def node_cache_metrics() -> str:
+    """Return the metrics of the cache of a node."""
+    registry = CollectorRegistry()
+    CacheMetrics(registry).show(*(lambda: 0.0,) * 3)
+    return _metrics(_exposed(registry._collector_to_names))  # noqa: SLF001 - likewise
 
 
 def server_metrics() -> str:

@@ -3,18 +3,21 @@
 Last of all, since the installation's store changes: models of other tests would move.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from enginewright.contract.node_cache import CACHE_PORT
 
 from hack.samples.magika import features, label
 from tests.e2e import harness, object_store
 from tests.e2e.devices import CLASS, COMPONENT, nodes, proposed_class, serving_pods, set_class
 from tests.e2e.files import Files
-from tests.e2e.harness import Namespace, http_json, inference_model
+from tests.e2e.harness import Namespace, eventually, http_json, inference_model
+from tests.support.node_cache import node_cache_metrics
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -84,6 +87,35 @@ def test_what_one_node_publishes_another_one_serves(bucket: Kept) -> None:
     assert label(answer["outputs"][0]["data"]) == "python"
     serving = namespace.get("im", "on-cpu")["status"]["serving"]
     assert serving["preparedKey"] in bucket.manifests("prepared")
+
+
+def cache_metrics(installed: Namespace, node: str) -> dict[str, float]:
+    """Return the metrics of the cache of one node."""
+    pods = installed.items("pods", "app.kubernetes.io/component=node-cache")
+    (name,) = (pod["metadata"]["name"] for pod in pods if nodes([pod]) == {node})
+    path = f"/api/v1/namespaces/{installed.name}/pods/{name}:{CACHE_PORT}/proxy/metrics"
+    return node_cache_metrics(installed.kubectl("get", "--raw", path))
+
+
+def test_the_second_pod_of_a_node_reads_from_its_cache(bucket: Kept, installed: Namespace) -> None:
+    namespace = bucket.namespace
+    namespace.wait_ready("on-cpu", 120)
+    (first,) = (pod["metadata"]["name"] for pod in serving_pods(namespace, "on-cpu"))
+    before = cache_metrics(installed, "node-2")
+    assert before["writes_total stored"] > 0, "the first pod has offered what it read"
+    namespace.kubectl("scale", "im/on-cpu", "--replicas=2")
+
+    def fetched() -> str:
+        names = {pod["metadata"]["name"] for pod in serving_pods(namespace, "on-cpu")}
+        (second,) = names - {first}
+        log = namespace.kubectl("logs", second, "--container", "fetch-artifact")
+        return log if "all digests match" in log else ""
+
+    log = eventually(fetched, 120, "the second pod")
+    assert re.search(r", (\S+ \S+), \1 of it from the node's cache, all digests match", log), log
+    after = cache_metrics(installed, "node-2")
+    assert after["reads_total hit"] > before["reads_total hit"]
+    namespace.wait_ready("on-cpu", 120)
 
 
 def test_engines_of_two_nodes_are_built_of_one_prepared_model(bucket: Kept) -> None:

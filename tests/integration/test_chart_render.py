@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from enginewright.contract import images as contract_images
+from enginewright.contract.node_cache import CACHE_PORT
 from enginewright.controller.settings import load_settings
 from enginewright.manifests.store_access import StoreBucket
 from enginewright.plan.types import CollectionConfig, FleetConfig
@@ -335,6 +336,68 @@ def test_a_bucket_for_the_store_arrives() -> None:
     assert load_settings(environment(render(VARIANTS["smallest"]))).config.store.bucket is None
 
 
+CACHED: Object = {**IMAGES, "store": {"bucket": {"uri": "s3://models/team"}}}
+
+
+def test_the_cache_of_a_node_exists_only_with_a_bucket() -> None:
+    assert of_kind(render(IMAGES), "DaemonSet") == []
+    off = {**IMAGES, "store": {**CACHED["store"], "cache": {"enabled": False}}}
+    assert of_kind(render(off), "DaemonSet") == []
+    for values in (IMAGES, off):
+        assert load_settings(environment(render(values))).config.store.node_cache is None
+    found = load_settings(environment(render(CACHED))).config.store.node_cache
+    assert found == "enginewright-cache.home.svc:8080"
+
+
+def test_the_cache_of_a_node_is_restricted_and_has_no_rights() -> None:
+    (daemon_set,) = of_kind(render(CACHED), "DaemonSet")
+    spec = daemon_set["spec"]["template"]["spec"]
+    assert spec["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "runAsGroup": 65532,
+        "fsGroup": 65532,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert spec["automountServiceAccountToken"] is False
+    assert "serviceAccountName" not in spec
+    assert spec["tolerations"] == [{"operator": "Exists"}]
+    (container,) = spec["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert container["image"] == "operator:1"
+    assert {"env", "envFrom"} & container.keys() == set()
+    assert spec["volumes"] == [{"name": "cache", "emptyDir": {"sizeLimit": "20Gi"}}]
+    assert container["command"] == ["enginewright-cache", "--folder=/cache", "--size=20Gi"]
+    (assigned,) = of_kind(render({**CACHED, "openshift": True}), "DaemonSet")
+    context = assigned["spec"]["template"]["spec"]["securityContext"]
+    assert {"runAsUser", "runAsGroup", "fsGroup"} & context.keys() == set()
+
+
+def test_a_pod_reaches_the_cache_of_its_own_node_only() -> None:
+    rendered = render({**CACHED, "monitoring": {"podMonitor": {"enabled": True}}})
+    name = "enginewright-cache"
+    (service,) = (each for each in of_kind(rendered, "Service") if each["metadata"]["name"] == name)
+    assert service["spec"]["internalTrafficPolicy"] == "Local"
+    assert service["spec"]["ports"] == [{"name": "http", "port": CACHE_PORT, "targetPort": "http"}]
+    template = one(rendered, "DaemonSet")["spec"]["template"]
+    labels = template["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    (container,) = template["spec"]["containers"]
+    assert container["ports"] == [{"name": "http", "containerPort": CACHE_PORT}]
+    others = [each for each in of_kind(rendered, "Service") if each is not service]
+    operators = of_kind(rendered, "Deployment")[0]["spec"]["selector"]["matchLabels"]
+    for selector in (operators, *(each["spec"]["selector"] for each in others)):
+        assert not selector.items() <= labels.items()
+    (monitor,) = (
+        each for each in of_kind(rendered, "PodMonitor") if each["metadata"]["name"] == name
+    )
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
 def test_when_what_nothing_needs_is_removed_arrives() -> None:
     def read(values: Object) -> CollectionConfig:
         return load_settings(environment(render({**IMAGES, **values}))).config.store.gc
@@ -497,6 +560,8 @@ def test_releases_do_not_share_names() -> None:
         ({**IMAGES, "store": {"gc": {"unusedFor": 30}}}, "/store/gc/unusedFor"),
         ({**IMAGES, "store": {"gc": {"maxSize": "50 GB"}}}, "/store/gc/maxSize"),
         ({**IMAGES, "store": {"gc": {"keep": 1}}}, "'keep' not allowed"),
+        ({**IMAGES, "store": {"cache": {"size": "much"}}}, "/store/cache/size"),
+        ({**IMAGES, "store": {"cache": {"sizes": 1}}}, "'sizes' not allowed"),
         ({**IMAGES, "replicas": -1}, "/replicas"),
         ({**IMAGES, "watchNamespaces": ["My RunSettings"]}, "/watchNamespaces/0"),
         ({**IMAGES, "watchNamespaces": "shop"}, "/watchNamespaces"),

@@ -46,6 +46,14 @@ def test_a_bucket_for_the_store_is_read() -> None:
         load({**DOCUMENT, "store": {**STORE, "bucket": written}})
 
 
+def test_the_address_of_the_cache_of_a_node_is_read() -> None:
+    assert load(DOCUMENT).config.store.node_cache is None
+    given = {**DOCUMENT, "store": {**STORE, "nodeCache": "cache.home.svc:8080"}}
+    assert load(given).config.store.node_cache == "cache.home.svc:8080"
+    with pytest.raises(BadSettings, match=r"store\.nodeCache|store\.node_cache"):
+        load({**DOCUMENT, "store": {**STORE, "nodeCache": "http://cache"}})
+
+
 def test_where_jobs_run_is_read() -> None:
     jobs = {"nodeSelector": {"pool": "builds"}, "tolerations": [{"key": "builds"}]}
     template = load({**DOCUMENT, "jobs": jobs}).config.jobs

@@ -73,6 +73,36 @@ def test_a_serving_pod_fetches_from_the_bucket_and_its_server_has_no_credentials
         assert MOUNT not in found[name]["volumeMounts"]
 
 
+def with_node_cache(world: World) -> World:
+    store = replace(world.config.store, node_cache="cache.home.svc:8080")
+    world.config = replace(world.config, store=store)
+    return world
+
+
+def test_a_serving_pod_alone_reads_through_the_cache_of_its_node() -> None:
+    world = with_node_cache(of_bucket(World(), SECRET)).settle()
+    jobs = [world.job()]
+    (deployment,) = world.job_succeeds().serving_deployments()
+    cached = {"name": "ENGINEWRIGHT_CACHE", "value": "cache.home.svc:8080"}
+    for obj in (*jobs, deployment):
+        for name, each in containers(obj).items():
+            assert (cached in each["env"]) is (name == "fetch-artifact")
+
+
+def test_pods_that_mount_a_claim_have_no_other_cache() -> None:
+    (deployment,) = with_node_cache(World()).settle().job_succeeds().serving_deployments()
+    assert "ENGINEWRIGHT_CACHE" not in str(deployment)
+
+
+def test_a_cache_makes_no_revision_and_restarts_no_pod() -> None:
+    world = of_bucket(World(), SECRET).settle().job_succeeds().all_available()
+    (before,) = world.serving_deployments()
+    (after,) = with_node_cache(world).settle().serving_deployments()
+    assert pod(after) == pod(before)
+    fresh = with_node_cache(of_bucket(World(), SECRET)).settle().job_succeeds()
+    assert fresh.status["revision"] == world.status["revision"]
+
+
 def test_each_stage_of_an_engine_has_address_and_secret() -> None:
     world = of_bucket(World.of_engine(), SECRET).settle()
     for job, stages in ((world.job(), ("lookup",)), (world.misses().job(), ENGINE_STAGES)):

@@ -15,9 +15,33 @@ app.kubernetes.io/component: operator
 
 {{- define "enginewright.labels" -}}
 {{ include "enginewright.selector" . }}
+{{ include "enginewright.commonLabels" . }}
+{{- end -}}
+
+{{- define "enginewright.nodeCacheLabels" -}}
+{{ include "enginewright.nodeCacheSelector" . }}
+{{ include "enginewright.commonLabels" . }}
+{{- end -}}
+
+{{- define "enginewright.commonLabels" -}}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- /* Of the DaemonSet and its Service; not empty: the chart has them. */ -}}
+{{- define "enginewright.hasNodeCache" -}}
+{{- if and (.Values.store.bucket | default dict).uri (.Values.store.cache | default dict).enabled -}}true{{- end -}}
+{{- end -}}
+
+{{- define "enginewright.nodeCache" -}}
+{{ include "enginewright.name" . }}-cache
+{{- end -}}
+
+{{- define "enginewright.nodeCacheSelector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: node-cache
 {{- end -}}
 
 {{- define "enginewright.jobsPriorityClass" -}}
@@ -46,6 +70,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- else if or .secretRef .serviceAccountName -}}
 {{- fail "store.bucket.secretRef and store.bucket.serviceAccountName apply only to a bucket: set store.bucket.uri" -}}
 {{- end -}}
+{{- end -}}
+{{- if include "enginewright.hasNodeCache" . -}}
+{{- $_ := set $store "nodeCache" (printf "%s.%s.svc:8080" (include "enginewright.nodeCache" .) .Release.Namespace) -}}
 {{- end -}}
 {{- with .Values.store.gc -}}
 {{- $_ := set $store "gc" (dict "enabled" .enabled "interval" (toString .interval) "unusedFor" (toString .unusedFor) "maxSize" (toString .maxSize) "dryRun" (ternary .dryRun nil (kindIs "bool" .dryRun))) -}}

@@ -106,6 +106,8 @@ class StoreSettings(_Document):
     """StorageClass of a new claim; null: the cluster's default."""
     bucket: BucketSettings | None = None
     """Bucket for the artefacts of all namespaces; null: a claim in each."""
+    node_cache: Annotated[str, Field(pattern=r"^[a-z0-9.-]+:[0-9]+$")] | None = None
+    """HOST:PORT where a serving pod reaches the cache of its node, with a bucket; null: there is none."""
     gc: CollectionSettings = CollectionSettings()
     """Removal of what nothing needs, see docs/store.md."""
 
@@ -191,6 +193,7 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> OperatorSettin
                 access_mode=read.store.access_mode,
                 storage_class=read.store.storage_class or None,
                 bucket=_bucket(read.store.bucket),
+                node_cache=read.store.node_cache,
                 gc=_collection(read.store.gc, is_shared=read.store.bucket is not None),
             ),
             openshift=read.openshift,

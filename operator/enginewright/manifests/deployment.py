@@ -9,6 +9,7 @@ from enginewright.api.scalars import duration
 from enginewright.contract.shadow import SHADOW_ANNOTATION
 from enginewright.contract.task import (
     ARTIFACT_PATH,
+    CACHE_VARIABLE,
     FETCH_ARTIFACT,
     HTTP_PORT,
     LIVE_PATH,
@@ -39,6 +40,7 @@ from enginewright.manifests.names import canary_name, trial_name
 from enginewright.manifests.owner import owned_metadata
 from enginewright.manifests.pods import TMP_VOLUME, container, pod_security, pull_secrets
 from enginewright.manifests.snapshot import ClassSnapshot, Revision, Snapshot
+from enginewright.manifests.store_access import StoreAccess
 
 SERVER: Final = "server"  # name of the container
 POD_INFO: Final = "podinfo"  # name of the volume with the pod's annotations
@@ -78,6 +80,7 @@ class PodDefaults:
     pull_policy: str
     pull_secrets: tuple[str, ...]
     assigned_ids: bool = False  # whether the cluster assigns user and groups
+    node_cache: str | None = None  # HOST:PORT of what keeps files of a bucket; None: there is none
 
 
 def serving_deployment(
@@ -249,7 +252,7 @@ def _pod_template(
             {"name": "artifact", "mountPath": ARTIFACT_PATH},
         ],
         resources=_without_devices(template.get("resources") or {}) or _DEFAULT_RESOURCES,
-        env=store.env(),
+        env=(*store.env(), *_cache_env(store, defaults)),
     )
     server = container(
         SERVER,
@@ -333,6 +336,13 @@ def _pod_template(
         },
         "spec": spec,
     }
+
+
+def _cache_env(store: StoreAccess, defaults: PodDefaults) -> list[dict[str, Any]]:
+    """Return where files of artefacts are looked for first: pods that mount a volume read them there."""
+    if store.bucket is None or defaults.node_cache is None:
+        return []
+    return [{"name": CACHE_VARIABLE, "value": defaults.node_cache}]
 
 
 def _token_mounts(snapshot: Snapshot) -> list[dict[str, Any]]:

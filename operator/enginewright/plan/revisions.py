@@ -96,6 +96,11 @@ def with_templates(facts: Facts, revision: Revision) -> Revision:
     if revision.templates:
         return revision
     config = facts.config
-    defaults = PodDefaults(config.image_pull_policy, config.image_pull_secrets, config.openshift)
+    defaults = PodDefaults(
+        config.image_pull_policy,
+        config.image_pull_secrets,
+        config.openshift,
+        config.store.node_cache,
+    )
     templates = pod_templates(facts.model.metadata.name, revision.name, revision.snapshot, defaults)
     return revision.model_copy(update={"templates": templates})

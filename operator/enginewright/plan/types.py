@@ -51,6 +51,7 @@ class StoreConfig:
     access_mode: str  # ReadWriteMany | ReadWriteOnce
     storage_class: str | None  # None: the cluster's default
     bucket: StoreBucket | None = None  # of all namespaces; None: claims
+    node_cache: str | None = None  # HOST:PORT, for pods that read a bucket; None: there is none
     gc: CollectionConfig = CollectionConfig()
 
     def access(self, namespace: str) -> StoreAccess:
