@@ -1,7 +1,6 @@
 """Fields of resources, settings, values and messages, with their defaults and descriptions."""
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -41,7 +40,6 @@ from hack.tables.markdown import code, table
 ROOT: Final = Path(__file__).resolve().parents[2]
 VALUES: Final = ROOT / "charts/enginewright/values.schema.json"
 ACTION: Final = ROOT / ".github/actions/preflight/action.yml"
-_REFUSED: Final = re.compile(r"This version does not support it\.|This version supports only \w+\.")
 
 Schema = dict[str, Any]
 
@@ -73,11 +71,6 @@ def _fields(schema: Schema, path: str, depth: int) -> Iterator[tuple[str, str, s
         meaning = field.get("description", "")
         only = list(inside.get("properties", {})) == ["name"]
         if depth == 1 or only:
-            inside = {}
-        refused = _REFUSED.search(meaning)
-        if refused:
-            parts = ", ".join(code(f"{here}.{each}") for each in inside.get("properties", {}))
-            meaning = f"✗ {meaning}" + (f" ({parts})" if parts else "")
             inside = {}
         default = _default(field, name in schema.get("required", ()))
         yield (f"{here}.name" if only else here), default, meaning

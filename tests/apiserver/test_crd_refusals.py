@@ -51,7 +51,6 @@ def mounted(path: str) -> Spec:
     return pod(volumes=[volume], volumeMounts=[{"name": "data", "mountPath": path}])
 
 
-NOT_YET = "not supported by this version"
 TAKEN = "this path is reserved for the operator or the image: choose another one, such as /data"
 BAD_POD_FIELDS: list[tuple[str, Spec, str, str]] = [
     *(
@@ -185,8 +184,13 @@ BAD_POD_FIELDS: list[tuple[str, Spec, str, str]] = [
         "backend cpu does not run FP16: change precision or backends",
     ),
     *(
-        (f"not yet: {place}", change, f"spec.{place}", NOT_YET)
-        for place, change in (("build.interim", {"build": {"interim": "CUDA"}}),)
+        (
+            f"a precision that the interim on {interim} has not",
+            {"precision": precision, "backends": ["tensorrt"], "build": {"interim": interim}},
+            "spec.build.interim",
+            f"the interim {interim} does not run {precision}: change precision or build.interim",
+        )
+        for interim, precision in (("CPU", "FP16"), ("CUDA", "INT8"))
     ),
 ]
 

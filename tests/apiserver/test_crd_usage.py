@@ -58,7 +58,7 @@ spec:
     optimizationLevel: 4
     timeout: 1h
     resources: {}
-    interim: None
+    interim: CPU
     podTemplate:
       labels: {kueue.x-k8s.io/queue-name: builds}
       nodeSelector: {pool: builds}
@@ -282,7 +282,7 @@ def test_explain_teaches_shapes(namespace: Namespace) -> None:
     ("field", "sentence"),
     [
         ("im.spec.source.uri", "External data files must be in the same folder."),
-        ("im.spec.build.interim", "This version supports only None."),
+        ("im.spec.build.interim", "What serves on a class until its first engine is built"),
         ("im.spec.podTemplate.tolerations.effect", "Effect of the taint; absent: every effect."),
         ("im.status.serving", "The revision that serves now; absent: none."),
         ("aclass.spec.computeCapability", 'in quotes, such as "8.9".'),

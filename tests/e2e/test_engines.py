@@ -9,6 +9,7 @@ import pytest
 from driver import gpus
 from driver.layout import Gpus
 
+from hack.samples.magika import features, label
 from tests.e2e import stored
 from tests.e2e.devices import (
     CLASS,
@@ -21,7 +22,8 @@ from tests.e2e.devices import (
     serving_pods,
     set_class,
 )
-from tests.e2e.harness import FEWER_GPUS, Namespace, eventually, inference_model
+from tests.e2e.harness import FEWER_GPUS, Namespace, eventually, http_json, inference_model
+from tests.e2e.test_fallback import MAKEFILE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -210,6 +212,45 @@ def test_a_node_that_gets_the_labels_of_a_class_gets_its_pods_and_nothing_is_bui
     wait_on(ahead, ADDED, "node-1")
     assert built_by(ahead) == built
     assert ahead.condition("ahead", "EnginesReady")["reason"] == "Built"
+
+
+def test_what_serves_until_the_first_engine_is_built_goes_on_if_that_cannot_serve(
+    ahead: Namespace,
+) -> None:
+    """The engine is real, and nothing can load it here; the CPUs of the nodes can serve meanwhile."""
+    nowhere = {"nodeSelector": {"kubernetes.io/hostname": "none"}}
+
+    def bridged(workspace: str, **build: Any) -> dict[str, Any]:
+        chosen = {"interim": "CPU", "workspace": workspace, **build}
+        return inference_model("bridged", "magika.onnx", on=CLASS, build=chosen)
+
+    ahead.apply(bridged("1Gi"))
+    ahead.wait_condition("bridged", "EnginesReady", "True", "Built", 240)
+    ahead.apply(bridged("2Gi", podTemplate=nowhere))  # another engine, which waits for its node
+    ahead.wait_condition("bridged", "Ready", "True", "ServingInterim", 180)
+    assert ahead.condition("bridged", "EnginesReady")["reason"] == "Queued"
+    assert ahead.condition("bridged", "FallbackActive")["status"] == "False"
+    assert ahead.get("im", "bridged")["status"]["summary"]["backend"] == "cpu (interim)"
+    (pod,) = serving_pods(ahead, "bridged", CLASS)
+    assert nodes([pod]) == {"node-2"}
+    answers_right(ahead, pod)
+    ahead.apply(bridged("2Gi"))
+    ahead.wait_condition("bridged", "EnginesReady", "True", "Built", 120)
+    found = ahead.wait_condition("bridged", "RolledBack", "True", "DriverMissing", 120)
+    assert "restored" in found["message"]
+    assert ahead.condition("bridged", "Available")["status"] == "True"
+    answers_right(ahead, pod)
+    ahead.kubectl("delete", "im", "bridged", "--wait=true")
+
+
+def answers_right(namespace: Namespace, pod: Mapping[str, Any]) -> None:
+    """Send a request to the Service of model `bridged`, of which this pod still serves."""
+    sent = {"name": "bytes", "shape": [1, 2048], "datatype": "INT32", "data": features(MAKEFILE)}
+    with namespace.forward("service/bridged", 80) as url:
+        answer = http_json(f"{url}/v2/models/bridged/infer", {"inputs": [sent]})
+    assert label(answer["outputs"][0]["data"]) == "makefile"
+    now = namespace.get("pod", pod["metadata"]["name"])
+    assert all(each["restartCount"] == 0 for each in now["status"]["containerStatuses"])
 
 
 def test_ten_models_of_one_key_are_built_once(ahead: Namespace) -> None:

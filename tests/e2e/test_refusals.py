@@ -113,11 +113,3 @@ def test_the_api_server_refuses_with_a_sentence(
     with pytest.raises(CommandError) as caught:
         refused.apply(model)
     assert wording in caught.value.stderr
-
-
-def test_a_field_that_is_not_acted_upon_is_refused_by_name(refused: Namespace) -> None:
-    interim = inference_model("interim", "magika.onnx", build={"interim": "CUDA"})
-    with pytest.raises(
-        CommandError, match=r"spec\.build\.interim: .*not supported by this version"
-    ):
-        refused.apply(interim)

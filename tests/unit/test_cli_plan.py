@@ -313,11 +313,28 @@ def test_an_engine_that_cannot_be_built_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("interim", "gpus", "action", "wording"),
+    [
+        ("CPU", {}, "make", "serves on backend cpu until its engine is built"),
+        ("CUDA", {"aheadOfTime": False}, "wait", "once the build for l4 has its device"),
+    ],
+)
+def test_what_serves_until_the_first_engine_is_built_is_a_step(
+    interim: str, gpus: dict[str, Any], action: str, wording: str
+) -> None:
+    world = World(source=PINNED, build={"interim": interim}).has_gpus(**gpus)
+    found = steps(forecast_of(world, exists=False), "Deployment")
+    assert [(each.action, each.class_name) for each in found] == [(action, "l4"), ("make", "l4")]
+    assert wording in found[0].message
+    world = World(source=PINNED).has_gpus(**gpus)
+    assert len(steps(forecast_of(world, exists=False), "Deployment")) == 1
+
+
+@pytest.mark.parametrize(
     ("spec", "reason", "wording"),
     [
         ({"accelerators": [{"class": "l5"}]}, "UnknownAcceleratorClass", "the cluster has cpu"),
         ({"backends": ["tensorrt"]}, "BackendNotAllowed", "does not run on the class cpu"),
-        ({"build": {"interim": "CPU"}}, "UnsupportedField", "spec.build.interim"),
         ({"precision": "BF16", "backends": ["cpu"]}, "PrecisionUnsupported", "cannot run BF16"),
     ],
 )

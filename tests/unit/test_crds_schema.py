@@ -11,7 +11,6 @@ from enginewright.api.crds import definitions, structural
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEFINITIONS = definitions()
-SUFFIX_NOT_YET = re.compile(r"This version (does not support it|supports only .+)\.$")
 
 Schema = dict[str, Any]
 
@@ -121,16 +120,6 @@ def test_scale_paths_show_fields() -> None:
     assert types == ["integer", "integer", "string"]
 
 
-def test_refused_fields_have_no_default_and_say_so() -> None:
-    marked = [
-        (path, part)
-        for path, part in parts(schema("inferencemodels"))
-        if SUFFIX_NOT_YET.search(part.get("description", ""))
-    ]
-    assert len(marked) == 1
-    assert all("default" not in part for _, part in marked)
-
-
 @pytest.mark.parametrize("plural", ["inferencemodels", "inferenceengines", "acceleratorclasses"])
 def test_only_a_status_as_a_whole_has_a_default(plural: str) -> None:
     status = dict(schema(plural)["properties"]["status"])
@@ -187,17 +176,3 @@ def test_the_documentation_has_every_field(plural: str, title: str) -> None:
     fields = [path for path in leaves(plural) if not path.startswith("tolerations.")]
     assert len(fields) > 5
     assert [path for path in fields if f"`{path}`" not in text] == []
-
-
-def test_the_documentation_marks_what_is_refused() -> None:
-    refused = {
-        path.removeprefix(".spec.").replace("[]", "")
-        for path, part in parts(schema("inferencemodels"))
-        if SUFFIX_NOT_YET.search(part.get("description", ""))
-    }
-    marked = {
-        found.group(1)
-        for line in documented().splitlines()
-        if "✗" in line and (found := re.match(r"\| `([^`]+)`", line))
-    }
-    assert marked == refused

@@ -215,6 +215,10 @@ def building(**spec: object) -> World:
     return World(**spec).has_gpus().settle().job_succeeds()
 
 
+def interim() -> World:
+    return building(build={"interim": "CPU"}).all_available()
+
+
 def no_device() -> World:
     world = World().has_gpus(aheadOfTime=False).settle().job_succeeds()
     return world.misses().unschedulable(NO_DEVICE, "engine")
@@ -252,7 +256,7 @@ def follows() -> World:
 
 STATES: Final[dict[str, Callable[[], World]]] = {
     "the runtime image is being probed": unprobed,
-    "the spec cannot be acted on": lambda: World(build={"interim": "CUDA"}).settle(),
+    "the spec cannot be acted on": lambda: World(backends=["openvino"]).settle(),
     "first preparation": lambda: World().settle().stage_runs("validate"),
     "another model's Job prepares the same": follows,
     "a stage failed, its Job retries": lambda: (
@@ -286,7 +290,7 @@ STATES: Final[dict[str, Callable[[], World]]] = {
         serving().edit(source=OTHER).job_fails(Reason.DIGEST_MISMATCH, "fetch")
     ),
     "update cannot be acted on, the old revision serves": lambda: serving().edit(
-        build={"interim": "CUDA"}
+        backends=["openvino"]
     ),
     "update, its pods fail, the old revision serves": update_fails,
     "update given up, the old revision serves": lambda: (
@@ -311,6 +315,13 @@ STATES: Final[dict[str, Callable[[], World]]] = {
         World(rollout={"paused": True}).settle().job_succeeds()
     ),
     "an engine is built": lambda: building().stage_runs("build", "engine"),
+    "an engine is built, its interim starts": lambda: building(build={"interim": "CPU"}).stage_runs(
+        "build", "engine"
+    ),
+    "an engine is built, its interim serves": lambda: interim().stage_runs("build", "engine"),
+    "an engine cannot be built, its interim serves": lambda: interim().engine_fails(
+        Reason.BUILD_FAILED
+    ),
     "no device is free to build on": no_device,
     "an engine cannot be built": lambda: building().engine_fails(Reason.BUILD_FAILED),
     "an engine leaves out nodes, which is forbidden": lambda: building().engine_built(

@@ -479,14 +479,14 @@ def test_an_old_revision_that_lost_its_artefact_does_not_hold_up_the_new_one() -
 
 def test_a_refusal_in_between_forgets_nothing_that_was_made() -> None:
     world = World().settle().job_succeeds().jobs_are_cleaned_away()
-    world.edit(build={"interim": "CUDA"}).edit(build=None)
+    world.edit(backends=["openvino"]).edit(backends=None)
     assert world.conditions()["Validated"] == ("True", "Prepared")
     assert jobs(world) == []
 
 
 def test_a_refusal_in_between_forgets_no_failure() -> None:
     world = World().settle().job_fails(Reason.DIGEST_MISMATCH, "fetch").jobs_are_cleaned_away()
-    world.edit(build={"interim": "CUDA"}).edit(build=None)
+    world.edit(backends=["openvino"]).edit(backends=None)
     assert world.conditions()["Stalled"] == ("True", "DigestMismatch")
     assert jobs(world) == []
 

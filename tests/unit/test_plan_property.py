@@ -97,7 +97,10 @@ CHANGES: Final[list[Json]] = [
     {"rollout": None},
     {"serving": {"batching": {"maxSize": 8}}},
     {"serving": None},
-    {"build": {"interim": "CUDA"}},  # which this version refuses
+    {"backends": ["openvino"]},  # which no class allows
+    {"backends": None},
+    {"build": {"interim": "CPU"}},
+    {"build": {"interim": "CUDA"}},
     {"build": None},
     {"podTemplate": {"labels": {"team": "a"}}},
     {"podTemplate": {"runtimeClassName": "nvidia"}},

@@ -47,25 +47,6 @@ def stalled(world: World) -> tuple[str, str]:
     return reported["reason"], reported["message"]
 
 
-# fields that this version does not act on
-
-REFUSED: Final[list[tuple[str, dict[str, Any]]]] = [
-    ("spec.build.interim", {"build": {"interim": "CPU"}}),
-]
-
-
-@pytest.mark.parametrize(("path", "spec"), REFUSED)
-def test_a_field_that_nothing_acts_on_is_refused_by_name(path: str, spec: dict[str, Any]) -> None:
-    reason, message = stalled(World(**spec))
-    assert reason == "UnsupportedField"
-    assert path in message
-    assert "remove or change" in message
-
-
-def test_values_that_mean_what_happens_anyway_are_taken() -> None:
-    World(build={"interim": "None"}).settle().job()
-
-
 # classes
 
 

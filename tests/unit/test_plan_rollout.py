@@ -398,7 +398,7 @@ def test_a_snapshot_that_cannot_be_read_leaves_what_serves_alone() -> None:
     before = copy.deepcopy(world.the("Deployment"))
     serves = world.status["serving"]
     world.the("ControllerRevision")["data"] = {"of": "another version"}
-    world.edit(build={"interim": "CUDA"})
+    world.edit(backends=["openvino"])
     assert world.the("Deployment") == before
     assert world.status["serving"]["revision"] == serves["revision"]
 

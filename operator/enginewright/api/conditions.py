@@ -61,6 +61,10 @@ class StatusReason(StrEnum):
         "TryingBackend"  # an Event: a rejected backend is tried again beside the serving pods
     )
     SERVING = "Serving"  # the current spec serves with all its pods, or at least one pod is ready
+    SERVING_INTERIM = (
+        "ServingInterim"  # the current spec serves without its engines until they are built
+    )
+    INTERIM_ENDED = "InterimEnded"  # an Event: engines serve in place of an interim
     NOTHING_SERVES = "NothingServes"  # no pod is ready
     SUSPENDED = "Suspended"  # the rollout is paused
     VERIFYING_CANARY = (
@@ -87,9 +91,6 @@ class StatusReason(StrEnum):
     ROUTE_ACCEPTED = "RouteAccepted"  # every gateway has accepted the model's HTTPRoute
     ROUTE_REJECTED = "RouteRejected"  # a gateway refuses the HTTPRoute: see the message
     SCALED_TO_ZERO = "ScaledToZero"  # the spec requests no pods, or none has started since
-    UNSUPPORTED_FIELD = (
-        "UnsupportedField"  # the spec has a field that this version does not support
-    )
     INVALID_SPEC = "InvalidSpec"  # unreadable, or an engine's key does not match its recipe
     APPLY_FAILED = "ApplyFailed"  # the API server rejects an object
     NO_ACCELERATOR_CLASS = "NoAcceleratorClass"  # the cluster has no AcceleratorClass

@@ -17,7 +17,6 @@ from enginewright.api.markers import (
     INT_OR_STRING_KEYWORD,
     LIST_KEYS_KEYWORD,
     LIST_TYPE_KEYWORD,
-    NOT_YET_KEYWORD,
     PRESERVE_KEYWORD,
     RULES_KEYWORD,
 )
@@ -230,7 +229,6 @@ def structural(schema: Mapping[str, Any], parts: Mapping[str, Schema]) -> Schema
     """
     own = dict(schema)
     own.pop("title", None)
-    not_yet = own.pop(NOT_YET_KEYWORD, None)
     inherited: Schema = {}
     if reference := own.pop("$ref", None):
         inherited = structural(parts[reference.rpartition("/")[2]], parts)
@@ -249,9 +247,7 @@ def structural(schema: Mapping[str, Any], parts: Mapping[str, Schema]) -> Schema
         merged[RULES_KEYWORD] = both
     _set_default(merged)
     if "description" in merged:
-        merged["description"] = " ".join(
-            [*merged["description"].split(), *((not_yet,) if not_yet else ())]
-        )
+        merged["description"] = " ".join(merged["description"].split())
     if unknown := merged.keys() - set(_KEYWORDS):
         raise ValueError(f"structural schemas do not support {', '.join(sorted(unknown))}")
     return {name: merged[name] for name in _KEYWORDS if name in merged}

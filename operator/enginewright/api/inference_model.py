@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 from enginewright.api.accelerator_class import Backends
 from enginewright.api.base import ApiModel, ObjectMeta
 from enginewright.api.inference_model_status import InferenceModelStatus
-from enginewright.api.markers import ATOMIC, INT32, INT64, NotYet, ValidationRule, map_list, rules
+from enginewright.api.markers import ATOMIC, INT32, INT64, ValidationRule, map_list, rules
 from enginewright.api.pods import (
     JobTemplate,
     LocalObjectReference,
@@ -37,6 +37,10 @@ from enginewright.contract.task import MOST_STEPS
 _RUNS = " && ".join(  # in CEL
     f"(self.backends[0] != '{backend}' || self.precision in {sorted(precisions)})"
     for backend, precisions in RUNS.items()
+)
+_INTERIM_RUNS = " && ".join(  # likewise
+    f"(self.build.interim != '{backend.upper()}' || self.precision in {sorted(RUNS[backend])})"
+    for backend in ("cuda", "cpu")
 )
 
 ChannelNumbers: TypeAlias = Annotated[
@@ -345,10 +349,8 @@ class Build(ApiModel):
     pod_template: JobTemplate = JobTemplate()
     """Where the Jobs run and what is added to them. Changing it rebuilds nothing; a Job of which no pod has run yet is replaced."""
 
-    interim: Annotated[
-        Literal["None", "CUDA", "CPU"] | None, NotYet(accepts="None", accepted="None")
-    ] = None
-    """What serves while an engine is built: None, CUDA or CPU."""
+    interim: Literal["None", "CUDA", "CPU"] = "None"
+    """What serves on a class until its first engine is built: nothing (None), or the prepared model on a GPU (CUDA) or on the processors of the class's nodes (CPU)."""
 
 
 class Fallback(ApiModel):
@@ -474,6 +476,14 @@ class InferenceModelSpec(ApiModel):
                 message_expression="'backend ' + self.backends[0] + ' does not run '"
                 " + self.precision + ': change precision or backends'",
                 field_path=".precision",
+            ),
+            ValidationRule(
+                "!has(self.precision) || !has(self.build) || !has(self.build.interim)"
+                f" || ({_INTERIM_RUNS})",
+                "the interim does not run this precision: change precision or build.interim",
+                message_expression="'the interim ' + self.build.interim + ' does not run '"
+                " + self.precision + ': change precision or build.interim'",
+                field_path=".build.interim",
             ),
             ValidationRule(
                 "!has(self.serving) || !has(self.serving.processes) || self.serving.processes == 1"

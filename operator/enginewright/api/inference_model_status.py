@@ -231,6 +231,9 @@ class ServingClass(ApiModel):
     backend: Text
     """Backend that serves on it."""
 
+    interim: bool = False
+    """Whether that serves only until the first engine for the class is built, as spec.build.interim requests."""
+
     replicas: Count = 0
     """How many pods are desired."""
 

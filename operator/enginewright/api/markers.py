@@ -17,9 +17,6 @@ LIST_TYPE_KEYWORD = "x-kubernetes-list-type"
 LIST_KEYS_KEYWORD = "x-kubernetes-list-map-keys"
 INT_OR_STRING_KEYWORD = "x-kubernetes-int-or-string"
 PRESERVE_KEYWORD = "x-kubernetes-preserve-unknown-fields"
-NOT_YET_KEYWORD = "x-not-yet"  # for the generator, which removes it
-
-NOT_YET_SENTENCE = "This version does not support it."
 
 
 @dataclass(frozen=True)
@@ -100,31 +97,3 @@ INT64 = _Keywords((("format", "int64"),))
 def map_list(*keys: str) -> _Keywords:
     """Mark a list whose entries are distinguished by `keys`: no duplicates, merged by key."""
     return _Keywords(((LIST_TYPE_KEYWORD, "map"), (LIST_KEYS_KEYWORD, list(keys))))
-
-
-@dataclass(frozen=True)
-class NotYet:
-    """A field that this version rejects if it is set, instead of ignoring it silently.
-
-    Such a field has no default, so that a user's value can be distinguished from none. Values that fully
-    match the regular expression `accepts` are allowed; `accepted` names them in messages.
-    """
-
-    accepts: str | None = None
-    accepted: str | None = None
-
-    def __get_pydantic_json_schema__(
-        self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        """Add a rule that rejects the field, and a sentence for its description."""
-        sentence = (
-            f"This version supports only {self.accepted}." if self.accepted else NOT_YET_SENTENCE
-        )
-        remedy = f"write {self.accepted} or remove it" if self.accepted else "remove it"
-        refusal = ValidationRule(
-            f"self.matches('^({self.accepts})$')" if self.accepts else "false",
-            f"not supported by this version: {remedy}",
-        )
-        schema = handler(core_schema)
-        rules_ = [*schema.get(RULES_KEYWORD, ()), refusal.keyword()]
-        return {**schema, RULES_KEYWORD: rules_, NOT_YET_KEYWORD: sentence}

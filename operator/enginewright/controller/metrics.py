@@ -82,6 +82,7 @@ class ModelCollector(Collector):
         models = list(self._cache.all(INFERENCE_MODELS))
         yield self._counts(models)
         yield _phases(models)
+        yield _interims(models)
         yield from self._not_ready(models)
 
     def _counts(self, models: list[JsonObject]) -> GaugeMetricFamily:
@@ -133,6 +134,17 @@ def _phases(models: list[JsonObject]) -> GaugeMetricFamily:
     for phase in TargetPhase:
         family.add_metric((phase,), counts[phase])
     return family
+
+
+def _interims(models: list[JsonObject]) -> GaugeMetricFamily:
+    """Count the models of which a class serves without an engine until its first one is built."""
+    serving = ((model.get("status") or {}).get("serving") or {} for model in models)
+    count = sum(any(each.get("interim") for each in one.get("classes") or ()) for one in serving)
+    return GaugeMetricFamily(
+        "enginewright_models_interim",
+        "InferenceModels that serve without an engine until it is built (spec.build.interim).",
+        value=count,
+    )
 
 
 class RolloutMetrics:

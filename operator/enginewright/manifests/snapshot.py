@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import ModelSignature, Pin
+from enginewright.contract.images import DEVICE_BACKENDS
 from enginewright.contract.keys import content, content_hash
 from enginewright.contract.task import (
     BATCH_SIZE,
@@ -43,6 +44,7 @@ class ClassSnapshot(BaseModel):
     node_selector: Mapping[str, str] = {}
     tolerations: tuple[Mapping[str, Any], ...] = ()
     resource_name: str | None = None
+    interim: bool = False  # it serves until the first engine is built
 
 
 class Snapshot(BaseModel):
@@ -143,9 +145,17 @@ class Revision(BaseModel):
 
 
 def class_snapshot(
-    accelerator: AcceleratorClass, backend: str, image: str, engine_key: str | None
+    accelerator: AcceleratorClass,
+    backend: str,
+    image: str,
+    engine_key: str | None,
+    *,
+    interim: bool = False,
 ) -> ClassSnapshot:
-    """Return the fields of a class that belong to a revision."""
+    """Return the fields of a class that belong to a revision.
+
+    An interim on the CPU requests no device: the build needs it.
+    """
     spec = accelerator.spec
     tolerations = [one.manifest() for one in spec.tolerations]
     return ClassSnapshot(
@@ -156,7 +166,8 @@ def class_snapshot(
         compute_capability=spec.compute_capability,
         node_selector=dict(spec.node_selector),
         tolerations=tuple(tolerations),
-        resource_name=spec.resource_name,
+        resource_name=spec.resource_name if backend in DEVICE_BACKENDS or not interim else None,
+        interim=interim,
     )
 
 

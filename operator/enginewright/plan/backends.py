@@ -19,6 +19,7 @@ from enginewright.contract.engines import (
 )
 from enginewright.contract.images import VARIANTS
 from enginewright.contract.task import Promise
+from enginewright.plan.interim_backend import refused_interim
 from enginewright.plan.types import Facts, Obstacle
 
 
@@ -70,6 +71,8 @@ def candidates(
             " spec.backends, or remove spec.build.optimizationLevel"
         )
         return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
+    if obstacle := refused_interim(facts, classes, first):
+        return obstacle
     found = tuple(
         BackendCandidate(
             backend,

@@ -5,9 +5,11 @@ from typing import Final
 
 from enginewright.api.conditions import ConditionType, StatusReason, WantedCondition
 from enginewright.api.inference_model_status import TargetPhase, TargetRevision
+from enginewright.contract.images import DEVICE_BACKENDS
 from enginewright.contract.reasons import SAME_IN_EVERY_POD, Reason
 from enginewright.plan.engine_status import describe_engine
 from enginewright.plan.engines_wanted import Engines
+from enginewright.plan.interim import Interim
 from enginewright.plan.prepare import PrepareOutcome
 from enginewright.plan.progress import RolloutProgress
 from enginewright.plan.proofs import Proofs, Statement
@@ -31,6 +33,8 @@ _ABOUT_PLACEMENT: Final = frozenset(
         Reason.ENGINE_CORRUPT,
     }
 )
+# Reasons of engines that are on their way.
+_AT_WORK: Final = frozenset({StatusReason.BUILDING, StatusReason.LOOKING_UP, StatusReason.QUEUED})
 _NOT_YET: Final = Statement("Unknown", StatusReason.NOT_YET_VERIFIED, "no pod serves yet")
 _NOT_VALIDATED: Final = Statement(
     "Unknown",
@@ -55,6 +59,7 @@ class ModelState:
     engines: Engines | None
     rollout: RolloutPlan
     proofs: Proofs | None  # None: no serving pod was polled yet
+    interim: Interim | None = None  # until the engines are built; None: none
     repair: Repair | None = None  # of what serves, beside a move that is paused
     store_loss: str = ""  # of a revision's earlier store, as a sentence; empty: none
     route: Statement | None = None  # whether gateways take it; None: the model asks for none
@@ -97,6 +102,8 @@ def _with_store_loss(ready: ReadyState, loss: str) -> ReadyState:
 
 def _ready_state(state: ModelState) -> ReadyState:
     serves = _serves(state.rollout)
+    if state.interim and not state.repair:
+        return _with_interim(state, state.interim)
     if ready := _not_prepared(state, serves) or _not_promoted(state.rollout, serves):
         return ready
     progress = state.rollout.progress
@@ -191,6 +198,48 @@ def _engines_missing(engines: Engines, serves: str) -> ReadyState:
         )
     is_suspended = engines.reason == StatusReason.SUSPENDED
     return ReadyState("False", engines.reason, engines.message + serves, stalled=is_suspended)
+
+
+def _with_interim(state: ModelState, interim: Interim) -> ReadyState:
+    """Return how a model fares whose first engines are not built: an interim serves, or will, or cannot."""
+    rollout, progress = state.rollout, state.rollout.progress
+    serves = _serves(rollout)
+    if state.engines is None or interim.why_not:
+        built = _not_prepared(state, serves)
+        assert built is not None  # noqa: S101 - there is one only while engines are missing
+        why = f"; no interim serves on {interim.backend}: {interim.why_not}"
+        return replace(built, message=built.message + why)
+    name = f"revision {rollout.wanted} on {interim.backend}"
+    built = _engines_missing(state.engines, "")
+    if rejection := rollout.rejection:
+        text = f"; its interim, {name}, was rejected: {rejection.message}{serves}"
+    elif progress and progress.complete and rollout.desired == 0:
+        return _complete(state, progress)
+    elif progress is None or not progress.complete or rollout.target:
+        text = f"; its interim, {name}, {_interim_waits(rollout)}{serves}"
+    elif (proofs := state.proofs) and (broken := proofs.broken):
+        text = f"; its interim, {name}, serves, but {broken.message}"
+        built = replace(built, reason=broken.reason) if built.reason in _AT_WORK else built
+    elif built.reason in _AT_WORK:
+        message = f"{name}, {progress.message}, until the engines are built: {built.message}"
+        return ReadyState("True", StatusReason.SERVING_INTERIM, message)
+    else:
+        text = f"; its interim, {name}, keeps serving"
+        if built.reason == Reason.CAPACITY_BLOCKED and interim.backend in DEVICE_BACKENDS:
+            text += ", and spec.build.interim: CPU would leave its device to the build"
+    return replace(built, message=built.message + text)
+
+
+def _interim_waits(rollout: RolloutPlan) -> str:
+    """Return what a revision that serves until the engines are built waits for."""
+    if (target := rollout.target) and target.phase is not TargetPhase.PROMOTING:
+        doing = "waits" if target.phase is TargetPhase.HELD else "is verified"
+        return f"{doing}: {target.message}" if target.message else doing
+    progress = rollout.progress
+    if progress is None:
+        return "is started"
+    why = progress.failure.finding.message if progress.failure else progress.refused
+    return f"fails: {why}" if why else f"is started: {progress.message}"
 
 
 def _complete(state: ModelState, progress: RolloutProgress) -> ReadyState:

@@ -17,7 +17,7 @@ from enginewright.api.scalars import duration, whole_second
 from enginewright.contract.base import LIST_LENGTH
 from enginewright.contract.reasons import Reason
 from enginewright.manifests.deployment import GRACE_SECONDS
-from enginewright.manifests.labels import CLASS, COMPONENT, SERVE
+from enginewright.manifests.labels import CLASS, COMPONENT, REVISION, SERVE
 from enginewright.observed.pods import PodView, of_job
 from enginewright.plan import pods
 from enginewright.plan.classes import matching
@@ -103,6 +103,15 @@ def _may_yield(facts: Facts, engine: InferenceEngine) -> bool:
 
 def _nodes(facts: Facts, accelerator_class: str) -> tuple[str, ...]:
     """Return the nodes on which the class's pods have a device, at most `LIST_LENGTH`."""
+    without = {
+        each.revision
+        for each in facts.revisions
+        if each.kept
+        and any(
+            one.name == accelerator_class and one.resource_name is None
+            for one in each.kept.snapshot.classes
+        )
+    }
     nodes = {
         each.node
         for each in facts.pods
@@ -110,6 +119,7 @@ def _nodes(facts: Facts, accelerator_class: str) -> tuple[str, ...]:
         and each.label(CLASS) == accelerator_class
         and each.node
         and not each.finished
+        and each.label(REVISION) not in without
     }
     return tuple(sorted(nodes)[:LIST_LENGTH])
 

@@ -65,6 +65,7 @@ class Engines:
 
     needed: bool
     keys: Mapping[str, str]  # accelerator class -> key of its engine, if that is built
+    unusable: frozenset[str] = frozenset()  # classes whose engines would break the promise
     references: tuple[EngineReference, ...] = ()
     complete: bool = False
     reason: str = StatusReason.BUILDING  # of EnginesReady, when not complete
@@ -83,6 +84,7 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
         return Engines(needed=False, keys={}, complete=True)
     serving = serving_keys(facts)
     keys: dict[str, str] = {}
+    unusable: set[str] = set()
     apply: list[dict[str, Any]] = []
     delete: list[ObjectRef] = []
     references: list[EngineReference] = []
@@ -108,7 +110,9 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
         if existing is not None and existing.status.engine is not None:
             keys[each.metadata.name] = spec.key
             found.append(existing.status.engine)
-            failure = failure or _judge(existing.status.engine, target.promise, each.metadata.name)
+            if broken := _judge(existing.status.engine, target.promise, each.metadata.name):
+                unusable.add(each.metadata.name)
+                failure = failure or broken
             continue
         if existing is not None and _has_failed(existing) and not _is_untried(existing, spec.build):
             failure = failure or _failed(existing, each.metadata.name)
@@ -124,6 +128,7 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
     return Engines(
         needed=True,
         keys=keys,
+        unusable=frozenset(unusable),
         references=tuple(references),
         complete=not waiting and failure is None,
         reason=failure.reason if failure else _reason(waiting),

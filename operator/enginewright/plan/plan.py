@@ -32,6 +32,7 @@ from enginewright.plan.current_proofs import current_proofs
 from enginewright.plan.device_yield import without_yield
 from enginewright.plan.engines_wanted import Engines, wanted_engines
 from enginewright.plan.image_moves import ImageMove
+from enginewright.plan.interim import Interim, interim_of
 from enginewright.plan.prepare import PrepareOutcome, known_prepared
 from enginewright.plan.proofs import Proofs
 from enginewright.plan.refresh import Preparing, prepare_and_refresh
@@ -73,18 +74,21 @@ def plan(facts: Facts) -> Plan:
         return _assemble(move, None, resolved, None, roll_out(facts, None))
     preparing = prepare_and_refresh(facts, resolved)
     target, outcome = preparing.target, preparing.outcome
-    engines = wanted_engines(facts, target, outcome.prepared) if outcome.prepared else None
+    prepared = outcome.prepared
+    engines = wanted_engines(facts, target, prepared) if prepared else None
     repairing = repair(facts, preparing, engines)
+    interim = interim_of(facts, target, prepared, engines) if prepared and engines else None
     wanted = (
-        wanted_snapshot(facts, target, outcome.prepared, engines.keys)
-        if outcome.prepared and engines and engines.complete
+        wanted_snapshot(facts, target, prepared, engines.keys, interim)
+        if prepared and engines and (engines.complete or (interim and not interim.why_not))
         else None
     )
     yielding = engines.yielding if engines else {}
-    others = reasons_for_others(target)
-    signature = outcome.prepared.signature if outcome.prepared else None
+    # that an interim fails says nothing of the engines' backend
+    others = frozenset() if interim else reasons_for_others(target)
+    signature = prepared.signature if prepared else None
     rollout = roll_out(facts, wanted, preparing.source, yielding, others, signature)
-    return _assemble(move, preparing, None, engines, rollout, repairing)
+    return _assemble(move, preparing, None, engines, rollout, repairing, interim)
 
 
 def _assemble(
@@ -94,6 +98,7 @@ def _assemble(
     engines: Engines | None,
     rollout: RolloutPlan,
     repairing: Repair | None = None,
+    interim: Interim | None = None,
 ) -> Plan:
     facts = move.facts
     target = preparing.target if preparing else None
@@ -109,9 +114,12 @@ def _assemble(
         proofs=current_proofs(facts, rollout),
         route=route_accepted(facts),
         repair=repairing,
+        interim=interim,
         store_loss=earlier_store_loss(facts),
     )
-    rejected = rejected_backends(facts, target, outcome, engines, rollout)
+    rejected = rejected_backends(
+        facts, target, outcome, engines, rollout, interim=interim is not None
+    )
     tried = trials(facts, target, rollout, rejected)
     source = preparing.source if preparing else facts.model.status.source
     images = move.after(state, tried.rejected)
@@ -293,7 +301,12 @@ def _summary(before: ModelSummary, rollout: RolloutPlan, proven: Proofs | None) 
         return ModelSummary(revision=f"→ {rollout.wanted}" if rollout.wanted else "")
     update = rollout.wanted is not None and rollout.wanted != serving.revision
     return ModelSummary(
-        backend=",".join(dict.fromkeys(each.backend for each in serving.classes)),
+        backend=",".join(
+            dict.fromkeys(
+                f"{each.backend} (interim)" if each.interim else each.backend
+                for each in serving.classes
+            )
+        ),
         placement=proven.placement_summary or before.placement if proven else "",
         classes=", ".join(
             f"{each.class_name} {each.ready_replicas}/{each.replicas}" for each in serving.classes
@@ -310,6 +323,7 @@ def _events(facts: Facts, status: InferenceModelStatus) -> tuple[EventIntent, ..
     if ready and _changed(facts.model.status, ready):
         normal = ready.status == "True" or ready.reason in _NORMAL
         events.append(EventIntent("Normal" if normal else "Warning", ready.reason, ready.message))
+    events += _of_interim(facts.model.status.serving, status.serving)
     events += _of_refresh(facts.model.status.source, status.source)
     events += _of_move(facts.model.status.images, status.images)
     fallback = _condition(status, ConditionType.FALLBACK_ACTIVE)
@@ -335,6 +349,15 @@ def _of_promotion(rollout: RolloutPlan) -> list[EventIntent]:
         return []
     message = f"revision {brought.revision.name} replaces the serving one: {brought.promoted_for}"
     return [EventIntent("Normal", StatusReason.PROMOTED, message)]
+
+
+def _of_interim(before: ServingState | None, now: ServingState | None) -> list[EventIntent]:
+    """Return an Event when nothing serves as an interim any more."""
+    was = before is not None and any(each.interim for each in before.classes)
+    if now is None or not was or any(each.interim for each in now.classes):
+        return []
+    message = f"revision {now.revision} serves with its engines in place of the interim"
+    return [EventIntent("Normal", StatusReason.INTERIM_ENDED, message)]
 
 
 def _of_refresh(before: SourceState | None, now: SourceState | None) -> list[EventIntent]:

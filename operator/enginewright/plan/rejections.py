@@ -49,8 +49,13 @@ def rejected_backends(
     outcome: PrepareOutcome | None,
     engines: Engines | None,
     rollout: RolloutPlan,
+    *,
+    interim: bool,
 ) -> tuple[RejectedBackend, ...]:
-    """Return the rejections that hold from now on."""
+    """Return the rejections that hold from now on.
+
+    While an `interim` is rolled out, its pods say nothing of the backend of the engines.
+    """
     known = tuple(facts.model.status.rejected_backends)
     if target is None:
         return known  # an obstacle does not affect them
@@ -62,9 +67,10 @@ def rejected_backends(
     before = next((each for each in known if each.backend == target.backend), None)
     if before and before.inputs_hash:  # a candidate again: with other inputs, or as the last
         before = None if target.last else _with_other_inputs(before)
-    found = None if target.last else _lasting(outcome, engines, rollout, again=before is not None)
+    own = None if interim else rollout
+    found = None if target.last else _lasting(outcome, engines, own, again=before is not None)
     if found is None:
-        return others if before is None or _serves(rollout) else (*others, before)
+        return others if before is None or (own and _serves(own)) else (*others, before)
     reason, message = found.reason, found.message
     this = RejectedBackend(
         backend=target.backend,
@@ -107,7 +113,11 @@ class _Lasting:
 
 
 def _lasting(
-    outcome: PrepareOutcome | None, engines: Engines | None, rollout: RolloutPlan, *, again: bool
+    outcome: PrepareOutcome | None,
+    engines: Engines | None,
+    rollout: RolloutPlan | None,
+    *,
+    again: bool,
 ) -> _Lasting | None:
     """Return the failure for which a candidate is rejected.
 
@@ -119,6 +129,8 @@ def _lasting(
         found = _Lasting(outcome.failure.reason, outcome.failure.sentence)
     elif engines and engines.failure and engines.failure.lasting:
         found = _Lasting(engines.failure.reason, engines.failure.sentence)
+    elif rollout is None:
+        pass
     elif (brought := rollout.bring_up) and brought.replaces:
         if failure := brought.failures.lasting:
             found = _Lasting(failure.reason, failure.message, brought.revision.name)

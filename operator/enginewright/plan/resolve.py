@@ -10,7 +10,6 @@ from typing import Any, Final
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model import InferenceModelSpec
-from enginewright.api.refusals import refused_fields
 from enginewright.api.scalars import duration
 from enginewright.contract.images import (
     COMPILED_BACKENDS,
@@ -127,14 +126,6 @@ def _of_candidate(
     return _target(facts, classes, candidate, image, source, last=last)
 
 
-def _unsupported_fields(facts: Facts) -> Obstacle | None:
-    refused = refused_fields(facts.model.spec)
-    if not refused:
-        return None
-    message = f"this version does not support {', '.join(refused)}; remove or change them"
-    return Obstacle(StatusReason.UNSUPPORTED_FIELD, message)
-
-
 def _unshared_store(facts: Facts) -> Obstacle | None:
     """Reject a volume that only one node can mount if pods may be scheduled to several."""
     if facts.config.store.bucket is not None:
@@ -158,7 +149,6 @@ def _unshared_store(facts: Facts) -> Obstacle | None:
 
 
 _CHECKS: Final[tuple[Callable[[Facts], Obstacle | None], ...]] = (
-    _unsupported_fields,
     _unshared_store,
     without_gateway_api,
 )

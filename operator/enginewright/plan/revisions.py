@@ -14,12 +14,17 @@ from enginewright.manifests.deployment import (
     sidecar_memory,
 )
 from enginewright.manifests.snapshot import KeptSource, Revision, Snapshot, class_snapshot
+from enginewright.plan.interim import Interim
 from enginewright.plan.resolve import Target
 from enginewright.plan.types import Facts
 
 
 def wanted_snapshot(
-    facts: Facts, target: Target, prepared: Prepared, engines: Mapping[str, str]
+    facts: Facts,
+    target: Target,
+    prepared: Prepared,
+    engines: Mapping[str, str],
+    interim: Interim | None = None,
 ) -> Snapshot:
     """Return the snapshot that the spec requests; `engines` are keys by accelerator class."""
     spec = facts.model.spec
@@ -32,7 +37,9 @@ def wanted_snapshot(
         prepared_key=prepared.key,
         model_digest=prepared.model_digest,
         classes=tuple(
-            class_snapshot(each, target.backend, target.image, engines.get(each.metadata.name))
+            class_snapshot(each, interim.backend, interim.image, None, interim=True)
+            if interim and each.metadata.name in interim.classes
+            else class_snapshot(each, target.backend, target.image, engines.get(each.metadata.name))
             # their order in the spec has no effect
             for each in sorted(target.classes, key=lambda each: each.metadata.name)
         ),

@@ -104,6 +104,7 @@ def _serving_class(
     return ServingClass(
         class_name=accelerator.name,
         backend=accelerator.backend,
+        interim=accelerator.interim,
         replicas=counts.get(accelerator.name, existing.desired if existing else 0),
         ready_replicas=existing.ready_pods if existing else 0,
     )

@@ -13,9 +13,11 @@ from enginewright.api.inference_model_status import EngineReference, Prepared
 from enginewright.contract.engines import whole_only
 from enginewright.contract.keys import prepared_key
 from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, PREPARE_STAGES
+from enginewright.manifests.names import deployment_name
 from enginewright.observed.deployments import DeploymentView, deployment_view
 from enginewright.plan.engines import BuildFacts, plan_engine
 from enginewright.plan.engines_wanted import Engines, wanted_engines
+from enginewright.plan.interim import interim_of
 from enginewright.plan.prepare import PrepareOutcome
 from enginewright.plan.refresh import prepare_and_refresh
 from enginewright.plan.resolve import Target
@@ -78,6 +80,7 @@ class Steps:
         engines = wanted_engines(facts, target, expected.prepared)
         self.steps += tuple(self._engines(engines, expected))
         if not self._refusals:
+            self.steps += tuple(self._interim(engines, expected))
             self.steps += tuple(self._rollout(engines, expected))
 
     @property
@@ -233,6 +236,24 @@ class Steps:
                 stages=ENGINE_STAGES,
                 message=f"if the store does not contain it; {_device(engine)}",
                 class_name=class_name,
+            )
+
+    def _interim(self, engines: Engines, expected: _ExpectedModel) -> Iterator[PlanStep]:
+        """Yield the Deployments that serve until the engines are built."""
+        interim = interim_of(self._facts, self._target, expected.prepared, engines)
+        if interim is None:
+            return
+        existing = {each.accelerator_class: each.name for each in self._facts.deployments}
+        model = self._facts.model.metadata.name
+        for name in sorted(interim.classes):
+            begun: Action = "keep" if name in existing else "make"
+            why = f": {interim.why_not}" if interim.why_not else ""
+            yield PlanStep(
+                action="wait" if interim.why_not else begun,
+                kind="Deployment",
+                name=existing.get(name, deployment_name(model, name)),
+                class_name=name,
+                message=f"serves on backend {interim.backend} until its engine is built{why}",
             )
 
     def _rollout(self, engines: Engines, expected: _ExpectedModel) -> Iterator[PlanStep]:

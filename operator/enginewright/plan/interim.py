@@ -1,0 +1,140 @@
+"""What serves on a class until its first engine is built, if `spec.build.interim` requests it.
+
+It is a revision like any other, with the prepared model in place of the engines that do not exist yet:
+it is proved and rolled out, and the engines' revision replaces it by the usual rollout. A class on which
+anything else serves gets none: that keeps serving.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, get_args
+
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.inference_engine import InferenceEngine
+from enginewright.api.inference_model_status import Prepared
+from enginewright.contract.images import DEVICE_BACKENDS, VARIANTS
+from enginewright.contract.precisions import supported
+from enginewright.contract.task import Precision
+from enginewright.manifests.labels import CLASS, COMPONENT, REVISION, SERVE
+from enginewright.manifests.snapshot import Snapshot
+from enginewright.plan.engines_wanted import Engines
+from enginewright.plan.interim_backend import interim_backend
+from enginewright.plan.resolve import Target
+from enginewright.plan.served import served_before
+from enginewright.plan.types import Facts
+
+_PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
+
+
+@dataclass(frozen=True)
+class Interim:
+    """What serves until the engines are built, or why that is not possible now."""
+
+    backend: str
+    image: str
+    classes: frozenset[str]  # that it serves on
+    why_not: str = ""  # as a sentence; empty: it serves
+
+
+def interim_of(
+    facts: Facts, target: Target, prepared: Prepared, engines: Engines
+) -> Interim | None:
+    """Return what serves until the engines of `target` are built; None: none is requested or needed."""
+    backend = interim_backend(facts.model.spec)
+    if backend is None or not engines.needed or engines.complete:
+        return None
+    lacking = [
+        each
+        for each in target.classes
+        if each.metadata.name not in engines.keys or each.metadata.name in engines.unusable
+    ]
+    names = frozenset(each.metadata.name for each in lacking)
+    snapshots = {each.revision: each.kept.snapshot for each in facts.revisions if each.kept}
+    if names & _served(facts, snapshots):
+        return None
+    image = facts.config.images[VARIANTS[backend]]
+    why_not = _why_not(facts, backend, image, prepared, lacking)
+    if not why_not and backend in DEVICE_BACKENDS:
+        begun = _begun(facts, snapshots)
+        waits = [each for each in lacking if each.metadata.name not in begun]
+        why_not = _takes_device_of_build(facts, target, engines, waits)
+    return Interim(backend, image, names, why_not)
+
+
+def _served(facts: Facts, snapshots: dict[str, Snapshot]) -> set[str]:
+    """Return the classes on which anything but an interim serves or has served last."""
+    before = served_before(facts)
+    ready = {
+        (pod.label(CLASS), pod.label(REVISION))
+        for pod in facts.pods
+        if pod.label(COMPONENT) == SERVE and pod.ready and not pod.leaving
+    }
+    return {
+        each.name
+        for revision, snapshot in snapshots.items()
+        for each in snapshot.classes
+        if not each.interim
+        and ((before and before.last_complete == revision) or (each.name, revision) in ready)
+    }
+
+
+def _begun(facts: Facts, snapshots: dict[str, Snapshot]) -> set[str]:
+    """Return the classes whose Deployment has an interim."""
+    return {
+        each.accelerator_class
+        for each in facts.deployments
+        if (known := snapshots.get(each.revision))
+        and any(one.interim and one.name == each.accelerator_class for one in known.classes)
+    }
+
+
+def _why_not(
+    facts: Facts,
+    backend: str,
+    image: str,
+    prepared: Prepared,
+    classes: Sequence[AcceleratorClass],
+) -> str:
+    """Return why the prepared model cannot be served as it is; empty: it can."""
+    if failure := facts.image_failures.get(image):
+        return f"cannot probe the runtime image {image}: {failure}"
+    found = facts.images.get(image)
+    if found is None:
+        return f"probing the runtime image {image}"
+    if backend not in found.backends:
+        return f"the runtime image {image} lacks the backend {backend}"
+    if prepared.opset > found.max_opset or prepared.ir_version > found.max_ir_version:
+        return (
+            f"the prepared model has opset {prepared.opset} and IR version {prepared.ir_version}, but"
+            f" {image} loads {found.max_opset} and {found.max_ir_version} at most"
+        )
+    for each in classes:
+        capability = each.spec.compute_capability
+        for precision in _PRECISIONS:
+            if precision != prepared.precision:
+                continue
+            if reason := supported(precision, capability, backend):
+                return f"the prepared model is {precision}: {reason}"
+    return ""
+
+
+def _takes_device_of_build(
+    facts: Facts, target: Target, engines: Engines, classes: Sequence[AcceleratorClass]
+) -> str:
+    """Return which class's pods could take the only free device, for which the build waits; empty: none."""
+    names = {each.class_name: each.name for each in engines.references}
+    for each in classes:
+        ahead = each.spec.ahead_of_time and target.backend == "tensorrt-rtx"
+        engine = facts.engines.get(names.get(each.metadata.name, ""))
+        if each.spec.resource_name and not ahead and not _has_its_device(engine):
+            return f"it starts once the build for {each.metadata.name} has its device"
+    return ""
+
+
+def _has_its_device(engine: InferenceEngine | None) -> bool:
+    """Return whether the build runs on its device, or needs none any more."""
+    if engine is None:
+        return False
+    status = engine.status
+    failed = status.failure is not None and status.failure.lasting
+    return status.placed or failed or status.engine is not None

@@ -1,0 +1,46 @@
+"""Which backend `spec.build.interim` names, and whether the classes can run it."""
+
+from collections.abc import Sequence
+
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.conditions import StatusReason
+from enginewright.api.inference_model import InferenceModelSpec
+from enginewright.contract.engines import why_unusable
+from enginewright.contract.images import COMPILED_BACKENDS, DEVICE_BACKENDS, VARIANTS
+from enginewright.plan.types import Facts, Obstacle
+
+
+def interim_backend(spec: InferenceModelSpec) -> str | None:
+    """Return the backend that serves until an engine is built; None: none does."""
+    return None if spec.build.interim == "None" else spec.build.interim.lower()
+
+
+def refused_interim(
+    facts: Facts, classes: Sequence[AcceleratorClass], preferred: str
+) -> Obstacle | None:
+    """Return why the requested interim cannot serve on these classes; None: it can, or is not needed.
+
+    Every node has a CPU; a device is used only with the backends that its class allows.
+    """
+    backend = interim_backend(facts.model.spec)
+    if backend is None or preferred not in COMPILED_BACKENDS:
+        return None
+    variant = VARIANTS[backend]
+    asked = f"spec.build.interim is {facts.model.spec.build.interim}, but"
+    if variant not in facts.config.images:
+        message = (
+            f"{asked} this installation has no image for the backend {backend}; set"
+            f" images.runtime.{variant} in the chart's values, or change spec.build.interim"
+        )
+        return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
+    for each in classes if backend in DEVICE_BACKENDS else ():
+        name = each.metadata.name
+        if backend not in each.spec.backends:
+            why = f"the class {name} does not allow the backend {backend}"
+        elif unusable := why_unusable(backend, each.spec.compute_capability):
+            why = f"the backend {backend} does not run on the class {name}: {unusable}"
+        else:
+            continue
+        message = f"{asked} {why}; write CPU or None"
+        return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
+    return None
