@@ -520,3 +520,62 @@ def test_models_that_share_an_engine_are_recorded_by_it_and_build_it_once(world:
         assert operator.writes() == writes
         world.user.delete("inferencemodel", "m")
         eventually(lambda: users() == {"count": 1, "models": ["copy-of-m"]}, 30, interval=0.1)
+
+
+def test_an_interim_serves_until_the_engine_is_built_also_over_a_restart(world: World) -> None:
+    selector = {"example.com/gpu": "l4"}
+    played.add_node(world.user, "node-2", **selector)
+    gpus = {
+        "nodeSelector": selector,
+        "backends": ["tensorrt-rtx"],
+        "resourceName": "nvidia.com/gpu",
+        "computeCapability": "8.9",
+        "aheadOfTime": True,
+    }
+    model = {
+        "source": {"uri": "https://example.com/m.onnx"},
+        "build": {"interim": "CPU"},
+        "rollout": {"canary": {"replicas": 0}},
+    }
+    version = "enginewright.dev/v1alpha1"
+    for kind, name, spec in (("AcceleratorClass", "l4", gpus), ("InferenceModel", "m", model)):
+        world.user.apply(
+            {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec}
+        )
+
+    def serves_with(image: str) -> str:
+        """Return the name of the Deployment whose server has this image, once there is one."""
+        for each in world.user.items("deployments"):
+            (server,) = each["spec"]["template"]["spec"]["containers"]
+            if server["image"] == image:
+                return str(each["metadata"]["name"])
+        return ""
+
+    def reason() -> str:
+        found = world.user.get("im", "m")["status"]["conditions"]
+        return next(str(each["reason"]) for each in found if each["type"] == "Ready")
+
+    with world.operator(rtx=RTX_IMAGE) as operator:
+        operator.wait_ready()
+        know_images(world)
+        world.play(world.job("prepare"), PREPARED, tuple(PREPARED))
+        played.roll_out(world.user, eventually(lambda: serves_with(CPU_IMAGE), 20, interval=0.1))
+        eventually(lambda: reason() == "ServingInterim", 20, interval=0.1)
+        engine = world.job("engine")
+        operator.wait_quiet()
+        assert operator.total("enginewright_models_interim") == 1
+    (serving,) = world.user.get("im", "m")["status"]["serving"]["classes"]
+    assert (serving["backend"], serving["interim"]) == ("cpu", True)
+    assert "cpu (interim)" in world.user.kubectl("get", "im", "m")
+    with world.operator(rtx=RTX_IMAGE) as operator:
+        operator.wait_ready().wait_quiet()
+        assert operator.writes() == 0
+        world.name = engine["metadata"]["labels"]["enginewright.dev/engine"]
+        whole = {"nodes_total": 415, "nodes_accelerated": 415, "elsewhere": ()}
+        world.play(engine, built(world.key, **whole))
+        played.roll_out(world.user, eventually(lambda: serves_with(RTX_IMAGE), 20, interval=0.1))
+        eventually(lambda: reason() == "Serving", 20, interval=0.1)
+        operator.wait_quiet()
+        assert "InterimEnded" in world.user.kubectl("describe", "im", "m")
+        assert operator.total("enginewright_models_interim") == 0
+        assert "level=error" not in operator.log

@@ -184,6 +184,13 @@ def test_an_interim_that_a_class_does_not_run_is_refused() -> None:
     assert "the class l4 does not allow the backend cuda; write CPU or None" in world.message()
 
 
+def test_an_interim_is_refused_also_if_only_a_later_candidate_needs_it() -> None:
+    world = World(build={"interim": "CUDA"}, fallback={"policy": "Allow"})
+    world.has_gpus(backends=["cpu", "tensorrt-rtx"]).settle()
+    assert world.conditions()["Stalled"] == ("True", "BackendNotAllowed")
+    assert "the class l4 does not allow the backend cuda" in world.message()
+
+
 def test_an_interim_without_an_image_is_refused() -> None:
     world = World(build={"interim": "CUDA"}).has_gpus(backends=BOTH)
     images = {name: each for name, each in world.config.images.items() if name != "gpu"}
@@ -256,6 +263,8 @@ def test_the_next_backend_takes_over_from_the_interim_of_one_that_cannot_be_buil
     assert world.status["summary"]["backend"] == "cuda"
 
 
+# fault: Reports | nodes of an interim on a GPU run on the CPU, as if that were the interim | its sidecar
+#   proves it like any backend: FallbackActive | at its first verdict
 def test_a_fallback_of_the_interim_is_reported_as_one() -> None:
     world = bridged(fallback={"policy": "Allow"})
     assert world.conditions()["FallbackActive"][0] != "True"

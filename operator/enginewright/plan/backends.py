@@ -71,7 +71,7 @@ def candidates(
             " spec.backends, or remove spec.build.optimizationLevel"
         )
         return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
-    if obstacle := refused_interim(facts, classes, first):
+    if obstacle := refused_interim(facts, classes, wanted):
         return obstacle
     found = tuple(
         BackendCandidate(

@@ -1,6 +1,6 @@
 """Which backend `spec.build.interim` names, and whether the classes can run it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
@@ -16,14 +16,14 @@ def interim_backend(spec: InferenceModelSpec) -> str | None:
 
 
 def refused_interim(
-    facts: Facts, classes: Sequence[AcceleratorClass], preferred: str
+    facts: Facts, classes: Sequence[AcceleratorClass], candidates: Collection[str]
 ) -> Obstacle | None:
-    """Return why the requested interim cannot serve on these classes; None: it can, or is not needed.
+    """Return why the requested interim cannot serve on these classes; None: it can, or none of the candidates needs one.
 
     Every node has a CPU; a device is used only with the backends that its class allows.
     """
     backend = interim_backend(facts.model.spec)
-    if backend is None or preferred not in COMPILED_BACKENDS:
+    if backend is None or COMPILED_BACKENDS.isdisjoint(candidates):
         return None
     variant = VARIANTS[backend]
     asked = f"spec.build.interim is {facts.model.spec.build.interim}, but"
