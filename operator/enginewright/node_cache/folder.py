@@ -43,7 +43,7 @@ class CacheFolder:
     """The files of the cache, of one process.
 
     Args:
-        root: the folder; what else is in it is removed.
+        root: the folder; what else is in it is left alone, and not counted.
         capacity: bytes that it may occupy.
         metrics: where evictions are counted.
         kept_free: share of the disk that is left free.
@@ -124,17 +124,13 @@ class CacheFolder:
 
 
 def _found(root: Path) -> Iterator[tuple[str, int]]:
-    """Yield names and sizes of the files, the least recently used first; remove what is none."""
+    """Yield names and sizes of the files, the least recently used first."""
     found: list[tuple[int, str, int]] = []
     for each in os.scandir(root):
         if each.name == _PARTIAL:
             continue
         if not _NAME.fullmatch(each.name) or not each.is_file(follow_symlinks=False):
-            _log.warning("%s is no file of the cache: removed", each.name)
-            if each.is_dir(follow_symlinks=False):
-                shutil.rmtree(each.path, ignore_errors=True)
-            else:
-                os.unlink(each.path)
+            _log.warning("%s is no file of the cache: left alone", each.name)
             continue
         stat = each.stat(follow_symlinks=False)
         found.append((stat.st_mtime_ns, each.name, stat.st_size))
