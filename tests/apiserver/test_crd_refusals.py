@@ -656,6 +656,23 @@ BAD_CLASSES: list[tuple[str, Spec, str, str]] = [
         "spec.aheadOfTime",
         'write computeCapability, such as "8.9", or set aheadOfTime to false',
     ),
+    (
+        "two ways to a device",
+        {"resourceName": "nvidia.com/gpu", "device": {"deviceClassName": "gpu.nvidia.com"}},
+        "spec.device",
+        "either as resourceName, of a device plugin, or as device",
+    ),
+    (
+        "no condition for devices",
+        {
+            "device": {
+                "deviceClassName": "gpu.nvidia.com",
+                "selectors": [{"cel": {"expression": ""}}],
+            }
+        },
+        "spec.device.selectors[0].cel.expression",
+        "at least 1 chars long",
+    ),
 ]
 
 

@@ -35,6 +35,8 @@ LIBRARY: Final[Json] = {
 }
 EXTENDED: Final = GPU_MODEL.spec_of(extensions=[LIBRARY])
 BUNDLED: Final = GPU_MODEL.spec_of(extensions=[{"type": "ONNXRuntimeExtensions"}])
+WHOLE: Final[Json] = {"deviceClassName": "gpu.nvidia.com"}
+CLAIMING: Final = Inputs().on(resourceName=None, device=WHOLE)
 OWN_LABELS: Final = Inputs().on(nodeSelector={"gpu": "big"})
 
 
@@ -159,6 +161,11 @@ ENGINE: Final[Table] = {
         (GPU_MODEL, GPU_MODEL.select({"nvidia.com/gpu.product": "NVIDIA-L4-MIG-1g.10gb"})),
     ),
     "time slicing": ((GPU_MODEL, GPU_MODEL.on(resourceName="nvidia.com/gpu.shared")),),
+    "claimed device": (
+        (GPU_MODEL, CLAIMING),
+        (CLAIMING, CLAIMING.on(device={"deviceClassName": "mig.nvidia.com"})),
+        (CLAIMING, CLAIMING.on(device=WHOLE | {"selectors": [{"cel": {"expression": "true"}}]})),
+    ),
     "compute capability": ((GPU_MODEL, GPU_MODEL.on(computeCapability="12.0")),),
     "processor architecture": ((GPU_MODEL, GPU_MODEL.select({"kubernetes.io/arch": "arm64"})),),
     "ahead of time": ((RTX, RTX.on(aheadOfTime=True)),),

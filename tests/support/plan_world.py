@@ -115,6 +115,7 @@ class World(Simulation):
         ]
         self.nodes = [node("node-1"), node("node-2")]
         self.has_routes = True  # the CRDs of the Gateway API
+        self.has_device_claims = True  # the API of Dynamic Resource Allocation
         self.images = {
             CPU_IMAGE: image_facts("cpu"),
             OPENVINO_IMAGE: image_facts("openvino", "1.24.1", 25),
@@ -242,6 +243,7 @@ class World(Simulation):
             autoscalers=tuple(map(autoscaler_view, self.all("HorizontalPodAutoscaler"))),
             services=tuple(map(service_view, self.all("Service"))),
             routes=tuple(map(route_view, self.all("HTTPRoute"))) if self.has_routes else None,
+            has_device_claims=self.has_device_claims,
             revisions=tuple(map(revision_view, self.all("ControllerRevision"))),
             engines={
                 each["metadata"]["name"]: InferenceEngine.model_validate(each)

@@ -348,6 +348,14 @@ def test_what_cannot_be_resolved_is_refused(
     assert found.steps == ()
 
 
+@pytest.mark.parametrize("lacks", [{"ResourceClaimTemplate"}, set()])
+async def test_a_cluster_without_device_claims_is_noticed(lacks: set[str]) -> None:
+    world = serving()
+    world.kube.lacks = lacks
+    gathered = await gather(world.kube, [(NAMESPACE, Applied(manifest(world.spec), ()))])
+    assert gathered.has_device_claims == (not lacks)
+
+
 @pytest.mark.parametrize(("lacks", "verdict"), [({"HTTPRoute"}, "refused"), (set(), "unchanged")])
 async def test_a_route_is_refused_where_the_cluster_lacks_the_gateway_api(
     lacks: set[str], verdict: str

@@ -122,6 +122,9 @@ app.kubernetes.io/component: node-cache
 - apiGroups: [gateway.networking.k8s.io]
   resources: [httproutes] # of models with spec.serving.route
   verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [resource.k8s.io]
+  resources: [resourceclaimtemplates] # of classes with spec.device
+  verbs: [get, list, watch, create, patch]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch, delete]

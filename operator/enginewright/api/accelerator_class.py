@@ -7,6 +7,7 @@ from pydantic import ConfigDict, Field
 
 from enginewright.api.base import ApiModel, ObjectMeta
 from enginewright.api.conditions import Condition
+from enginewright.api.devices import DeviceRequest
 from enginewright.api.markers import (
     ATOMIC,
     INT32,
@@ -58,7 +59,13 @@ class AcceleratorClassSpec(ApiModel):
                 "aheadOfTime builds for a compute capability without a device: write"
                 ' computeCapability, such as "8.9", or set aheadOfTime to false',
                 field_path=".aheadOfTime",
-            )
+            ),
+            ValidationRule(
+                "!has(self.resourceName) || !has(self.device)",
+                "pods request a device either as resourceName, of a device plugin, or as device, of Dynamic"
+                " Resource Allocation: remove one of them",
+                field_path=".device",
+            ),
         )
     )
 
@@ -80,6 +87,9 @@ class AcceleratorClassSpec(ApiModel):
         ),
     ] = None
     """Extended resource of which each pod requests one, such as nvidia.com/gpu; absent: none, as on CPUs."""
+
+    device: DeviceRequest | None = None
+    """Device that each pod requests by Dynamic Resource Allocation (resource.k8s.io/v1) instead of resourceName."""
 
     tolerations: Tolerations = ()
     """Taints of these nodes that pods of the class tolerate."""

@@ -88,6 +88,7 @@ class StatusReason(StrEnum):
     GATEWAY_API_MISSING = (
         "GatewayAPIMissing"  # the model asks for a route, and the cluster has no HTTPRoutes
     )
+    DEVICE_CLAIMS_MISSING = "DeviceClaimsMissing"  # a class's pods claim their device, and the cluster has no resource.k8s.io/v1
     ROUTE_ACCEPTED = "RouteAccepted"  # every gateway has accepted the model's HTTPRoute
     ROUTE_REJECTED = "RouteRejected"  # a gateway refuses the HTTPRoute: see the message
     SCALED_TO_ZERO = "ScaledToZero"  # the spec requests no pods, or none has started since

@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field
 from enginewright.api.accelerator_class import Backend
 from enginewright.api.base import ApiModel, ObjectMeta
 from enginewright.api.conditions import Condition
+from enginewright.api.devices import DeviceRequest
 from enginewright.api.job_failure import JobFailure
 from enginewright.api.markers import (
     ATOMIC,
@@ -75,6 +76,9 @@ class EngineBuild(ApiModel):
 
     resource_name: Annotated[str, Field(max_length=253)] | None = None
     """Extended resource of which the Job requests one; absent: none."""
+
+    device: DeviceRequest | None = None
+    """Device that the Job requests by Dynamic Resource Allocation; absent: none."""
 
     node_selector: Labels = Field(default_factory=dict)
     """Labels of the nodes that it may run on; empty: any."""

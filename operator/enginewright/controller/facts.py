@@ -32,7 +32,13 @@ from enginewright.controller.parse import parsed
 from enginewright.controller.references import references
 from enginewright.controller.routing import EngineKey, is_unbuilt
 from enginewright.kube.api import JsonObject
-from enginewright.kube.resources import ACCELERATOR_CLASSES, CLAIMS, INFERENCE_ENGINES, NODES
+from enginewright.kube.resources import (
+    ACCELERATOR_CLASSES,
+    CLAIM_TEMPLATES,
+    CLAIMS,
+    INFERENCE_ENGINES,
+    NODES,
+)
 from enginewright.manifests.labels import REQUESTED_BY
 from enginewright.observed.pods import PodView
 from enginewright.plan.types import Config, Facts
@@ -96,6 +102,7 @@ def gather(
         autoscalers=children(AUTOSCALER),
         services=children(SERVICE),
         routes=children(ROUTE) if cache.is_known(ROUTE.resource) else None,
+        has_device_claims=cache.is_known(CLAIM_TEMPLATES),
         revisions=children(REVISION),
         engines=_Engines(cache, namespace),
         engine_pods={

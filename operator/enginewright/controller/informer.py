@@ -21,6 +21,7 @@ from enginewright.kube.api import KubeApi, Listing
 from enginewright.kube.errors import KubeError, NotFound
 from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
+    CLAIM_TEMPLATES,
     CLAIMS,
     CONTROLLER_REVISIONS,
     DEPLOYMENTS,
@@ -74,6 +75,7 @@ def watches(claim: str) -> tuple[Watch, ...]:
         Watch(DISRUPTION_BUDGETS, labels=MANAGED),
         Watch(HORIZONTAL_POD_AUTOSCALERS, labels=MANAGED),
         Watch(HTTP_ROUTES, labels=MANAGED, optional=True),
+        Watch(CLAIM_TEMPLATES, labels=MANAGED, optional=True),
         Watch(INFERENCE_ENGINES),
         Watch(INFERENCE_MODELS),
     )

@@ -60,6 +60,10 @@ HORIZONTAL_POD_AUTOSCALERS: Final = Resource(
 )
 # of the Gateway API, which a cluster may lack
 HTTP_ROUTES: Final = Resource("gateway.networking.k8s.io", "v1", "httproutes", "HTTPRoute")
+# of Dynamic Resource Allocation, which a cluster may lack
+CLAIM_TEMPLATES: Final = Resource(
+    "resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate"
+)
 CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 NODES: Final = Resource("", "v1", "nodes", "Node", namespaced=False)
 NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
@@ -81,6 +85,7 @@ _BY_KIND: Final = {
         DISRUPTION_BUDGETS,
         HORIZONTAL_POD_AUTOSCALERS,
         HTTP_ROUTES,
+        CLAIM_TEMPLATES,
         CLAIMS,
         NODES,
         NAMESPACES,

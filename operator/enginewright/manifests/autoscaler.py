@@ -44,7 +44,7 @@ def _default_metric(revision: Revision, accelerator: str) -> dict[str, Any]:
     No resource metric has the utilization of a device; the queue is known for every backend.
     """
     (snapshot,) = (each for each in revision.snapshot.classes if each.name == accelerator)
-    if snapshot.resource_name is None and _requests_cpu(revision.templates[accelerator]):
+    if not snapshot.takes_device and _requests_cpu(revision.templates[accelerator]):
         return {
             "type": "ContainerResource",
             "containerResource": {

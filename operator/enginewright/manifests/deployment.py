@@ -1,6 +1,6 @@
 """The Deployment that serves one revision on one accelerator class."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,6 +25,12 @@ from enginewright.contract.task import (
     ServeTask,
 )
 from enginewright.contract.verdict import RELEASE_ANNOTATION
+from enginewright.manifests.device_claim import (
+    claim_template,
+    pod_claims,
+    template_name,
+    with_claim,
+)
 from enginewright.manifests.labels import (
     CANARY,
     CLASS,
@@ -102,6 +108,16 @@ def serving_deployment(
             "template": revision.templates[accelerator],
         },
     }
+
+
+def claim_templates(
+    model: InferenceModel, revision: Revision, accelerator: str
+) -> Iterator[dict[str, Any]]:
+    """Yield what the pods of `revision` need on one of its classes before their Deployment is there."""
+    for each in revision.snapshot.classes:
+        if each.name == accelerator and each.device is not None:
+            labels = {**of_model(model.metadata.name), CLASS: accelerator}
+            yield claim_template(model, labels, each.device)
 
 
 def trial_deployment(
@@ -324,6 +340,9 @@ def _pod_template(
             spec[field] = template[field]
     if named := store.account(account):
         spec["serviceAccountName"] = named
+    if accelerator.device is not None:
+        kind = InferenceModel.kind
+        spec["resourceClaims"] = pod_claims(template_name(kind, model, accelerator.device))
     return {
         "metadata": {
             "labels": {
@@ -437,7 +456,9 @@ def _without_devices(wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _resources(wanted: Mapping[str, Any], accelerator: ClassSnapshot) -> dict[str, Any]:
-    """Add one device of the class: extended resources are set as limits."""
+    """Add one device of the class: a claim, or an extended resource, which is set as a limit."""
+    if accelerator.device is not None:
+        return with_claim(wanted)
     if accelerator.resource_name is None:
         return dict(wanted)
     limits = {**(wanted.get("limits") or {}), accelerator.resource_name: "1"}

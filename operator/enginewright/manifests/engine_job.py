@@ -4,6 +4,7 @@ The first runs on any node, so that no device is occupied if the engine already 
 the InferenceEngine, and to no model.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,6 +15,12 @@ from enginewright.contract.task import (
     SIDECAR_PORT,
     WORK_PATH,
     EngineTask,
+)
+from enginewright.manifests.device_claim import (
+    claim_template,
+    pod_claims,
+    template_name,
+    with_claim,
 )
 from enginewright.manifests.jobs import stages_job
 from enginewright.manifests.labels import of_engine
@@ -52,7 +59,9 @@ def engine_job(engine: InferenceEngine, wanted: EngineJob) -> dict[str, Any]:
     build = engine.spec.build
     resources = build.resources.manifest() or _DEFAULT_RESOURCES
     on_device = resources
-    if build.resource_name:
+    if build.device:
+        on_device = with_claim(resources)
+    elif build.resource_name:
         limits = {**resources.get("limits", {}), build.resource_name: "1"}
         on_device = {**resources, "limits": limits}
     stages = [
@@ -66,9 +75,19 @@ def engine_job(engine: InferenceEngine, wanted: EngineJob) -> dict[str, Any]:
         pod["nodeSelector"] = dict(build.node_selector)
     if build.tolerations:
         pod["tolerations"] = [each.manifest() for each in build.tolerations]
+    if build.device:
+        named = template_name(engine.kind, engine.metadata.name, build.device.manifest())
+        pod["resourceClaims"] = pod_claims(named)
     if build.runtime_class_name:
         pod["runtimeClassName"] = build.runtime_class_name
     return _job(engine, wanted, ENGINE_COMPONENT, stages, pod)
+
+
+def engine_claim_templates(engine: InferenceEngine) -> Iterator[dict[str, Any]]:
+    """Yield what the Job that builds needs before it."""
+    if request := engine.spec.build.device:
+        labels = of_engine(engine.metadata.name, engine.spec.class_name, ENGINE_COMPONENT)
+        yield claim_template(engine, labels, request.manifest())
 
 
 def _job(

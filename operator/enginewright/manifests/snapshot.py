@@ -45,6 +45,12 @@ class ClassSnapshot(BaseModel):
     tolerations: tuple[Mapping[str, Any], ...] = ()
     resource_name: str | None = None
     interim: bool = False  # it serves until the first engine is built
+    device: Mapping[str, Any] | None = None  # as in the class: requested instead of resource_name
+
+    @property
+    def takes_device(self) -> bool:
+        """Return whether each pod has a device of its own."""
+        return self.resource_name is not None or self.device is not None
 
 
 class Snapshot(BaseModel):
@@ -158,6 +164,7 @@ def class_snapshot(
     """
     spec = accelerator.spec
     tolerations = [one.manifest() for one in spec.tolerations]
+    takes_device = backend in DEVICE_BACKENDS or not interim
     return ClassSnapshot(
         name=accelerator.metadata.name,
         backend=backend,
@@ -166,7 +173,8 @@ def class_snapshot(
         compute_capability=spec.compute_capability,
         node_selector=dict(spec.node_selector),
         tolerations=tuple(tolerations),
-        resource_name=spec.resource_name if backend in DEVICE_BACKENDS or not interim else None,
+        resource_name=spec.resource_name if takes_device else None,
+        device=spec.device.manifest() if takes_device and spec.device else None,
         interim=interim,
     )
 

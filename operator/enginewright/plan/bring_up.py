@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from enginewright.api.inference_model_status import RolloutFailure, TargetRevision
-from enginewright.manifests.deployment import canary_deployment
+from enginewright.manifests.deployment import canary_deployment, claim_templates
 from enginewright.manifests.snapshot import Revision
 from enginewright.plan.failures import PodFailures
 from enginewright.plan.types import Facts, MetadataIntent
@@ -33,8 +33,9 @@ class BringUp:
     promoted_for: str = ""  # what its analysis has compared, if it is promoted from now on
 
     def deployments(self, facts: Facts) -> Iterator[dict[str, Any]]:
-        """Yield the canary's Deployments."""
+        """Yield the canary's Deployments, each after what its pods claim."""
         for name, count in self.canaries.items():
+            yield from claim_templates(facts.model, self.canary or self.revision, name)
             yield canary_deployment(
                 facts.model,
                 self.canary or self.revision,

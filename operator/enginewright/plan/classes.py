@@ -13,6 +13,7 @@ from enginewright.api.conditions import ConditionType, StatusReason, WantedCondi
 from enginewright.api.pods import Toleration
 from enginewright.contract.engines import why_unusable
 from enginewright.contract.images import COMPILED_BACKENDS, VARIANTS
+from enginewright.contract.keys import content_hash
 from enginewright.manifests.placement import ARCHITECTURE
 from enginewright.observed.nodes import NodeView
 from enginewright.plan.gpus import (
@@ -32,6 +33,7 @@ _USUAL_ARCHITECTURE: Final = "amd64"  # left out, so that keys stay
 
 # Devices of one size differ in what error correction and drivers leave of their memory: up to an eighth
 _SAME_MEMORY: Final = 8 / 7
+_HASH_LENGTH: Final = 12  # of the conditions of a claim
 _TAINT: Final = "nvidia.com/gpu"  # that clusters put on GPU nodes to keep other pods away
 _RANKED: Final = (Backend.TENSORRT, Backend.TENSORRT_RTX, Backend.CUDA)
 
@@ -55,8 +57,19 @@ def device(accelerator: AcceleratorClass) -> str:
     memory = [f"{value}MiB" for label, value in sorted(selector.items()) if is_memory(label)]
     architecture = selector.get(ARCHITECTURE, _USUAL_ARCHITECTURE)
     named = "" if architecture == _USUAL_ARCHITECTURE else architecture
-    parts = (*products, *memory, named, accelerator.spec.resource_name)
+    parts = (*products, *memory, named, accelerator.spec.resource_name, _claimed(accelerator))
     return " ".join(filter(None, parts))
+
+
+def _claimed(accelerator: AcceleratorClass) -> str:
+    """Return what identifies the request for a device by Dynamic Resource Allocation; empty: none."""
+    request = accelerator.spec.device
+    if request is None:
+        return ""
+    if not request.selectors:
+        return request.device_class_name
+    conditions = content_hash(*(each.cel.expression for each in request.selectors))
+    return f"{request.device_class_name} {conditions[:_HASH_LENGTH]}"
 
 
 def mixed_devices(accelerator: AcceleratorClass, nodes: Iterable[NodeView]) -> str:
@@ -104,11 +117,11 @@ def readiness(
     of GPUs, or two MIG profiles of one GPU: each pod gets what its class requests.
     """
     mine = matching(this, nodes)
-    resource = this.spec.resource_name
+    resource = this.spec.resource_name or _claimed(this)
     rivals = sorted(
         other.metadata.name
         for other in others
-        if other.spec.resource_name == resource and matching(other, mine)
+        if (other.spec.resource_name or _claimed(other)) == resource and matching(other, mine)
     )
     if rivals:
         several = len(rivals) > 1

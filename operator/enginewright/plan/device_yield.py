@@ -108,7 +108,7 @@ def _nodes(facts: Facts, accelerator_class: str) -> tuple[str, ...]:
         for each in facts.revisions
         if each.kept
         and any(
-            one.name == accelerator_class and one.resource_name is None
+            one.name == accelerator_class and not one.takes_device
             for one in each.kept.snapshot.classes
         )
     }

@@ -19,7 +19,12 @@ from enginewright.contract.keys import engine_key
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, Progress, PublishedEngine
 from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, EngineRecipe, EngineTask
-from enginewright.manifests.engine_job import EngineJob, engine_job, lookup_job
+from enginewright.manifests.engine_job import (
+    EngineJob,
+    engine_claim_templates,
+    engine_job,
+    lookup_job,
+)
 from enginewright.manifests.labels import REQUESTED_BY
 from enginewright.manifests.names import engine_job_name, lookup_job_name
 from enginewright.manifests.placement import placement_hash
@@ -43,6 +48,7 @@ _LOOKUP: Final = (LOOKUP_STAGE,)
 _TENTH: Final = 10  # percent
 _RECORDED_WITHIN: Final = timedelta(hours=1)
 _NOT_RUNNING: Final = {"percent": None, "placed": False}
+_NO_DEVICE_LEFT: Final = "cannot allocate all claims"  # of the scheduler's plugin DynamicResources
 _NO_NODE_OF_THE_CLASS: Final = re.compile(
     r"^0/(\d+) nodes are available: \1 node\(s\) didn't match Pod's node affinity/selector"
 )
@@ -249,7 +255,8 @@ def _needs_lookup(engine: InferenceEngine, known: InferenceEngineStatus) -> bool
 
 
 def _takes_device(engine: InferenceEngine) -> bool:
-    return bool(engine.spec.build.resource_name) and not engine.spec.recipe.ahead_of_time
+    build = engine.spec.build
+    return bool(build.resource_name or build.device) and not engine.spec.recipe.ahead_of_time
 
 
 def _built(
@@ -295,7 +302,8 @@ def _start(
             **_NOT_RUNNING,
         }
     )
-    return replace(_waiting(status, stage, state.failure), apply=(job,))
+    needs = () if lookup else tuple(engine_claim_templates(engine))
+    return replace(_waiting(status, stage, state.failure), apply=(*needs, job))
 
 
 def _in_progress(facts: BuildFacts, known: InferenceEngineStatus, state: InProgress) -> EngineState:
@@ -363,11 +371,13 @@ def _percent(facts: BuildFacts, state: InProgress) -> int | None:
 
 def _lacks_device(engine: InferenceEngine, pod: PodView) -> str:
     """Return the scheduler's message if no node has a free device of the class; else empty."""
-    resource = engine.spec.build.resource_name
+    resource, device = engine.spec.build.resource_name, engine.spec.build.device
     reported = pods.scheduling_failure(pod)
     if resource and f"Insufficient {resource}" in reported:
         return f"no {resource} is free: {reported}"
-    if resource and _NO_NODE_OF_THE_CLASS.match(pod.unschedulable):
+    if device and _NO_DEVICE_LEFT in reported:
+        return f"no device of {device.device_class_name} that is asked for is free: {reported}"
+    if (resource or device) and _NO_NODE_OF_THE_CLASS.match(pod.unschedulable):
         return f"no node of class {engine.spec.class_name} exists: {reported}"
     return ""
 

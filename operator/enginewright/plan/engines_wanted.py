@@ -190,6 +190,7 @@ def _spec(
                     "timeout_seconds": target.deadline_seconds,
                     "resources": facts.model.spec.build.resources,
                     "resource_name": None if ahead else accelerator.spec.resource_name,
+                    "device": None if ahead else accelerator.spec.device,
                     "node_selector": dict(accelerator.spec.node_selector) if selects else {},
                     "tolerations": accelerator.spec.tolerations if selects else (),
                     "runtime_class_name": None if ahead else template.runtime_class_name,

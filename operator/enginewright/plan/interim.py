@@ -126,7 +126,8 @@ def _takes_device_of_build(
     for each in classes:
         ahead = each.spec.ahead_of_time and target.backend == "tensorrt-rtx"
         engine = facts.engines.get(names.get(each.metadata.name, ""))
-        if each.spec.resource_name and not ahead and not _has_its_device(engine):
+        takes = each.spec.resource_name or each.spec.device
+        if takes and not ahead and not _has_its_device(engine):
             return f"it starts once the build for {each.metadata.name} has its device"
     return ""
 

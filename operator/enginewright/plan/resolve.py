@@ -3,7 +3,7 @@
 Every obstacle names the field, the reason and what to write instead.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from enginewright.contract.images import (
 from enginewright.contract.keys import content, content_hash
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import Promise, Recipe
+from enginewright.manifests.device_claim import CLAIM_TEMPLATE, CLAIMS_VERSION
 from enginewright.manifests.prepare_job import Input
 from enginewright.plan.backends import BackendCandidate, candidates
 from enginewright.plan.classes import is_proposed, mixed_devices
@@ -70,6 +71,8 @@ def resolve(facts: Facts, source: PinnedSource | None = None) -> Target | Obstac
     classes = _classes(facts)
     if isinstance(classes, Obstacle):
         return classes
+    if obstacle := _without_device_claims(facts, classes):
+        return obstacle
     ranked = candidates(facts, classes)
     if isinstance(ranked, Obstacle):
         return ranked
@@ -152,6 +155,19 @@ _CHECKS: Final[tuple[Callable[[Facts], Obstacle | None], ...]] = (
     _unshared_store,
     without_gateway_api,
 )
+
+
+def _without_device_claims(facts: Facts, classes: Iterable[AcceleratorClass]) -> Obstacle | None:
+    """Return the obstacle that a class requests devices in a way that the cluster does not have."""
+    named = [each.metadata.name for each in classes if each.spec.device is not None]
+    if not named or facts.has_device_claims:
+        return None
+    message = (
+        f"spec.device of AcceleratorClass {', '.join(named)} needs {CLAIM_TEMPLATE}s of {CLAIMS_VERSION},"
+        " which the cluster does not have: use Kubernetes 1.34 or newer, which the operator notices within"
+        " an hour or when restarted, or request an extended resource with spec.resourceName"
+    )
+    return Obstacle(StatusReason.DEVICE_CLAIMS_MISSING, message)
 
 
 def _classes(facts: Facts) -> list[AcceleratorClass] | Obstacle:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
-from enginewright.manifests.deployment import serving_deployment
+from enginewright.manifests.deployment import claim_templates, serving_deployment
 from enginewright.manifests.labels import CLASS
 from enginewright.manifests.names import deployment_name, revision_name
 from enginewright.manifests.service import disruption_budget, service
@@ -36,6 +36,7 @@ def serving_objects(
         existing = deployments.get(accelerator)
         name = existing.name if existing else deployment_name(model.metadata.name, accelerator)
         yield disruption_budget(model, accelerator, name=name)
+        yield from claim_templates(model, revision, accelerator)
         applied = autoscaling.applied_count(facts, accelerator, existing, count)
         yield serving_deployment(model, revision, accelerator, name=name, replicas=applied)
 

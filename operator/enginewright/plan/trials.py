@@ -15,7 +15,11 @@ from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model_status import RejectedBackend
 from enginewright.api.scalars import whole_second
 from enginewright.contract.reasons import Reason
-from enginewright.manifests.deployment import progress_seconds, trial_deployment
+from enginewright.manifests.deployment import (
+    claim_templates,
+    progress_seconds,
+    trial_deployment,
+)
 from enginewright.manifests.labels import COMPONENT, REVISION, SERVE, TRIAL
 from enginewright.manifests.snapshot import Revision
 from enginewright.plan import pods
@@ -231,6 +235,7 @@ def _deployments(
         if each.tried_since and each in facts.model.status.rejected_backends:
             revision = known[each.revision]
             for accelerator in sorted(_tried(facts, revision)):
+                yield from claim_templates(facts.model, revision, accelerator)
                 yield trial_deployment(
                     facts.model,
                     revision,

@@ -137,6 +137,7 @@ class Facts:
     routes: tuple[RouteView, ...] | None = (
         None  # its HTTPRoutes; None: the cluster has no such kind
     )
+    has_device_claims: bool = True  # whether the cluster has ResourceClaimTemplates
     revisions: tuple[RevisionView, ...] = ()  # its ControllerRevisions
     engines: Mapping[str, InferenceEngine] = field(default_factory=dict)  # the namespace's, by name
     # pods of its Jobs, by engine; absent: not known

@@ -26,6 +26,7 @@ from enginewright.controller.settings import (
 from enginewright.kube.api import JsonObject, Listing
 from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
+    CLAIM_TEMPLATES,
     CLAIMS,
     CONTROLLER_REVISIONS,
     DEPLOYMENTS,
@@ -68,6 +69,7 @@ class ClusterState(BaseModel):
     objects: tuple[JsonObject, ...] = ()  # with apiVersion and kind
     assumed: tuple[str, ...] = ()  # assumptions, for people
     nodes_known: bool = Field(default=True)
+    has_device_claims: bool = True  # whether the cluster has ResourceClaimTemplates
     has_routes: bool = True  # whether the cluster has HTTPRoutes of the Gateway API
 
     @field_validator("objects")
@@ -207,6 +209,8 @@ def _cache(known: ClusterState, classes: tuple[Applied, ...]) -> ObjectCache:
     for resource in _OBSERVED:
         for obj in known.of(resource):
             cache.observe(resource, obj)
+    if known.has_device_claims:
+        cache.replace(CLAIM_TEMPLATES, Listing((), ""))
     if known.has_routes:
         cache.replace(HTTP_ROUTES, Listing((), ""))
     return cache

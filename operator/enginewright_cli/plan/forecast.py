@@ -87,7 +87,8 @@ def _class(facts: Facts, each: AcceleratorClass, nodes_known: bool) -> ClassPlan
     own = next((one for one in spec.accelerators if one.class_name == each.metadata.name), None)
     return ClassPlan(
         name=each.metadata.name,
-        resource=each.spec.resource_name,
+        resource=each.spec.resource_name
+        or (each.spec.device and each.spec.device.device_class_name),
         compute_capability=each.spec.compute_capability,
         replicas=spec.replicas if own is None or own.replicas is None else own.replicas,
         trouble=ready.message if nodes_known and ready.status != "True" else "",

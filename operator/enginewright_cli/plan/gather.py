@@ -10,6 +10,7 @@ from enginewright.kube.api import JsonObject, KubeApi
 from enginewright.kube.errors import Forbidden, NotFound
 from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
+    CLAIM_TEMPLATES,
     CLAIMS,
     DEPLOYMENTS,
     HTTP_ROUTES,
@@ -53,7 +54,8 @@ class _Gathering:
         config, namespace = await self._config(known or {})
         claim = str(config["store"]["claim"])
         live_models: dict[tuple[str, str], JsonObject] = {}
-        for each in dict.fromkeys(namespace for namespace, _ in models):
+        namespaces = list(dict.fromkeys(where for where, _ in models))
+        for each in namespaces:
             objects += (await self._api.list(INFERENCE_ENGINES, each)).items
             objects += await self._one(CLAIMS, each, claim)
             for found in (await self._api.list(INFERENCE_MODELS, each)).items:
@@ -82,18 +84,19 @@ class _Gathering:
             ),
             assumed=tuple(self._assumed),
             nodes_known=nodes is not None,
-            has_routes=all([await self._has_routes(each) for each in routed]),
+            has_routes=all([await self._has(HTTP_ROUTES, each) for each in routed]),
+            has_device_claims=all([await self._has(CLAIM_TEMPLATES, each) for each in namespaces]),
         )
 
     async def _nodes(self) -> tuple[JsonObject, ...] | None:
         listing = await self._allowed(self._api.list(NODES), "nodes")
         return None if listing is None else listing.items
 
-    async def _has_routes(self, namespace: str) -> bool:
-        """Return whether the cluster has HTTPRoutes; assumed where they may not be read."""
+    async def _has(self, resource: Resource, namespace: str) -> bool:
+        """Return whether the cluster has a kind; assumed where its objects may not be read."""
         try:
             await self._allowed(
-                self._api.list(HTTP_ROUTES, namespace), f"{HTTP_ROUTES.plural} of {namespace}"
+                self._api.list(resource, namespace), f"{resource.plural} of {namespace}"
             )
         except NotFound:
             return False

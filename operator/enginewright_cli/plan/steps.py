@@ -345,5 +345,6 @@ def _refresh(outcome: PrepareOutcome | None) -> Iterator[PlanStep]:
 
 
 def _device(engine: InferenceEngine) -> str:
-    resource = engine.spec.build.resource_name
+    build = engine.spec.build
+    resource = build.resource_name or (build.device and build.device.device_class_name)
     return f"requests one {resource}" if resource else "requests no device"
