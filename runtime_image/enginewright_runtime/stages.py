@@ -2,19 +2,36 @@
 # ruff: noqa: PLC0415 - each stage's libraries are imported with it
 
 from collections.abc import Callable
-from typing import Final
+from functools import partial
 
 from enginewright.contract.report import StageReport
-from enginewright.contract.task import EngineTask, PrepareTask
+from enginewright.contract.task import PREPARE_STAGES, EngineTask, PrepareTask
 
-from enginewright_runtime.core.handoff import Unchanged
+from enginewright_runtime.core.handoff import Known
 from enginewright_runtime.core.paths import Paths
-
-_ENDS: Final = ("fetch", "publish")  # find sources unchanged, and report what was published before
 
 
 def prepare_stage(name: str) -> Callable[[PrepareTask, Paths], StageReport]:
     """Return the function that runs a stage of a prepare Job."""
+    if name == PREPARE_STAGES[0]:
+        return _prepare_stage(name)
+    return partial(_unless_known, name)
+
+
+def _unless_known(name: str, task: PrepareTask, paths: Paths) -> StageReport:
+    """Run a stage, unless `fetch` has found the prepared model: then it is not even imported."""
+    known = Known.find(paths.work)
+    if known is None:
+        return _prepare_stage(name)(task, paths)
+    return StageReport(
+        stage=name,
+        ok=True,
+        message=f"nothing to do: the store already had prepared model {known.published.key[:12]}",
+        published=known.published if name == PREPARE_STAGES[-1] else None,
+    )
+
+
+def _prepare_stage(name: str) -> Callable[[PrepareTask, Paths], StageReport]:
     match name:
         case "fetch":
             from enginewright_runtime.prepare.fetch.stage import run
@@ -30,20 +47,7 @@ def prepare_stage(name: str) -> Callable[[PrepareTask, Paths], StageReport]:
             from enginewright_runtime.prepare.publish import run
         case _:
             raise ValueError(f"there is no stage {name}")
-    return run if name in _ENDS else _unless_unchanged(name, run)
-
-
-def _unless_unchanged(
-    name: str, run: Callable[[PrepareTask, Paths], StageReport]
-) -> Callable[[PrepareTask, Paths], StageReport]:
-    """Return a stage that does nothing where a refresh has found the sources unchanged."""
-
-    def run_or_not(task: PrepareTask, paths: Paths) -> StageReport:
-        if Unchanged.find(paths.work) is None:
-            return run(task, paths)
-        return StageReport(stage=name, ok=True, message="the sources are unchanged")
-
-    return run_or_not
+    return run
 
 
 def engine_stage(name: str) -> Callable[[EngineTask, Paths], StageReport]:

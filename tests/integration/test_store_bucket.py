@@ -745,10 +745,14 @@ def test_a_store_that_refuses_conditions(
 def test_a_model_is_prepared_and_fetched_without_a_volume(place: Place, tmp_path: Path) -> None:
     work = Workplace(tmp_path, environment=give(place, tmp_path))
     (tmp_path / "store").rmdir()
-    last, outcome = work.prepare(work.task(work.put("m.onnx", broken.relu())))
+    task = work.task(work.put("m.onnx", broken.relu())).model_copy(update={"pipeline": "1" * 64})
+    last, outcome = work.prepare(task)
     assert (last, outcome.code) == ("publish", 0), outcome.message
-    assert outcome.report.published is not None
-    key = outcome.report.published.key
+    published = outcome.report.published
+    assert published is not None
+    key = published.key
+    known = work.stage("fetch", task).report.published
+    assert known == published.model_copy(update={"cached": True})
     fetched = work.fetch_artifact(key)
     assert fetched.code == 0, fetched.message
     assert (tmp_path / "artifact/manifest.json").exists()
@@ -764,6 +768,7 @@ def test_a_model_is_prepared_and_fetched_without_a_volume(place: Place, tmp_path
     refused = work.fetch_artifact(key)
     assert refused.report.reason is Reason.ARTIFACT_CORRUPT
     assert not (tmp_path / "artifact/manifest.json").exists(), "nothing is loaded"
+    assert work.stage("fetch", task).report.published is None, "it is prepared again"
     place.put(f"files/{digest}", whole)
-    again = work.stage("publish", work.task("pvc://models/m.onnx"))
+    again = work.stage("publish", task)
     assert "the store already had" in again.message

@@ -10,11 +10,11 @@ from enginewright.contract.reasons import (
     Reason,
 )
 from enginewright.contract.report import TERMINATION_MESSAGE_LIMIT, Finding, StageReport, remedy
-from enginewright.contract.task import PREPARE_STAGES
+from enginewright.contract.task import PREPARE_STAGES, PrepareTask
 
 from tests.support.plan_objects import CPU_IMAGE, OTHER, image_facts, published
 from tests.support.plan_world import World
-from tests.support.simulation import PASSING, PERMANENT, terminated
+from tests.support.simulation import PASSING, PERMANENT, statuses, terminated
 
 
 def jobs(world: World) -> list[str]:
@@ -88,6 +88,34 @@ def test_a_pod_that_succeeded_is_enough_and_its_job_is_kept() -> None:
     world.job_pod_becomes(phase="Succeeded", initContainerStatuses=done, containerStatuses=last)
     assert world.conditions()["Validated"] == ("True", "Prepared")
     assert len(jobs(world)) == 1, "the Job controller is about to count it"
+
+
+def test_what_the_store_had_rolls_out_once_fetch_has_ended_and_the_job_ends_by_itself() -> None:
+    world = World().settle()
+    known = published().model_copy(update={"cached": True})
+    report = StageReport(stage="fetch", ok=True, published=known).termination_message()
+    found = terminated("fetch", message=report)
+    status = statuses(PREPARE_STAGES, "validate")
+    status["initContainerStatuses"][0] = found
+    world.job_pod_becomes(phase="Pending", **status)
+    assert world.status["prepared"]["key"] == known.key
+    assert world.conditions()["Validated"] == ("True", "Prepared")
+    assert world.the("Deployment")
+    assert "preparation" not in world.status
+    (job,) = jobs(world)
+    world.later(seconds=1)
+    assert jobs(world) == [job], "its pod has the logs"
+    world.remove("Job", job)
+    world.settle()
+    assert world.status["prepared"]["key"] == known.key
+    assert jobs(world) == []
+
+
+def test_a_job_knows_what_its_image_prepares_with() -> None:
+    world = World()
+    world.images[CPU_IMAGE] = image_facts("cpu").model_copy(update={"pipeline": "5" * 64})
+    task = PrepareTask.model_validate_json(world.settle().task())
+    assert task.pipeline == "5" * 64
 
 
 # failures

@@ -179,6 +179,9 @@ class PrepareTask(Message):
     # addresses without a Secret are read anonymously: the pod's identity is the store's, not the
     # model's; None: with the pod's identity
     anonymous_sources: Literal[True] | None = None
+    # of the image, as probed: what the store has is taken for prepared only if this pipeline has passed all
+    # stages with it before; None: every stage runs
+    pipeline: str | None = None
     recipe: Recipe
 
 

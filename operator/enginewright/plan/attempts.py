@@ -42,6 +42,8 @@ class Work(Generic[Result]):
     overdue: tuple[Reason, str]  # reason and cause when a pod exceeds its deadline
     # attempts after failures that rarely pass on their own; None: no failure is ever final
     limit: int | None = 5
+    # a stage before the last one may have the result, if the store had it: later ones have nothing to do then
+    may_end_early: bool = False
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,9 @@ class _Attempt(Generic[Result]):
 
     def _result(self) -> Result | None:
         found = (
-            self.work.result(pod) for pod in reversed(self.own_pods) if pod.phase == "Succeeded"
+            self.work.result(pod)
+            for pod in reversed(self.own_pods)
+            if pod.phase == "Succeeded" or self.work.may_end_early
         )
         return next((each for each in found if each is not None), None)
 

@@ -234,6 +234,7 @@ def _work(facts: Facts, target: Target) -> Work[Published]:
         result=_published,
         placement=placement_hash(_template(facts)),
         overdue=(Reason.TIMEOUT, "the prepare Job exceeded spec.build.timeout in stage {stage}"),
+        may_end_early=True,
     )
 
 
@@ -289,7 +290,7 @@ def _is_last(pod: PodView) -> bool:
     """Return whether the Job creates no further pod after this one."""
     failure = pods.failure(pod) if pod.phase == "Failed" else None
     permanent = failure is not None and failure.exit_code == ExitCode.PERMANENT
-    return permanent or pod.phase == "Succeeded"
+    return permanent or pod.phase == "Succeeded" or _published(pod) is not None
 
 
 def _reference(facts: Facts, job: str) -> ObjectRef:
@@ -339,6 +340,7 @@ def _job(facts: Facts, target: Target, name: str, shared: str) -> dict[str, Any]
                 steps_sha256=steps_sha256(spec),
                 pinned=dict(target.source.pinned),
                 fetched=dict(target.source.fetched),
+                pipeline=facts.images[target.image].pipeline,
                 recipe=target.recipe,
             ),
             deadline_seconds=target.deadline_seconds,

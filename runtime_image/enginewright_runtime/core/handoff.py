@@ -14,7 +14,7 @@ from enginewright.contract.manifest import (
     VaryingOutput,
 )
 from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding
+from enginewright.contract.report import Finding, Published
 from enginewright.contract.task import ShapeProfile
 from pydantic import Field, ValidationError
 
@@ -82,11 +82,10 @@ class Fetched(Handoff):
     steps: dict[str, str] = Field(default_factory=dict)  # digests by name of the step
 
 
-class Unchanged(Handoff):
-    """The result of `fetch` instead, where a refresh has nothing to do: later stages do nothing."""
+class Known(Handoff):
+    """The result of `fetch` instead, where the store has the prepared model: later stages do nothing."""
 
-    key: str  # of the prepared model in the store
-    data: dict[str, str]  # digests of samples and calibration data
+    published: Published
 
 
 class Validated(Handoff):

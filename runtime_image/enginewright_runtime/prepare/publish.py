@@ -1,16 +1,13 @@
 """Publishes the prepared model to the store and reports its facts."""
 
-from collections import Counter
 from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.base import TEXT_LENGTH
 from enginewright.contract.images import DEVICE_BACKENDS
-from enginewright.contract.keys import prepared_keys
-from enginewright.contract.manifest import MODEL_NAME, ArtifactFile, Change, Manifest
+from enginewright.contract.manifest import MODEL_NAME, ArtifactFile, Manifest
 from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Published, StageReport
+from enginewright.contract.report import StageReport
 from enginewright.contract.signature import PublishedSignature
 from enginewright.contract.task import PrepareTask, Recipe, ShapeProfile
 
@@ -25,25 +22,23 @@ from enginewright_runtime.core.handoff import (
     Fetched,
     Golden,
     Quantized,
-    Unchanged,
     Validated,
 )
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.prepare import in_store
 from enginewright_runtime.prepare.quantize.saturation import saturable
 from enginewright_runtime.prepare.signature import Declared, signature_of
 from enginewright_runtime.proof.golden_run import EXPECTED, INPUTS, OUTPUTS
 from enginewright_runtime.session import processor
-from enginewright_runtime.session.arrays import map_arrays
 from enginewright_runtime.session.base import distribution
 from enginewright_runtime.session.extensions import bundled
-from enginewright_runtime.session.extensions.libraries import BUNDLED, files_of, key_data
+from enginewright_runtime.session.extensions.libraries import BUNDLED, files_of
 from enginewright_runtime.session.processing.chain import connect
 from enginewright_runtime.store import Store, open_store
 
 _GOLDEN: Final = (f"{GOLDEN_FOLDER}/{INPUTS}", f"{GOLDEN_FOLDER}/{OUTPUTS}")
-_STORED_FOLDER: Final = "stored"  # golden samples of an unchanged model, from the store
 _EXPECTED: Final = f"{GOLDEN_FOLDER}/{EXPECTED}"
 
 
@@ -53,16 +48,13 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     Raises:
         StageFailure: StoreUnavailable.
     """
-    if unchanged := Unchanged.find(paths.work):
-        return _published_before(unchanged, paths)
     fetched = Fetched.read(paths.work)
     validated = Validated.read(paths.work)
     golden = Golden.read(paths.work)
     quantized = Quantized.read(paths.work)
     data = _data(fetched, paths)
     store = open_store(paths)
-    content = data | key_data(task.recipe.extensions)
-    key = _key(store, prepared_keys(fetched.model_digest, task.recipe, content))
+    key = _key(store, in_store.keys_of(task, fetched.model_digest, data))
 
     served = paths.work / quantized.folder
     saturates: bool | None = None
@@ -120,7 +112,16 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
         }
     manifest, cached = store.publish(key, files, describe)
     manifest = manifest.model_copy(update={"signature": manifest.signature or signature()})
-    return _report(manifest, paths.work / _GOLDEN[1], data, cached=cached)
+    in_store.record_passed(store, task, key)
+    state = "the store already had" if cached else "published"
+    made = in_store.published(manifest, paths.work / _GOLDEN[1], data, cached=cached)
+    return StageReport(
+        stage="publish",
+        ok=True,
+        message=f"{state} prepared model {key[:12]}, {format_bytes(made.size_bytes)}",
+        published=made,
+        facts={"manifest": manifest.model_dump(mode="json")},
+    )
 
 
 def _key(store: Store, keys: tuple[str, ...]) -> str:
@@ -137,41 +138,6 @@ def _key(store: Store, keys: tuple[str, ...]) -> str:
     return keys[0]
 
 
-def _published_before(unchanged: Unchanged, paths: Paths) -> StageReport:
-    """Report the prepared model in the store."""
-    folder = paths.work / _STORED_FOLDER
-    manifest = open_store(paths).read_golden(unchanged.key, folder)
-    return _report(manifest, folder / manifest.golden_outputs, unchanged.data, cached=True)
-
-
-def _report(
-    manifest: Manifest, outputs: Path, data: dict[str, str], *, cached: bool
-) -> StageReport:
-    """Return the report of a prepared model in the store; `outputs`: file of its golden outputs."""
-    size = sum(file.size_bytes for file in manifest.files)
-    state = "the store already had" if cached else "published"
-    return StageReport(
-        stage="publish",
-        ok=True,
-        message=f"{state} prepared model {manifest.key[:12]}, {format_bytes(size)}",
-        published=Published(
-            key=manifest.key,
-            model_digest=manifest.model_digest,
-            opset=manifest.opset,
-            ir_version=manifest.ir_version,
-            nodes=manifest.nodes,
-            size_bytes=size,
-            cached=cached,
-            precision=manifest.precision,
-            changes=_in_short(manifest.changes),
-            golden_output_bytes=_largest_outputs(outputs),
-            data=data,
-            signature=manifest.signature,
-        ),
-        facts={"manifest": manifest.model_dump(mode="json")},
-    )
-
-
 def _data(fetched: Fetched, paths: Paths) -> dict[str, str]:
     """Return the digests of samples, calibration data and steps."""
     data = dict(fetched.steps)
@@ -180,20 +146,6 @@ def _data(fetched: Fetched, paths: Paths) -> dict[str, str]:
     if fetched.samples:
         data["samples"] = file_sha256(paths.work / SAMPLES_FILE).sha256
     return data
-
-
-def _largest_outputs(path: Path) -> int:
-    """Return the size, in bytes, of the largest golden sample's outputs."""
-    sizes: Counter[str] = Counter()
-    for key, array in map_arrays(path).items():
-        sizes[key.partition("/")[0]] += array.nbytes
-    return max(sizes.values(), default=0)
-
-
-def _in_short(changes: tuple[Change, ...]) -> str:
-    """Return the changes in one line, shortened for the termination message; the manifest has all."""
-    text = "; ".join(change.message for change in changes)
-    return text if len(text) <= TEXT_LENGTH else text[: TEXT_LENGTH - 2].rstrip() + " …"
 
 
 def _files(folder: Path) -> list[Path]:

@@ -1,7 +1,7 @@
 """Fetches the model, its external data and all other inputs of preparation into the work folder."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -21,7 +21,7 @@ from enginewright_runtime.core.handoff import (
     PROCESSING_FOLDER,
     SAMPLES_FILE,
     Fetched,
-    Unchanged,
+    Known,
 )
 from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.limits import memory_of_child
@@ -31,6 +31,7 @@ from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.fetch.places import CALIBRATION, MODEL, SAMPLES, places
 from enginewright_runtime.prepare.fetch.sniff import sniff
 from enginewright_runtime.prepare.fetch.unchanged import find_unchanged, record_versions
+from enginewright_runtime.prepare.in_store import find_passed
 from enginewright_runtime.session.extensions import bundled
 from enginewright_runtime.session.extensions.libraries import BUNDLED, EXTENSIONS_FOLDER
 from enginewright_runtime.session.processing.chain import label
@@ -58,17 +59,18 @@ _Opened: TypeAlias = Callable[[str], RecordedSource]  # by name of a place
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:
-    """Fetch what the task names; leaves `Fetched`, or `Unchanged` where a refresh has nothing to do.
+    """Fetch what the task names; leaves `Fetched`, and `Known` where the store has what is to be prepared.
 
     Raises:
         StageFailure: SourceUnreachable, DigestMismatch, SourceChanged, InvalidModel,
             ExternalDataMissing, CalibrationInvalid or ModelTooLarge.
     """
-    Unchanged.remove(paths.work)
+    Known.remove(paths.work)
     if found := find_unchanged(task, paths):
-        unchanged, version = found
-        unchanged.write(paths.work)
-        return StageReport(stage="fetch", ok=True, message=f"unchanged: {version}, not downloaded")
+        published, version = found
+        Known(published=published).write(paths.work)
+        message = f"unchanged: {version}, not downloaded"
+        return StageReport(stage="fetch", ok=True, message=message, published=published)
     facts: dict[str, Any] = {}
     wanted = places(task, paths)
     sources: dict[str, RecordedSource] = {}
@@ -105,12 +107,25 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     record_versions(task, paths, sources, digests)
     size = sum(file.size_bytes for file in files)
     more = f" and {counted(len(files) - 1, 'external data file')}" if len(files) > 1 else ""
+    message = f"fetched {MODEL_NAME}{more}, {format_bytes(size)}, sha256 {files[0].sha256[:12]}"
+    known = _known(task, paths, digests)
+    if known:
+        known.write(paths.work)
+        message += f"; the store already had prepared model {known.published.key[:12]}"
     return StageReport(
         stage="fetch",
         ok=True,
-        message=f"fetched {MODEL_NAME}{more}, {format_bytes(size)}, sha256 {files[0].sha256[:12]}",
+        message=message,
+        published=known.published if known else None,
         facts=FetchFacts(files=files, digest=digests[MODEL]).model_dump(mode="json") | facts,
     )
+
+
+def _known(task: PrepareTask, paths: Paths, digests: Mapping[str, str]) -> Known | None:
+    """Return what the store has of the fetched content; None: the other stages prepare it."""
+    data = {name: digest for name, digest in digests.items() if name != MODEL}
+    published = find_passed(task, digests[MODEL], data, paths)
+    return Known(published=published) if published else None
 
 
 def _model(

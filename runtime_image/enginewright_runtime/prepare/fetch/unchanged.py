@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from enginewright.contract.base import Message
-from enginewright.contract.keys import prepared_keys, sha256_text
+from enginewright.contract.keys import sha256_text
+from enginewright.contract.report import Published
 from enginewright.contract.task import PrepareTask
 from pydantic import ValidationError
 
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.handoff import Unchanged
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.prepare.fetch.places import MODEL, Place, places
-from enginewright_runtime.session.extensions.libraries import key_data
+from enginewright_runtime.prepare.in_store import find_intact
 from enginewright_runtime.sources.asker import asker, is_same_asker
 from enginewright_runtime.sources.versions import RecordedSource, SourceVersion
 from enginewright_runtime.store import Store, open_store
@@ -33,7 +33,7 @@ class _Record(Message):
     version: SourceVersion
 
 
-def find_unchanged(task: PrepareTask, paths: Paths) -> tuple[Unchanged, str] | None:
+def find_unchanged(task: PrepareTask, paths: Paths) -> tuple[Published, str] | None:
     """Return what is in the store already, and its version for people; None: it must be fetched.
 
     Raises:
@@ -55,14 +55,8 @@ def find_unchanged(task: PrepareTask, paths: Paths) -> tuple[Unchanged, str] | N
             return None
         shown.append(record.version.shown)
     data = {name: task.fetched[name] for name in wanted if name != MODEL}
-    digest = task.fetched[MODEL]
-    content = data | key_data(task.recipe.extensions)
-    for key in reversed(prepared_keys(digest, task.recipe, content)):
-        manifest = store.find_intact(key)
-        # an artefact of an earlier version lacks the signature, which needs the model
-        if manifest is not None and manifest.signature is not None:
-            return Unchanged(key=key, data=data), ", ".join(shown)
-    return None
+    published = find_intact(task, task.fetched[MODEL], data, paths)
+    return (published, ", ".join(shown)) if published else None
 
 
 def record_versions(

@@ -1,0 +1,142 @@
+"""Finds what the store already has of a model that is to be prepared, and reports it.
+
+A key says what an artefact is made of, not that the stages of this image accept it: a later release may refuse
+what an earlier one prepared under the same key. So whoever has passed all stages records their pipeline, and only
+such an artefact makes them needless. A record that is lost costs one run of the stages.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from enginewright.contract.base import TEXT_LENGTH
+from enginewright.contract.keys import prepared_keys
+from enginewright.contract.manifest import Change, Manifest
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Published
+from enginewright.contract.task import PrepareTask
+
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.session.arrays import map_arrays
+from enginewright_runtime.session.extensions.libraries import key_data
+from enginewright_runtime.store import Store, open_store
+
+_log: Final = logging.getLogger(__name__)
+_LOST: Final = frozenset({Reason.ARTIFACT_MISSING, Reason.ARTIFACT_CORRUPT})
+_FOLDER: Final = "stored"  # golden samples, from the store
+
+
+def keys_of(task: PrepareTask, digest: str, data: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the key of what a task prepares, and the one that earlier versions gave it, if that differs.
+
+    Args:
+        task: its recipe counts.
+        digest: of the model.
+        data: digests of samples, calibration data and steps, by name.
+    """
+    return prepared_keys(digest, task.recipe, content_of(task, data))
+
+
+def content_of(task: PrepareTask, data: Mapping[str, str]) -> dict[str, str]:
+    """Return `data` with what extensions of the image add to it, as it enters the key."""
+    return {**data, **key_data(task.recipe.extensions)}
+
+
+def find_intact(
+    task: PrepareTask, digest: str, data: Mapping[str, str], paths: Paths
+) -> Published | None:
+    """Return what the store has of a prepared model, if it is whole; arguments as of `keys_of`.
+
+    Raises:
+        StageFailure: StoreUnavailable.
+    """
+    store = open_store(paths)
+    for key in reversed(keys_of(task, digest, data)):
+        manifest = store.find_intact(key)
+        # an artefact of an earlier version lacks the signature, which needs the model
+        if manifest is not None and manifest.signature is not None:
+            return _published_before(store, manifest, data, paths.work / _FOLDER)
+    return None
+
+
+def find_passed(
+    task: PrepareTask, digest: str, data: Mapping[str, str], paths: Paths
+) -> Published | None:
+    """Return what the store has, if it is whole and this pipeline has passed all stages with it before.
+
+    Arguments and failures as of `find_intact`.
+    """
+    if task.pipeline is None:
+        return None
+    store = open_store(paths)
+    records = (_record(key, task.pipeline) for key in keys_of(task, digest, data))
+    if all(store.get_cache(record) is None for record in records):
+        return None
+    return find_intact(task, digest, data, paths)
+
+
+def record_passed(store: Store, task: PrepareTask, key: str) -> None:
+    """Record that a pipeline has passed all stages. It is not essential: a failure is logged."""
+    if task.pipeline is None:
+        return
+    try:
+        store.put_cache(_record(key, task.pipeline), b"")
+    except StageFailure as failure:
+        _log.warning(
+            "that prepared model %s has passed is not recorded: %s", key[:12], failure.message
+        )
+
+
+def published(
+    manifest: Manifest, outputs: Path, data: Mapping[str, str], *, cached: bool
+) -> Published:
+    """Return the report of a prepared model in the store; `outputs`: file of its golden outputs."""
+    return Published(
+        key=manifest.key,
+        model_digest=manifest.model_digest,
+        opset=manifest.opset,
+        ir_version=manifest.ir_version,
+        nodes=manifest.nodes,
+        size_bytes=sum(file.size_bytes for file in manifest.files),
+        cached=cached,
+        precision=manifest.precision,
+        changes=_in_short(manifest.changes),
+        golden_output_bytes=_largest_outputs(outputs),
+        data=dict(data),
+        signature=manifest.signature,
+    )
+
+
+def _published_before(
+    store: Store, manifest: Manifest, data: Mapping[str, str], folder: Path
+) -> Published | None:
+    """Return the report of a prepared model that was whole; None: it is not any more."""
+    try:
+        store.read_golden(manifest.key, folder)
+    except StageFailure as failure:
+        if failure.reason not in _LOST:
+            raise
+        _log.warning("%s", failure.message)
+        return None
+    return published(manifest, folder / manifest.golden_outputs, data, cached=True)
+
+
+def _record(key: str, pipeline: str) -> str:
+    return f"passed-{key}-{pipeline}"
+
+
+def _largest_outputs(path: Path) -> int:
+    """Return the size, in bytes, of the largest golden sample's outputs."""
+    sizes: Counter[str] = Counter()
+    for key, array in map_arrays(path).items():
+        sizes[key.partition("/")[0]] += array.nbytes
+    return max(sizes.values(), default=0)
+
+
+def _in_short(changes: tuple[Change, ...]) -> str:
+    """Return the changes in one line, shortened for the termination message; the manifest has all."""
+    text = "; ".join(change.message for change in changes)
+    return text if len(text) <= TEXT_LENGTH else text[: TEXT_LENGTH - 2].rstrip() + " …"

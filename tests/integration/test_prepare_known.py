@@ -1,0 +1,175 @@
+"""A model that was prepared before: `fetch` finds it in the store, and the other stages have nothing to do."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from enginewright.contract.keys import prepared_keys
+from enginewright.contract.report import Published
+from enginewright.contract.task import PREPARE_STAGES, PrepareTask
+
+from tests.support import broken_models as broken
+from tests.support.preparing import Outcome, Workplace, rename_artifact
+
+PIPELINE = "1" * 64
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Workplace:
+    return Workplace(tmp_path, in_process=True)
+
+
+def of_image(task: PrepareTask, pipeline: str | None = PIPELINE) -> PrepareTask:
+    return task.model_copy(update={"pipeline": pipeline})
+
+
+def emptied(place: Workplace) -> Workplace:
+    """Return the folders as another Job's pod has them."""
+    shutil.rmtree(place.root / "work")
+    (place.root / "work").mkdir()
+    return place
+
+
+def again(place: Workplace, task: PrepareTask) -> list[Outcome]:
+    """Run all stages in the pod of another Job."""
+    emptied(place)
+    return [place.stage(name, task) for name in PREPARE_STAGES]
+
+
+def prepared(place: Workplace, task: PrepareTask) -> Published:
+    _, outcome = place.prepare(task)
+    assert outcome.report.published, outcome.message
+    assert not outcome.report.published.cached
+    return outcome.report.published
+
+
+def is_known(outcomes: list[Outcome]) -> bool:
+    assert [each.code for each in outcomes] == [0] * len(PREPARE_STAGES)
+    published = [each.report.published for each in outcomes]
+    assert published[-1]
+    assert published[-1].cached
+    assert all(each is None for each in published[1:-1])
+    known = published[0] is not None
+    assert published[0] == (published[-1] if known else None)
+    assert [each.message.startswith("nothing to do: ") for each in outcomes[1:]] == [known] * 5
+    return known
+
+
+def test_only_fetch_has_something_to_do_and_reports_the_same(place: Workplace) -> None:
+    task = of_image(place.task(place.put("m.onnx", broken.relu())))
+    first = prepared(place, task)
+    moved = task.model_copy(update={"source_uri": place.put("moved.onnx", broken.relu())})
+    outcomes = again(place, moved)
+    assert is_known(outcomes)
+    assert outcomes[-1].report.published == first.model_copy(update={"cached": True})
+    said = f"; the store already had prepared model {first.key[:12]}"
+    assert outcomes[0].message.endswith(said)
+    assert outcomes[0].full
+    assert outcomes[0].full["published"]["key"] == first.key
+    assert not (place.root / "work/validated.json").exists()
+
+
+def test_external_data_and_samples_count(place: Workplace) -> None:
+    np.savez(place.root / "samples/s.npz", x=np.ones((1, 4), np.float32))
+    place.put("w.bin", broken.weights())
+    uri = place.put("m.onnx", broken.external("w.bin"))
+    task = of_image(place.task(uri, samples_uri="pvc://samples/s.npz"))
+    first = prepared(place, task)
+    outcomes = again(place, task)
+    assert is_known(outcomes)
+    assert outcomes[-1].report.published
+    assert outcomes[-1].report.published.data == first.data
+    np.savez(place.root / "samples/s.npz", x=np.zeros((1, 4), np.float32))
+    assert prepared(emptied(place), task).key != first.key
+
+
+def cut(artifact: Path) -> None:
+    model = artifact / "model/model.onnx"
+    model.write_bytes(model.read_bytes()[:-1])
+
+
+def without_manifest(artifact: Path) -> None:
+    (artifact / "manifest.json").unlink()
+
+
+def with_another_manifest(artifact: Path) -> None:
+    manifest = artifact / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(artifact.name, "f" * 64))
+
+
+# fault: Store | an artefact that the store has lost, or that is damaged, is taken for the one that was prepared before |
+#   stage `fetch` reads all of it | before the other stages are left out
+@pytest.mark.parametrize("damage", [shutil.rmtree, cut, without_manifest, with_another_manifest])
+def test_what_is_lost_or_damaged_is_prepared_again(
+    damage: Callable[[Path], None], place: Workplace
+) -> None:
+    task = of_image(place.task(place.put("m.onnx", broken.relu())))
+    first = prepared(place, task)
+    damage(place.root / "store/prepared" / first.key)
+    assert prepared(emptied(place), task) == first
+    assert is_known(again(place, task))
+
+
+# fault: Store | another runtime image, which may refuse the model, takes what an earlier image prepared under the same
+#   key for its own | the store has records of the images whose stages have passed | all stages run once
+@pytest.mark.parametrize("pipeline", ["2" * 64, None])
+def test_an_image_whose_stages_have_not_passed_runs_them(
+    pipeline: str | None, place: Workplace
+) -> None:
+    task = of_image(place.task(place.put("m.onnx", broken.relu())))
+    prepared(place, task)
+    other = of_image(task, pipeline)
+    assert not is_known(again(place, other))
+    assert is_known(again(place, other)) == (pipeline is not None)
+    assert is_known(again(place, task))
+
+
+def test_a_recipe_that_makes_another_artefact_runs_all_stages(place: Workplace) -> None:
+    task = of_image(place.task(place.put("m.onnx", broken.relu())))
+    first = prepared(place, task)
+    recipe = task.recipe.model_copy(update={"rtol": 0.5})
+    _, outcome = place.prepare(task.model_copy(update={"recipe": recipe}))
+    assert outcome.report.published
+    assert outcome.report.published.key != first.key
+
+
+def test_a_lost_record_costs_one_run(place: Workplace) -> None:
+    task = of_image(place.task(place.put("m.onnx", broken.relu())))
+    prepared(place, task)
+    shutil.rmtree(place.root / "store/caches")
+    assert not is_known(again(place, task))
+    assert is_known(again(place, task))
+
+
+def test_an_artefact_without_what_is_reported_is_not_known(place: Workplace) -> None:
+    """As those of earlier versions, whose manifests had no signature."""
+    task = of_image(place.task(place.put("m.onnx", broken.relu())))
+    first = prepared(place, task)
+    manifest = place.root / "store/prepared" / first.key / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"signature":', '"signed":'))
+    assert not is_known(again(place, task))
+
+
+def test_an_artefact_under_a_key_of_an_earlier_version_is_known(place: Workplace) -> None:
+    np.savez(place.root / "samples/s.npz", x=np.ones((1, 4), np.float32))
+    uri = place.put("m.onnx", broken.relu())
+    task = of_image(place.task(uri, samples_uri="pvc://samples/s.npz"))
+    first = prepared(place, task)
+    keys = prepared_keys(first.model_digest, task.recipe, first.data)
+    assert keys[0] == first.key
+    rename_artifact(place.root / "store", *keys)
+    outcomes = again(place, task)
+    assert is_known(outcomes)
+    assert outcomes[-1].report.published
+    assert outcomes[-1].report.published.key == keys[1]
+
+
+def test_content_that_is_not_the_pinned_one_is_refused_first(place: Workplace) -> None:
+    task = of_image(place.task(place.put("m.onnx", broken.relu())))
+    prepared(place, task)
+    last, outcome = place.prepare(task.model_copy(update={"pinned": {"model": "0" * 64}}))
+    assert (last, outcome.report.reason) == ("fetch", "SourceChanged")
+    last, outcome = place.prepare(task)
+    assert (last, outcome.code) == ("publish", 0)
