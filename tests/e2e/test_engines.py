@@ -229,9 +229,14 @@ def test_what_serves_until_the_first_engine_is_built_goes_on_if_that_cannot_serv
     ahead.apply(bridged("2Gi", podTemplate=nowhere))  # another engine, which waits for its node
     ahead.wait_condition("bridged", "Ready", "True", "ServingInterim", 180)
     assert ahead.condition("bridged", "EnginesReady")["reason"] == "Queued"
-    assert ahead.condition("bridged", "FallbackActive")["status"] == "False"
+    ahead.wait_condition("bridged", "FallbackActive", "False", "NoFallback", 60)
     assert ahead.get("im", "bridged")["status"]["summary"]["backend"] == "cpu (interim)"
-    (pod,) = serving_pods(ahead, "bridged", CLASS)
+
+    def alone() -> list[dict[str, Any]]:
+        found = serving_pods(ahead, "bridged", CLASS)
+        return found if len(found) == 1 else []
+
+    (pod,) = eventually(alone, 60, "the pod of the interim, and no other")
     assert nodes([pod]) == {"node-2"}
     answers_right(ahead, pod)
     ahead.apply(bridged("2Gi"))

@@ -236,3 +236,15 @@ def test_hostile_text_is_printed_as_it_is(canary: World) -> None:
     shown = text(found.model_copy(update={"analysis": analysis, "history": (past,)}), canary)
     assert "\x1b" not in shown
     assert shown.count("\\x1b[2J[red]") == 3
+
+
+def test_an_interim_and_the_engine_that_replaces_it() -> None:
+    world = World(build={"interim": "CPU"}, rollout=CANARY).has_gpus().settle().job_succeeds()
+    world.all_available()
+    found = status(world)
+    assert (found.verdict, found.reason) == ("healthy", "ServingInterim")
+    assert "cpu (interim), 1/1 pods ready" in text(found, world)
+    world.engine_built()
+    shown = text(status(world), world)
+    assert "cpu (interim), 1/1 pods ready" in shown
+    assert "tensorrt-rtx, " in shown

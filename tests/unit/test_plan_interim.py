@@ -12,6 +12,7 @@ from tests.support.plan_objects import (
     GPU_IMAGE,
     OTHER,
     SECOND,
+    gpu_node,
     image_facts,
     l4,
     published,
@@ -173,6 +174,19 @@ def test_pods_without_a_device_do_not_yield_theirs() -> None:
     world.settle()
     assert world.replicas() == {"resnet-l4": 1}
     assert ready(world) == ("False", "CapacityBlocked")
+
+
+def test_an_interim_on_the_only_device_yields_it_to_the_next_build_under_recreate() -> None:
+    gpus = {"aheadOfTime": False, "backends": BOTH}
+    world = World(build={"interim": "CUDA"}, rollout={"strategy": "Recreate"}).has_gpus(**gpus)
+    world.nodes.append(gpu_node("g"))
+    world.settle().job_succeeds().misses().stage_runs("build", "engine").all_available()
+    assert world.replicas() == {"resnet-l4": 1}
+    world.unschedulable(NO_DEVICE, "engine").settle()
+    assert world.replicas() == {"resnet-l4": 0}
+    world.stage_runs("build", "engine").succeeds("engine", nodes_accelerated=415)
+    assert world.replicas() == {"resnet-l4": 1}
+    assert task(world).backend == "tensorrt-rtx"
 
 
 # what cannot be

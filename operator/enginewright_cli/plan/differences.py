@@ -71,7 +71,8 @@ def _parts(snapshot: Snapshot) -> dict[str, str]:
     }
     for each in snapshot.classes:
         found[f"class {each.name}: image"] = each.image
-        found[f"class {each.name}: backend"] = each.backend
+        interim = " (interim)" if each.interim else ""
+        found[f"class {each.name}: backend"] = f"{each.backend}{interim}"
         if each.engine_key:
             found[f"class {each.name}: engine"] = each.engine_key[:_SHOWN]
     return {name: text for name, text in found.items() if text}

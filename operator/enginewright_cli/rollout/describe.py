@@ -122,6 +122,7 @@ def _arm(known: KnownModel, revision: str, pods: Collection[PodView] | None) -> 
             RolloutClass(
                 name=each.name,
                 backend=each.backend,
+                interim=each.interim,
                 image=each.image,
                 pods=_count(mine, each.name),
                 ready=_count(

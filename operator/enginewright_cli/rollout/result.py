@@ -16,6 +16,8 @@ class RolloutClass(Message):
     """Name of the AcceleratorClass."""
     backend: str
     """Backend that runs the model on it."""
+    interim: bool = False
+    """Whether that serves only until the first engine for the class is built."""
     image: str
     """Runtime image of the pods."""
     pods: int | None = None

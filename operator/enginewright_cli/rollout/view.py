@@ -118,7 +118,8 @@ def _class(each: RolloutClass | None) -> Text:
     if each is None:
         return Text()
     pods = "pods not known" if each.pods is None else f"{each.ready}/{each.pods} pods ready"
-    return Text(visible(f"{each.backend}, {pods}"))
+    interim = " (interim)" if each.interim else ""
+    return Text(visible(f"{each.backend}{interim}, {pods}"))
 
 
 def _analysis(found: RolloutAnalysis) -> Iterator[RenderableType]:
