@@ -21,6 +21,7 @@ from enginewright.contract.task import (
     EngineTask,
     PrepareTask,
     ServeTask,
+    task_text,
 )
 from pydantic import ValidationError
 
@@ -105,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _with_task(stage: str, kind: type[_Task], paths: Paths, act: Callable[[_Task], int]) -> int:
     try:
-        task = kind.model_validate_json(os.environ.get(TASK_VARIABLE, ""))
+        task = kind.model_validate_json(task_text(os.environ))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the document"

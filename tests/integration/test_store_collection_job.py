@@ -8,6 +8,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from enginewright.contract.collection import MOST_KEPT
+from enginewright.contract.keys import sha256_text
 from enginewright.contract.report import read_termination_message
 from enginewright.contract.task import TASK_VARIABLE
 from enginewright.plan.collection import Blocked, collection
@@ -31,7 +33,10 @@ def test_only_what_no_object_names_is_removed(tmp_path: Path) -> None:
         publish(Store(root), key, content(tmp_path / key[:2], key.encode()))
     for manifest in root.glob("prepared/*/manifest.json"):
         os.utime(manifest, (time.time() - AGE,) * 2)
-    needed = needed_keys(NamespaceObjects(models=(model(WANTED),), revisions=(revision(KEPT),)))
+    others = (model(sha256_text(str(number))) for number in range(MOST_KEPT - 2))
+    needed = needed_keys(
+        NamespaceObjects(models=(model(WANTED), *others), revisions=(revision(KEPT),))
+    )
     now = datetime.now(UTC)
     job = collection(replace(facts(), now=now), "collect-1", needed, now, None)
     assert not isinstance(job, Blocked)

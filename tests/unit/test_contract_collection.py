@@ -16,6 +16,7 @@ from enginewright.contract.report import (
     StageReport,
     read_termination_message,
 )
+from enginewright.contract.task import task_text, task_variables
 from pydantic import ValidationError
 
 KEY = "0123456789abcdef"
@@ -26,6 +27,7 @@ TASK = {
     "min_age_seconds": LEAST_AGE_SECONDS,
 }
 MOST_OF_A_VARIABLE = 128 << 10  # bytes, MAX_ARG_STRLEN of Linux
+MOST_OF_AN_OBJECT = 1 << 20  # bytes, of the 1.5 MiB that etcd takes
 
 
 def test_a_task_is_read_as_it_was_written() -> None:
@@ -58,10 +60,22 @@ def test_a_task_without_a_list_of_what_is_needed_is_invalid() -> None:
         CollectTask.model_validate({name: TASK[name] for name in TASK if name != "keep"})
 
 
-def test_the_longest_task_fits_into_a_variable() -> None:
+def test_the_longest_task_fits_into_variables_and_an_object() -> None:
     keep = [f"{number:0{KEPT_CHARACTERS}x}" for number in range(MOST_KEPT)]
     task = CollectTask.model_validate(TASK | {"keep": keep, "job": "x" * 63})
-    assert len(f"ENGINEWRIGHT_TASK={task.to_json()}".encode()) < MOST_OF_A_VARIABLE
+    variables = task_variables(task.to_json())
+    sizes = [len(f"{name}={part}".encode()) for name, part in variables.items()]
+    assert max(sizes) < MOST_OF_A_VARIABLE
+    assert sum(sizes) < MOST_OF_AN_OBJECT
+    assert task_text({"HOME": "/", **variables}) == task.to_json()
+    with pytest.raises(ValidationError):  # an earlier runtime image, which reads but the first
+        CollectTask.model_validate_json(variables["ENGINEWRIGHT_TASK"])
+
+
+def test_a_short_task_is_one_variable() -> None:
+    assert task_variables("{}") == {"ENGINEWRIGHT_TASK": "{}"}
+    assert task_text({"ENGINEWRIGHT_TASK": "{}", "ENGINEWRIGHT_TASK_2": "x"}) == "{}"
+    assert task_text({}) == ""
 
 
 def test_the_result_reaches_the_operator() -> None:

@@ -261,9 +261,9 @@ def wanted(**changes: Any) -> Json:
 
 
 def task_of(made_job: Json) -> CollectTask:
-    (container,) = made_job["spec"]["template"]["spec"]["containers"]
-    (text,) = [each["value"] for each in container["env"] if each["name"] == TASK_VARIABLE]
-    return CollectTask.model_validate_json(text)
+    task = collection_view(made_job).task
+    assert task is not None
+    return task
 
 
 def test_the_task_has_what_is_kept_and_the_settings() -> None:

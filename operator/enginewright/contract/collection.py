@@ -14,7 +14,7 @@ from enginewright.contract.base import Message, Number, Seconds
 COLLECT_STAGE: Final = "collect"  # of the runtime image: `enginewright-runtime stage collect`
 
 KEPT_CHARACTERS: Final = 16  # of a key, in `CollectTask.keep`
-MOST_KEPT: Final = 6000  # keys: Linux limits one environment variable to 128 KiB
+MOST_KEPT: Final = 50_000  # keys: etcd takes objects of 1.5 MiB, and Linux 2 MiB of variables
 # An artefact that was used more recently is not marked as used again, which would be a write for each use
 RENEWED_AFTER_SECONDS: Final = 3600.0
 # Least age of what is removed: the above, and as much for clocks that differ

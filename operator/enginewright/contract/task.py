@@ -4,6 +4,7 @@ Tasks are transport: only their `recipe` decides how an artefact is produced, so
 the artefact's inputs enter its key.
 """
 
+from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
 from pydantic import Field
@@ -11,6 +12,8 @@ from pydantic import Field
 from enginewright.contract.base import Message
 
 TASK_VARIABLE: Final = "ENGINEWRIGHT_TASK"
+# characters of a task in one variable, of which Linux takes 128 KiB; a longer task goes on in others
+PART_OF_TASK: Final = 120_000
 ROOT_VARIABLE: Final = "ENGINEWRIGHT_ROOT"  # prefix of every path; unset in pods
 SHARED_RESULTS_VARIABLE: Final = (
     "ENGINEWRIGHT_ANSWERS"  # folder of results that Jobs share; unset in pods
@@ -60,6 +63,27 @@ SIDECAR: Final = "sidecar"  # name of the container and of its port
 EXAMINE_STAGE: Final = "examine"  # in preflight: loads and times a model as its serving pod would
 FETCH_ARTIFACT: Final = "fetch-artifact"  # init container of a serving pod
 ENGINE_STAGES: Final = ("build", "verify", "benchmark", "publish-engine")
+
+
+def task_variables(text: str) -> dict[str, str]:
+    """Return the variables that hold a task: TASK_VARIABLE, and as many more as it needs, numbered from 1.
+
+    Who knows only the first one cannot read a longer task, and so does nothing by half.
+    """
+    parts = [text[start : start + PART_OF_TASK] for start in range(0, len(text), PART_OF_TASK)]
+    return {_part(number): part for number, part in enumerate(parts)}
+
+
+def task_text(variables: Mapping[str, str]) -> str:
+    """Return the task in some variables; empty: there is none."""
+    parts: list[str] = []
+    while (part := variables.get(_part(len(parts)))) is not None:
+        parts.append(part)
+    return "".join(parts)
+
+
+def _part(number: int) -> str:
+    return f"{TASK_VARIABLE}_{number}" if number else TASK_VARIABLE
 
 
 class ShapeProfile(Message):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from enginewright.contract.task import TASK_VARIABLE
+from enginewright.contract.task import task_variables
 
 USER: Final = 65532  # the images' own
 
@@ -61,7 +61,8 @@ def container(
         "terminationMessagePolicy": "File",
     }
     if task is not None:
-        built["env"] = [{"name": TASK_VARIABLE, "value": task}, *env]
+        ours = [{"name": each, "value": part} for each, part in task_variables(task).items()]
+        built["env"] = [*ours, *env]
     if resources:
         built["resources"] = resources
     return built

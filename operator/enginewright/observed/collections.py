@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from enginewright.contract.collection import CollectTask
-from enginewright.contract.task import TASK_VARIABLE
+from enginewright.contract.task import task_text
 from enginewright.manifests.collection_outcome import CollectionOutcome
 from enginewright.observed.base import Json, spec
 from enginewright.observed.jobs import JobView, job_view
@@ -30,9 +30,12 @@ def collection_view(obj: Json) -> CollectionView:
 
 def _task(obj: Json) -> CollectTask | None:
     pod = (spec(obj).get("template") or {}).get("spec") or {}
-    variables = [each for one in pod.get("containers") or () for each in one.get("env") or ()]
-    texts = (each.get("value") for each in variables if each.get("name") == TASK_VARIABLE)
+    variables = {
+        str(each.get("name")): str(each.get("value"))
+        for one in pod.get("containers") or ()
+        for each in one.get("env") or ()
+    }
     try:
-        return CollectTask.model_validate_json(str(next(texts, "")))
+        return CollectTask.model_validate_json(task_text(variables))
     except ValidationError:
         return None

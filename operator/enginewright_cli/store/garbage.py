@@ -22,7 +22,8 @@ _LARGEST_FILE: Final = 16 << 20  # bytes
 _LARGEST_NUMBER: Final = 1 << 53
 _HOW: Final = (
     "pass --keep-file with the keys that are needed, one a line, or the task of the operator's latest Job"
-    " with stage collect in this namespace (its variable ENGINEWRIGHT_TASK); or --keep-none if no model"
+    " with stage collect in this namespace (its variable ENGINEWRIGHT_TASK, followed by those with numbers);"
+    " or --keep-none if no model"
     " needs any of them"
 )
 
