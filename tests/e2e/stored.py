@@ -44,6 +44,14 @@ def is_intact(artifact: Path) -> bool:
         return False
 
 
+def holds(artifact: Path, recipe: dict[str, Any]) -> bool:
+    """Return whether an artefact is an engine of a recipe."""
+    try:
+        return bool(manifest(artifact)["engine"]["recipe"] == recipe)
+    except FileNotFoundError:
+        return False
+
+
 def engine_file(artifact: Path) -> Path:
     """Return the file of an artefact that holds its engine."""
     return artifact / str(manifest(artifact)["engine"]["file"])
@@ -61,9 +69,12 @@ def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def mistake(path: Path, other: Path) -> None:
-    """Put another file in a file's place."""
-    path.write_bytes(other.read_bytes())
+def mistake(artifact: Path, other: Path) -> None:
+    """Put all of another artefact in an artefact's place, and have its manifest state the key of this one."""
+    for path, _ in listed(other):  # into the same folders, which the pods own
+        (artifact / path.relative_to(other)).write_bytes(path.read_bytes())
+    stated = manifest(other) | {"key": artifact.name}
+    (artifact / "manifest.json").write_text(json.dumps(stated))
 
 
 def lie(artifact: Path) -> None:

@@ -309,9 +309,10 @@ def test_what_is_damaged_is_refused_reported_and_made_again_while_others_serve(
     }
     serving = ahead.get("im", "on-cpus")["status"]["serving"]
     prepared = store / "prepared" / serving["preparedKey"]
-    swapped, corrupted = (stored.engine_file(each) for each in engines.values())
+    swapped, corrupted = engines.values()
+    recipe = stored.manifest(swapped)["engine"]["recipe"]
     stored.mistake(swapped, corrupted)
-    stored.corrupt(corrupted)
+    stored.corrupt(stored.engine_file(corrupted))
     stored.lie(prepared)
     replaced, left = serving_pods(ahead, "on-cpus")
     for pod in (*(pod for name in engines for pod in serving_pods(ahead, "ahead", name)), replaced):
@@ -322,6 +323,7 @@ def test_what_is_damaged_is_refused_reported_and_made_again_while_others_serve(
         assert "EngineCorrupt" in eventually(refused, 60, f"the refusal by the pod of {name}")
     refused = functools.partial(refusal, ahead, "on-cpus")
     assert "ArtifactCorrupt" in eventually(refused, 60, "the refusal by the pod on a CPU")
+    eventually(functools.partial(stored.holds, swapped, recipe), 120, "the engine of its own class")
     for artifact in (*engines.values(), prepared):
         eventually(functools.partial(stored.is_intact, artifact), 120, f"{artifact}")
         assert ahead.condition("on-cpus", "Available")["status"] == "True"

@@ -29,7 +29,7 @@ from tests.support.source_servers import REGION, GoServers, SourceServers, go_se
 from tests.support.source_web import Answer, ScriptedServer, Seen
 from tests.support.store_places import MANIFEST, Place, no_waiting
 from tests.support.store_process import FILES, manifest, publish
-from tests.unit.test_store_volume import KEY, as_engine, content
+from tests.unit.test_store_volume import ENGINE_KEY, KEY, as_engine, content
 
 pytestmark = pytest.mark.timeout(900)  # the servers may have to be built first
 DEADLINE_SECONDS = 60.0
@@ -155,18 +155,33 @@ def test_what_was_used_is_not_removed(
 
 
 def test_engines_are_kept_apart_and_share_files(place: Place, tmp_path: Path) -> None:
-    publish(place.store(), KEY, content(tmp_path / "a"))
+    publish(place.store(), ENGINE_KEY, content(tmp_path / "a"))
     store = place.store(ENGINE)
-    assert store.find(KEY) is None
+    assert store.find(ENGINE_KEY) is None
     files = {name: tmp_path / "a" / Path(name).name for name in FILES}
-    made, cached = store.publish(KEY, files, lambda listed: as_engine(manifest(KEY, listed)))
+
+    def describe(listed: tuple[ArtifactFile, ...]) -> Manifest:
+        return as_engine(manifest(ENGINE_KEY, listed))
+
+    made, cached = store.publish(ENGINE_KEY, files, describe)
     assert not cached
-    assert store.read(KEY, tmp_path / "artifact") == made
+    assert store.read(ENGINE_KEY, tmp_path / "artifact") == made
     stored = sorted(name for name in place.objects() if name.startswith("files/"))
     assert stored == sorted({f"files/{file.sha256}" for file in made.files})
+
+    name = f"engines/{ENGINE_KEY}/manifest.json"
+    lying = json.loads(place.objects()[name])
+    lying["engine"]["prepared_key"] = "ef" * 32
+    place.put(name, json.dumps(lying).encode())
+    with pytest.raises(StageFailure, match="is not that of its recipe") as caught:
+        store.read(ENGINE_KEY, tmp_path / "artifact")
+    assert caught.value.reason is Reason.ENGINE_CORRUPT
+    assert store.publish(ENGINE_KEY, files, describe)[1] is False
+    assert store.read(ENGINE_KEY, tmp_path / "artifact") == made
+
     place.put(f"files/{made.files[1].sha256}", b"damaged")
-    with pytest.raises(StageFailure, match="engine abababababab is damaged: file") as caught:
-        store.read(KEY, tmp_path / "artifact")
+    with pytest.raises(StageFailure, match=f"engine {ENGINE_KEY[:12]} is damaged: file") as caught:
+        store.read(ENGINE_KEY, tmp_path / "artifact")
     assert caught.value.reason is Reason.ENGINE_CORRUPT
 
 

@@ -23,7 +23,7 @@ _SPREAD = 20  # ms
 
 
 def main() -> None:
-    """Act as told on the command line: publish FOLDER KEY..., or collect."""
+    """Run one role of the command line, again for each line of the standard input: publish FOLDER KEY..., or collect."""
     role, *arguments = sys.argv[1:]
     logs.configure(role)
     paths = Paths.from_environment()

@@ -18,7 +18,7 @@ DEPLOYMENT = made("Deployment", "enginewright", CONFIG.namespace)
 
 
 def with_deployment(name: str | None = "enginewright") -> World:
-    """Return the operator's own namespace, with its Deployment; `name` is what it is told that it is called."""
+    """Return the operator's own namespace, with its Deployment; `name` is the one it was configured with."""
     world = World(namespace=CONFIG.namespace, deployment=name)
     world.put(DEPLOYMENT)
     return world

@@ -1,4 +1,4 @@
-"""When a store is collected, what the Job is told, how it ended, and when none may begin."""
+"""When a store is collected, the Job's task, how it ended, and when none may begin."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -214,17 +214,17 @@ def test_once_recorded_its_pod_is_not_needed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("needed", "limit", "told"), [(4000, 3999, True), (4000, 4000, False), (4000, None, False)]
+    ("needed", "limit", "reported"), [(4000, 3999, True), (4000, 4000, False), (4000, None, False)]
 )
 def test_needed_bytes_above_the_limit_are_an_event(
-    needed: int, limit: int | None, told: bool
+    needed: int, limit: int | None, reported: bool
 ) -> None:
     found = COLLECTED.model_copy(update={"needed_bytes": needed})
     report = StageReport(stage="collect", ok=True, collected=found)
     ended = job(ended="Complete", max_bytes=limit)
     (recorded,) = plan_collection(facts(ended, pods=(pod(report),))).ended
     assert recorded.outcome.limit_bytes == limit
-    assert (recorded.event is not None) == told
+    assert (recorded.event is not None) == reported
     if recorded.event:
         assert recorded.event.reason == "StoreOverLimit"
         assert "4.0 kB of the store are needed, and 4.0 kB are allowed" in recorded.event.message

@@ -363,8 +363,8 @@ def test_an_engine_that_the_store_has_lost_is_built_again_once() -> None:
     uid = engine["metadata"]["uid"]
     world.now = world.now.replace(hour=13)
     world.new_pod_fails(Reason.ENGINE_CORRUPT, "fetch-artifact", DAMAGE)
-    told = [event.message for event in world.events]
-    assert any(f"the engine for l4 is built again: {DAMAGE}" in each for each in told)
+    messages = [event.message for event in world.events]
+    assert any(f"the engine for l4 is built again: {DAMAGE}" in each for each in messages)
     again = world.the("InferenceEngine")
     assert again["metadata"]["uid"] != uid
     assert again["spec"]["key"] == engine["spec"]["key"]

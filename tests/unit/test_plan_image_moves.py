@@ -32,7 +32,7 @@ BAD: Final[Json] = {"uri": "https://models.example/bad.onnx"}
 
 
 class Member(World):
-    """A model of a fleet, which may be told to wait for its turn."""
+    """A model of a fleet, which waits for its turn unless it has one."""
 
     def __init__(self, prepared: Published | None = None, **spec: Any) -> None:
         super().__init__(**spec)

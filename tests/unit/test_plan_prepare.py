@@ -451,8 +451,10 @@ def lost(
 def test_an_artefact_that_the_store_lost_is_prepared_again(reason: Reason) -> None:
     world = lost(reason, message="prepared model ab is not what it was")
     assert world.job()["metadata"]["name"].endswith("-2")
-    told = [event.message for event in world.events]
-    assert any("fetch (1/6), again: prepared model ab is not what it was" in each for each in told)
+    messages = [event.message for event in world.events]
+    assert any(
+        "fetch (1/6), again: prepared model ab is not what it was" in each for each in messages
+    )
     assert world.conditions()["Available"] == ("True", "Serving")
     world.now += timedelta(minutes=1)
     world.job_succeeds().all_available()

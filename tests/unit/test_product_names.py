@@ -23,7 +23,7 @@ def sources(*folders: str) -> Iterator[Path]:
 
 
 def test_every_class_of_the_product_has_a_name_of_its_own() -> None:
-    """Equal names of two things are told apart by imports alone, which a reader does not see."""
+    """Equal names of two things differ by imports alone, which a reader does not see."""
     places = defaultdict(list)
     for path in sources(*PRODUCT):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from enginewright.contract.keys import engine_key, prepared_key
 from enginewright.contract.manifest import ArtifactFile, Manifest
 from enginewright.contract.reasons import Reason
 from enginewright_runtime.core.failure import StageFailure
@@ -173,32 +175,86 @@ def test_a_manifest_that_is_no_good(
     assert caught.value.reason is Reason.ARTIFACT_CORRUPT
 
 
+@pytest.mark.parametrize("data", [{}, {"samples": "5" * 64}])
+def test_a_prepared_model_under_the_key_of_another_one(
+    data: dict[str, str], root: Path, tmp_path: Path
+) -> None:
+    described = manifest(KEY, ())
+    own = prepared_key(described.model_digest, described.recipe, data)
+    folder = content(tmp_path / "a")
+    files = {name: folder / Path(name).name for name in FILES}
+
+    def describe(listed: tuple[ArtifactFile, ...]) -> Manifest:
+        return manifest(own, listed).model_copy(update={"data": data})
+
+    store = Store(root)
+    store.publish(own, files, describe)
+    assert store.find_intact(own) is not None
+    copied = root / "prepared" / KEY
+    shutil.copytree(root / "prepared" / own, copied)
+    corrupt_manifest(root, key=KEY)
+    with pytest.raises(StageFailure, match="is not that of its recipe") as caught:
+        store.find(KEY)
+    assert caught.value.reason is Reason.ARTIFACT_CORRUPT
+    corrupt_manifest(root, data=None)
+    assert store.find_intact(KEY) is not None, "of an earlier version"
+
+
+ENGINE_INFO = engine_info("tensorrt-rtx", prepared_key="cd" * 32, file=FILES[1])
+ENGINE_KEY = engine_key(ENGINE_INFO.prepared_key, ENGINE_INFO.recipe)
+
+
 def as_engine(manifest: Manifest) -> Manifest:
     """Return the manifest with an engine in it."""
-    engine = engine_info("tensorrt-rtx", prepared_key="cd" * 32, file=FILES[1])
-    return manifest.model_copy(update={"engine": engine})
+    return manifest.model_copy(update={"key": ENGINE_KEY, "engine": ENGINE_INFO})
 
 
 def test_engines_are_kept_apart_with_their_own_messages(root: Path, tmp_path: Path) -> None:
-    publish(root, KEY, content(tmp_path / "a"))
+    publish(root, ENGINE_KEY, content(tmp_path / "a"))
     store = Store(root, ENGINE)
-    assert store.find(KEY) is None
+    assert store.find(ENGINE_KEY) is None
+    shown = ENGINE_KEY[:12]
     with pytest.raises(
-        StageFailure, match="no engine with key abababababab; no action needed: it is rebuilt"
+        StageFailure, match=f"no engine with key {shown}; no action needed: it is rebuilt"
     ):
-        store.read(KEY, tmp_path / "artifact")
-    files = {name: artifact(root) / name for name in FILES}
-    made, cached = store.publish(KEY, files, lambda listed: as_engine(manifest(KEY, listed)))
+        store.read(ENGINE_KEY, tmp_path / "artifact")
+    files = {name: root / "prepared" / ENGINE_KEY / name for name in FILES}
+    made, cached = store.publish(
+        ENGINE_KEY, files, lambda listed: as_engine(manifest(ENGINE_KEY, listed))
+    )
     assert not cached
-    assert store.read(KEY, tmp_path / "artifact") == store.find_intact(KEY) == made
+    assert store.read(ENGINE_KEY, tmp_path / "artifact") == store.find_intact(ENGINE_KEY) == made
     assert sorted(path.name for path in root.iterdir()) == ["engines", "prepared", "tmp"]
 
-    (root / "engines" / KEY / FILES[1]).write_bytes(b"damaged")
-    assert store.find_intact(KEY) is None
-    with pytest.raises(StageFailure, match="engine abababababab is damaged: file") as caught:
-        store.read(KEY, tmp_path / "artifact")
+    (root / "engines" / ENGINE_KEY / FILES[1]).write_bytes(b"damaged")
+    assert store.find_intact(ENGINE_KEY) is None
+    with pytest.raises(StageFailure, match=f"engine {shown} is damaged: file") as caught:
+        store.read(ENGINE_KEY, tmp_path / "artifact")
     assert caught.value.reason is Reason.ENGINE_CORRUPT
-    assert Store(root).find_intact(KEY) is not None, "the prepared model is another artefact"
+    assert Store(root).find_intact(ENGINE_KEY) is not None, "the prepared model is another artefact"
+
+
+def test_an_engine_under_the_key_of_another_one_is_replaced(root: Path, tmp_path: Path) -> None:
+    store = Store(root, ENGINE)
+    folder = content(tmp_path / "a")
+    files = {name: folder / Path(name).name for name in FILES}
+    store.publish(ENGINE_KEY, files, lambda listed: as_engine(manifest(ENGINE_KEY, listed)))
+    other = ENGINE_INFO.model_copy(update={"prepared_key": "ef" * 32})
+    key = engine_key(other.prepared_key, other.recipe)
+    lying = json.loads((root / "engines" / ENGINE_KEY / "manifest.json").read_text())
+    shutil.copytree(root / "engines" / ENGINE_KEY, root / "engines" / key)
+    (root / "engines" / key / "manifest.json").write_text(json.dumps(lying | {"key": key}))
+    with pytest.raises(StageFailure, match=r"the key in manifest\.json is not that") as caught:
+        store.read(key, tmp_path / "artifact")
+    assert caught.value.reason is Reason.ENGINE_CORRUPT
+    assert not (tmp_path / "artifact").exists()
+    assert store.find_intact(key) is None
+
+    def describe(listed: tuple[ArtifactFile, ...]) -> Manifest:
+        return manifest(key, listed).model_copy(update={"engine": other})
+
+    assert store.publish(key, files, describe)[1] is False
+    assert store.find_intact(key) is not None
 
 
 def test_a_manifest_of_the_other_kind(root: Path, tmp_path: Path) -> None:

@@ -156,6 +156,9 @@ class Manifest(Message):
     key: str
     model_digest: str
     recipe: Recipe
+    # Digests of the content at the recipe's other addresses, by name, as they enter the prepared model's
+    # key; None: of an earlier version
+    data: dict[str, str] | None = None
     model: str = MODEL_NAME
     files: tuple[ArtifactFile, ...]
     opset: int

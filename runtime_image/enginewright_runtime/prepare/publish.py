@@ -72,6 +72,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
             key=key,
             model_digest=fetched.model_digest,
             recipe=task.recipe,
+            data=in_store.content_of(task, data),
             model=f"{MODEL_FOLDER}/{MODEL_NAME}",
             files=files,
             opset=quantized.opset,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
+from enginewright.contract.keys import engine_key, prepared_keys
 from enginewright.contract.manifest import (
     MANIFEST_NAME,
     MANIFEST_VERSION,
@@ -99,6 +100,29 @@ class Artifact:
             if name not in names:
                 raise self.corrupt(f"{MANIFEST_NAME} does not list {name}")
         return manifest
+
+    def trusted(self, text: bytes) -> Manifest:
+        """Return the manifest in `text`, if it is `checked` and describes what this key stands for.
+
+        Raises:
+            StageFailure: ArtifactCorrupt or EngineCorrupt.
+        """
+        manifest = self.checked(text)
+        if manifest.key not in (_keys(manifest) or (manifest.key,)):
+            raise self.corrupt(
+                f"the key in {MANIFEST_NAME} is not that of its recipe: it was changed, or written by"
+                " another version of Enginewright"
+            )
+        return manifest
+
+
+def _keys(manifest: Manifest) -> tuple[str, ...]:
+    """Return the keys that what a manifest describes may have; (): of an earlier version, not known."""
+    if manifest.engine is not None:
+        return (engine_key(manifest.engine.prepared_key, manifest.engine.recipe),)
+    if manifest.data is None:
+        return ()
+    return prepared_keys(manifest.model_digest, manifest.recipe, manifest.data)
 
 
 def _problem(files: tuple[ArtifactFile, ...]) -> str | None:

@@ -8,7 +8,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from enginewright.contract.keys import engine_key
 from enginewright.contract.manifest import MANIFEST_NAME, ArtifactFile, Manifest
 
 from enginewright_runtime.core import digests
@@ -41,18 +40,13 @@ class Exported:
             raise self._corrupt(what)
 
     def _check_manifest(self) -> None:
-        key, engine = self.manifest.key, self.manifest.engine
+        key = self.manifest.key
         if not is_digest(key):
             raise self._corrupt(f"the key in {MANIFEST_NAME} is not a sha256")
         try:
-            Artifact(self.kind, key).checked(self.manifest.to_json().encode())
+            Artifact(self.kind, key).trusted(self.manifest.to_json().encode())
         except StageFailure as failure:
             raise self._corrupt(failure.cause.partition(" is damaged: ")[2]) from None
-        if engine is not None and engine_key(engine.prepared_key, engine.recipe) != key:
-            raise self._corrupt(
-                f"the key in {MANIFEST_NAME} is not that of its recipe: it was changed, or written by"
-                " another version of Enginewright"
-            )
 
     def _found(self, file: ArtifactFile) -> Copied | None:
         """Read a file, unless its size differs; None: there is no regular file."""
