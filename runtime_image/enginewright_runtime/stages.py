@@ -7,7 +7,7 @@ from functools import partial
 from enginewright.contract.report import StageReport
 from enginewright.contract.task import PREPARE_STAGES, EngineTask, PrepareTask
 
-from enginewright_runtime.core.handoff import Known
+from enginewright_runtime.core.handoff import KnownArtifact
 from enginewright_runtime.core.paths import Paths
 
 
@@ -20,7 +20,7 @@ def prepare_stage(name: str) -> Callable[[PrepareTask, Paths], StageReport]:
 
 def _unless_known(name: str, task: PrepareTask, paths: Paths) -> StageReport:
     """Run a stage, unless `fetch` has found the prepared model: then it is not even imported."""
-    known = Known.find(paths.work)
+    known = KnownArtifact.find(paths.work)
     if known is None:
         return _prepare_stage(name)(task, paths)
     return StageReport(

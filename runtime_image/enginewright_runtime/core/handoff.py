@@ -82,7 +82,7 @@ class Fetched(Handoff):
     steps: dict[str, str] = Field(default_factory=dict)  # digests by name of the step
 
 
-class Known(Handoff):
+class KnownArtifact(Handoff):
     """The result of `fetch` instead, where the store has the prepared model: later stages do nothing."""
 
     published: Published

@@ -21,7 +21,7 @@ from enginewright_runtime.core.handoff import (
     PROCESSING_FOLDER,
     SAMPLES_FILE,
     Fetched,
-    Known,
+    KnownArtifact,
 )
 from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.limits import memory_of_child
@@ -59,16 +59,16 @@ _Opened: TypeAlias = Callable[[str], RecordedSource]  # by name of a place
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:
-    """Fetch what the task names; leaves `Fetched`, and `Known` where the store has what is to be prepared.
+    """Fetch what the task names; leaves `Fetched`, and `KnownArtifact` where the store has what is to be prepared.
 
     Raises:
         StageFailure: SourceUnreachable, DigestMismatch, SourceChanged, InvalidModel,
             ExternalDataMissing, CalibrationInvalid or ModelTooLarge.
     """
-    Known.remove(paths.work)
+    KnownArtifact.remove(paths.work)
     if found := find_unchanged(task, paths):
         published, version = found
-        Known(published=published).write(paths.work)
+        KnownArtifact(published=published).write(paths.work)
         message = f"unchanged: {version}, not downloaded"
         return StageReport(stage="fetch", ok=True, message=message, published=published)
     facts: dict[str, Any] = {}
@@ -121,11 +121,11 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     )
 
 
-def _known(task: PrepareTask, paths: Paths, digests: Mapping[str, str]) -> Known | None:
+def _known(task: PrepareTask, paths: Paths, digests: Mapping[str, str]) -> KnownArtifact | None:
     """Return what the store has of the fetched content; None: the other stages prepare it."""
     data = {name: digest for name, digest in digests.items() if name != MODEL}
     published = find_passed(task, digests[MODEL], data, paths)
-    return Known(published=published) if published else None
+    return KnownArtifact(published=published) if published else None
 
 
 def _model(
