@@ -420,7 +420,16 @@ def know_images(world: World, count: int = len(FACTS)) -> None:
         played.complete_job(world.system, job["metadata"]["name"])
 
 
-def add_models(world: World, *names: str) -> None:
+def model(name: str, **source: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "enginewright.dev/v1alpha1",
+        "kind": "InferenceModel",
+        "metadata": {"name": name},
+        "spec": {"source": {"uri": f"https://example.com/{name}.onnx", **source}},
+    }
+
+
+def add_models(world: World, *names: str, **source: str) -> None:
     """Apply a class whose engines are built ahead of time, and models that it serves."""
     selector = {"example.com/gpu": "l4"}
     played.add_node(world.user, "node-2", **selector)
@@ -431,28 +440,19 @@ def add_models(world: World, *names: str) -> None:
         "computeCapability": "8.9",
         "aheadOfTime": True,
     }
-    version = "enginewright.dev/v1alpha1"
     world.user.apply(
         {
-            "apiVersion": version,
+            "apiVersion": "enginewright.dev/v1alpha1",
             "kind": "AcceleratorClass",
             "metadata": {"name": "l4"},
             "spec": accelerator_class,
         },
-        *(
-            {
-                "apiVersion": version,
-                "kind": "InferenceModel",
-                "metadata": {"name": name},
-                "spec": {"source": {"uri": f"https://example.com/{name}.onnx"}},
-            }
-            for name in names
-        ),
+        *(model(name, **source) for name in names),
     )
 
 
 def test_from_a_model_to_its_engine_and_again_when_that_is_deleted(world: World) -> None:
-    add_models(world, "m")
+    add_models(world, "m", sha256="ab" * 32)
     with world.operator(rtx=RTX_IMAGE) as operator:
         operator.wait_ready()
         know_images(world)
@@ -481,6 +481,15 @@ def test_from_a_model_to_its_engine_and_again_when_that_is_deleted(world: World)
         world.user.kubectl("delete", "jobs,pods", "--all", "--force", "--grace-period=0")
         world.play(world.job("engine"), built(world.key, cached=True, **whole))
         assert "found in the store" in world.wait("True", "Built")
+
+        world.user.delete("inferencemodel", "m")
+        again = model("again", uri="https://example.com/m.onnx", sha256="ab" * 32)
+        world.user.apply(again)
+        world.user.wait_condition("again", "EnginesReady", "True", "Built", 20)
+        assert world.jobs("prepare") == [], "the InferenceEngine has a record of the preparation"
+        status = world.user.get("im", "again")["status"]
+        assert status["prepared"]["key"] == "cd" * 32
+        assert [each["digest"] for each in status["source"]["pins"]] == ["ab" * 32]
 
 
 def test_models_that_share_an_engine_are_recorded_by_it_and_build_it_once(world: World) -> None:

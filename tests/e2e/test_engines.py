@@ -1,13 +1,16 @@
 """Engines on real nodes: three classes of GPUs, one engine for each key, what the store loses, no traffic without a driver."""
 
 import functools
+import hashlib
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from driver import gpus
 from driver.layout import Gpus
+from enginewright.contract.report import read_termination_message
 
 from hack.samples.magika import features, label
 from tests.e2e import stored
@@ -64,6 +67,56 @@ def start_times(namespace: Namespace, model: str) -> str:
     )
 
 
+def prepare_pod(namespace: Namespace, model: str) -> dict[str, Any]:
+    """Return the pod that has prepared a model, once it has ended."""
+
+    def ended() -> dict[str, Any]:
+        (pod,) = namespace.items("pods", f"{COMPONENT}=prepare,enginewright.dev/model={model}")
+        return pod if pod["status"]["phase"] == "Succeeded" else {}
+
+    return eventually(ended, 60, f"the end of the Job of {model}")
+
+
+def stages_run(pod: Mapping[str, Any]) -> list[str]:
+    """Return the stages of a prepare Job's pod that had something to do."""
+    status = pod["status"]
+    reports = [
+        read_termination_message(each["state"]["terminated"]["message"])
+        for each in (*status["initContainerStatuses"], *status["containerStatuses"])
+    ]
+    return [
+        each.stage for each in reports if each and not each.message.startswith("nothing to do: ")
+    ]
+
+
+def timeline(namespace: Namespace, model: str) -> str:
+    """Return when what happened until a model was ready, in seconds after it was applied."""
+    applied = namespace.get("inferencemodel", model)
+    job = prepare_pod(namespace, model)
+    pod = serving_pods(namespace, model)[0]
+    (deployment,) = namespace.items("deployments", f"enginewright.dev/model={model}")
+    times = {"Job's pod": job["metadata"]["creationTimestamp"]}
+    for one in (job, pod):
+        status = one["status"]
+        for each in (*status["initContainerStatuses"], *status["containerStatuses"]):
+            state = each["state"].get("terminated") or each["state"]["running"]
+            times[each["name"]] = state["startedAt"]
+        if one is job:
+            times["Job's pod ended"] = status["containerStatuses"][0]["state"]["terminated"][
+                "finishedAt"
+            ]
+            times["Deployment"] = deployment["metadata"]["creationTimestamp"]
+            times["pod"] = pod["metadata"]["creationTimestamp"]
+    for name, one in (("pod ready", pod), ("model ready", applied)):
+        (ready,) = (each for each in one["status"]["conditions"] if each["type"] == "Ready")
+        times[name] = ready["lastTransitionTime"]
+    began = datetime.fromisoformat(applied["metadata"]["creationTimestamp"])
+    return ", ".join(
+        f"{name} {(datetime.fromisoformat(at) - began).total_seconds():.0f}"
+        for name, at in times.items()
+    )
+
+
 @pytest.fixture(scope="module")
 def classes(l4: Namespace) -> Iterator[Namespace]:
     """Classes of three products, one of which no node has yet; all build ahead of time."""
@@ -88,11 +141,17 @@ def _assigned(labels: Mapping[str, str]) -> list[str]:
     return [f"{name}={value}" for name, value in labels.items()]
 
 
-def ahead_on(*classes: str) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def digest(model_files: Path) -> str:
+    """The digest of the model that is served on GPUs, as its spec has it."""
+    return hashlib.sha256((model_files / "magika.onnx").read_bytes()).hexdigest()
+
+
+def ahead_on(digest: str, *classes: str) -> dict[str, Any]:
     """Return a model that is served on some classes of GPUs."""
-    return inference_model(
-        "ahead", "magika.onnx", accelerators=[{"class": each} for each in classes]
-    )
+    accelerators = [{"class": each} for each in classes]
+    source = {"uri": "pvc://models/magika.onnx", "sha256": digest}
+    return inference_model("ahead", "", accelerators=accelerators, source=source)
 
 
 def on_cpus() -> dict[str, Any]:
@@ -101,10 +160,10 @@ def on_cpus() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def ahead(classes: Namespace) -> Namespace:
+def ahead(classes: Namespace, digest: str) -> Namespace:
     """Real models whose engines are built by real TensorRT-RTX, without the GPUs."""
     classes.apply(
-        ahead_on(CLASS, AWAITED),
+        ahead_on(digest, CLASS, AWAITED),
         inference_model("partly", "partly-supported.onnx", on=CLASS, shapes=SHAPES),
         on_cpus(),
     )
@@ -159,16 +218,20 @@ def test_without_a_driver_it_gets_no_traffic_and_says_why(ahead: Namespace) -> N
 
 
 def test_what_is_deleted_and_applied_again_builds_only_the_engine_of_a_class_more(
-    ahead: Namespace,
+    ahead: Namespace, digest: str
 ) -> None:
     ahead.wait_ready("on-cpus")
     print("new:", start_times(ahead, "on-cpus"))
     built = built_by(ahead)
     ahead.kubectl("delete", "im", "ahead", "on-cpus", "--wait=true")
-    ahead.apply(ahead_on(*CAPABILITIES), on_cpus())
+    ahead.apply(ahead_on(digest, *CAPABILITIES), on_cpus())
     ahead.wait_condition("ahead", "EnginesReady", "True", "Built", 120)
     ahead.wait_ready("on-cpus", 120)
     print("known:", start_times(ahead, "on-cpus"))
+    print("seconds after it was applied:", timeline(ahead, "on-cpus"))
+    assert stages_run(prepare_pod(ahead, "on-cpus")) == ["fetch"]
+    jobs = ahead.items("jobs", f"{COMPONENT}=prepare,enginewright.dev/model=ahead")
+    assert not jobs, "its content is known by digest"
     now = built_by(ahead)
     assert built.items() < now.items(), "no Job was made again"
     assert [name for job, name in now.items() if job not in built] == [ADDED]

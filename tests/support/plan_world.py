@@ -12,7 +12,7 @@ from enginewright.analysis.result import AnalysisResult
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_engine import InferenceEngine, InferenceEngineStatus
 from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
-from enginewright.api.inference_model_status import EngineReference, InferenceModelStatus
+from enginewright.api.inference_model_status import EngineReference, InferenceModelStatus, Prepared
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.reasons import Reason
 from enginewright.controller.comparisons import Comparisons
@@ -290,7 +290,15 @@ class World(Simulation):
                 if each["name"] == engine["metadata"]["name"]
             ),
             users=users_of(read, self._uses()),
+            prepared=self._prepared(read),
         )
+
+    def _prepared(self, engine: InferenceEngine) -> tuple[Prepared, ...]:
+        """Return the prepared model of the model, if it refers to an engine."""
+        status = self.model["status"] if self.model else {}
+        names = {each["name"] for each in status.get("engines", ())}
+        found = status.get("prepared") if engine.metadata.name in names else None
+        return (Prepared.model_validate(found),) if found else ()
 
     def _uses(self) -> Iterable[EngineUse]:
         """Yield which engines the model uses."""

@@ -184,6 +184,7 @@ def test_a_new_field_of_a_status_is_named_so_that_a_collection_finds_it() -> Non
         "digest",
         "inputs_hash",
         "model_digest",
+        "record_hash",
         "sha256",
         "shared_hash",
         "spec_hash",

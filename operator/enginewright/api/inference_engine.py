@@ -14,6 +14,7 @@ from enginewright.api.accelerator_class import Backend
 from enginewright.api.base import ApiModel, ObjectMeta
 from enginewright.api.conditions import Condition
 from enginewright.api.devices import DeviceRequest
+from enginewright.api.inference_model_status import Prepared
 from enginewright.api.job_failure import JobFailure
 from enginewright.api.markers import (
     ATOMIC,
@@ -310,6 +311,9 @@ class InferenceEngineStatus(ApiModel):
 
     versions: EngineVersions | None = None
     """Versions that the engine was built with; absent: not built yet, or found in the store without them."""
+
+    prepared: Annotated[tuple[Prepared, ...], Field(max_length=4), ATOMIC] = ()
+    """How its prepared model was prepared from content that is known by digest: a model that is applied again needs no Job for that."""
 
     users: EngineUsers | None = None
     """The InferenceModels that use it; absent: not known yet."""

@@ -110,6 +110,9 @@ class Prepared(ApiModel):
     signature: ModelSignature | None = None
     """Inputs and outputs; absent: not known."""
 
+    record_hash: Digest = ""
+    """Hash of everything that decided what its Job did and whether it succeeded; empty: the spec does not say by digest what all of the content is."""
+
 
 class Pin(ApiModel):
     """The content that an address is pinned to."""

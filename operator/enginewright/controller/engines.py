@@ -18,7 +18,7 @@ from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.metrics import EngineMetrics
 from enginewright.controller.observe import JOB, POD
 from enginewright.controller.parse import readable
-from enginewright.controller.references import is_tried_again, references
+from enginewright.controller.references import is_tried_again, preparations, references
 from enginewright.controller.routing import EngineKey
 from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import INFERENCE_ENGINES, JOBS, PODS
@@ -101,6 +101,7 @@ class EngineReconciler:
             progress={name: progress for name, progress in reported if progress},
             references=tuple(references(cache, key).values()),
             users=users,
+            prepared=preparations(cache, key),
             tried_again=is_tried_again(cache, key.namespace, engine),
             job_limit=self.turns.why_not_now(engine),
         )

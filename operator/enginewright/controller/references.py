@@ -1,23 +1,42 @@
 """What the statuses of models say about engines."""
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 from enginewright.api.inference_engine import InferenceEngine
-from enginewright.api.inference_model_status import EngineReference
+from enginewright.api.inference_model import InferenceModel
+from enginewright.api.inference_model_status import EngineReference, Prepared
 from enginewright.controller.cache import ObjectCache
+from enginewright.controller.parse import parsed
 from enginewright.controller.routing import EngineKey
+from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import INFERENCE_MODELS
 
 
 def references(cache: ObjectCache, engine: EngineKey) -> dict[str, EngineReference]:
     """Return the references to an engine from its namespace's models, except those being deleted, by model."""
-    found = {}
+    return {
+        model["metadata"]["name"]: EngineReference.model_validate(each)
+        for model, each in _referring(cache, engine)
+    }
+
+
+def preparations(cache: ObjectCache, engine: EngineKey) -> tuple[Prepared, ...]:
+    """Return the prepared models of those that refer to an engine; likewise."""
+    found = parsed(InferenceModel, (model for model, _ in _referring(cache, engine)))
+    return tuple(each.status.prepared for each in found if each.status.prepared)
+
+
+def _referring(
+    cache: ObjectCache, engine: EngineKey
+) -> Iterator[tuple[JsonObject, Mapping[str, Any]]]:
     for model in cache.all(INFERENCE_MODELS):
         metadata = model["metadata"]
         if metadata["namespace"] != engine.namespace or "deletionTimestamp" in metadata:
             continue
         for each in (model.get("status") or {}).get("engines") or ():
             if each["name"] == engine.name:
-                found[metadata["name"]] = EngineReference.model_validate(each)
-    return found
+                yield model, each
 
 
 def is_tried_again(cache: ObjectCache, namespace: str, engine: InferenceEngine) -> bool:

@@ -22,7 +22,8 @@ from enginewright.manifests.collect_job import COLLECT
 # kinds whose objects show that a namespace has a store
 _WITH_STORE: Final = (INFERENCE_MODELS, INFERENCE_ENGINES, CLAIMS)
 
-_USE: Final = frozenset({"users", "lastUsed", "unusedSince"})  # in the status of an InferenceEngine
+# in the status of an InferenceEngine, of no concern to models that are planned already
+_USE: Final = frozenset({"users", "lastUsed", "unusedSince", "prepared"})
 
 
 class ModelKey(NamedTuple):

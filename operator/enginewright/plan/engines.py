@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_engine import InferenceEngine, InferenceEngineStatus
-from enginewright.api.inference_model_status import EngineReference
+from enginewright.api.inference_model_status import EngineReference, Prepared
 from enginewright.api.job_failure import JobFailure
 from enginewright.contract.keys import engine_key
 from enginewright.contract.reasons import Reason
@@ -41,6 +41,7 @@ from enginewright.plan.engine_status import (
 )
 from enginewright.plan.engine_users import recorded_use
 from enginewright.plan.engines_wanted import build_hash
+from enginewright.plan.preparation_records import kept_records
 from enginewright.plan.types import Config, EventIntent, ObjectRef, Plan
 from enginewright.plan.unused import seconds_left, unused_since
 
@@ -69,6 +70,7 @@ class BuildFacts:
     users: tuple[str, ...] = ()  # models that use it, in alphabetical order
     # whether a model may try a backend again that it rejected, with this engine
     tried_again: bool = False
+    prepared: tuple[Prepared, ...] = ()  # of the models that refer to it
     job_limit: str = ""  # why it creates no further Job for now, as a sentence; empty: it may
 
 
@@ -104,7 +106,14 @@ def plan_engine(facts: BuildFacts) -> EnginePlan:
         return EnginePlan((), (), {}, (), None, removed=_removed(since))
     engine_state = _engine_state(facts)
     used = recorded_use(facts.engine.status, facts.users, facts.now)
-    recorded = {"users": used.users, "last_used": used.last_used, "unused_since": since}
+    recorded = {
+        "users": used.users,
+        "last_used": used.last_used,
+        "unused_since": since,
+        "prepared": kept_records(
+            facts.engine.status.prepared, facts.prepared, facts.engine.spec.prepared_key
+        ),
+    }
     status = status_of(facts.engine, engine_state, facts.now).model_copy(update=recorded)
     return EnginePlan(
         apply=engine_state.apply,

@@ -25,6 +25,7 @@ from enginewright.plan import pods, store_losses
 from enginewright.plan.architecture import image_architecture
 from enginewright.plan.attempts import Failed, InProgress, Observed, Start, Succeeded, Work, advance
 from enginewright.plan.paused_moves import is_preparation_paused
+from enginewright.plan.preparation_records import known_preparation, recorded
 from enginewright.plan.recipe import steps_sha256
 from enginewright.plan.resolve import Target
 from enginewright.plan.signature import listed
@@ -124,7 +125,9 @@ def _attempted(
     match state:
         case Succeeded():
             return PrepareOutcome(
-                prepared=_prepared(target, state.result),
+                prepared=recorded(
+                    facts, target, _prepared(target, state.result), state.result.data
+                ),
                 fetched=state.result.data,
                 delete=_running(facts, jobs, keep=state.job),
             )
@@ -160,7 +163,9 @@ def _waits(
     known: Preparation | None,
 ) -> PrepareOutcome | None:
     """Return the state of a model that needs no Job of its own, or creates it later; None: it creates one."""
-    decision = follow(facts, target, shared, known) if shared else None
+    decision: Decision | None = None
+    if shared:
+        decision = known_preparation(facts, target) or follow(facts, target, shared, known)
     if decision is not None:
         return _followed(facts, target, jobs, state, decision)
     return _queued(facts, target, jobs, state) if facts.job_limit else None
@@ -169,7 +174,7 @@ def _waits(
 def _followed(
     facts: Facts, target: Target, jobs: Mapping[str, JobView], state: Start, decision: Decision
 ) -> PrepareOutcome:
-    """Return the state of a model that another one's Job prepares, or has."""
+    """Return the state of a model that another Job prepares, or has."""
     unwanted = _running(facts, jobs, keep="")
     match decision:
         case TakenOver():

@@ -9,7 +9,7 @@ content is known by digest. Otherwise it waits for that Job to end, and reads th
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from enginewright.api.inference_model_status import Preparation, Prepared
 from enginewright.api.job_failure import JobFailure
@@ -72,15 +72,17 @@ Decision: TypeAlias = Follows | TakenOver | JobFailure
 
 def shared_hash(facts: Facts, target: Target) -> str:
     """Return the hash of all that must be equal for one Job to prepare several models."""
+    return content_hash({**job_inputs(facts, target), "pinned": dict(target.source.pinned)})
+
+
+def job_inputs(facts: Facts, target: Target) -> dict[str, Any]:
+    """Return what decides what a Job does and whether it succeeds, except the content at the addresses."""
     spec = facts.model.spec
-    return content_hash(
-        {
-            "job": target.job_hash,
-            "placement": placement_hash(merged(facts.config.jobs, spec.build.pod_template)),
-            "pinned": dict(target.source.pinned),
-            "identity": identity_labels(spec),
-        }
-    )
+    return {
+        "job": target.job_hash,
+        "placement": placement_hash(merged(facts.config.jobs, spec.build.pod_template)),
+        "identity": identity_labels(spec),
+    }
 
 
 def leaders(members: Iterable[FlightMember], now: datetime) -> tuple[Leader, ...]:

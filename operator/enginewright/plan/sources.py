@@ -54,6 +54,12 @@ def is_pinned(spec: InferenceModelSpec, source: PinnedSource) -> bool:
     return all(sha256 or name in source.pinned for name, (_, sha256) in _addresses(spec).items())
 
 
+def digests_in_spec(spec: InferenceModelSpec) -> dict[str, str] | None:
+    """Return the digests of everything that is fetched, by name; None: the spec lacks one."""
+    digests = {name: sha256 for name, (_, sha256) in _addresses(spec).items()}
+    return digests if all(digests.values()) else None
+
+
 def refreshed_source(facts: Facts, refresh: str, *, prepared: bool) -> PinnedSource:
     """Return what a refresh fetches: any content, and unchanged content only if it must be prepared.
 

@@ -1,0 +1,221 @@
+"""A model that is applied again: what its content, known by digest, was prepared to needs no second Job."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+
+import pytest
+from enginewright.api.inference_engine import InferenceEngine
+from enginewright.api.inference_model import InferenceModel
+from enginewright.api.inference_model_status import Prepared
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Published
+from enginewright.manifests.store_access import StoreBucket
+from enginewright.plan.preparation_records import kept_records
+
+from tests.support.plan_objects import (
+    DIGEST,
+    MODEL,
+    NAMESPACE,
+    RTX_IMAGE,
+    Json,
+    made,
+    published,
+)
+from tests.support.plan_world import World
+
+SOURCE: Final = {"uri": "https://models.example/resnet.onnx", "sha256": DIGEST}
+STEP: Final = {"uri": "https://models.example/step.onnx", "sha256": "5" * 64}
+
+
+def built(result: Published | None = None, **spec: Any) -> World:
+    """Return a model that its engine was built for."""
+    world = World(**{"source": SOURCE, **spec}) if "source" not in spec else World(**spec)
+    return world.has_gpus().settle().job_succeeds(result or published()).engine_built()
+
+
+def gone(world: World) -> Json:
+    """Delete the model, with what it owns; return its spec."""
+    spec = dict(world.spec)
+    world.remove(InferenceModel.kind, MODEL)
+    assert world.the(InferenceEngine.kind)
+    return spec
+
+
+def applied(world: World, spec: Json) -> World:
+    obj = made(InferenceModel.kind, MODEL, NAMESPACE, spec=spec, status={})
+    obj["metadata"] |= {"uid": "another-model", "annotations": {}}
+    world.kube.put(obj)
+    return world.settle()
+
+
+def again(world: World, **changes: Any) -> World:
+    spec = gone(world) | changes
+    return applied(world, {name: each for name, each in spec.items() if each is not None})
+
+
+def prepares(world: World) -> bool:
+    """Return whether a Job prepares the model; if not, it is prepared."""
+    jobs = [each["metadata"]["name"] for each in world.all("Job")]
+    found = any("prepare" in each for each in jobs)
+    assert found == ("prepared" not in world.status)
+    return found
+
+
+def test_a_model_that_is_applied_again_rolls_out_without_a_job() -> None:
+    world = built()
+    before = {name: world.status[name] for name in ("prepared", "source", "revision")}
+    assert before["prepared"]["recordHash"]
+    world = again(world)
+    assert world.all("Job") == []
+    now = {name: world.status[name] for name in ("prepared", "source", "revision")}
+    assert now == before
+    assert world.conditions()["Validated"] == ("True", "Prepared")
+    assert world.the("Deployment")
+
+
+def test_what_only_serves_differently_needs_no_job() -> None:
+    assert not prepares(again(built(), replicas=3))
+
+
+# what an address holds may have changed, unless its digest says all of it
+
+
+def test_content_without_a_digest_is_read_again() -> None:
+    assert prepares(again(built(source={"uri": SOURCE["uri"]})))
+
+
+def test_a_model_of_several_files_is_read_again() -> None:
+    """The digest in the spec is that of the .onnx file, or of an archive."""
+    assert prepares(again(built(published(digest="c" * 64))))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"parity": {"samples": {"uri": "https://models.example/samples.npz"}}},
+        {"quantization": {"calibration": {"uri": "https://models.example/images.zip"}}},
+        {"processing": {"before": [{"uri": STEP["uri"]}]}},
+    ],
+)
+def test_all_other_content_needs_a_digest_too(spec: Json) -> None:
+    data = {
+        "parity": {"samples": "5" * 64},
+        "quantization": {"calibration": "5" * 64},
+        "processing": {"before-0": "5" * 64},
+    }
+    (kind,) = spec
+    made_of = published().model_copy(update={"data": data[kind]})
+    assert prepares(again(built(made_of, **spec)))
+
+
+def test_steps_with_digests_are_known_too() -> None:
+    made_of = published().model_copy(update={"data": {"before-0": STEP["sha256"]}})
+    world = built(made_of, processing={"before": [STEP]})
+    before = world.status["source"]["pins"]
+    assert not prepares(again(world))
+    assert world.status["source"]["pins"] == before
+    of_files = published().model_copy(update={"data": {"before-0": "6" * 64}})
+    assert prepares(again(built(of_files, processing={"before": [STEP]})))
+
+
+# what a Job does, or whether it succeeds, may have changed
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"source": {**SOURCE, "uri": "https://models.example/other.onnx"}},
+        {"source": {**SOURCE, "sha256": "c" * 64}},
+        {"source": {**SOURCE, "secretRef": {"name": "other"}}},
+        {"precision": "FP16"},
+        {"parity": {"rtol": "0.5"}},
+        {"targetOpset": 21},
+        {"build": {"timeout": "2h"}},
+        {"build": {"podTemplate": {"nodeSelector": {"disk": "fast"}}}},
+        {"rollout": {"strategy": "Recreate"}},
+    ],
+)
+def test_another_preparation_has_a_job(changes: Json) -> None:
+    assert prepares(again(built(), **changes))
+
+
+def test_another_image_has_a_job() -> None:
+    world = built()
+    spec = gone(world)
+    other = "registry.example/rtx:2"
+    world.config = replace(world.config, images={**world.config.images, "rtx": other})
+    world.images = {**world.images, other: world.images[RTX_IMAGE]}
+    assert prepares(applied(world, spec))
+
+
+def test_another_store_has_a_job() -> None:
+    world = built()
+    spec = gone(world)
+    store = replace(world.config.store, bucket=StoreBucket(uri="s3://models/here"))
+    world.config = replace(world.config, store=store)
+    assert prepares(applied(world, spec))
+
+
+def test_a_refresh_reads_the_address_again() -> None:
+    world = again(built())
+    assert world.all("Job") == []
+    world.annotate("enginewright.dev/refresh", "1")
+    assert len(world.all("Job")) == 1
+
+
+# fault: Store | the store has lost the prepared model of a model that is applied again without a Job | the build of an
+#   engine, or the pods that read it | it is prepared again, as any other
+def test_what_the_store_has_lost_meanwhile_is_prepared_again() -> None:
+    world = again(built())
+    assert world.all("Job") == []
+    engine = world.the(InferenceEngine.kind)
+    del engine["status"]["engine"]
+    failed = world.now + timedelta(minutes=1)
+    engine["status"]["failure"] = {
+        "stage": "build",
+        "reason": Reason.ARTIFACT_MISSING,
+        "message": "the store has no prepared model with key aaaaaaaaaaaa",
+        "time": failed.isoformat(),
+        "attempts": 1,
+    }
+    world.now = failed + timedelta(seconds=1)
+    world.settle()
+    assert any("prepare" in each["metadata"]["name"] for each in world.all("Job"))
+
+
+# the records
+
+
+def prepared(record: str, key: str = "a" * 64) -> Prepared:
+    return Prepared(
+        inputs_hash="1",
+        key=key,
+        model_digest=DIGEST,
+        opset=17,
+        ir_version=8,
+        nodes=1,
+        size_bytes=1,
+        record_hash=record,
+    )
+
+
+def names(records: tuple[Prepared, ...]) -> list[str]:
+    return [each.record_hash for each in records]
+
+
+def test_records_stay_and_new_ones_replace_those_that_no_model_has() -> None:
+    def kept(before: str, found: str) -> str:
+        records = kept_records(tuple(map(prepared, before)), map(prepared, found), "a" * 64)
+        return "".join(names(records))
+
+    assert kept("", "") == ""
+    assert kept("a", "") == "a", "the model is gone"
+    assert kept("a", "ab") == "ab"
+    assert kept("abcd", "e") == "bcde"
+    assert kept("abcd", "ae") == "acde"
+    assert kept("abcd", "abcde") == "abcd", "nothing changes back and forth"
+
+
+def test_a_prepared_model_that_it_is_not_built_from_is_no_record() -> None:
+    assert kept_records((), (prepared("a", "b" * 64), prepared("")), "a" * 64) == ()
