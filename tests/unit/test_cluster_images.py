@@ -1,5 +1,6 @@
 """Images of one static binary, and what an archive is known by."""
 
+import hashlib
 import io
 import json
 import tarfile
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from driver.errors import ClusterError
+from driver.image_copies import chains, folder_below, own_folder
 from driver.images import canonical, inspect
 
 
@@ -75,3 +77,23 @@ def test_refuses_a_name_without_a_tag(tmp_path: Path) -> None:
 )
 def test_a_kubelet_asks_for_whole_names(given: str, asked: str) -> None:
     assert canonical(given) == asked
+
+
+def test_a_stack_of_layers_has_the_names_that_the_oci_specification_gives_it() -> None:
+    layers = [f"sha256:{letter * 64}" for letter in "abc"]
+    second = hashlib.sha256(f"{layers[0]} {layers[1]}".encode()).hexdigest()
+    third = hashlib.sha256(f"sha256:{second} {layers[2]}".encode()).hexdigest()
+    assert list(chains(layers)) == [layers[0], f"sha256:{second}", f"sha256:{third}"]
+
+
+def test_a_layers_files_are_found_in_the_command_that_mounts_it() -> None:
+    first = "mount -t bind /c/snapshots/1/fs /mnt -o rw,rbind"
+    options = "index=off,workdir=/c/snapshots/7/work,upperdir=/c/snapshots/7/fs"
+    third = (
+        f"mount -t overlay overlay /mnt -o {options},lowerdir=/c/snapshots/4/fs:/c/snapshots/1/fs"
+    )
+    assert own_folder(first) == "/c/snapshots/1/fs"
+    assert own_folder(third) == "/c/snapshots/7/fs"
+    assert folder_below(third) == "/c/snapshots/4/fs"
+    with pytest.raises(ClusterError, match="in folders"):
+        folder_below(first)

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -325,10 +324,10 @@ def _load(cluster: Cluster, options: argparse.Namespace) -> int:
         if not archive.exists():
             raise ClusterError(f"{archive} does not exist")
     nodes = [cluster.node(index) for index in range(1, settings.nodes + 1)]
-    with ThreadPoolExecutor(max(1, len(nodes))) as workers:
-        for archive in options.archives:
-            with step(f"{archive.name} into {len(nodes)} node(s)"):
-                list(workers.map(functools.partial(images.load, archive=archive), nodes))
+    for archive in options.archives:
+        with step(f"{archive.name} into {len(nodes)} node(s)"):
+            for each in nodes:
+                images.load(each, archive, loaded=nodes[0] if each != nodes[0] else None)
     return 0
 
 

@@ -5,10 +5,13 @@ import io
 import json
 import os
 import tarfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from driver import image_copies
 from driver.errors import ClusterError
+from driver.image_copies import ctr
 from driver.layout import Node
 from driver.processes import run
 
@@ -102,11 +105,16 @@ def canonical(reference: str) -> str:
     return reference if ":" in reference.rpartition("/")[2] else f"{reference}:latest"
 
 
-def load(node: Node, archive: Path) -> bool:
+def load(node: Node, archive: Path, loaded: Node | None = None) -> bool:
     """Import an archive into a node's containerd, unless its names already refer to it there.
 
+    Args:
+        node: where to.
+        archive: oci-archive or docker-archive.
+        loaded: another node into which it has been imported, to copy it from.
+
     Returns:
-        Whether it was imported.
+        Whether it was imported or copied.
 
     Raises:
         ClusterError: It is not an archive of a named image, or containerd rejected it.
@@ -117,15 +125,8 @@ def load(node: Node, archive: Path) -> bool:
     names = [canonical(reference) for reference in content.references]
     if all(imported.get(name) == content.digest for name in names):
         return False
-    _ctr(node, "images", "import", archive)
-    _discard_unpacked(node)
-    # containerd keeps an oci-archive's names unqualified. No kubelet requests such a name, and it
-    # hides the same content under its qualified name, so it is replaced by that.
-    known = _ctr(node, "images", "ls", "--quiet").split()
-    for given, name in zip(content.references, names, strict=True):
-        if given != name and given in known:
-            _ctr(node, "images", "tag", "--force", given, name)
-            _ctr(node, "images", "rm", given)
+    if loaded is None or not image_copies.copy(loaded, node, names):
+        _import(node, archive, content.references, names)
     imported.update(dict.fromkeys(names, content.digest))
     partial = record.with_suffix(".tmp")
     partial.write_text(json.dumps(imported, indent=1))
@@ -133,20 +134,27 @@ def load(node: Node, archive: Path) -> bool:
     return True
 
 
+def _import(node: Node, archive: Path, references: Sequence[str], names: Sequence[str]) -> None:
+    ctr(node, "images", "import", archive)
+    _discard_unpacked(node)
+    # containerd keeps an oci-archive's names unqualified. No kubelet requests such a name, and it
+    # hides the same content under its qualified name, so it is replaced by that.
+    known = ctr(node, "images", "ls", "--quiet").split()
+    for given, name in zip(references, names, strict=True):
+        if given != name and given in known:
+            ctr(node, "images", "tag", "--force", given, name)
+            ctr(node, "images", "rm", given)
+
+
 def _discard_unpacked(node: Node) -> None:
     """Remove the layers' archives: pods use the unpacked snapshots, and archives double disk use.
 
     This is what containerd's `discard_unpacked_layers` does for pulled images.
     """
-    listed = _ctr(node, "content", "ls").splitlines()
+    listed = ctr(node, "content", "ls").splitlines()
     layers = [line.split()[0] for line in listed if "containerd.io/uncompressed=" in line]
     if layers:
-        _ctr(node, "content", "rm", *layers)
+        ctr(node, "content", "rm", *layers)
         # disk space is freed by garbage collection, which deleting a lease synchronously triggers
-        lease = _ctr(node, "leases", "create").strip()
-        _ctr(node, "leases", "rm", "--sync", lease)
-
-
-def _ctr(node: Node, *arguments: str | Path) -> str:
-    socket = node.containerd_socket
-    return run("ctr", "--address", socket, "--namespace", "k8s.io", *arguments, timeout=600)
+        lease = ctr(node, "leases", "create").strip()
+        ctr(node, "leases", "rm", "--sync", lease)
