@@ -179,6 +179,8 @@ def _kubelet_config(node: Node, resolver: Path) -> dict[str, object]:
         "failSwapOn": False,
         # Renewed every 4 s: after 20 s without, the controller manager marks the node NotReady.
         "nodeLeaseDurationSeconds": 16,
+        # Secrets and annotations reach the volumes of running pods so often; after a minute by default
+        "syncFrequency": "10s",
         "oomScoreAdj": 0,
         "imageGCHighThresholdPercent": 100,  # images cannot be pulled again
         "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%"},
