@@ -208,7 +208,7 @@ def test_an_address_is_enough_and_the_rest_is_filled_in(namespace: Namespace) ->
     assert namespace.get("inferencemodel", "resnet50")["spec"] == {
         "source": {"uri": "pvc://models/model.onnx", "refreshInterval": "0s"},
         "replicas": 1,
-        "build": {"timeout": "1h"},
+        "build": {"interim": "None", "timeout": "1h"},
         "fallback": {"policy": "Forbid"},
         "rollout": {
             "strategy": "Surge",

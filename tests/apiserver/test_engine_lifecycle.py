@@ -159,6 +159,7 @@ def world(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[Wo
     played.add_node(world.user, "node-1")
     yield world
     world.user.delete_all("inferencemodels,inferenceengines")
+    world.user.delete_all("acceleratorclasses")
 
 
 def test_from_the_look_into_the_store_to_the_engine(world: World) -> None:
