@@ -214,13 +214,17 @@ def test_an_interim_without_an_image_is_refused() -> None:
     assert "images.runtime.gpu" in world.message()
 
 
-def test_an_interim_that_cannot_load_the_prepared_model_is_reported() -> None:
+def test_an_interim_with_another_onnx_runtime_than_the_model_is_verified_with_is_reported() -> None:
     world = World(build={"interim": "CPU"}).has_gpus()
-    world.images[CPU_IMAGE] = image_facts("cpu", max_opset=6)
+    world.images[CPU_IMAGE] = image_facts("cpu", "1.24.1")
     world.settle().job_succeeds()
     assert world.all("Deployment") == []
     assert ready(world) == ("False", "Queued")
-    assert "no interim serves on cpu: the prepared model has opset" in world.message()
+    assert (
+        "no interim serves on cpu: the model is verified with ONNX Runtime 1.31.1"
+        in world.message()
+    )
+    assert f"but {CPU_IMAGE} has 1.24.1" in world.message()
     world.engine_built().all_available()
     assert ready(world) == ("True", "Serving")
 

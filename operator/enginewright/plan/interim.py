@@ -53,7 +53,7 @@ def interim_of(
     if names & _served(facts, snapshots):
         return None
     image = facts.config.images[VARIANTS[backend]]
-    why_not = _why_not(facts, backend, image, prepared, lacking)
+    why_not = _why_not(facts, target, backend, image, prepared, lacking)
     if not why_not and backend in DEVICE_BACKENDS:
         begun = _begun(facts, snapshots)
         waits = [each for each in lacking if each.metadata.name not in begun]
@@ -90,6 +90,7 @@ def _begun(facts: Facts, snapshots: dict[str, Snapshot]) -> set[str]:
 
 def _why_not(
     facts: Facts,
+    target: Target,
     backend: str,
     image: str,
     prepared: Prepared,
@@ -103,10 +104,11 @@ def _why_not(
         return f"probing the runtime image {image}"
     if backend not in found.backends:
         return f"the runtime image {image} lacks the backend {backend}"
-    if prepared.opset > found.max_opset or prepared.ir_version > found.max_ir_version:
+    verified = target.recipe.ort_version
+    if found.ort_version != verified:  # the sidecar would refuse it
         return (
-            f"the prepared model has opset {prepared.opset} and IR version {prepared.ir_version}, but"
-            f" {image} loads {found.max_opset} and {found.max_ir_version} at most"
+            f"the model is verified with ONNX Runtime {verified} of {target.image}, but {image} has"
+            f" {found.ort_version}"
         )
     for each in classes:
         capability = each.spec.compute_capability
