@@ -83,6 +83,24 @@ def test_a_real_model_is_proven_whole(tmp_path: Path, models: Path) -> None:
         assert "enginewright_fallback_reason" not in metrics
 
 
+def test_a_model_that_is_prepared_for_an_engine_is_proven_on_the_cpu_too(
+    tmp_path: Path, models: Path
+) -> None:
+    """As an interim serves it until the engine is built."""
+    onnx_file = next(models.rglob("ch_ppocr_mobile_v2.0_cls_infer.onnx"))
+    shape = ShapeProfile(input="x", min=(1, 3, 48, 48), opt=(1, 3, 48, 192), max=(2, 3, 48, 192))
+    for_engine = prepared(tmp_path, onnx_file, backend="tensorrt-rtx", shapes=[shape])
+    task = for_engine.model_copy(update={"backend": "cpu"})
+    with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
+        sidecar.until_ready()
+        verdict = sidecar.verdict()
+        states = {each.check: each.state for each in verdict.checks}
+        assert all(states[check] == "ok" for check in PROOFS), verdict
+        assert verdict.provider == "CPUExecutionProvider"
+        assert verdict.fallback is not None
+        assert not verdict.fallback.active
+
+
 def test_every_type_of_tensor_is_asked_and_compared(tmp_path: Path) -> None:
     kinds: dict[str, tuple[int, Any]] = {
         "f": (TensorProto.FLOAT, np.array([1.5, np.inf], np.float32)),
