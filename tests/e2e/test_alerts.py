@@ -113,7 +113,8 @@ def test_the_alert_names_model_and_reason(
     assert (labels["namespace"], labels["model"]) == (namespace.name, "alerted")
     assert labels["kind"] == "NodeFallback"
     assert labels["reason"] == "ProviderMissing"
-    assert namespace.condition("alerted", "FallbackActive")["reason"] == "ProviderMissing"
+    # the alert may be there before the operator has asked the pod
+    namespace.wait_condition("alerted", "FallbackActive", "True", "ProviderMissing", 60)
     assert labels["revision"] == namespace.get("im", "alerted")["status"]["serving"]["revision"]
     assert f"{namespace.name}/alerted" in fired["annotations"]["summary"]
     assert fired["annotations"]["remedy"]
