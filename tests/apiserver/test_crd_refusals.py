@@ -671,7 +671,7 @@ BAD_CLASSES: list[tuple[str, Spec, str, str]] = [
             }
         },
         "spec.device.selectors[0].cel.expression",
-        "at least 1 chars long",
+        "at least 1 char",
     ),
 ]
 
