@@ -14,7 +14,7 @@ PYTHON_SOURCES := operator runtime_image tests hack
 # bytecode is cached: thousands of processes import the same modules
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test images unit integration apiserver e2e lint bench bench-serving format crds docs site dashboards venv clean
+.PHONY: help demo test programs images unit integration apiserver e2e lint bench bench-serving format crds docs site dashboards venv clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s $$'\t'
@@ -26,11 +26,13 @@ test: ## Set everything up and run every test
 	$(MAKE) --no-print-directory unit
 	hack/chromium >/dev/null
 	hack/qemu-user >/dev/null
-	$(CLUSTER) helm version >/dev/null # builds the cluster's programs, which tests and linters need
 	# image builds wait for network and disk, linters use one processor: the tests use the rest
 	$(MAKE) --jobs --no-print-directory images lint integration
 	# a cluster with pods waits for its kubelets half of the time: the API server's tests use the rest
 	$(MAKE) --jobs --no-print-directory e2e apiserver
+
+programs: # the local cluster's and Helm, which tests and linters need: a build within a test would exceed its time limit
+	$(CLUSTER) helm version >/dev/null
 
 images: ## Build the container images that are missing
 	nice hack/images build
@@ -38,19 +40,19 @@ images: ## Build the container images that are missing
 unit: venv ## Run the pure tests: seconds
 	$(RUN)/pytest tests/unit --numprocesses 2 --dist worksteal
 
-integration: venv ## Run the tests that start processes, servers and engines, without a cluster
+integration: venv programs ## Run the tests that start processes, servers and engines, without a cluster
 	hack/models >/dev/null
 	hack/source-servers >/dev/null
 	hack/h2spec >/dev/null
 	$(RUN)/pytest tests/integration $(IN_THREE)
 
-apiserver: venv ## Run the tests on a kube-apiserver, and those of the local cluster itself
+apiserver: venv programs ## Run the tests on a kube-apiserver, and those of the local cluster itself
 	nice -n 5 $(RUN)/pytest tests/apiserver tests/cluster $(IN_TWO)
 
-e2e: venv ## Run the tests on a complete cluster with the chart installed, and those on a GPU if there is one
+e2e: venv programs ## Run the tests on a complete cluster with the chart installed, and those on a GPU if there is one
 	$(RUN)/pytest tests/e2e tests/gpu --durations 25
 
-lint: venv ## Check style, types, imports, shell scripts, the chart and generated files
+lint: venv programs ## Check style, types, imports, shell scripts, the chart and generated files
 	nice hack/lint
 
 bench: bench-serving ## Measure the cost of serving, verification, preparation and preflight, as ratios within one run

@@ -24,7 +24,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 def _operator_pods(installed: Namespace) -> dict[str, bool]:
     """Return the operator's pods, and whether each is ready."""
-    pods = installed.items("pods", "app.kubernetes.io/name=enginewright")
+    pods = installed.items(
+        "pods", "app.kubernetes.io/name=enginewright,app.kubernetes.io/component=operator"
+    )
     return {
         str(pod["metadata"]["name"]): any(
             (each["type"], each["status"]) == ("Ready", "True")

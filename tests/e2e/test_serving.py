@@ -306,7 +306,9 @@ def _told_all(served: Namespace, model: str) -> bool:
 
 
 def _metrics(installed: Namespace) -> str:
-    pods = installed.items("pods", "app.kubernetes.io/name=enginewright")
+    pods = installed.items(
+        "pods", "app.kubernetes.io/name=enginewright,app.kubernetes.io/component=operator"
+    )
     (pod,) = (
         each["metadata"]["name"] for each in pods if "deletionTimestamp" not in each["metadata"]
     )
