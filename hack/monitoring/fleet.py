@@ -93,9 +93,11 @@ def _models() -> Row:
         ),
         graph(
             "Models by condition",
-            "Models by condition that is True, and models not Ready that the table above omits.",
+            "Models by condition that is True, those served by an interim until their engines are built, and models"
+            " not Ready that the table above omits.",
             Look(span=24),
             Query('sum by (condition) (enginewright_models{status="True"})', "{{condition}}"),
+            Query("sum(enginewright_models_interim)", "served by an interim"),
             Query("max(enginewright_model_not_ready_omitted)", "not Ready, omitted above"),
         ),
     ]
