@@ -86,7 +86,7 @@ def kubeconfig_of_nodes() -> Iterator[Path]:
     with _control_plane(f"classes{os.getpid()}") as kubeconfig:
         admin = Namespace("default", kubeconfig)
         admin.kubectl("apply", "--server-side", "--filename", str(REPOSITORY / "crds"))
-        admin.kubectl("wait", "--for=condition=established", "crd", "--all", "--timeout=30s")
+        admin.wait_established()
         yield kubeconfig
 
 

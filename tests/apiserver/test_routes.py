@@ -40,7 +40,7 @@ class Routed(World):
 
     def install(self) -> None:
         self.user.kubectl("apply", "--server-side", "--filename", str(http_routes_crd()))
-        self.user.kubectl("wait", "--for=condition=established", f"crd/{CRD}", "--timeout=30s")
+        self.user.wait_established(CRD)
 
     def uninstall(self) -> None:
         self.user.kubectl("delete", "crd", CRD, "--ignore-not-found")

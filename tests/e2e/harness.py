@@ -162,6 +162,19 @@ class Namespace:
         query = {"fieldManager": "tests", "force": "true"}
         return self._api.send("PATCH", path, obj, query=query, content_type=APPLY_PATCH)
 
+    def wait_established(self, name: str = "") -> None:
+        """Wait until the API server serves a CRD, or all of them; `kubectl wait` fails before one has conditions."""
+
+        def established() -> bool:
+            crds = [self.get("crd", name)] if name else self.items("crd")
+            conditions = [(each.get("status") or {}).get("conditions") or () for each in crds]
+            return all(
+                any((one["type"], one["status"]) == ("Established", "True") for one in each)
+                for each in conditions
+            )
+
+        eventually(established, 30, "established CRDs", interval=0.1)
+
     def token(self, account: str) -> str:
         """Return a token of a service account."""
         path = self._api.kind("serviceaccount").path(self.name, account, "token")

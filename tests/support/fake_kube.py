@@ -175,7 +175,9 @@ class FakeKube:
     async def apply_status(self, obj: Mapping[str, Any]) -> JsonObject:
         self._count("apply_status")
         known = self._known(_key(obj))
-        _refuse_another_uid(known, obj)
+        version = known["metadata"]["resourceVersion"]
+        if obj["metadata"].get("resourceVersion", version) != version:  # a uid is not looked at
+            raise Conflict("the object has been modified", code=409)
         changed = copied({**known, "status": obj["status"]})
         self.rewrite(changed)
         return copied(known) if changed == known else self._store(changed)

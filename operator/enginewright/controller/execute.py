@@ -172,28 +172,42 @@ class Executor:
         return True
 
     async def write_status(self, observed: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
-        """Write the complete status if it differs from the observed one."""
+        """Write the complete status if it differs from the observed one; returns whether to look again.
+
+        Never to a later object of this name, of which the cache may not know yet. The API server ignores a
+        status's uid, but refuses it with a version that is not the latest one.
+        """
         wanted = _without_nulls(status)
-        uid = observed["metadata"]["uid"]
+        uid, name = observed["metadata"]["uid"], observed["metadata"]["name"]
         written = canonical_json([wanted, observed.get("status")])
         if wanted == (observed.get("status") or {}) or self._is_remembered(
             (uid, "status"), written
         ):
             return False
-        metadata = {
-            key: observed["metadata"][key]
-            for key in ("name", "namespace", "uid")  # uid: never to a later object of this name
-            if key in observed["metadata"]
-        }
-        response = await self._api.apply_status(
-            {
-                "apiVersion": observed["apiVersion"],
-                "kind": observed["kind"],
-                "metadata": metadata,
-                "status": wanted,
-            }
-        )
         resource = resource_of(observed["apiVersion"], observed["kind"])
+        namespace = observed["metadata"].get("namespace")
+        known = self._cache.get(resource, namespace, name)
+        if known is None or known["metadata"]["uid"] != uid:
+            return False
+        metadata = {
+            key: known["metadata"][key]
+            for key in ("name", "namespace", "resourceVersion")
+            if key in known["metadata"]
+        }
+        try:
+            response = await self._api.apply_status(
+                {
+                    "apiVersion": observed["apiVersion"],
+                    "kind": observed["kind"],
+                    "metadata": metadata,
+                    "status": wanted,
+                }
+            )
+        except NotFound:
+            return False
+        except Conflict:
+            _logger.info("%s was changed meanwhile, or is another one", _name(observed))
+            return True
         self._cache.wrote(resource, response)
         self._remember((uid, "status"), canonical_json([wanted, response.get("status")]))
         self._written(resource, response)
