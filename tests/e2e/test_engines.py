@@ -71,8 +71,8 @@ def prepare_pod(namespace: Namespace, model: str) -> dict[str, Any]:
     """Return the pod that has prepared a model, once it has ended."""
 
     def ended() -> dict[str, Any]:
-        (pod,) = namespace.items("pods", f"{COMPONENT}=prepare,enginewright.dev/model={model}")
-        return pod if pod["status"]["phase"] == "Succeeded" else {}
+        pods = namespace.items("pods", f"{COMPONENT}=prepare,enginewright.dev/model={model}")
+        return pods[0] if [each["status"]["phase"] for each in pods] == ["Succeeded"] else {}
 
     return eventually(ended, 60, f"the end of the Job of {model}")
 
@@ -395,8 +395,8 @@ def test_what_is_damaged_is_refused_reported_and_made_again_while_others_serve(
     pods = {pod["metadata"]["uid"]: pod for pod in serving_pods(ahead, "on-cpus")}
     survivor = pods.pop(left["metadata"]["uid"])
     assert all(each["restartCount"] == 0 for each in survivor["status"]["containerStatuses"])
-    for model in ("ahead", "on-cpus"):
-        assert "damaged: file" in ahead.kubectl("describe", "im", model), "an Event says which"
+    for model, what in (("ahead", "the key in manifest.json"), ("on-cpus", "file")):
+        assert f"is damaged: {what}" in ahead.kubectl("describe", "im", model), "an Event says what"
 
 
 def refusal(namespace: Namespace, model: str, on: str = "") -> str:
