@@ -291,7 +291,11 @@ def test_what_serves_until_the_first_engine_is_built_goes_on_if_that_cannot_serv
     ahead.wait_condition("bridged", "EnginesReady", "True", "Built", 240)
     ahead.apply(bridged("2Gi", podTemplate=nowhere))  # another engine, which waits for its node
     ahead.wait_condition("bridged", "Ready", "True", "ServingInterim", 180)
-    assert ahead.condition("bridged", "EnginesReady")["reason"] == "Queued"
+
+    def queued() -> bool:
+        return bool(ahead.condition("bridged", "EnginesReady")["reason"] == "Queued")
+
+    eventually(queued, 60, "the engine that waits for its node")
     ahead.wait_condition("bridged", "FallbackActive", "False", "NoFallback", 60)
     assert ahead.get("im", "bridged")["status"]["summary"]["backend"] == "cpu (interim)"
 
