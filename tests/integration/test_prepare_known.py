@@ -160,6 +160,7 @@ def test_an_artefact_under_a_key_of_an_earlier_version_is_known(place: Workplace
     keys = prepared_keys(first.model_digest, task.recipe, first.data)
     assert keys[0] == first.key
     rename_artifact(place.root / "store", *keys)
+    assert not is_known(again(place, task)), "its stages have not passed with that artefact"
     outcomes = again(place, task)
     assert is_known(outcomes)
     assert outcomes[-1].report.published

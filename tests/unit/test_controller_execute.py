@@ -274,8 +274,18 @@ async def test_a_status_is_not_written_onto_a_later_model_of_this_name(world: Wo
     observed = world.put(OWNER)
     world.kube.remove("InferenceModel", NAMESPACE, MODEL)
     later = world.kube.put(OWNER)
-    assert await world.executor.write_status(observed, {"replicas": 1}), "it is looked at again"
+    assert not await world.executor.write_status(observed, {"replicas": 1})
     assert (await world.kube.get(INFERENCE_MODELS, NAMESPACE, MODEL)).get("status") is None
     world.cache.observe(INFERENCE_MODELS, later)
     assert not await world.executor.write_status(observed, {"replicas": 1})
     assert world.kube.calls["apply_status"] == 1
+
+
+async def test_a_status_is_written_if_somebody_has_edited_the_model_meanwhile(world: World) -> None:
+    """The watch has not delivered the edit yet."""
+    observed = world.put(OWNER)
+    world.kube.put({**observed, "spec": {"replicas": 2}})
+    assert await world.executor.write_status(observed, {"replicas": 1})
+    written = await world.kube.get(INFERENCE_MODELS, NAMESPACE, MODEL)
+    assert (written["spec"], written["status"]) == ({"replicas": 2}, {"replicas": 1})
+    assert world.kube.calls["apply_status"] == 2

@@ -64,6 +64,19 @@ def test_serving_pods_claim_a_device_each() -> None:
     assert "nvidia.com/gpu" not in str(container_of(pod, "server")["resources"])
 
 
+def test_classes_with_equal_requests_share_a_template() -> None:
+    """Nothing in it is of one class: they would rewrite it in turn."""
+    world = World(accelerators=[{"class": "a10"}, {"class": "l4"}])
+    world.has_gpus(**CLAIMED, backends=["cuda"])
+    (known,) = world.classes
+    other = known.model_copy(update={"metadata": known.metadata.model_copy(update={"name": "a10"})})
+    world.classes = [other, known]
+    world.settle().job_succeeds().all_available()
+    assert len(world.serving_deployments()) == 2
+    assert len(world.all("ResourceClaimTemplate")) == 1
+    assert not world.pass_once()
+
+
 def test_templates_stay_while_a_stored_revision_may_return_to_them() -> None:
     world = serving()
     before = claimed_name(world.the("Deployment")["spec"]["template"])

@@ -214,6 +214,15 @@ def test_an_interim_without_an_image_is_refused() -> None:
     assert "images.runtime.gpu" in world.message()
 
 
+def test_an_interim_that_is_not_needed_any_more_is_not_refused() -> None:
+    world = building("CPU").engine_built().all_available()
+    assert ready(world) == ("True", "Serving")
+    images = {name: each for name, each in world.config.images.items() if name != "cpu"}
+    world.config = replace(world.config, images=images)
+    world.settle()
+    assert ready(world) == ("True", "Serving")
+
+
 def test_an_interim_with_another_onnx_runtime_than_the_model_is_verified_with_is_reported() -> None:
     world = World(build={"interim": "CPU"}).has_gpus()
     world.images[CPU_IMAGE] = image_facts("cpu", "1.24.1")

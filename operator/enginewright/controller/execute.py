@@ -172,7 +172,7 @@ class Executor:
         return True
 
     async def write_status(self, observed: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
-        """Write the complete status if it differs from the observed one; returns whether to look again.
+        """Write the complete status if it differs from the observed one; returns whether anything was written.
 
         Never to a later object of this name, of which the cache may not know yet. The API server ignores a
         status's uid, but refuses it with a version that is not the latest one.
@@ -189,25 +189,16 @@ class Executor:
         known = self._cache.get(resource, namespace, name)
         if known is None or known["metadata"]["uid"] != uid:
             return False
-        metadata = {
-            key: known["metadata"][key]
-            for key in ("name", "namespace", "resourceVersion")
-            if key in known["metadata"]
-        }
         try:
-            response = await self._api.apply_status(
-                {
-                    "apiVersion": observed["apiVersion"],
-                    "kind": observed["kind"],
-                    "metadata": metadata,
-                    "status": wanted,
-                }
-            )
+            try:
+                response = await self._api.apply_status(_with_status(known, observed, wanted))
+            except Conflict:
+                latest = await self._api.get(resource, namespace, name)
+                if latest["metadata"]["uid"] != uid:
+                    return False
+                response = await self._api.apply_status(_with_status(latest, observed, wanted))
         except NotFound:
             return False
-        except Conflict:
-            _logger.info("%s was changed meanwhile, or is another one", _name(observed))
-            return True
         self._cache.wrote(resource, response)
         self._remember((uid, "status"), canonical_json([wanted, response.get("status")]))
         self._written(resource, response)
@@ -284,6 +275,19 @@ class Executor:
 
     def _is_remembered(self, key: tuple[str, str], value: str) -> bool:
         return self._responses.get(key) == hashlib.sha256(value.encode()).hexdigest()
+
+
+def _with_status(
+    latest: Mapping[str, Any], observed: Mapping[str, Any], status: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what writes a status to this version of an object, and to no other one."""
+    names = ("name", "namespace", "resourceVersion")
+    return {
+        "apiVersion": observed["apiVersion"],
+        "kind": observed["kind"],
+        "metadata": {key: latest["metadata"][key] for key in names if key in latest["metadata"]},
+        "status": status,
+    }
 
 
 def _shown(fields: Sequence[Path]) -> str:

@@ -116,8 +116,8 @@ def claim_templates(
     """Yield what the pods of `revision` need on one of its classes before their Deployment is there."""
     for each in revision.snapshot.classes:
         if each.name == accelerator and each.device is not None:
-            labels = {**of_model(model.metadata.name), CLASS: accelerator}
-            yield claim_template(model, labels, each.device)
+            # of all classes with this request: no label names one of them
+            yield claim_template(model, of_model(model.metadata.name), each.device)
 
 
 def trial_deployment(

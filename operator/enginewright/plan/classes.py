@@ -204,7 +204,8 @@ def _class_of(
     for each in classes:
         selects = matching(each, nodes)
         named = each.spec.node_selector.get(kind.label) == kind.product
-        if (selects and each.spec.resource_name == kind.resource) or named:
+        requests = each.spec.device is not None or each.spec.resource_name == kind.resource
+        if (selects and requests) or named:
             return each
     return None
 

@@ -52,8 +52,12 @@ def interim_of(
     snapshots = {each.revision: each.kept.snapshot for each in facts.revisions if each.kept}
     if names & _served(facts, snapshots):
         return None
-    image = facts.config.images[VARIANTS[backend]]
-    why_not = _why_not(facts, target, backend, image, prepared, lacking)
+    image = facts.config.images.get(VARIANTS[backend], "")
+    why_not = (
+        _why_not(facts, target, backend, image, prepared, lacking)
+        if image
+        else f"this installation has no image for the backend {backend}"
+    )
     if not why_not and backend in DEVICE_BACKENDS:
         begun = _begun(facts, snapshots)
         waits = [each for each in lacking if each.metadata.name not in begun]

@@ -7,6 +7,7 @@ from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.contract.engines import why_unusable
 from enginewright.contract.images import COMPILED_BACKENDS, DEVICE_BACKENDS, VARIANTS
+from enginewright.plan.served import served_before
 from enginewright.plan.types import Facts, Obstacle
 
 
@@ -23,7 +24,7 @@ def refused_interim(
     Every node has a CPU; a device is used only with the backends that its class allows.
     """
     backend = interim_backend(facts.model.spec)
-    if backend is None or COMPILED_BACKENDS.isdisjoint(candidates):
+    if backend is None or COMPILED_BACKENDS.isdisjoint(candidates) or _is_past(facts, classes):
         return None
     variant = VARIANTS[backend]
     asked = f"spec.build.interim is {facts.model.spec.build.interim}, but"
@@ -44,3 +45,10 @@ def refused_interim(
         message = f"{asked} {why}; write CPU or None"
         return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
     return None
+
+
+def _is_past(facts: Facts, classes: Sequence[AcceleratorClass]) -> bool:
+    """Return whether something else serves on all of these classes already: none needs an interim."""
+    serving = served_before(facts)
+    found = {each.class_name for each in serving.classes if not each.interim} if serving else set()
+    return found.issuperset(each.metadata.name for each in classes)

@@ -7,7 +7,7 @@ such an artefact makes them needless. A record that is lost costs one run of the
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -53,8 +53,14 @@ def find_intact(
     Raises:
         StageFailure: StoreUnavailable.
     """
-    store = open_store(paths)
-    for key in reversed(keys_of(task, digest, data)):
+    return _find(open_store(paths), keys_of(task, digest, data), data, paths)
+
+
+def _find(
+    store: Store, keys: Sequence[str], data: Mapping[str, str], paths: Paths
+) -> Published | None:
+    """Return what the store has under the last of these keys that has anything, if it is whole."""
+    for key in reversed(keys):
         manifest = store.find_intact(key)
         # an artefact of an earlier version lacks the signature, which needs the model
         if manifest is not None and manifest.signature is not None:
@@ -72,10 +78,12 @@ def find_passed(
     if task.pipeline is None:
         return None
     store = open_store(paths)
-    records = (_record(key, task.pipeline) for key in keys_of(task, digest, data))
-    if all(store.get_cache(record) is None for record in records):
-        return None
-    return find_intact(task, digest, data, paths)
+    passed = [
+        key
+        for key in keys_of(task, digest, data)
+        if store.get_cache(_record(key, task.pipeline)) is not None
+    ]
+    return _find(store, passed, data, paths)
 
 
 def record_passed(store: Store, task: PrepareTask, key: str) -> None:
