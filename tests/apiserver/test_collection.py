@@ -42,26 +42,6 @@ class Store(World):
             images={"rtx": RTX_IMAGE},
         )
 
-    def has_a_class(self) -> None:
-        selector = {"example.com/gpu": "l4"}
-        played.add_node(self.user, "node-2", **selector)
-        spec = {
-            "nodeSelector": selector,
-            "backends": ["tensorrt-rtx"],
-            "resourceName": "nvidia.com/gpu",
-            "computeCapability": "8.9",
-            "aheadOfTime": True,
-        }
-        metadata = {"name": "l4"}
-        self.user.apply(
-            {
-                "apiVersion": VERSION,
-                "kind": "AcceleratorClass",
-                "metadata": metadata,
-                "spec": spec,
-            }
-        )
-
     def has_a_model(self, uri: str) -> None:
         spec = {"source": {"uri": uri}}
         self.user.apply(
@@ -135,7 +115,7 @@ FIRST, SECOND = "cd" * 32, "ef" * 32  # keys of prepared models
 def test_what_serves_what_is_rolled_out_and_what_may_come_back_stays_and_then_goes(
     store: Store,
 ) -> None:
-    store.has_a_class()
+    played.add_gpu_class(store.user)
     store.has_a_model("https://example.com/first.onnx")
     limit = {"metadata": {"annotations": {"enginewright.dev/store-max-size": "1Gi"}}}
     store.user.patch("namespace", store.user.name, limit)

@@ -432,24 +432,8 @@ def model(name: str, **source: str) -> dict[str, Any]:
 
 def add_models(world: World, *names: str, **source: str) -> None:
     """Apply a class whose engines are built ahead of time, and models that it serves."""
-    selector = {"example.com/gpu": "l4"}
-    played.add_node(world.user, "node-2", **selector)
-    accelerator_class = {
-        "nodeSelector": selector,
-        "backends": ["tensorrt-rtx"],
-        "resourceName": "nvidia.com/gpu",
-        "computeCapability": "8.9",
-        "aheadOfTime": True,
-    }
-    world.user.apply(
-        {
-            "apiVersion": "enginewright.dev/v1alpha1",
-            "kind": "AcceleratorClass",
-            "metadata": {"name": "l4"},
-            "spec": accelerator_class,
-        },
-        *(model(name, **source) for name in names),
-    )
+    played.add_gpu_class(world.user)
+    world.user.apply(*(model(name, **source) for name in names))
 
 
 def test_from_a_model_to_its_engine_and_again_when_that_is_deleted(world: World) -> None:
@@ -533,25 +517,10 @@ def test_models_that_share_an_engine_are_recorded_by_it_and_build_it_once(world:
 
 
 def test_an_interim_serves_until_the_engine_is_built_also_over_a_restart(world: World) -> None:
-    selector = {"example.com/gpu": "l4"}
-    played.add_node(world.user, "node-2", **selector)
-    gpus = {
-        "nodeSelector": selector,
-        "backends": ["tensorrt-rtx"],
-        "resourceName": "nvidia.com/gpu",
-        "computeCapability": "8.9",
-        "aheadOfTime": True,
-    }
-    model = {
-        "source": {"uri": "https://example.com/m.onnx"},
-        "build": {"interim": "CPU"},
-        "rollout": {"canary": {"replicas": 0}},
-    }
-    version = "enginewright.dev/v1alpha1"
-    for kind, name, spec in (("AcceleratorClass", "l4", gpus), ("InferenceModel", "m", model)):
-        world.user.apply(
-            {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec}
-        )
+    played.add_gpu_class(world.user)
+    bridged = model("m")
+    bridged["spec"] |= {"build": {"interim": "CPU"}, "rollout": {"canary": {"replicas": 0}}}
+    world.user.apply(bridged)
 
     def serves_with(image: str) -> str:
         """Return the name of the Deployment whose server has this image, once there is one."""

@@ -35,6 +35,27 @@ def add_node(namespace: Namespace, name: str, **labels: str) -> None:
     _set_status(namespace, "node", name, {"conditions": [{"type": "Ready", "status": "True"}]})
 
 
+def add_gpu_class(namespace: Namespace) -> None:
+    """Add a node, and the class `l4` that selects it and whose engines are built ahead of time."""
+    selector = {"example.com/gpu": "l4"}
+    add_node(namespace, "node-2", **selector)
+    spec = {
+        "nodeSelector": selector,
+        "backends": ["tensorrt-rtx"],
+        "resourceName": "nvidia.com/gpu",
+        "computeCapability": "8.9",
+        "aheadOfTime": True,
+    }
+    namespace.apply(
+        {
+            "apiVersion": "enginewright.dev/v1alpha1",
+            "kind": "AcceleratorClass",
+            "metadata": {"name": "l4"},
+            "spec": spec,
+        }
+    )
+
+
 def start_pod(namespace: Namespace, job: dict[str, Any]) -> str:
     """Make a Job's pod, as the Job controller does; its name."""
     metadata = job["metadata"]

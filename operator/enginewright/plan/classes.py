@@ -94,7 +94,7 @@ def mixed_devices(accelerator: AcceleratorClass, nodes: Iterable[NodeView]) -> s
             return ""
         shown = " and ".join(f"{each} MiB" for each in (sizes[0], sizes[-1]))
         have, fits = f"{products.pop()} with {shown}", "one size, which differs in processors too"
-        label = min(kind.label for kind, _ in found).removesuffix("product") + "memory"
+        label = min(kind.memory_label for kind, _ in found)
     else:
         return ""
     return (

@@ -152,12 +152,17 @@ def build_hash(build: EngineBuild) -> str:
     return content_hash(content(build))
 
 
+def is_ahead_of_time(target: Target, accelerator: AcceleratorClass) -> bool:
+    """Return whether the engine of a class is built without a device."""
+    return accelerator.spec.ahead_of_time and target.backend == "tensorrt-rtx"
+
+
 def _spec(
     facts: Facts, target: Target, prepared: Prepared, accelerator: AcceleratorClass
 ) -> InferenceEngineSpec:
     image = facts.images[target.image]
     workspace = facts.model.spec.build.workspace
-    ahead = accelerator.spec.ahead_of_time and target.backend == "tensorrt-rtx"
+    ahead = is_ahead_of_time(target, accelerator)
     recipe = EngineRecipe(
         backend=target.backend,
         backend_version=image.backends[target.backend],

@@ -42,6 +42,11 @@ class GpuKind:
         """Return a unique identifier, valid as a key of a ConfigMap."""
         return f"{self.resource.removeprefix(_PREFIX)}_{self.product}"
 
+    @property
+    def memory_label(self) -> str:
+        """Return the node label with the devices' memory in MiB."""
+        return self.label.removesuffix("product") + "memory"
+
 
 def is_product(label: str) -> bool:
     """Return whether a node label names a GPU product, or a MIG profile of one."""
@@ -55,7 +60,7 @@ def is_memory(label: str) -> bool:
 
 def memory_of(node: NodeView, kind: GpuKind) -> int | None:
     """Return the memory in MiB of a node's devices of a kind; None: not known."""
-    text = node.labels.get(f"{kind.label.removesuffix('.product')}.memory", "")
+    text = node.labels.get(kind.memory_label, "")
     return int(text) if text.isdecimal() else None
 
 

@@ -17,7 +17,7 @@ from enginewright.contract.precisions import supported
 from enginewright.contract.task import Precision
 from enginewright.manifests.labels import CLASS, COMPONENT, REVISION, SERVE
 from enginewright.manifests.snapshot import Snapshot
-from enginewright.plan.engines_wanted import Engines
+from enginewright.plan.engines_wanted import Engines, is_ahead_of_time
 from enginewright.plan.interim_backend import interim_backend
 from enginewright.plan.resolve import Target
 from enginewright.plan.served import served_before
@@ -53,11 +53,7 @@ def interim_of(
     if names & _served(facts, snapshots):
         return None
     image = facts.config.images.get(VARIANTS[backend], "")
-    why_not = (
-        _why_not(facts, target, backend, image, prepared, lacking)
-        if image
-        else f"this installation has no image for the backend {backend}"
-    )
+    why_not = _why_not(facts, target, backend, image, prepared, lacking)
     if not why_not and backend in DEVICE_BACKENDS:
         begun = _begun(facts, snapshots)
         waits = [each for each in lacking if each.metadata.name not in begun]
@@ -101,6 +97,8 @@ def _why_not(
     classes: Sequence[AcceleratorClass],
 ) -> str:
     """Return why the prepared model cannot be served as it is; empty: it can."""
+    if not image:
+        return f"this installation has no image for the backend {backend}"
     if failure := facts.image_failures.get(image):
         return f"cannot probe the runtime image {image}: {failure}"
     found = facts.images.get(image)
@@ -114,14 +112,14 @@ def _why_not(
             f"the model is verified with ONNX Runtime {verified} of {target.image}, but {image} has"
             f" {found.ort_version}"
         )
-    for each in classes:
-        capability = each.spec.compute_capability
-        for precision in _PRECISIONS:
-            if precision != prepared.precision:
-                continue
-            if reason := supported(precision, capability, backend):
-                return f"the prepared model is {precision}: {reason}"
-    return ""
+    unsupported = (
+        f"the prepared model is {precision}: {reason}"
+        for each in classes
+        for precision in _PRECISIONS
+        if precision == prepared.precision
+        and (reason := supported(precision, each.spec.compute_capability, backend))
+    )
+    return next(unsupported, "")
 
 
 def _takes_device_of_build(
@@ -130,7 +128,7 @@ def _takes_device_of_build(
     """Return which class's pods could take the only free device, for which the build waits; empty: none."""
     names = {each.class_name: each.name for each in engines.references}
     for each in classes:
-        ahead = each.spec.ahead_of_time and target.backend == "tensorrt-rtx"
+        ahead = is_ahead_of_time(target, each)
         engine = facts.engines.get(names.get(each.metadata.name, ""))
         takes = each.spec.resource_name or each.spec.device
         if takes and not ahead and not _has_its_device(engine):
