@@ -16,6 +16,7 @@ from enginewright.plan.types import FleetConfig
 from tests.support.plan_objects import (
     CPU_IMAGE,
     OTHER,
+    RTX_IMAGE,
     SECOND,
     Json,
     image_facts,
@@ -34,9 +35,13 @@ BAD: Final[Json] = {"uri": "https://models.example/bad.onnx"}
 class Member(World):
     """A model of a fleet, which waits for its turn unless it has one."""
 
-    def __init__(self, prepared: Published | None = None, **spec: Any) -> None:
+    def __init__(
+        self, prepared: Published | None = None, gpus: Json | None = None, **spec: Any
+    ) -> None:
         super().__init__(**spec)
         self.turn = False
+        if gpus is not None:
+            self.has_gpus(**gpus)
         self.settle().job_succeeds(prepared).all_available().jobs_are_cleaned_away()
 
     def upgraded(self, image: str = NEW, **facts: Any) -> "Member":
@@ -533,6 +538,80 @@ def test_going_back_to_the_image_that_serves_needs_no_turn() -> None:
     member.new_runtime_image(CPU_IMAGE)
     assert member.state() == ("Moved", "")
     assert not member.running_jobs()
+
+
+# what serves until the engines are built
+
+
+NEW_RTX: Final = "registry.example/rtx:2"
+
+
+def bridged(**spec: Any) -> Member:
+    """Return a model whose engine is built while an interim serves, and of which both images are new."""
+    member = Member(gpus={}, build={"interim": "CPU"}, **spec)
+    assert member.status["serving"]["classes"][0]["interim"]
+    return both_new(member)
+
+
+def both_new(member: Member) -> Member:
+    rtx = member.images[RTX_IMAGE].model_copy(update={"ort_version": "1.32.0"})
+    new = image_facts("cpu", "1.32.0")
+    member.images = {**member.images, NEW: new, NEW_RTX: rtx}
+    member.config = replace(
+        member.config, images={**member.config.images, "cpu": NEW, "rtx": NEW_RTX}
+    )
+    return member.settle()
+
+
+def build_images(member: Member) -> set[str]:
+    return {each["spec"]["build"]["image"] for each in member.all("InferenceEngine")}
+
+
+def test_an_engine_for_which_an_interim_serves_is_built_with_its_image_until_its_turn() -> None:
+    member = bridged()
+    assert member.state() == ("Waiting", "RollingOut")
+    assert {each["variant"] for each in member.record["target"]} == {"cpu", "rtx"}
+    assert (member.serving_images(), build_images(member)) == ({CPU_IMAGE}, {RTX_IMAGE})
+    assert member.conditions()["Ready"] == ("True", "ServingInterim")
+    member.moves()
+    assert member.state() == ("Waiting", "RollingOut"), "the engine first"
+    member.turn = False
+    member.engine_built().all_available()
+    assert member.state() == ("Waiting", "")
+    assert member.serving_images() == {RTX_IMAGE}
+
+
+def test_the_engine_is_built_with_its_image_also_if_the_status_is_lost() -> None:
+    member = bridged()
+    member.the("InferenceModel")["status"] = {}
+    member.settle()
+    assert {each["variant"] for each in member.record["target"]} == {"cpu", "rtx"}
+    assert (member.serving_images(), build_images(member)) == ({CPU_IMAGE}, {RTX_IMAGE})
+
+
+def test_an_interim_and_its_engine_move_as_one() -> None:
+    member = bridged()
+    member.engine_fails(Reason.BUILD_FAILED)
+    assert member.state() == ("Waiting", ""), "the new image may be the remedy"
+    member.moves()
+    member.turn = False
+    member.job_succeeds(MOVED).all_available()
+    assert member.serving_images() == {NEW}
+    assert member.state() == ("Moving", ""), "the interim has moved, the engine has not"
+    assert build_images(member) == {RTX_IMAGE, NEW_RTX}
+    member.engine_built().all_available()
+    assert member.state() == ("Moved", "")
+    assert member.serving_images() == {NEW_RTX}
+    assert {each["image"] for each in member.record["current"]} == {NEW, NEW_RTX}
+
+
+def test_an_interim_whose_next_one_cannot_serve_is_said_to_serve() -> None:
+    member = Member(gpus={}, build={"interim": "CPU"})
+    del member.images[CPU_IMAGE]
+    member.image_failures = {CPU_IMAGE: "no registry"}
+    member.settle()
+    assert member.conditions()["Available"][0] == "True"
+    assert "no other interim serves on cpu: cannot probe" in member.message()
 
 
 # what cannot move

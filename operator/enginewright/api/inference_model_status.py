@@ -387,7 +387,7 @@ class RuntimeImages(ApiModel):
     """Moved, Moving, Waiting or Kept."""
 
     current: VariantImages = ()
-    """Images that the model uses until it has moved: of the active revision's backend and of the rejected backends."""
+    """Images that the model uses until it has moved: of the active revision's backends, of the rejected ones and, with spec.build.interim, of the interim and of the engines that are built."""
 
     target: VariantImages = ()
     """Images that the installation names instead of these; empty: the same."""

@@ -207,7 +207,8 @@ def _with_interim(state: ModelState, interim: Interim) -> ReadyState:
     if state.engines is None or interim.why_not:
         built = _not_prepared(state, serves)
         assert built is not None  # noqa: S101 - there is one only while engines are missing
-        why = f"; no interim serves on {interim.backend}: {interim.why_not}"
+        other = "other " if _is_bridged(rollout) else ""
+        why = f"; no {other}interim serves on {interim.backend}: {interim.why_not}"
         return replace(built, message=built.message + why)
     name = f"revision {rollout.wanted} on {interim.backend}"
     built = _engines_missing(state.engines, "")
@@ -228,6 +229,12 @@ def _with_interim(state: ModelState, interim: Interim) -> ReadyState:
         if built.reason == Reason.CAPACITY_BLOCKED and interim.backend in DEVICE_BACKENDS:
             text += ", and spec.build.interim: CPU would leave its device to the build"
     return replace(built, message=built.message + text)
+
+
+def _is_bridged(rollout: RolloutPlan) -> bool:
+    """Return whether an interim serves now."""
+    classes = rollout.serving.classes if rollout.serving else ()
+    return rollout.ready_replicas > 0 and any(each.interim for each in classes)
 
 
 def _interim_waits(rollout: RolloutPlan) -> str:

@@ -18,10 +18,11 @@ from enginewright.api.inference_model_status import (
     TargetPhase,
     VariantImage,
 )
-from enginewright.contract.images import VARIANTS
+from enginewright.contract.images import COMPILED_BACKENDS, VARIANTS
 from enginewright.manifests.labels import PROMOTE
 from enginewright.manifests.snapshot import Snapshot
 from enginewright.plan.conditions import ModelState
+from enginewright.plan.interim_backend import interim_backend
 from enginewright.plan.outcomes import (
     recorded_rejection,
     rejection_by_user,
@@ -37,6 +38,7 @@ from enginewright.plan.types import Facts, Obstacle
 
 # Obstacles about images that the model has, which a move may remove.
 _OF_IMAGES = frozenset({StatusReason.PROBING_IMAGE, StatusReason.IMAGE_PROBE_FAILED})
+_COMPILED = frozenset(VARIANTS[each] for each in COMPILED_BACKENDS)
 
 
 @dataclass(frozen=True)
@@ -302,9 +304,10 @@ def _paused(facts: Facts) -> _Why | None:
 
 
 def _current(facts: Facts, serving: ServingState | None) -> dict[str, str]:
-    """Return the images that the model has by variant: of its backend, and of those that were rejected.
+    """Return the images that the model has by variant: of what serves, of rejected backends, and of interims.
 
-    A rejected backend is tried again with another image, so that also is a move.
+    A rejected backend is tried again with another image, so that also is a move. What serves until the engines are
+    built moves together with them: neither is planned with the image of another release than the other's.
     """
     status, configured = facts.model.status, facts.config.images
     snapshot = _snapshot(facts, serving)
@@ -312,12 +315,28 @@ def _current(facts: Facts, serving: ServingState | None) -> dict[str, str]:
         return {}
     known = _by_variant(status.images.current) if status.images else {}
     backends = {each.backend for each in status.rejected_backends}
+    interim = interim_backend(facts.model.spec)
+    if interim and any(each.interim or each.engine_key for each in snapshot.classes):
+        backends.add(interim)
     variants = {variant for each in backends if (variant := VARIANTS.get(each)) in configured}
     current = {each: known.get(each, configured[each]) for each in sorted(filter(None, variants))}
-    first = snapshot.classes[0]
-    if variant := VARIANTS.get(first.backend):
-        current[variant] = first.image
+    for each in snapshot.classes:
+        if variant := VARIANTS.get(each.backend):
+            current[variant] = each.image
+    if any(each.interim for each in snapshot.classes):  # which has the new image before the engines
+        current = {**_of_builds(facts, snapshot), **current}
+        current |= {each: known[each] for each in known if each in current or each in _COMPILED}
     return current
+
+
+def _of_builds(facts: Facts, snapshot: Snapshot) -> dict[str, str]:
+    """Return the images, by variant, that build the engines for which an interim serves."""
+    classes = {each.name for each in snapshot.classes if each.interim}
+    return {
+        VARIANTS[each.backend]: each.build.image
+        for each in (engine.spec for _, engine in sorted(facts.engines.items()))
+        if each.prepared_key == snapshot.prepared_key and each.class_name in classes
+    }
 
 
 def _snapshot(facts: Facts, serving: ServingState | None) -> Snapshot | None:
@@ -357,8 +376,10 @@ def _has_no_pods(facts: Facts) -> bool:
 
 
 def _is_rolled_out(state: ModelState) -> bool:
-    """Return whether the revision that was planned serves with all its pods."""
+    """Return whether the revision that was planned serves with all its pods, and is no interim."""
     serving, wanted = state.rollout.serving, state.rollout.wanted
+    if state.interim:
+        return False
     return serving is not None and wanted is not None and serving.last_complete == wanted
 
 
