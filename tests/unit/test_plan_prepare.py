@@ -12,6 +12,7 @@ from enginewright.contract.reasons import (
 from enginewright.contract.report import TERMINATION_MESSAGE_LIMIT, Finding, StageReport, remedy
 from enginewright.contract.task import PREPARE_STAGES, PrepareTask
 
+from tests.support.fake_kube import timestamp
 from tests.support.plan_objects import CPU_IMAGE, OTHER, image_facts, published
 from tests.support.plan_world import World
 from tests.support.simulation import PASSING, PERMANENT, statuses, terminated
@@ -19,6 +20,17 @@ from tests.support.simulation import PASSING, PERMANENT, statuses, terminated
 
 def jobs(world: World) -> list[str]:
     return [job["metadata"]["name"] for job in world.all("Job")]
+
+
+def finds_it(world: World) -> World:
+    """Have stage `fetch` of the running Job find the artefact in the store."""
+    known = published().model_copy(update={"cached": True})
+    report = StageReport(stage="fetch", ok=True, published=known).termination_message()
+    found = terminated("fetch", message=report)
+    found["state"]["terminated"]["finishedAt"] = timestamp(world.now)
+    status = statuses(PREPARE_STAGES, "validate")
+    status["initContainerStatuses"][0] = found
+    return world.job_pod_becomes(phase="Pending", **status)
 
 
 # progress
@@ -91,13 +103,8 @@ def test_a_pod_that_succeeded_is_enough_and_its_job_is_kept() -> None:
 
 
 def test_what_the_store_had_rolls_out_once_fetch_has_ended_and_the_job_ends_by_itself() -> None:
-    world = World().settle()
-    known = published().model_copy(update={"cached": True})
-    report = StageReport(stage="fetch", ok=True, published=known).termination_message()
-    found = terminated("fetch", message=report)
-    status = statuses(PREPARE_STAGES, "validate")
-    status["initContainerStatuses"][0] = found
-    world.job_pod_becomes(phase="Pending", **status)
+    world = finds_it(World().settle())
+    known = published()
     assert world.status["prepared"]["key"] == known.key
     assert world.conditions()["Validated"] == ("True", "Prepared")
     assert world.the("Deployment")
@@ -460,6 +467,25 @@ def test_an_artefact_that_the_store_lost_is_prepared_again(reason: Reason) -> No
     world.job_succeeds().all_available()
     assert world.conditions()["Ready"] == ("True", "Serving")
     assert all(job.get("status") for job in world.all("Job"))
+
+
+def test_what_fetch_finds_again_is_not_lost_while_the_job_goes_on() -> None:
+    world = lost().later(minutes=1)
+    finds_it(world)
+    made = jobs(world)
+    world.edit(build={"timeout": "2h"})
+    assert jobs(world) == made
+    assert world.status["prepared"]["key"] == "a" * 64
+
+
+def test_what_is_lost_again_after_a_job_that_found_it_and_failed_is_prepared_again() -> None:
+    world = lost().later(minutes=1)
+    finds_it(world).job_ends("Failed", reason="BackoffLimitExceeded")
+    assert len(jobs(world)) == 2
+    world.later(minutes=1).new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
+    assert len(jobs(world)) == 3
+    world.job_succeeds()
+    assert world.status["prepared"]["key"] == "a" * 64
 
 
 def test_a_damaged_copy_in_a_pod_says_nothing_of_the_store() -> None:

@@ -79,6 +79,12 @@ def reports(pod: PodView) -> Iterator[StageReport]:
             yield report
 
 
+def published_at(pod: PodView) -> str:
+    """Return when a stage of a prepare Job reported the prepared model, RFC 3339; empty: none has."""
+    found = ((_report(each.ended), each.ended) for each in pod.containers if each.ended)
+    return next((ended.finished_at for report, ended in found if report and report.published), "")
+
+
 def failure(pod: PodView) -> Failure | None:
     """Return the first container that failed, now or at its last start, and has not succeeded since."""
     if is_evicted(pod):

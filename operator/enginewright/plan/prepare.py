@@ -119,7 +119,7 @@ def _attempted(
     work = _work(facts, target)
     known = memory or facts.model.status.preparation
     known = known if known and known.inputs_hash == target.job_hash else None
-    attempt = max(known.attempt, 1) if known else _first_attempt(work, jobs, lost=lost)
+    attempt = max(known.attempt, 1) if known else _first_attempt(facts, work, jobs, lost=lost)
     observed = Observed(jobs, facts.pods, facts.now)
     state = advance(work, observed, attempt, known.failure if known else None)
     match state:
@@ -254,15 +254,18 @@ def _loss(facts: Facts, target: Target, key: str, jobs: Mapping[str, JobView]) -
         # Pods that serve an engine fetch only that, not the prepared model.
         return snapshot.prepared_key == key and on_class.engine_key is None
 
-    published = _published_at(jobs)
+    published = _published_at(facts, jobs)
     if loss := store_losses.loss_found(facts, reads, store_losses.LOST, published):
         return loss
     failures = (each.status.failure for each in _failed_builds(facts, target, key, jobs))
     return next((each.message or each.reason for each in failures if each), "")
 
 
-def _published_at(jobs: Mapping[str, JobView]) -> str:
-    return max((job.ended_at for job in jobs.values() if job.outcome == "Complete"), default="")
+def _published_at(facts: Facts, jobs: Mapping[str, JobView]) -> str:
+    """Return when a Job last published the artefact or found it, also if it has not ended yet, or failed afterwards."""
+    ended = [job.ended_at for job in jobs.values() if job.outcome == "Complete"]
+    found = [pods.published_at(pod) for pod in facts.pods if pod.job in jobs]
+    return max((*ended, *found), default="")
 
 
 def _failed_builds(
@@ -270,13 +273,18 @@ def _failed_builds(
 ) -> tuple[InferenceEngine, ...]:
     """Return the InferenceEngines of the target that were not built because the store lacks `key`."""
     classes = {each.metadata.name for each in target.classes}
-    return store_losses.builds_without_model(facts, key, classes, _published_at(jobs))
+    return store_losses.builds_without_model(facts, key, classes, _published_at(facts, jobs))
 
 
-def _first_attempt(work: Work[Published], jobs: Mapping[str, JobView], *, lost: bool) -> int:
+def _first_attempt(
+    facts: Facts, work: Work[Published], jobs: Mapping[str, JobView], *, lost: bool
+) -> int:
     """Return the first attempt: after those whose artefact was `lost`, else 1."""
+    found = {pod.job for pod in facts.pods if _published(pod)}
     attempt = 1
-    while lost and (job := jobs.get(work.name(attempt))) and job.outcome == "Complete":
+    while lost and (job := jobs.get(work.name(attempt))):
+        if job.outcome != "Complete" and job.name not in found:
+            break
         attempt += 1
     return attempt
 
