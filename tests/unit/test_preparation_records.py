@@ -122,6 +122,17 @@ def test_steps_with_digests_are_known_too() -> None:
 # what a Job does, or whether it succeeds, may have changed
 
 
+def test_settings_that_change_during_the_job_are_not_what_its_result_was_made_with() -> None:
+    world = World(source=SOURCE).has_gpus().settle()
+    world.stage_runs("fetch")
+    world.edit(build={"podTemplate": {"nodeSelector": {"disk": "fast"}}})
+    world.job_succeeds().engine_built()
+    spec = gone(world)
+    assert prepares(applied(world, spec)), "nothing was prepared on such nodes"
+    gone(world)
+    assert not prepares(applied(world, spec | {"build": {}}))
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -15,6 +15,8 @@ QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"  # Kueue's, on Jobs
 PLACEMENT: Final = "enginewright.dev/placement"  # annotation of a Job: hash of its JobTemplate
 # annotation of a prepare Job: hash of all that models have in common that share its result
 SHARED_PREPARATION: Final = "enginewright.dev/shared-preparation"
+# annotation of a prepare Job: hash by which its result is found again for a model that is applied later
+PREPARATION_RECORD: Final = "enginewright.dev/preparation-record"
 REQUESTED_BY: Final = "enginewright.dev/requested-by"  # annotation of an engine: the first model
 OUTCOME: Final = "enginewright.dev/outcome"  # annotation of a ControllerRevision
 # of a model, first or last: when it moves to new runtime images

@@ -3,7 +3,12 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from enginewright.manifests.labels import PLACEMENT, QUEUE_NAME, SHARED_PREPARATION
+from enginewright.manifests.labels import (
+    PLACEMENT,
+    PREPARATION_RECORD,
+    QUEUE_NAME,
+    SHARED_PREPARATION,
+)
 from enginewright.observed.base import (
     Json,
     ObservedCondition,
@@ -29,6 +34,7 @@ class JobView(ObservedObject):
     shared_hash: (
         str  # of a prepare Job whose result other models may take over; empty: they may not
     )
+    record_hash: str  # of a prepare Job whose result is found again later; empty: it is not
     ended_pods: int  # succeeded and failed pods that the Job controller has counted
 
     @property
@@ -44,6 +50,7 @@ class JobView(ObservedObject):
 
 def job_view(obj: Json) -> JobView:
     """Return the view of a Job (batch/v1)."""
+    annotations = obj["metadata"].get("annotations") or {}
     last = _last(obj)
     counts = (status(obj).get(name) or 0 for name in ("succeeded", "failed"))
     return JobView(
@@ -52,10 +59,11 @@ def job_view(obj: Json) -> JobView:
         reason=last.reason if last else "",
         message=last.message if last else "",
         ended_at=str(status(obj).get("completionTime") or "") or (last.since if last else ""),
-        placement=(obj["metadata"].get("annotations") or {}).get(PLACEMENT) or "",
+        placement=annotations.get(PLACEMENT) or "",
         suspended=bool(spec(obj).get("suspend")),
         queue=(obj["metadata"].get("labels") or {}).get(QUEUE_NAME) or "",
-        shared_hash=(obj["metadata"].get("annotations") or {}).get(SHARED_PREPARATION) or "",
+        shared_hash=annotations.get(SHARED_PREPARATION) or "",
+        record_hash=annotations.get(PREPARATION_RECORD) or "",
         ended_pods=sum(map(int, counts)),
     )
 

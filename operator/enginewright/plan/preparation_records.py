@@ -20,24 +20,23 @@ from enginewright.plan.types import Facts
 _MOST: Final = 4  # records of one InferenceEngine
 
 
-def recorded(facts: Facts, target: Target, prepared: Prepared, data: Mapping[str, str]) -> Prepared:
+def recorded(facts: Facts, record: str, prepared: Prepared, data: Mapping[str, str]) -> Prepared:
     """Return a prepared model with the hash that it is found by later, if nothing else can be at its addresses.
 
     Args:
         facts: the model and its cluster.
-        target: what was prepared.
+        record: the hash with which its Job was created: the settings may be others by now.
         prepared: the result.
         data: digests of what was fetched besides the model, by name.
     """
     # The digest in the spec is that of one file: with external data, or in an archive, the model has another one.
     is_pinned = digests_in_spec(facts.model.spec) == {MODEL: prepared.model_digest, **data}
-    found = _record_hash(facts, target) if is_pinned else ""
-    return prepared.model_copy(update={"record_hash": found})
+    return prepared.model_copy(update={"record_hash": record if is_pinned else ""})
 
 
 def known_preparation(facts: Facts, target: Target) -> TakenOver | None:
     """Return what an earlier Job has made of the same content; None: no record says so."""
-    wanted = _record_hash(facts, target)
+    wanted = record_hash(facts, target)
     if not wanted or target.backend not in COMPILED_BACKENDS:
         return None
     data = digests_in_spec(facts.model.spec) or {}
@@ -73,8 +72,8 @@ def kept_records(
     return tuple(kept.values())
 
 
-def _record_hash(facts: Facts, target: Target) -> str:
-    """Return the hash of a record; empty: there is none.
+def record_hash(facts: Facts, target: Target) -> str:
+    """Return the hash with which a Job for this target is recorded; empty: it is not.
 
     A refresh reads the addresses again. Under Recreate a Job shows that the image can be pulled before pods go.
     """

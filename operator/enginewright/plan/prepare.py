@@ -25,7 +25,7 @@ from enginewright.plan import pods, store_losses
 from enginewright.plan.architecture import image_architecture
 from enginewright.plan.attempts import Failed, InProgress, Observed, Start, Succeeded, Work, advance
 from enginewright.plan.paused_moves import is_preparation_paused
-from enginewright.plan.preparation_records import known_preparation, recorded
+from enginewright.plan.preparation_records import known_preparation, record_hash, recorded
 from enginewright.plan.recipe import steps_sha256
 from enginewright.plan.resolve import Target
 from enginewright.plan.signature import listed
@@ -126,7 +126,10 @@ def _attempted(
         case Succeeded():
             return PrepareOutcome(
                 prepared=recorded(
-                    facts, target, _prepared(target, state.result), state.result.data
+                    facts,
+                    jobs[state.job].record_hash,
+                    _prepared(target, state.result),
+                    state.result.data,
                 ),
                 fetched=state.result.data,
                 delete=_running(facts, jobs, keep=state.job),
@@ -364,6 +367,7 @@ def _job(facts: Facts, target: Target, name: str, shared: str) -> dict[str, Any]
             assigned_ids=facts.config.openshift,
             architecture=image_architecture(facts, target.image),
             shared_hash=shared,
+            record_hash=record_hash(facts, target),
             account=target.account,
         ),
     )
