@@ -1,5 +1,6 @@
 """Finds out what this image contains; the limits are determined by creating sessions."""
 
+import os
 from collections.abc import Callable
 from importlib import metadata
 from typing import Final
@@ -16,6 +17,7 @@ from enginewright_runtime.session import processor
 from enginewright_runtime.session.base import CPU_PROVIDER, distribution
 from enginewright_runtime.session.loading import available, unusable_backends
 
+_ARCHITECTURES: Final = "ENGINEWRIGHT_ARCHITECTURES"  # the image's, if it is built for several
 _KNOWN_OPSET: Final = 13  # loads in every supported ONNX Runtime
 _KNOWN_IR: Final = 7
 _FATAL_ONLY: Final = 4
@@ -59,6 +61,7 @@ def probe() -> ImageFacts:
         runtime_version=metadata.version("enginewright"),
         pipeline=pipeline_digest({"backends": versions, "cuda_major": cuda_major}),
         processor=processor.read(),
+        architectures=tuple(os.environ.get(_ARCHITECTURES, "").split()),
     )
 
 

@@ -155,3 +155,46 @@ def test_the_runtime_images_find_the_driver_and_ask_for_no_device_by_themselves(
     assert environment["NVIDIA_DRIVER_CAPABILITIES"] == capabilities
     added = (REPOSITORY / "runtime_image/nvidia.Containerfile").read_text()
     assert "LD_LIBRARY_PATH=" not in added
+
+
+@pytest.mark.parametrize(
+    ("arguments", "verb", "names", "registry", "architectures"),
+    [
+        ("build", "build", ["operator", "cpu", "openvino", "gpu", "rtx", "monitoring"], "", ()),
+        ("build --nvidia", "build", ["nvidia"], "", ()),
+        ("build --architectures amd64,arm64 cpu", "build", ["cpu"], "", ("amd64", "arm64")),
+        ("push host/team cpu rtx", "push", ["cpu", "rtx"], "host/team", ()),
+        ("push --architectures arm64 host/team cpu", "push", ["cpu"], "host/team", ("arm64",)),
+        ("push host/team --architectures", "push", ["cpu"], "", None),
+        ("push", "push", [], "", None),
+        ("build cpus", "build", [], "", None),
+        ("build --architectures s390x", "build", [], "", None),
+        ("destroy", "", [], "", None),
+    ],
+)
+def test_what_is_built_and_pushed(
+    images: ModuleType,
+    capsys: pytest.CaptureFixture[str],
+    arguments: str,
+    verb: str,
+    names: list[str],
+    registry: str,
+    architectures: tuple[str, ...] | None,
+) -> None:
+    read = images.parse(arguments.split())
+    if architectures is None:
+        assert read is None
+        assert images.main(arguments.split()) == 2
+        assert "usage: hack/images" in capsys.readouterr().err
+    else:
+        assert (read[0], read[1].path, read[3].names) == (verb, registry, architectures)
+        assert [each.name for each in read[2]] == names
+
+
+def test_images_for_several_architectures_have_references_of_their_own(images: ModuleType) -> None:
+    cpu, openvino = (each for each in images.IMAGES if each.name in {"cpu", "openvino"})
+    both = images.Platforms(("amd64", "arm64"))
+    assert both.reference(cpu) == f"{cpu.reference}-amd64-arm64"
+    assert both.reference(cpu, "arm64") == f"{cpu.reference}-amd64-arm64-on-arm64"
+    assert both.reference(openvino) == f"{openvino.reference}-amd64", "it has no packages for arm64"
+    assert images.Platforms().reference(cpu) == cpu.reference

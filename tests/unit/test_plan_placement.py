@@ -1,7 +1,7 @@
 """Where Jobs run: asked for by chart and model, chosen by the image, and no reason to make anything again."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from enginewright.api.pods import JobTemplate
@@ -245,12 +245,14 @@ def test_an_engine_that_is_built_is_left_alone() -> None:
 # architecture
 
 
-def of_architecture(world: World, reported: str, *nodes: str) -> World:
-    processor = Processor(architecture=reported)
-    world.images = {
-        image: held.model_copy(update={"processor": processor})
-        for image, held in world.images.items()
-    }
+BOTH: Final = ("amd64", "arm64")
+
+
+def of_architecture(
+    world: World, reported: str, *nodes: str, several: tuple[str, ...] = ()
+) -> World:
+    known = {"processor": Processor(architecture=reported), "architectures": several}
+    world.images = {image: held.model_copy(update=known) for image, held in world.images.items()}
     world.nodes = [node(f"node-{number}") for number, _ in enumerate(nodes)]
     for each, name in zip(world.nodes, nodes, strict=True):
         each["metadata"]["labels"]["kubernetes.io/arch"] = name
@@ -298,3 +300,59 @@ def test_the_look_for_an_engine_goes_where_the_image_runs_and_the_build_to_its_c
     assert look["nodeSelector"] == {"kubernetes.io/arch": "amd64"}
     build = engine.misses().job()["spec"]["template"]["spec"]
     assert build["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-L4"}
+
+
+@pytest.mark.parametrize(
+    ("probed_on", "nodes", "wanted"),
+    [
+        ("aarch64", ("arm64", "amd64"), {"kubernetes.io/arch": "amd64"}),
+        ("x86_64", ("arm64",), {"kubernetes.io/arch": "arm64"}),
+        ("x86_64", ("s390x",), None),
+    ],
+)
+def test_jobs_of_an_image_of_several_architectures_run_on_one_of_them(
+    probed_on: str, nodes: tuple[str, ...], wanted: dict[str, str] | None
+) -> None:
+    world = of_architecture(World(), probed_on, *nodes, several=BOTH).settle()
+    assert world.job()["spec"]["template"]["spec"].get("nodeSelector") == wanted
+
+
+def serving_nodes(world: World) -> dict[str, str]:
+    spec = world.settle().job_succeeds().the("Deployment")["spec"]["template"]["spec"]
+    return dict(spec.get("nodeSelector") or {})
+
+
+def test_pods_go_where_the_image_runs_unless_it_runs_everywhere() -> None:
+    of_class = dict(World().classes[0].spec.node_selector)
+    nodes = "amd64", "arm64"
+    found = serving_nodes(of_architecture(World(), "x86_64", *nodes))
+    assert found == {**of_class, "kubernetes.io/arch": "amd64"}
+    assert serving_nodes(of_architecture(World(), "x86_64", *nodes, several=BOTH)) == of_class
+    assert serving_nodes(of_architecture(World(), "x86_64", "s390x")) == of_class, "emulated"
+    own = World(podTemplate={"nodeSelector": {"kubernetes.io/arch": "arm64"}})
+    found = serving_nodes(of_architecture(own, "x86_64", *nodes))
+    assert found == {**of_class, "kubernetes.io/arch": "arm64"}, "the user's choice"
+
+
+def test_what_serves_is_not_restarted_when_nodes_of_another_architecture_join() -> None:
+    world = World().settle().job_succeeds().all_available()
+    before = world.the("Deployment")["spec"]["template"]
+    of_architecture(world, "x86_64", "amd64", "arm64").settle()
+    assert world.the("Deployment")["spec"]["template"] == before
+
+
+@pytest.mark.parametrize(
+    ("selected", "several", "wanted"),
+    [
+        ({}, BOTH, "amd64"),
+        ({"kubernetes.io/arch": "arm64"}, BOTH, "arm64"),
+        ({"kubernetes.io/arch": "arm64"}, (), "amd64"),  # the only one that the image runs on
+    ],
+)
+def test_an_engine_is_built_on_the_architecture_of_its_class(
+    selected: dict[str, str], several: tuple[str, ...], wanted: str
+) -> None:
+    product = {"nvidia.com/gpu.product": "NVIDIA-L4"}
+    world = World().has_gpus(aheadOfTime=True, nodeSelector={**product, **selected})
+    made = of_architecture(world, "x86_64", "amd64", several=several).settle().job_succeeds()
+    assert made.the("InferenceEngine")["spec"]["architecture"] == wanted

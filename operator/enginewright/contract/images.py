@@ -52,6 +52,8 @@ class ImageFacts(Message):
     # the same artefacts. None: an earlier release
     pipeline: str | None = None
     processor: Processor | None = None  # of the machine that ran the probe, not of the image
+    # That the image is built for, as Kubernetes names them; (): only that of the machine that ran the probe
+    architectures: tuple[str, ...] = ()
 
     def version_beside_ort(self, backend: str) -> str | None:
         """Return the version of a library that runs a backend without engines; None: ONNX Runtime's identifies it."""

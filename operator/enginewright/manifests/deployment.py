@@ -1,7 +1,7 @@
 """The Deployment that serves one revision on one accelerator class."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from enginewright.api.inference_model import InferenceModel
@@ -44,6 +44,7 @@ from enginewright.manifests.labels import (
 )
 from enginewright.manifests.names import canary_name, trial_name
 from enginewright.manifests.owner import owned_metadata
+from enginewright.manifests.placement import ARCHITECTURE, chooses_architecture
 from enginewright.manifests.pods import TMP_VOLUME, container, pod_security, pull_secrets
 from enginewright.manifests.snapshot import ClassSnapshot, Revision, Snapshot
 from enginewright.manifests.store_access import StoreAccess
@@ -87,6 +88,7 @@ class PodDefaults:
     pull_secrets: tuple[str, ...]
     assigned_ids: bool = False  # whether the cluster assigns user and groups
     node_cache: str | None = None  # HOST:PORT of what keeps files of a bucket; None: there is none
+    architectures: Mapping[str, str] = field(default_factory=dict)  # of images with a single one
 
 
 def serving_deployment(
@@ -310,7 +312,7 @@ def _pod_template(
                 *(each["name"] for each in template.get("imagePullSecrets") or ()),
             ]
         ),
-        "nodeSelector": {**(template.get("nodeSelector") or {}), **accelerator.node_selector},
+        "nodeSelector": _node_selector(template, accelerator, defaults),
         "tolerations": [*accelerator.tolerations, *(template.get("tolerations") or ())],
         "topologySpreadConstraints": [
             {
@@ -335,9 +337,9 @@ def _pod_template(
     if own := template.get("containerSecurityContext"):
         for each in (fetch, sidecar, server):
             each["securityContext"] = {**each["securityContext"], **own}
-    for field in ("runtimeClassName", "priorityClassName", "affinity"):
-        if template.get(field):
-            spec[field] = template[field]
+    for name in ("runtimeClassName", "priorityClassName", "affinity"):
+        if template.get(name):
+            spec[name] = template[name]
     if named := store.account(account):
         spec["serviceAccountName"] = named
     if accelerator.device is not None:
@@ -355,6 +357,17 @@ def _pod_template(
         },
         "spec": spec,
     }
+
+
+def _node_selector(
+    template: Mapping[str, Any], accelerator: ClassSnapshot, defaults: PodDefaults
+) -> dict[str, str]:
+    """Return the labels of the pods' nodes: a class may have nodes of more architectures than its image."""
+    selector = {**(template.get("nodeSelector") or {}), **accelerator.node_selector}
+    only = defaults.architectures.get(accelerator.image)
+    if only and not chooses_architecture(selector, template.get("affinity")):
+        selector[ARCHITECTURE] = only
+    return selector
 
 
 def _cache_env(store: StoreAccess, defaults: PodDefaults) -> list[dict[str, Any]]:

@@ -5,13 +5,14 @@ the template that it was created with.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from enginewright.api.pods import JobTemplate, PodSecurityContext
 from enginewright.contract.keys import content, content_hash
 
 ARCHITECTURE: Final = "kubernetes.io/arch"  # label of every node, written by its kubelet
+USUAL_ARCHITECTURE: Final = "amd64"  # of nodes whose class does not say
 # on pods its labels would queue each pod separately, besides the Job
 _KUEUE: Final = "kueue.x-k8s.io/"
 _NAMES: Final = {"x86_64": "amd64", "aarch64": "arm64"}  # Linux' and Kubernetes' (Go's)
@@ -41,15 +42,14 @@ def placement_hash(template: JobTemplate) -> str:
     return content_hash(fields)[:_HASH_LENGTH] if fields else ""
 
 
-def architecture(reported: str, nodes: Iterable[str]) -> str:
-    """Return the value of the nodes' label for an image's architecture; empty: not known.
+def architecture_label(reported: str) -> str:
+    """Return the value of the nodes' label for an architecture as uname names it."""
+    return _NAMES.get(reported, reported)
 
-    Args:
-        reported: by the image, as uname names it.
-        nodes: label of each node; if none has the image's, it runs under emulation.
-    """
-    name = _NAMES.get(reported, reported)
-    return name if name in set(nodes) else ""
+
+def chooses_architecture(selector: Mapping[str, str], affinity: object) -> bool:
+    """Return whether a pod's own placement says which architecture its nodes have."""
+    return ARCHITECTURE in selector or ARCHITECTURE in json.dumps(affinity)
 
 
 def pod_metadata(template: JobTemplate, ours: Mapping[str, str]) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def pod_placement(
     """Return the placement fields of a pod's spec; `wanted` are those that the Job itself requires."""
     selector = {**template.node_selector, **(wanted.get("nodeSelector") or {})}
     # Nodes of a class are known to run the image; for others, a user's choice takes precedence.
-    chosen = ARCHITECTURE in selector or ARCHITECTURE in json.dumps(template.affinity)
+    chosen = chooses_architecture(selector, template.affinity)
     if image_architecture and not wanted.get("nodeSelector") and not chosen:
         selector[ARCHITECTURE] = image_architecture
     fields = {

@@ -1,9 +1,10 @@
-"""Which nodes can run an image, by the architecture that it reports."""
+"""Which nodes can run an image, by the architectures that it reports."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.contract.images import ImageFacts
-from enginewright.manifests.placement import ARCHITECTURE, architecture
+from enginewright.manifests.placement import ARCHITECTURE, USUAL_ARCHITECTURE, architecture_label
 from enginewright.observed.nodes import NodeView
 from enginewright.plan.types import Facts
 
@@ -14,7 +15,36 @@ def image_architecture(facts: Facts, image: str) -> str:
 
 
 def architecture_of(image: ImageFacts, nodes: Iterable[NodeView]) -> str:
-    """Return the same for an image whose contents are known."""
-    if image.processor is None:
-        return ""
-    return architecture(image.processor.architecture, (each.label(ARCHITECTURE) for each in nodes))
+    """Return the same for an image whose contents are known.
+
+    Of several architectures always the same one, so that Jobs of equal models run alike. If no node has
+    any of them, the image runs under emulation.
+    """
+    present = {each.label(ARCHITECTURE) for each in nodes}
+    return next((each for each in _built_for(image) if each in present), "")
+
+
+def engine_architecture(facts: Facts, image: str, accelerator: AcceleratorClass) -> str:
+    """Return the same for the Job of an engine, which loads only on the architecture that built it.
+
+    The class's, even where no node has it yet, if the image is built for several.
+    """
+    found = facts.images[image].architectures
+    own = accelerator.spec.node_selector.get(ARCHITECTURE, USUAL_ARCHITECTURE)
+    return own if len(found) > 1 and own in found else image_architecture(facts, image)
+
+
+def only_architectures(facts: Facts) -> dict[str, str]:
+    """Return the architecture label of nodes for each image that is built for a single one, as far as known."""
+    return {
+        reference: found
+        for reference, image in facts.images.items()
+        if len(image.architectures) < 2 and (found := architecture_of(image, facts.nodes))
+    }
+
+
+def _built_for(image: ImageFacts) -> Iterator[str]:
+    if image.architectures:
+        yield from sorted(image.architectures, key=lambda each: (each != USUAL_ARCHITECTURE, each))
+    elif image.processor:
+        yield architecture_label(image.processor.architecture)

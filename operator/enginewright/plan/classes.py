@@ -14,7 +14,7 @@ from enginewright.api.pods import Toleration
 from enginewright.contract.engines import why_unusable
 from enginewright.contract.images import COMPILED_BACKENDS, VARIANTS
 from enginewright.contract.keys import content_hash
-from enginewright.manifests.placement import ARCHITECTURE
+from enginewright.manifests.placement import ARCHITECTURE, USUAL_ARCHITECTURE
 from enginewright.observed.nodes import NodeView
 from enginewright.plan.gpus import (
     GpuKind,
@@ -28,8 +28,6 @@ from enginewright.plan.gpus import (
 from enginewright.plan.processors import contradicted
 
 PROPOSED: Final = "enginewright.dev/proposed"  # label of classes created by the operator
-
-_USUAL_ARCHITECTURE: Final = "amd64"  # left out, so that keys stay
 
 # Devices of one size differ in what error correction and drivers leave of their memory: up to an eighth
 _SAME_MEMORY: Final = 8 / 7
@@ -55,8 +53,10 @@ def device(accelerator: AcceleratorClass) -> str:
     if not products:
         return ""
     memory = [f"{value}MiB" for label, value in sorted(selector.items()) if is_memory(label)]
-    architecture = selector.get(ARCHITECTURE, _USUAL_ARCHITECTURE)
-    named = "" if architecture == _USUAL_ARCHITECTURE else architecture
+    architecture = selector.get(ARCHITECTURE, USUAL_ARCHITECTURE)
+    named = (
+        "" if architecture == USUAL_ARCHITECTURE else architecture
+    )  # left out, so that keys stay
     parts = (*products, *memory, named, accelerator.spec.resource_name, _claimed(accelerator))
     return " ".join(filter(None, parts))
 

@@ -30,7 +30,7 @@ from enginewright.manifests.engine import engine_name, inference_engine
 from enginewright.manifests.labels import REQUESTED_BY
 from enginewright.manifests.placement import merged
 from enginewright.plan import pods, store_losses
-from enginewright.plan.architecture import image_architecture
+from enginewright.plan.architecture import engine_architecture
 from enginewright.plan.classes import device, matching
 from enginewright.plan.device_yield import engine_reference, seconds_left, without_yield
 from enginewright.plan.engine_coverage import EngineCoverage, promise_violation
@@ -188,7 +188,7 @@ def _spec(
                 recipe.model_dump(exclude={"backend", "accelerator_class"})
             ),
             "pod_template": merged(facts.config.jobs, facts.model.spec.build.pod_template),
-            "architecture": image_architecture(facts, target.image),
+            "architecture": engine_architecture(facts, target.image, accelerator),
             "build": EngineBuild.model_validate(
                 {
                     "image": target.image,

@@ -14,6 +14,7 @@ from enginewright.manifests.deployment import (
     sidecar_memory,
 )
 from enginewright.manifests.snapshot import KeptSource, Revision, Snapshot, class_snapshot
+from enginewright.plan.architecture import only_architectures
 from enginewright.plan.interim import Interim
 from enginewright.plan.resolve import Target
 from enginewright.plan.types import Facts
@@ -108,6 +109,7 @@ def with_templates(facts: Facts, revision: Revision) -> Revision:
         config.image_pull_secrets,
         config.openshift,
         config.store.node_cache,
+        only_architectures(facts),
     )
     templates = pod_templates(facts.model.metadata.name, revision.name, revision.snapshot, defaults)
     return revision.model_copy(update={"templates": templates})
