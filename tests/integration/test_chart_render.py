@@ -13,7 +13,7 @@ from enginewright.contract import images as contract_images
 from enginewright.contract.node_cache import CACHE_PORT
 from enginewright.controller.settings import load_settings
 from enginewright.manifests.store_access import StoreBucket
-from enginewright.plan.types import CollectionConfig, FleetConfig
+from enginewright.plan.types import CollectionConfig, FleetConfig, StoreGroup
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHART = REPOSITORY / "charts/enginewright"
@@ -336,6 +336,21 @@ def test_a_bucket_for_the_store_arrives() -> None:
     assert load_settings(environment(render(VARIANTS["smallest"]))).config.store.bucket is None
 
 
+def shared(*groups: Object, **bucket: str) -> Object:
+    return {**IMAGES, "store": {"bucket": {"uri": "s3://models", "shared": [*groups], **bucket}}}
+
+
+RESEARCH: Object = {"name": "research", "namespaces": ["team-a", "team-b"]}
+
+
+def test_groups_of_namespaces_arrive_and_none_leave_the_settings_as_they_were() -> None:
+    read = load_settings(environment(render(shared(RESEARCH)))).config.store
+    assert read.groups == (StoreGroup("research", ("team-a", "team-b")),)
+    written = environment(render(shared()))
+    assert written == environment(render({**IMAGES, "store": {"bucket": {"uri": "s3://models"}}}))
+    assert "shared" not in written["ENGINEWRIGHT_CONFIG"]
+
+
 CACHED: Object = {**IMAGES, "store": {"bucket": {"uri": "s3://models/team"}}}
 
 
@@ -555,6 +570,19 @@ def test_releases_do_not_share_names() -> None:
         ({**IMAGES, "store": {"bucket": {"uri": "https://models"}}}, "/store/bucket/uri"),
         ({**IMAGES, "store": {"bucket": {"uri": "az://models/a?sig=k"}}}, "/store/bucket/uri"),
         ({**IMAGES, "store": {"bucket": {"secretRef": "keys"}}}, "set store.bucket.uri"),
+        (shared(RESEARCH, uri=""), "set store.bucket.uri"),
+        (shared({**RESEARCH, "name": "_r"}), "/store/bucket/shared/0/name"),
+        (shared({"name": "r", "namespaces": ["A"]}), "/store/bucket/shared/0/namespaces/0"),
+        (shared({"name": "r", "namespaces": []}), "/store/bucket/shared/0/namespaces"),
+        (shared({"name": "r"}), "missing property 'namespaces'"),
+        (
+            shared(RESEARCH, {"name": "shop", "namespaces": ["team-b"]}),
+            "store.bucket.shared has namespace team-b twice: a namespace is in one group at most",
+        ),
+        (
+            shared(RESEARCH, {**RESEARCH, "namespaces": ["shop"]}),
+            "store.bucket.shared has two groups research: make them one",
+        ),
         ({**IMAGES, "store": {"gc": {"interval": "daily"}}}, "/store/gc/interval"),
         ({**IMAGES, "store": {"gc": {"unusedFor": "never"}}}, "/store/gc/unusedFor"),
         ({**IMAGES, "store": {"gc": {"unusedFor": 30}}}, "/store/gc/unusedFor"),

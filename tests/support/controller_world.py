@@ -20,6 +20,7 @@ from enginewright.controller.operator_namespace import OperatorNamespace
 from enginewright.controller.proposals import ProposalReconciler
 from enginewright.controller.reconcile import ModelReconciler
 from enginewright.controller.routing import EngineKey
+from enginewright.controller.shared_store_jobs import SharedStoreJobs
 from enginewright.controller.single_flight import SingleFlight
 from enginewright.kube.resources import resource_of
 from enginewright.plan.plan import plan
@@ -45,6 +46,7 @@ class World(Simulation):
     ) -> None:
         super().__init__(namespace)
         self.config, self.deployment = config, deployment
+        self.watched: frozenset[str] | None = None  # namespaces; None: all
         self.registry = CollectorRegistry()
         self.metrics = EngineMetrics(self.registry)
         self.plan: Callable[[Facts], Plan] = plan
@@ -74,6 +76,7 @@ class World(Simulation):
             now=lambda: self.now,
         )
         turns = JobTurns(cache, config.job_limits)
+        shared_store = SharedStoreJobs(cache, config.store, now=lambda: self.now)
         self.proposals = ProposalReconciler(kube, cache, config, self.home)
         self.classes = ClassReconciler(cache, self.executor, now=lambda: self.now)
         self.engines = EngineReconciler(
@@ -85,6 +88,7 @@ class World(Simulation):
             config,
             EngineUses(cache, lambda _namespace, name: self.used.append(name)),
             turns,
+            shared_store,
             progress=lambda at, job: self.progress.get(job) if at == self.namespace else None,
             now=lambda: self.now,
         )
@@ -100,6 +104,8 @@ class World(Simulation):
             self.images,
             collection_metrics,
             config,
+            self.home,
+            self.watched,
             now=lambda: self.now,
         )
         self.models = ModelReconciler(
@@ -112,6 +118,7 @@ class World(Simulation):
             self._planned,
             SingleFlight(cache, now=lambda: self.now),
             turns,
+            shared_store,
             now=lambda: self.now,
         )
         self.watch()

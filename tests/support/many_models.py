@@ -1,4 +1,4 @@
-"""Models and engines of one namespace that share preparations, builds and limits, over an API server in memory.
+"""Models and engines, of one namespace unless a test says otherwise, that share preparations, builds and limits, over an API server in memory.
 
 The operator's own controllers, router and cache; only the queues are simpler: a key is worked on at once, and again
 as long as that changes anything.
@@ -20,6 +20,7 @@ from enginewright.controller.job_turns import JobTurns
 from enginewright.controller.metrics import EngineMetrics
 from enginewright.controller.reconcile import ModelReconciler
 from enginewright.controller.routing import EngineKey, ModelKey, Router, Sinks
+from enginewright.controller.shared_store_jobs import SharedStoreJobs
 from enginewright.controller.single_flight import SingleFlight
 from enginewright.kube.errors import KubeError, Transient
 from enginewright.plan.plan import plan
@@ -28,7 +29,7 @@ from prometheus_client import CollectorRegistry
 from typing_extensions import override
 
 from tests.support.fake_kube import at_once, timestamp
-from tests.support.plan_objects import CPU_IMAGE, KINDS, NAMESPACE, Json, image_facts, made, node
+from tests.support.plan_objects import CPU_IMAGE, KINDS, Json, image_facts, made, node
 from tests.support.plan_world import CONFIG, conditions_of
 from tests.support.simulation import Simulation
 
@@ -85,6 +86,9 @@ class ManyModels(Simulation):
         self.cache = cache
         self.flights = SingleFlight(cache, queue=self._add, now=self.clock)
         turns = JobTurns(cache, self.config.job_limits, model=self._add, engine=self._add_engine)
+        shared_store = SharedStoreJobs(
+            cache, self.config.store, model=self._add, engine=self._add_engine, now=self.clock
+        )
         self.models = ModelReconciler(
             pods,
             cache,
@@ -95,6 +99,7 @@ class ManyModels(Simulation):
             plan,
             self.flights,
             turns,
+            shared_store,
             now=self.clock,
         )
         self.engines = EngineReconciler(
@@ -106,6 +111,7 @@ class ManyModels(Simulation):
             self.config,
             EngineUses(cache, lambda namespace, name: self._add_engine(EngineKey(namespace, name))),
             turns,
+            shared_store,
             now=self.clock,
         )
         self.watch()
@@ -165,14 +171,14 @@ class ManyModels(Simulation):
         """Have a model, which the operator has not seen yet."""
         known = self.find("InferenceModel", name)
         own = {"source": {"uri": SOURCE}, "rollout": {"canary": {"replicas": 0}}, **spec}
-        wanted = made("InferenceModel", name, NAMESPACE, spec=own)
+        wanted = made("InferenceModel", name, self.namespace, spec=own)
         wanted["metadata"]["annotations"] = {}
         if known:
             wanted["status"] = known.get("status", {})
         self.kube.put(wanted)
 
     def delete(self, name: str) -> Self:
-        self.kube.remove("InferenceModel", NAMESPACE, name)
+        self.kube.remove("InferenceModel", self.namespace, name)
         return self.settle()
 
     def resync(self) -> Self:

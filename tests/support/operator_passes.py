@@ -23,6 +23,7 @@ from enginewright.controller.observe import DEPLOYMENT, POD
 from enginewright.controller.poll_targets import poll_target
 from enginewright.controller.reconcile import ModelReconciler
 from enginewright.controller.routing import ModelKey, Router, Sinks
+from enginewright.controller.shared_store_jobs import SharedStoreJobs
 from enginewright.controller.single_flight import SingleFlight
 from enginewright.kube.api import KubeApi
 from enginewright.kube.pod_http import NoAnswer, PodAddress
@@ -101,6 +102,7 @@ class OperatorPasses:
             plan,
             SingleFlight(self._cache, queue=self._queue, now=now),
             JobTurns(self._cache, CONFIG.job_limits),
+            SharedStoreJobs(self._cache, CONFIG.store),
             verdicts=self._verdicts,
             measured=self._measured.measured,
             now=now,

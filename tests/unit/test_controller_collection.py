@@ -9,12 +9,14 @@ from enginewright.contract.collection import Collected, CollectTask
 from enginewright.contract.report import StageReport
 from enginewright.controller.loop import ReconcileResult
 from enginewright.kube.errors import NotFound, Terminating
+from enginewright.manifests.labels import MANAGED_BY, OPERATOR
 from enginewright.manifests.store_access import StoreBucket
-from enginewright.plan.types import CollectionConfig
+from enginewright.plan.types import CollectionConfig, StoreGroup
 
 from tests.support.controller_world import World
 from tests.support.plan_objects import CPU_IMAGE, NAMESPACE, Json, engine_spec, image_facts, made
 from tests.support.plan_world import CONFIG
+from tests.unit.test_plan_needed_keys import revision
 
 FOUND = Collected(
     artifacts=9,
@@ -245,3 +247,127 @@ async def test_a_namespace_without_a_store_costs_nothing() -> None:
     world = World()
     assert await world.collections.reconcile(NAMESPACE) == ReconcileResult(exists=False)
     assert world.kube.writes == 0
+
+
+# of namespaces that share a part of a bucket
+
+GROUP = StoreGroup("research", (NAMESPACE, "team-b", "team-c"))
+
+
+async def world_of_group(**gc: Any) -> World:
+    world = world_with(bucket=StoreBucket(uri="s3://models/team"), **gc)
+    store = replace(world.config.store, groups=(GROUP,))
+    world.config, world.deployment = replace(world.config, store=store), "enginewright"
+    world.put(made("Deployment", "enginewright", world.config.namespace))
+    world.put(made("Namespace", world.config.namespace))
+    world.restart()
+    await world.home.load()
+    world.images.facts = {CPU_IMAGE: image_facts("cpu")}
+    return world
+
+
+async def passes_of_group(world: World) -> ReconcileResult:
+    while True:
+        world.watch()
+        result = await world.collections.reconcile(GROUP.part)
+        if not result.requeue:
+            return result
+
+
+async def is_due(world: World) -> World:
+    """Have the collection of the group become due."""
+    waits = (await passes_of_group(world)).requeue_after
+    assert waits is not None
+    world.now += timedelta(seconds=waits)
+    return world
+
+
+async def test_a_group_is_collected_once_with_what_all_its_namespaces_need() -> None:
+    world = await world_of_group()
+    for name in ("team-b", "elsewhere"):
+        world.put(made("Namespace", name))
+    spec = engine_spec()
+    world.put(made("InferenceEngine", "e", "team-b", spec=spec))
+    world.put(made("InferenceEngine", "e", "elsewhere", spec={**spec, "key": "f" * 64}))
+    await passes_of_group(await is_due(world))
+    job = world.the("Job")
+    assert job["metadata"]["namespace"] == "team-b", "which has what the Job needs"
+    task = task_of(job)
+    assert set(task.keep) == {spec["key"][:16], spec["preparedKey"][:16]}
+    own = world.get("Namespace", world.config.namespace)
+    assert task.cluster == own["metadata"]["uid"], "each release says that it collects"
+    assert await passes_of_group(world) == ReconcileResult(), "one at a time"
+    assert world.all("Job") == [job]
+
+    report = StageReport(stage="collect", ok=True, collected=FOUND)
+    world.namespace = "team-b"
+    world.job_reports(report)
+    await passes_of_group(world)
+    shown = world.stores.get_sample_value(
+        "enginewright_store_bytes", {"model_namespace": "_research"}
+    )
+    assert shown == 4000
+    assert size(world, "bytes") is None
+
+
+async def test_a_namespace_that_left_a_group_keeps_what_it_still_reads() -> None:
+    world = await world_of_group()
+    world.put(made("InferenceEngine", "e", NAMESPACE, spec=engine_spec()))
+    reads = {"store_claim": "", "store_bucket": {"uri": "s3://models/team/_research"}}
+    left, elsewhere = "ab" * 32, "cd" * 32
+    for namespace, found in (
+        ("left", revision(left, **reads)),
+        ("elsewhere", revision(elsewhere)),
+    ):
+        found["metadata"] |= {"namespace": namespace, "labels": {MANAGED_BY: OPERATOR}}
+        world.put(found)
+    await passes_of_group(await is_due(world))
+    task = task_of(world.the("Job"))
+    assert left[:16] in task.keep
+    assert elsewhere[:16] not in task.keep
+
+
+# event: Jobs | a group's store is due for a collection, and the release does not watch one of its namespaces | all
+#   pods; nothing is removed | Event `CollectionBlocked` of the operator's Deployment, alert
+#   EnginewrightStoreNotCollected
+async def test_nothing_is_removed_where_a_namespace_of_the_group_is_not_watched() -> None:
+    world = await world_of_group()
+    world.put(made("InferenceModel", "resnet", NAMESPACE, spec=SOURCE))
+    world.watched = frozenset({NAMESPACE, "team-b"})
+    world.restart()
+    await world.home.load()
+    world.images.facts = {CPU_IMAGE: image_facts("cpu")}
+    assert (await passes_of_group(await is_due(world))).requeue_after == 600
+    assert world.all("Job") == []
+    assert await world.events() == ["CollectionBlocked"]
+    (event,) = world.all("Event")
+    assert event["involvedObject"]["name"] == "enginewright"
+    assert "does not watch what team-c needs" in event["message"]
+
+
+async def test_nothing_is_removed_while_an_object_of_the_group_cannot_be_read() -> None:
+    world = await world_of_group()
+    world.put(made("InferenceModel", "resnet", "team-c", spec={"source": 7}))
+    assert (await passes_of_group(await is_due(world))).requeue_after == 600
+    assert world.all("Job") == []
+    await world.events()
+    (event,) = world.all("Event")
+    assert event["involvedObject"]["namespace"] == "team-c"
+    assert "InferenceModel resnet of namespace team-c: spec.source" in event["message"]
+
+
+async def test_the_job_of_a_group_runs_where_it_is_accepted() -> None:
+    world = await world_of_group()
+    world.put(made("InferenceEngine", "e", "team-b", spec=engine_spec()))
+    world.put(made("Namespace", "team-b"))
+    world.get("Namespace", "team-b")["metadata"]["deletionTimestamp"] = "2026-03-01T00:00:00Z"
+    await passes_of_group(await is_due(world))
+    assert world.the("Job")["metadata"]["namespace"] == NAMESPACE
+
+
+async def test_a_group_none_of_whose_namespaces_accepts_a_job_waits() -> None:
+    world = await world_of_group()
+    world.put(made("InferenceEngine", "e", "team-b", spec=engine_spec()))
+    world.remove("Namespace", NAMESPACE)
+    assert (await passes_of_group(await is_due(world))).requeue_after == 600
+    assert world.all("Job") == []

@@ -14,7 +14,7 @@ from enginewright.contract.task import (
 )
 from enginewright.manifests.snapshot import Snapshot
 from enginewright.manifests.store_access import StoreBucket
-from enginewright.plan.types import StoreConfig
+from enginewright.plan.types import StoreConfig, StoreGroup
 
 from tests.support.plan_objects import NAMESPACE
 from tests.support.plan_world import CONFIG, World, serving
@@ -155,6 +155,43 @@ def test_a_model_whose_store_is_moved_is_prepared_again_there() -> None:
     assert world.status["serving"]["revision"] == before
     world.job_succeeds().all_available()
     assert world.status["serving"]["revision"] == world.status["revision"] != before
+
+
+def grouped(world: World, *namespaces: str) -> World:
+    groups = (StoreGroup("research", namespaces),) if namespaces else ()
+    world.config = replace(world.config, store=replace(world.config.store, groups=groups))
+    return world
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "place"),
+    [
+        ((), (NAMESPACE, "team-b"), "s3://models/team/_research"),
+        (("team-b", NAMESPACE), ("team-b",), f"s3://models/team/{NAMESPACE}"),
+    ],
+    ids=["into", "out of"],
+)
+def test_a_namespace_moves_into_a_group_and_out_of_it_as_between_stores(
+    before: tuple[str, ...], after: tuple[str, ...], place: str
+) -> None:
+    world = grouped(of_bucket(World().has_gpus(), SECRET), *before).settle()
+    world.job_succeeds().engine_built().all_available()
+    revision = world.status["revision"]
+    grouped(world, *after).settle()
+    assert world.status["serving"]["revision"] == revision, "it serves on"
+    world.later(hours=1).rolling(0).new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
+    world.job_fails(Reason.ARTIFACT_MISSING, "build", of="engine")
+    prepares = containers(world.job("prepare"))["publish"]
+    assert {"name": "ENGINEWRIGHT_STORE", "value": place} in prepares["env"]
+    world.later(minutes=5).job_succeeds(of="prepare").engine_built().all_available()
+    assert world.status["serving"]["revision"] == world.status["revision"] != revision
+
+
+def test_a_member_that_joins_or_leaves_moves_no_other_namespace() -> None:
+    world = grouped(of_bucket(serving(), SECRET), NAMESPACE).settle()
+    writes = world.kube.writes
+    grouped(world, "team-b", NAMESPACE, "team-c").settle()
+    assert world.kube.writes == writes
 
 
 def test_a_claim_leaves_no_trace_of_buckets() -> None:

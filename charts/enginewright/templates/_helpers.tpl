@@ -48,6 +48,24 @@ app.kubernetes.io/component: node-cache
 {{ include "enginewright.name" . }}-jobs
 {{- end -}}
 
+{{- /* Groups of namespaces, before an operator that refuses them is rolled out. */ -}}
+{{- define "enginewright.checkShared" -}}
+{{- $names := dict -}}
+{{- $groups := dict -}}
+{{- range . -}}
+{{- if hasKey $names .name -}}
+{{- fail (printf "store.bucket.shared has two groups %s: make them one" .name) -}}
+{{- end -}}
+{{- $_ := set $names .name true -}}
+{{- range .namespaces -}}
+{{- if hasKey $groups . -}}
+{{- fail (printf "store.bucket.shared has namespace %s twice: a namespace is in one group at most" .) -}}
+{{- end -}}
+{{- $_ := set $groups . true -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- /* The operator's settings, as one JSON document. */ -}}
 {{- define "enginewright.config" -}}
 {{- $images := dict "cpu" (required "set images.runtime.cpu to the runtime image's variant `cpu`: build it from runtime_image/Containerfile and push it to a registry that your nodes pull from" .Values.images.runtime.cpu) -}}
@@ -66,9 +84,14 @@ app.kubernetes.io/component: node-cache
 {{- end -}}
 {{- with .Values.store.bucket -}}
 {{- if .uri -}}
-{{- $_ := set $store "bucket" (dict "uri" .uri "secretRef" (.secretRef | default nil) "serviceAccountName" (.serviceAccountName | default nil)) -}}
-{{- else if or .secretRef .serviceAccountName -}}
-{{- fail "store.bucket.secretRef and store.bucket.serviceAccountName apply only to a bucket: set store.bucket.uri" -}}
+{{- $bucket := dict "uri" .uri "secretRef" (.secretRef | default nil) "serviceAccountName" (.serviceAccountName | default nil) -}}
+{{- if .shared -}}
+{{- include "enginewright.checkShared" .shared -}}
+{{- $_ := set $bucket "shared" .shared -}}
+{{- end -}}
+{{- $_ := set $store "bucket" $bucket -}}
+{{- else if or .secretRef .serviceAccountName .shared -}}
+{{- fail "store.bucket.secretRef, store.bucket.serviceAccountName and store.bucket.shared apply only to a bucket: set store.bucket.uri" -}}
 {{- end -}}
 {{- end -}}
 {{- if include "enginewright.hasNodeCache" . -}}

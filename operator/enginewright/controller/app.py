@@ -36,6 +36,7 @@ from enginewright.controller.proposals import ProposalReconciler
 from enginewright.controller.reconcile import ModelReconciler
 from enginewright.controller.routing import EngineKey, ModelKey, Router, Sinks
 from enginewright.controller.settings import OperatorSettings
+from enginewright.controller.shared_store_jobs import SharedStoreJobs
 from enginewright.controller.single_flight import SingleFlight
 from enginewright.controller.verdicts import VerdictPoller
 from enginewright.kube.api import JsonObject
@@ -107,6 +108,12 @@ class OperatorApplication:
             model=self._model_changed,
             engine=lambda key: self._engine_changed(*key),
         )
+        shared_store = SharedStoreJobs(
+            cache,
+            settings.config.store,
+            model=self._model_changed,
+            engine=lambda key: self._engine_changed(*key),
+        )
         models = ModelReconciler(
             pods,
             cache,
@@ -117,6 +124,7 @@ class OperatorApplication:
             plan,
             SingleFlight(cache, queue=self._model_changed),
             turns,
+            shared_store,
             verdicts=self._verdicts.verdicts_of,
             silent=self._verdicts.silent,
             measured=self._verdicts.measurements.measured,
@@ -140,6 +148,7 @@ class OperatorApplication:
             settings.config,
             EngineUses(cache, self._engine_changed),
             turns,
+            shared_store,
             progress=self._verdicts.progress_of,
         )
         self._engines: Controller[EngineKey] = Controller(
@@ -184,10 +193,12 @@ class OperatorApplication:
                 self._images,
                 collection_metrics,
                 settings.config,
+                self._leadership.own_namespace,
+                settings.namespaces,
             ).reconcile,
             loops,
             workers=1,
-            describe=lambda namespace: {"namespace": namespace},
+            describe=lambda part: {"namespace": part},
         )
         self._controllers = (
             self._models,
@@ -197,6 +208,7 @@ class OperatorApplication:
             self._probes,
             self._proposals,
         )
+        part_of = settings.config.store.part
         self.router = Router(
             cache,
             Sinks(
@@ -205,7 +217,7 @@ class OperatorApplication:
                 accelerator_class=self._classes.add,
                 image=self._probes.add,
                 proposals=lambda: self._proposals.add(PROPOSALS),
-                collection=self._collections.add,
+                collection=lambda namespace: self._collections.add(part_of(namespace)),
             ),
         )
         self.informer = Informer(

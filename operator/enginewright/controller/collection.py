@@ -17,7 +17,8 @@ from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor
 from enginewright.controller.informer import MANAGED
 from enginewright.controller.loop import ReconcileResult
-from enginewright.controller.observe import NODE, POD
+from enginewright.controller.observe import NODE, POD, REVISION
+from enginewright.controller.operator_namespace import OperatorNamespace
 from enginewright.controller.reconcile import Images
 from enginewright.kube.api import JsonObject, KubeApi
 from enginewright.kube.errors import NotFound, Terminating
@@ -42,6 +43,7 @@ from enginewright.plan.collection import (
     collecting_image,
     collection,
     plan_collection,
+    why_not_known,
 )
 from enginewright.plan.needed_keys import NamespaceObjects, needed_keys
 from enginewright.plan.types import Config, EventIntent
@@ -54,7 +56,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CollectionReconciler:
-    """Reconciles the store of one namespace; its keys are names of namespaces."""
+    """Reconciles one store; its keys are names of namespaces, or of parts of a bucket that groups share."""
 
     api: KubeApi
     pods: PodCatchUp
@@ -64,18 +66,20 @@ class CollectionReconciler:
     images: Images
     metrics: CollectionMetrics
     config: Config
+    home: OperatorNamespace
+    watched: frozenset[str] | None = None  # namespaces; None: all
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    since: dict[str, datetime] = field(default_factory=dict)  # by namespace
+    since: dict[str, datetime] = field(default_factory=dict)  # by store
 
-    async def reconcile(self, namespace: str) -> ReconcileResult:
-        """Do what the namespace's store needs now. Raises KubeError."""
-        self.since.setdefault(namespace, self.now())
-        await self.pods.catch_up(collections_of(self.cache, namespace))
-        facts = self._facts(namespace)
+    async def reconcile(self, part: str) -> ReconcileResult:
+        """Do what the store needs now. Raises KubeError."""
+        self.since.setdefault(part, self.now())
+        await self.pods.catch_up(collections_of(self.cache, part))
+        facts = self._facts(part)
         plan = plan_collection(facts)
         wrote = await self._execute(plan)
         if not plan.starts:
-            self.metrics.blocked.pop(namespace, None)
+            self.metrics.blocked.pop(part, None)
             return ReconcileResult(
                 exists=plan.exists, requeue=wrote, requeue_after=plan.requeue_after
             )
@@ -83,23 +87,30 @@ class CollectionReconciler:
             return await self._start(facts, plan.starts)
         except Terminating as error:
             _logger.info("skipped: %s", error.message)
-            return ReconcileResult(exists=False)
+            return self._not_now(facts)
 
-    def _facts(self, namespace: str) -> CollectionFacts:
+    def _not_now(self, facts: CollectionFacts) -> ReconcileResult:
+        """Return that no namespace accepts a Job: a single one is gone, one of a group may come back."""
+        if facts.group:
+            return ReconcileResult(requeue_after=BLOCKED_RETRY)
+        return ReconcileResult(exists=False)
+
+    def _facts(self, part: str) -> CollectionFacts:
         cache = self.cache
-        jobs = collections_of(cache, namespace)
+        jobs = collections_of(cache, part)
         uids = {job.uid for job in jobs}
         pods = cache.views(POD, cache.all(PODS))
         return CollectionFacts(
-            namespace=namespace,
+            part=part,
             config=self.config,
             now=self.now(),
-            since=self.since[namespace],
-            has_store=self._has_store(namespace),
+            since=self.since[part],
+            has_store=any(map(self._has_store, self.config.store.members(part))),
             image=self.images.facts.get(collecting_image(self.config)),
             jobs=jobs,
             pods=tuple(pod for pod in pods if pod.owners.get(JOBS.kind) in uids),
             nodes=cache.views(NODE, cache.all(NODES)),
+            watched=self.watched,
         )
 
     def _has_store(self, namespace: str) -> bool:
@@ -134,38 +145,62 @@ class CollectionReconciler:
             self.recorder.record(self._regarding(ended.job.namespace) or job, ended.event)
 
     async def _start(self, facts: CollectionFacts, name: str) -> ReconcileResult:
-        namespace, as_of = facts.namespace, self.now()
-        annotations = await self._annotations(namespace)
-        if annotations is None:
-            return ReconcileResult(exists=False)
-        listed = await self._listed(namespace)
-        max_size = annotations.get(STORE_MAX_SIZE)
-        cluster = await self._cluster()
-        wanted = collection(facts, name, needed_keys(listed), as_of, max_size, cluster)
+        if blocked := why_not_known(facts):
+            return self._block(facts, blocked)
+        as_of = self.now()
+        members = self.config.store.members(facts.part)
+        namespace, max_size = await self._place(members)
+        if not namespace:
+            return self._not_now(facts)
+        listed = await self._listed(self._readers(facts, members))
+        cluster = await self._cluster(facts)
+        wanted = collection(facts, namespace, name, needed_keys(listed), as_of, max_size, cluster)
         if isinstance(wanted, Blocked):
-            self._block(namespace, wanted)
-            return ReconcileResult(requeue_after=BLOCKED_RETRY)
-        self.metrics.blocked.pop(namespace, None)
+            return self._block(facts, wanted)
+        self.metrics.blocked.pop(facts.part, None)
         await self.executor.apply(wanted)
         return ReconcileResult()  # the end of the Job queues it again
 
-    def _block(self, namespace: str, blocked: Blocked) -> None:
-        if self.metrics.blocked.get(namespace) != blocked.message:
+    async def _place(self, members: tuple[str, ...]) -> tuple[str, str | None]:
+        """Return the namespace of the Job, which others follow in a group, and its limit; empty: none accepts it."""
+        for each in sorted(members, key=lambda each: not self._has_store(each)):
+            if (annotations := await self._annotations(each)) is not None:
+                return each, annotations.get(STORE_MAX_SIZE)
+        return "", None
+
+    def _readers(self, facts: CollectionFacts, members: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the namespaces that need artefacts: the members, and those that have left the group and read it."""
+        if facts.group is None:
+            return members
+        place = self.config.store.access(members[0]).place
+        revisions = self.cache.views(REVISION, self.cache.all(CONTROLLER_REVISIONS))
+        left = {
+            each.namespace
+            for each in revisions
+            if each.kept and each.kept.snapshot.store.place == place
+        }
+        return (*members, *sorted(left - {*members}))
+
+    def _block(self, facts: CollectionFacts, blocked: Blocked) -> ReconcileResult:
+        if self.metrics.blocked.get(facts.part) != blocked.message:
             _logger.warning("%s", blocked.message)
-        self.metrics.blocked[namespace] = blocked.message
+        self.metrics.blocked[facts.part] = blocked.message
         about: list[Any] = [each.obj for each in blocked.objects]
         event = EventIntent("Warning", StatusReason.COLLECTION_BLOCKED, blocked.message)
-        for each in about or filter(None, (self._regarding(namespace),)):
+        shown = self.home.deployment if facts.group else self._regarding(facts.part)
+        for each in about or filter(None, (shown,)):
             self.recorder.record(each, event)
+        return ReconcileResult(requeue_after=BLOCKED_RETRY)
 
     def _regarding(self, namespace: str) -> JsonObject | None:
         """Return the object in the cluster that stands for the store; None: it is a bucket."""
         store = self.config.store
         return None if store.bucket else self.cache.get(CLAIMS, namespace, store.claim)
 
-    async def _listed(self, namespace: str) -> NamespaceObjects:
+    async def _listed(self, namespaces: tuple[str, ...]) -> NamespaceObjects:
         async def items(resource: Resource, labels: str | None = None) -> tuple[JsonObject, ...]:
-            return (await self.api.list(resource, namespace, labels=labels)).items
+            lists = [await self.api.list(resource, each, labels=labels) for each in namespaces]
+            return tuple(each for one in lists for each in one.items)
 
         return NamespaceObjects(
             models=await items(INFERENCE_MODELS),
@@ -175,11 +210,15 @@ class CollectionReconciler:
             jobs=await items(JOBS, MANAGED),
         )
 
-    async def _cluster(self) -> str | None:
-        """Return what tells this cluster apart from others that use the bucket; None: it is a volume."""
+    async def _cluster(self, facts: CollectionFacts) -> str | None:
+        """Return what tells those apart that use a part of the bucket; None: it is a volume.
+
+        A cluster or, since several releases may have a group of one name, the operator's namespace.
+        """
         if self.config.store.bucket is None:
             return None
-        uid: str = (await self.api.get(NAMESPACES, None, _OF_EVERY_CLUSTER))["metadata"]["uid"]
+        name = self.config.namespace if facts.group else _OF_EVERY_CLUSTER
+        uid: str = (await self.api.get(NAMESPACES, None, name))["metadata"]["uid"]
         return uid
 
     async def _annotations(self, namespace: str) -> Mapping[str, str] | None:

@@ -16,25 +16,27 @@ from enginewright.manifests.collection_outcome import CollectionOutcome
 from enginewright.manifests.labels import COMPONENT
 from enginewright.observed.collections import CollectionView, collection_view
 
-NAMED_STORES: Final = 500  # namespaces with series of their own, the fullest first
-_LABEL: Final = "model_namespace"  # `namespace` is the scrape's
+NAMED_STORES: Final = 500  # stores with series of their own, the fullest first
+_LABEL: Final = (
+    "model_namespace"  # `namespace` is the scrape's; of a store that a group shares, its part
+)
 
 
-def collections_of(cache: ObjectCache, namespace: str | None = None) -> tuple[CollectionView, ...]:
-    """Return the Jobs that collect, of one namespace or of all."""
-    return tuple(
+def collections_of(cache: ObjectCache, part: str | None = None) -> tuple[CollectionView, ...]:
+    """Return the Jobs that collect, of one store or of all."""
+    views = (
         collection_view(job)
         for job in cache.all(JOBS)
         if (job["metadata"].get("labels") or {}).get(COMPONENT) == COLLECT
-        and namespace in (None, job["metadata"]["namespace"])
     )
+    return tuple(each for each in views if part in (None, each.part))
 
 
 class CollectionMetrics:
     """What collections have removed, and which ones may not begin."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.blocked: dict[str, str] = {}  # why, by namespace
+        self.blocked: dict[str, str] = {}  # why, by store
         self._removed = Counter(
             "enginewright_store_collected",
             "What collections have removed from stores: artifact, leftover (files of interrupted"
@@ -96,18 +98,18 @@ class StoreCollector(Collector):
         failing: dict[str, bool] = {}
         for job in sorted(collections_of(self._cache), key=lambda each: each.ended_at):
             if job.recorded:
-                failing[job.namespace] = job.recorded.collected is None
+                failing[job.part] = job.recorded.collected is None
                 if job.recorded.collected:
-                    last[job.namespace] = job, job.recorded.collected, job.recorded.limit_bytes
+                    last[job.part] = job, job.recorded.collected, job.recorded.limit_bytes
         shown = sorted(last.items(), key=lambda each: -_fullness(each[1][1], each[1][2]))
         families = {
             name: GaugeMetricFamily(f"enginewright_store_{name}", help_, labels=(_LABEL,))
             for name, help_ in _GAUGES.items()
         }
-        for namespace, (_, found, limit) in shown[:NAMED_STORES]:
+        for part, (_, found, limit) in shown[:NAMED_STORES]:
             for name, value in _values(found, limit).items():
                 if value is not None:
-                    families[name].add_metric((namespace,), value)
+                    families[name].add_metric((part,), value)
         yield from families.values()
         troubled = {each for each, fails in failing.items() if fails}
         troubles = GaugeMetricFamily(
@@ -116,17 +118,17 @@ class StoreCollector(Collector):
             f" CollectionBlocked, {NAMED_STORES} of each at most.",
             labels=(_LABEL, "reason"),
         )
-        for reason, namespaces in (
+        for reason, parts in (
             ("CollectionFailed", troubled),
             ("CollectionBlocked", self._metrics.blocked),
         ):
-            for namespace in sorted(namespaces)[:NAMED_STORES]:
-                troubles.add_metric((namespace, reason), 1)
+            for part in sorted(parts)[:NAMED_STORES]:
+                troubles.add_metric((part, reason), 1)
         yield troubles
 
 
 _GAUGES: Final = {
-    "bytes": "Bytes of a namespace's artefacts at the end of the last collection.",
+    "bytes": "Bytes of a namespace's or a group's (_NAME) artefacts at the end of the last collection.",
     "needed_bytes": "Bytes of those artefacts that models, revisions, engines or Jobs need.",
     "artifacts": "Prepared models and engines at the end of the last collection.",
     "limit_bytes": "Limit of the artefacts' bytes: store.gc.maxSize or the namespace's; absent: none.",

@@ -23,6 +23,7 @@ from enginewright.controller.observe import (
 )
 from enginewright.controller.parse import readable
 from enginewright.controller.routing import ModelKey
+from enginewright.controller.shared_store_jobs import SharedStoreJobs
 from enginewright.controller.single_flight import SingleFlight
 from enginewright.kube.errors import Transient
 from enginewright.kube.resources import (
@@ -64,6 +65,7 @@ class ModelReconciler:
     plan: Callable[[Facts], Plan]
     flights: SingleFlight
     turns: JobTurns
+    shared_store: SharedStoreJobs
     verdicts: Callable[[Iterable[PodView]], Mapping[str, Verdict]] = lambda _pods: {}
     silent: Callable[[Iterable[PodView]], frozenset[str]] = lambda _pods: frozenset()
     measured: Callable[[Iterable[PodView]], Mapping[str, Measurements | None]] = lambda _pods: {}
@@ -84,6 +86,7 @@ class ModelReconciler:
         finally:
             self.flights.done(key, unsure=unsure)
             self.turns.done(key)
+            self.shared_store.done(key)
 
     async def _reconcile(self, key: ModelKey) -> ReconcileResult:
         observed = self.cache.get(INFERENCE_MODELS, key.namespace, key.name)
@@ -115,9 +118,16 @@ class ModelReconciler:
         def decide(facts: Facts) -> Plan:
             """Plan with what other models do at this moment: none is planned before what it starts is noted."""
             leaders, followed = self.flights.leaders(key), self.flights.followed(model)
-            limit = self.turns.why_not_now(model)
-            made = self.plan(replace(facts, leaders=leaders, followed=followed, job_limit=limit))
+            known = replace(
+                facts,
+                leaders=leaders,
+                followed=followed,
+                elsewhere=self.shared_store.elsewhere(key.namespace),
+                job_limit=self.turns.why_not_now(model),
+            )
+            made = self.plan(known)
             self.flights.planned(key, made)
+            self.shared_store.planned(key, made)
             self.turns.planned(model, made)
             return made
 

@@ -23,7 +23,7 @@ from enginewright.manifests.device_claim import (
     with_claim,
 )
 from enginewright.manifests.jobs import stages_job
-from enginewright.manifests.labels import of_engine
+from enginewright.manifests.labels import MAKES, of_engine
 from enginewright.manifests.owner import owned_metadata
 from enginewright.manifests.pods import TMP_VOLUME, container
 from enginewright.manifests.store_access import StoreAccess
@@ -41,10 +41,12 @@ _LOOKUP_SECONDS: Final = 600
 class EngineJob:
     """What decides a Job besides the InferenceEngine."""
 
+    name: str
     task: EngineTask
     pull_policy: str
     store: StoreAccess
     assigned_ids: bool = False
+    is_shared: bool = False  # other namespaces with this store wait for the engine
 
 
 def lookup_job(engine: InferenceEngine, wanted: EngineJob) -> dict[str, Any]:
@@ -80,7 +82,11 @@ def engine_job(engine: InferenceEngine, wanted: EngineJob) -> dict[str, Any]:
         pod["resourceClaims"] = pod_claims(named)
     if build.runtime_class_name:
         pod["runtimeClassName"] = build.runtime_class_name
-    return _job(engine, wanted, ENGINE_COMPONENT, stages, pod)
+    job = _job(engine, wanted, ENGINE_COMPONENT, stages, pod)
+    if wanted.is_shared:
+        annotations = job["metadata"].get("annotations", {})
+        job["metadata"]["annotations"] = {**annotations, MAKES: wanted.task.engine_key}
+    return job
 
 
 def engine_claim_templates(engine: InferenceEngine) -> Iterator[dict[str, Any]]:
@@ -107,7 +113,7 @@ def _job(
     if account := wanted.store.account(None):
         pod["serviceAccountName"] = account
     job = stages_job(
-        owned_metadata(engine, wanted.task.job, labels),
+        owned_metadata(engine, wanted.name, labels),
         stages,
         volumes,
         secrets=[each.name for each in engine.spec.build.image_pull_secrets],

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from enginewright.contract.collection import CollectTask
+from enginewright.contract.store_address import group_part
 from enginewright.contract.task import task_text
 from enginewright.manifests.collection_outcome import CollectionOutcome
+from enginewright.manifests.labels import STORE_GROUP
 from enginewright.observed.base import Json, spec
 from enginewright.observed.jobs import JobView, job_view
 
@@ -17,6 +19,12 @@ class CollectionView(JobView):
 
     task: CollectTask | None  # None: of another version, and not readable
     recorded: CollectionOutcome | None  # None: not ended, or not recorded yet
+
+    @property
+    def part(self) -> str:
+        """Name of the store's part: that of its namespace, or of a group of namespaces."""
+        group = self.label(STORE_GROUP)
+        return group_part(group) if group else self.namespace
 
 
 def collection_view(obj: Json) -> CollectionView:

@@ -1,7 +1,8 @@
-"""When what nothing needs is removed from a namespace's store, and what became of it.
+"""When what nothing needs is removed from a store, and what became of it.
 
-One Job at a time. The next one is due some time after the end of the last one, so that a restarted
-operator starts none; the first one at a time of the day that depends on the namespace's name.
+A store is a namespace's, or the part of a bucket that a group of namespaces shares. One Job at a time for each. The
+next one is due some time after the end of the last one, so that a restarted operator starts none; the first one at a
+time of the day that depends on the name of the namespace or the group.
 """
 
 import hashlib
@@ -24,7 +25,7 @@ from enginewright.plan import pods
 from enginewright.plan.architecture import architecture_of
 from enginewright.plan.engine_status import format_size
 from enginewright.plan.needed_keys import NeededKeys, Unreadable
-from enginewright.plan.types import Config, EventIntent, MetadataIntent, ObjectRef
+from enginewright.plan.types import Config, EventIntent, MetadataIntent, ObjectRef, StoreGroup
 
 RETRY: Final = timedelta(hours=1)  # after a failure
 _VARIANT: Final = "cpu"  # of the runtime image, if there is one
@@ -35,17 +36,24 @@ _NAMED: Final = 3  # objects in a message
 
 @dataclass(frozen=True)
 class CollectionFacts:
-    """Everything that is known about the collection of one namespace at one moment."""
+    """Everything that is known about the collection of one store at one moment."""
 
-    namespace: str
+    part: str  # name of the namespace whose store it is, or of the part that a group shares
     config: Config
     now: datetime  # timezone-aware
-    since: datetime  # when this process began to look at the namespace
+    since: datetime  # when this process began to look at the store
     has_store: bool  # a claim or, with a bucket, an object that may have artefacts there
     image: ImageFacts | None  # of the runtime image that collects; None: not known yet
     jobs: tuple[CollectionView, ...] = ()
     pods: tuple[PodView, ...] = ()  # of these Jobs
     nodes: tuple[NodeView, ...] = ()
+    watched: frozenset[str] | None = None  # namespaces; None: all
+
+    @property
+    def group(self) -> StoreGroup | None:
+        """Return the namespaces that share the store; None: it is one namespace's."""
+        groups = self.config.store.groups
+        return next((each for each in groups if each.part == self.part), None)
 
 
 @dataclass(frozen=True)
@@ -92,23 +100,23 @@ def collecting_image(config: Config) -> str:
     return config.images.get(_VARIANT) or min(config.images.values())
 
 
-def first_due(namespace: str, interval: timedelta, since: datetime) -> datetime:
-    """Return when the first Job of a namespace is due; all of them at once would be a burst.
+def first_due(part: str, interval: timedelta, since: datetime) -> datetime:
+    """Return when the first Job of a store is due; all of them at once would be a burst.
 
     Args:
-        namespace: its name, which decides.
+        part: its name, which decides.
         interval: from the end of one collection to the next.
-        since: when the operator began to look at the namespace.
+        since: when the operator began to look at the store.
     """
     period = interval.total_seconds()
-    digest = hashlib.sha256(namespace.encode()).digest()
+    digest = hashlib.sha256(part.encode()).digest()
     phase = int.from_bytes(digest[:4]) % max(1, int(period))
     passed = (since.timestamp() - phase) // period + 1
     return datetime.fromtimestamp(phase + passed * period, UTC)
 
 
 def plan_collection(facts: CollectionFacts) -> CollectionSteps:
-    """Return what to do for one namespace now."""
+    """Return what to do for one store now."""
     gc = facts.config.store.gc
     running = [each for each in facts.jobs if not each.ended]
     if not gc.enabled:
@@ -135,8 +143,24 @@ def plan_collection(facts: CollectionFacts) -> CollectionSteps:
     return CollectionSteps(plan.ended, plan.delete, starts=f"collect-{due.timestamp():.0f}")
 
 
+def why_not_known(facts: CollectionFacts) -> Blocked | None:
+    """Return why it cannot be known what a store's namespaces need; None: it can."""
+    group, watched = facts.group, facts.watched
+    unknown = (
+        [each for each in group.namespaces if each not in watched] if group and watched else []
+    )
+    if not group or not unknown:
+        return None
+    named = ", ".join(unknown[:_NAMED]) + (", ..." if len(unknown) > _NAMED else "")
+    return Blocked(
+        f"nothing is removed from the store of group {group.name}, as this release does not watch what {named} needs:"
+        " name all namespaces of the group in watchNamespaces, or take those out of store.bucket.shared"
+    )
+
+
 def collection(
     facts: CollectionFacts,
+    namespace: str,
     name: str,
     needed: NeededKeys,
     as_of: datetime,
@@ -147,15 +171,19 @@ def collection(
 
     Args:
         facts: of the plan that starts it.
+        namespace: where it runs.
         name: of the Job.
         needed: what it keeps.
         as_of: before the objects were listed that this was read from.
-        max_size: annotation of the namespace; None: the setting applies.
+        max_size: annotation of the namespace, which does not count in a group; None: the setting applies.
         cluster: that the objects are of; None: no other one uses the store.
     """
-    config, gc = facts.config, facts.config.store.gc
+    config, gc, group = facts.config, facts.config.store.gc, facts.group
     if needed.unreadable:
-        named = "; ".join(f"{each.name}: {each.why}" for each in needed.unreadable[:_NAMED])
+        named = "; ".join(
+            f"{each.name_in_namespace if group else each.name}: {each.why}"
+            for each in needed.unreadable[:_NAMED]
+        )
         rest = len(needed.unreadable) - _NAMED
         more = f"; and {rest} more" if rest > 0 else ""
         message = (
@@ -165,13 +193,14 @@ def collection(
         return Blocked(message, needed.unreadable)
     keep = needed.beginnings
     if len(keep) > MOST_KEPT:
+        place = "group of namespaces" if group else "namespace"
         message = (
             f"nothing is removed from the store, as {len(keep)} artefacts are needed and one"
-            f" namespace may need at most {MOST_KEPT}: distribute the models over several namespaces"
+            f" {place} may need at most {MOST_KEPT}: distribute the models over several {place}s"
         )
         return Blocked(message)
     try:
-        limit = gc.max_size if max_size is None else quantity(max_size)
+        limit = gc.max_size if max_size is None or group else quantity(max_size)
     except ValueError:
         message = (
             f"nothing is removed from the store, as the namespace's annotation {STORE_MAX_SIZE} is"
@@ -189,16 +218,17 @@ def collection(
         dry_run=gc.dry_run,
     )
     return collect_job(
-        facts.namespace,
+        namespace,
         task,
         image=collecting_image(config),
         pull_policy=config.image_pull_policy,
         pull_secrets=config.image_pull_secrets,
-        store=config.store.access(facts.namespace),
+        store=config.store.access(namespace),
         kept_seconds=(2 * gc.interval + timedelta(days=7)).total_seconds(),
         template=config.jobs,
         assigned_ids=config.openshift,
         architecture=architecture_of(facts.image, facts.nodes) if facts.image else "",
+        group=group.name if group else "",
     )
 
 
@@ -208,7 +238,7 @@ def _due(facts: CollectionFacts, finished: Sequence[CollectionView]) -> datetime
     if finished:
         last = finished[-1]
         return _ended_at(last) + (interval if last.outcome == "Complete" else min(interval, RETRY))
-    return first_due(facts.namespace, interval, facts.since)
+    return first_due(facts.part, interval, facts.since)
 
 
 def _is_empty(last: CollectionOutcome | None, now: datetime) -> bool:

@@ -52,6 +52,7 @@ class EngineState:
     end: str = ""  # name of a running Job to delete
     requeue_after: float | None = None
     awaits_turn: bool = False  # to create a Job
+    awaits: tuple[str, ...] = ()  # its key, while another namespace's Job builds it
 
     @classmethod
     def built(cls, status: InferenceEngineStatus, engine: EngineFacts) -> "EngineState":

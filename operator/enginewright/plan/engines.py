@@ -42,7 +42,7 @@ from enginewright.plan.engine_status import (
 from enginewright.plan.engine_users import recorded_use
 from enginewright.plan.engines_wanted import build_hash
 from enginewright.plan.preparation_records import kept_records
-from enginewright.plan.types import Config, EventIntent, ObjectRef, Plan
+from enginewright.plan.types import Config, Elsewhere, EventIntent, ObjectRef, Plan
 from enginewright.plan.unused import seconds_left, unused_since
 
 _LOOKUP: Final = (LOOKUP_STAGE,)
@@ -71,6 +71,9 @@ class BuildFacts:
     # whether a model may try a backend again that it rejected, with this engine
     tried_again: bool = False
     prepared: tuple[Prepared, ...] = ()  # of the models that refer to it
+    elsewhere: Elsewhere | None = (
+        None  # a Job of another namespace with the same store that builds it
+    )
     job_limit: str = ""  # why it creates no further Job for now, as a sentence; empty: it may
 
 
@@ -123,6 +126,7 @@ def plan_engine(facts: BuildFacts) -> EnginePlan:
         requeue_after=_earliest(engine_state.requeue_after, used.due_in, left),
         ended=_ended(facts.engine.status, status),
         awaits_turn=engine_state.awaits_turn,
+        awaits=engine_state.awaits,
     )
 
 
@@ -193,11 +197,8 @@ def _of_attempt(facts: BuildFacts, known: InferenceEngineStatus, attempt: int) -
             return _failed(known, state)
         case _ if not _is_requested(facts):
             return _not_requested(known)
-        case Succeeded():
-            return _start(facts, known, Start(state.attempt, known.failure), lookup=False)
-        case Start():
-            again = state.after_success and _takes_device(facts.engine)
-            return _start(facts, known, state, lookup=again or _needs_lookup(facts.engine, known))
+        case Succeeded() | Start():
+            return _next_job(facts, known, state)
         case InProgress():
             return _in_progress(facts, known, state)
 
@@ -276,6 +277,39 @@ def _built(
     return EngineState.built(known.model_copy(update=done), engine_facts(engine))
 
 
+def _next_job(
+    facts: BuildFacts, known: InferenceEngineStatus, state: Succeeded[_Found] | Start
+) -> EngineState:
+    """Return the state once a Job is to be created: the one that builds, if a lookup has just found nothing."""
+    if isinstance(state, Succeeded):
+        start, lookup = Start(state.attempt, known.failure), False
+        later = replace(start, attempt=state.attempt + 1)  # after a wait it looks again
+    else:
+        again = state.after_success and _takes_device(facts.engine)
+        start = later = state
+        lookup = again or _needs_lookup(facts.engine, known)
+    waits = _built_elsewhere(facts, known, later)
+    return waits or _start(facts, known, start, lookup=lookup)
+
+
+def _built_elsewhere(
+    facts: BuildFacts, known: InferenceEngineStatus, state: Start
+) -> EngineState | None:
+    """Return the state of an engine that another namespace builds into the same store; None: none does, or it is due."""
+    other = facts.elsewhere
+    if other is None or _is_due(facts, state) or _is_suspended(facts):
+        return None
+    looks = {"stage": LOOKUP_STAGE} if _takes_device(facts.engine) else {}
+    update = {"job": "", "attempt": state.attempt, "failure": state.failure} | _NOT_RUNNING | looks
+    return EngineState(
+        known.model_copy(update=update),
+        StatusReason.QUEUED,
+        f"{other.owner} of namespace {other.namespace} builds the same engine",
+        requeue_after=other.seconds,
+        awaits=(facts.engine.spec.key,),
+    )
+
+
 def _start(
     facts: BuildFacts, known: InferenceEngineStatus, state: Start, *, lookup: bool
 ) -> EngineState:
@@ -287,18 +321,21 @@ def _start(
     engine = facts.engine
     name_of, job_of = (lookup_job_name, lookup_job) if lookup else (engine_job_name, engine_job)
     name = name_of(engine.metadata.name, known.build_hash, state.attempt)
+    store, namespace = facts.config.store, engine.metadata.namespace
     job = job_of(
         engine,
         EngineJob(
+            name=name,
             task=EngineTask(
-                job=name,
+                job=store.report_name(namespace, name),
                 engine_key=engine.spec.key,
                 prepared_key=engine.spec.prepared_key,
                 recipe=_recipe(engine),
             ),
             pull_policy=facts.config.image_pull_policy,
-            store=facts.config.store.access(engine.metadata.namespace),
+            store=store.access(namespace),
             assigned_ids=facts.config.openshift,
+            is_shared=store.group(namespace) is not None,
         ),
     )
     stage = LOOKUP_STAGE if lookup else ENGINE_STAGES[0]
