@@ -52,7 +52,8 @@ def bucket(
     folder: Path = tmp_path_factory.mktemp("bucket")
     with object_store.serving(folder) as secret:
         uri = f"store.bucket.uri=s3://{object_store.BUCKET}/artefacts"
-        harness.upgrade(uri, "store.bucket.secretRef=store")
+        keeps = "store.cache.keepFree=0%"  # whatever the disk of this machine has
+        harness.upgrade(uri, "store.bucket.secretRef=store", keeps)
         namespace = new_namespace()
         source = {"uri": file_server.url("magika.onnx")}
         build = {"podTemplate": {"nodeSelector": {HOST: "node-1"}}}

@@ -386,7 +386,12 @@ def test_the_cache_of_a_node_is_restricted_and_has_no_rights() -> None:
     assert container["image"] == "operator:1"
     assert {"env", "envFrom"} & container.keys() == set()
     assert spec["volumes"] == [{"name": "cache", "emptyDir": {"sizeLimit": "20Gi"}}]
-    assert container["command"] == ["enginewright-cache", "--folder=/cache", "--size=20Gi"]
+    assert container["command"] == [
+        "enginewright-cache",
+        "--folder=/cache",
+        "--size=20Gi",
+        "--keep-free=25%",
+    ]
     (assigned,) = of_kind(render({**CACHED, "openshift": True}), "DaemonSet")
     context = assigned["spec"]["template"]["spec"]["securityContext"]
     assert {"runAsUser", "runAsGroup", "fsGroup"} & context.keys() == set()
@@ -589,6 +594,7 @@ def test_releases_do_not_share_names() -> None:
         ({**IMAGES, "store": {"gc": {"maxSize": "50 GB"}}}, "/store/gc/maxSize"),
         ({**IMAGES, "store": {"gc": {"keep": 1}}}, "'keep' not allowed"),
         ({**IMAGES, "store": {"cache": {"size": "much"}}}, "/store/cache/size"),
+        ({**IMAGES, "store": {"cache": {"keepFree": "much"}}}, "/store/cache/keepFree"),
         ({**IMAGES, "store": {"cache": {"sizes": 1}}}, "'sizes' not allowed"),
         ({**IMAGES, "replicas": -1}, "/replicas"),
         ({**IMAGES, "watchNamespaces": ["My RunSettings"]}, "/watchNamespaces/0"),

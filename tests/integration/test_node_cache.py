@@ -22,6 +22,7 @@ from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.store import NodeCache, Store, node_cache
 from enginewright_runtime.store.bucket import BucketMedium
+from enginewright_runtime.store.offer import Budget, GivenUp, Offer, is_worthwhile
 from prometheus_client import CollectorRegistry
 
 from tests.e2e.harness import eventually
@@ -119,16 +120,35 @@ def test_a_full_cache_evicts_what_was_not_used_for_the_longest_time(cache: Cache
     assert cache.metrics()["bytes"] <= 64 * MIB
 
 
-async def test_the_disk_of_the_node_is_not_filled_up(tmp_path: Path) -> None:
+# fault: Store | others fill the disk of a node with a cache | the cache evicts the least recently used files, but none
+#   that is being read, before the kubelet removes images | within 10 s
+async def test_the_disk_of_the_node_is_left_to_others(tmp_path: Path) -> None:
+    root, free = tmp_path / "cache", 100 * MIB
     metrics = CacheMetrics(CollectorRegistry())
-    folder = CacheFolder(tmp_path / "cache", 1 << 60, metrics, kept_free=1.0)
+    folder = CacheFolder(root, 1 << 60, metrics, 0.25, lambda _: (free, 200 * MIB))
 
-    async def body() -> AsyncIterator[bytes]:
-        yield b"x"
+    async def add(whole: bytes) -> str:
+        async def body() -> AsyncIterator[bytes]:
+            yield whole
 
-    with pytest.raises(NoRoom):
-        await folder.write(f"{SCOPE}-{sha256(b'x')}", sha256(b"x"), 1, body())
-    assert [*(tmp_path / "cache").rglob("*")] == [tmp_path / "cache/partial"]
+        name = f"{SCOPE}-{sha256(whole)}"
+        await folder.write(name, sha256(whole), len(whole), body())
+        return name
+
+    names = [await add(bytes([each]) * MIB) for each in range(3)]
+    folder.trim()
+    assert len(folder.entries) == 3
+    free = 49 * MIB  # 25% are 50 MiB
+    with folder.opened(names[0]):
+        folder.trim()
+        assert {each.name for each in root.glob("*-*")} == {names[0], names[2]}
+        free = 0
+        folder.trim()
+        assert [each.name for each in root.glob("*-*")] == [names[0]], "it is being read"
+        with pytest.raises(NoRoom):
+            await add(b"x")
+    folder.trim()
+    assert [*root.rglob("*")] == [root / "partial"]
 
 
 def head_of(content: bytes, size: int) -> bytes:
@@ -211,7 +231,7 @@ def test_connections_of_one_pod_are_bounded(cache: CacheProcess) -> None:
 
 async def test_slow_pods_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registry, port = CollectorRegistry(), free_port()
-    folder = CacheFolder(tmp_path / "cache", 1 << 30, CacheMetrics(registry))
+    folder = CacheFolder(tmp_path / "cache", 1 << 30, CacheMetrics(registry), kept_free=0.0)
     caching = CacheServer(folder, port, registry, CacheMetrics(CollectorRegistry()), 0.2)
     await caching.start()
     process = CacheProcess(tmp_path / "cache", port, "")
@@ -257,6 +277,8 @@ def read(place: Place, address: str | None, target: Path, **changes: str) -> Nod
     medium = BucketMedium(place.uri, Secret({**place.secret, **changes}))
     for file in Store(medium, cache=cache).read(KEY, target).files:
         assert sha256((target / file.path).read_bytes()) == file.sha256
+    if cache:
+        cache.finish()
     return cache
 
 
@@ -422,6 +444,95 @@ def test_a_cache_in_trouble_costs_only_time(
     with trouble(cache) as address:
         read(place, address, tmp_path / "second")
     assert caplog.text.count("is not used: ") == 1
+
+
+@contextmanager
+def swallowing() -> Iterator[str]:
+    """Have no file, and receive nothing of what is offered."""
+    held: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse() -> None:
+            with suppress(OSError):
+                while True:
+                    client, _ = listener.accept()
+                    held.append(client)
+                    if client.recv(4, socket.MSG_PEEK).startswith(b"GET"):
+                        client.recv(10_000)
+                        client.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+                        client.close()
+
+        thread = threading.Thread(target=refuse, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+        for each in held:
+            each.close()
+
+
+# fault: Store | the disk of a node is slower than the bucket | its cache does not get the file, and the pod does not
+#   wait for it | 0.5 s of sending; 10 s in all at most
+def test_a_pod_does_not_wait_for_a_slow_cache(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(node_cache, "_OFFER_SECONDS", 0.2)
+    monkeypatch.setattr(node_cache, "_GRACE_SECONDS", 600.0)
+    with swallowing() as address:
+        found = read(place, address, tmp_path / "pod")
+        assert found is not None
+        assert found._sender is not None
+        assert found._sender.is_alive(), "it hangs, and the pod goes on"
+    found._sender.join(20)
+    assert "is not used" not in caplog.text
+
+
+def test_what_is_sent_is_what_was_written_and_never_more(tmp_path: Path) -> None:
+    source, whole = tmp_path / "file", LARGE[: 5 * MIB]
+    found = Offer("/files/x", len(whole), source, Budget(600.0))
+    received: list[bytes] = []
+    with source.open("wb") as writer:
+        reader = threading.Thread(target=lambda: received.extend(found.chunks()))
+        reader.start()
+        for start in range(0, len(whole), MIB - 7):
+            part = whole[start : start + MIB - 7]
+            writer.write(part)
+            found.grew(len(part))
+    found.is_whole()
+    reader.join(20)
+    assert b"".join(received) == whole
+
+
+@pytest.mark.parametrize("end", ["given up", "short"])
+def test_what_is_not_read_from_the_store_is_not_sent_to_its_end(tmp_path: Path, end: str) -> None:
+    source = tmp_path / "file"
+    source.write_bytes(b"x")
+    found = Offer("/files/x", 2, source, Budget(600.0))
+    found.grew(1)
+    chunks = found.chunks()
+    assert next(chunks) == b"x"
+    if end == "short":
+        found.is_whole()
+    else:
+        found.give_up("it was not read")
+    with pytest.raises(GivenUp):
+        next(chunks)
+
+
+@pytest.mark.parametrize(
+    ("sent", "seconds", "more", "expected"),
+    [
+        (0, 0.0, 1 << 40, True),
+        (MIB, 0.4, 1 << 40, True),  # too early to tell
+        (100 * MIB, 1.0, 499 * MIB, True),
+        (100 * MIB, 1.0, 501 * MIB, False),
+        (100 * MIB, 60.0, 0, True),
+    ],
+)
+def test_a_file_is_sent_if_there_is_time_for_all_of_it(
+    sent: int, seconds: float, more: int, expected: bool
+) -> None:
+    assert is_worthwhile(sent, seconds, more, left=5.0) is expected
 
 
 def test_what_the_cache_does_not_take_does_not_disturb(place: Place, tmp_path: Path) -> None:

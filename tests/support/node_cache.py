@@ -64,7 +64,7 @@ class CacheProcess:
     def start(self) -> None:
         """Start, and wait until it answers."""
         command = [sys.executable, "-m", "enginewright.node_cache", "--folder", str(self.folder)]
-        options = ["--size", self.size, "--port", str(self.port)]
+        options = ["--size", self.size, "--keep-free", "0%", "--port", str(self.port)]
         self.process = subprocess.Popen([*command, *options])
 
         def answers() -> bool:

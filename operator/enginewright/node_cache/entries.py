@@ -87,8 +87,16 @@ class Entries:
         Returns:
             The least recently used ones; None: that is not possible, whatever is evicted.
         """
-        excess = self._total + needed - limit
-        too_many = len(self._sizes) + len(self._expected) + 1 - MOST_FILES
+        found, fits = self._unused(self._total + needed - limit, files=1)
+        return found if fits else None
+
+    def surplus(self, limit: int) -> list[tuple[str, int]]:
+        """Return names and sizes of what to evict so that the files occupy no more than `limit`, as far as possible."""
+        return self._unused(self._total - limit)[0]
+
+    def _unused(self, excess: int, files: int = 0) -> tuple[list[tuple[str, int]], bool]:
+        """Return the least recently used files that free `excess` bytes with `files` more, and whether these do."""
+        too_many = len(self._sizes) + len(self._expected) + files - MOST_FILES
         found: list[tuple[str, int]] = []
         for name, each in self._sizes.items():
             if excess <= 0 and too_many <= 0:
@@ -97,7 +105,7 @@ class Entries:
                 found.append((name, each))
                 excess -= occupied(each)
                 too_many -= 1
-        return found if excess <= 0 and too_many <= 0 else None
+        return found, excess <= 0 and too_many <= 0
 
 
 def occupied(size: int) -> int:

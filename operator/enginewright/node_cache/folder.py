@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -22,8 +22,6 @@ from enginewright.node_cache.metrics import CacheMetrics
 _log: Final = logging.getLogger(__name__)
 _NAME: Final = re.compile(r"[0-9a-f]{64}-[0-9a-f]{64}")
 _PARTIAL: Final = "partial"
-# kubelets evict pods from a node once less than 10% of its disk is free
-_KEPT_FREE: Final = 0.15
 
 
 def file_name(scope: str, sha256: str) -> str:
@@ -39,6 +37,11 @@ class Damaged(Exception):  # noqa: N818 - likewise
     """What was received is not what it is said to be."""
 
 
+def _free_of(folder: Path) -> tuple[int, int]:
+    disk = shutil.disk_usage(folder)
+    return disk.free, disk.total
+
+
 class CacheFolder:
     """The files of the cache, of one process.
 
@@ -47,21 +50,28 @@ class CacheFolder:
         capacity: bytes that it may occupy.
         metrics: where evictions are counted.
         kept_free: share of the disk that is left free.
+        free_of: free and all bytes of the disk that a folder is on.
     """
 
     def __init__(
-        self, root: Path, capacity: int, metrics: CacheMetrics, kept_free: float = _KEPT_FREE
+        self,
+        root: Path,
+        capacity: int,
+        metrics: CacheMetrics,
+        kept_free: float,
+        free_of: Callable[[Path], tuple[int, int]] = _free_of,
     ) -> None:
         self._root = root
         self.capacity: Final = capacity
         self._metrics = metrics
         self._kept_free = kept_free
+        self._free_of = free_of
         self.entries: Final = Entries()
         shutil.rmtree(root / _PARTIAL, ignore_errors=True)  # of a process that was killed
         (root / _PARTIAL).mkdir(parents=True)
         for name, size in _found(root):
             self.entries.add(name, size)
-        self._evict(0, capacity)  # it may have become smaller
+        self.trim()  # it may have become smaller
 
     def size(self, name: str) -> int | None:
         """Return the size of a file; None: it is not there."""
@@ -90,7 +100,10 @@ class CacheFolder:
             Damaged: It is something else.
             OSError: The disk's.
         """
-        self._evict(occupied(size), self._limit())
+        victims = self.entries.victims(occupied(size), self._limit())
+        if victims is None:
+            raise NoRoom
+        self._evict(victims)
         partial = self._root / _PARTIAL / secrets.token_hex(8)
         with self.entries.reserved(name, size):
             try:
@@ -102,24 +115,20 @@ class CacheFolder:
                 partial.unlink(missing_ok=True)
         self.entries.add(name, size)
 
-    def _remove(self, name: str) -> None:
-        """Remove a file."""
-        (self._root / name).unlink(missing_ok=True)
-        self.entries.remove(name)
+    def trim(self) -> None:
+        """Evict what occupies more than it may by now, as others fill the disk; raises OSError."""
+        self._evict(self.entries.surplus(self._limit()))
 
-    def _evict(self, needed: int, limit: int) -> None:
-        """Make room for `needed` more bytes; raise NoRoom, and remove nothing, where that is impossible."""
-        victims = self.entries.victims(needed, limit)
-        if victims is None:
-            raise NoRoom
+    def _evict(self, victims: Iterable[tuple[str, int]]) -> None:
         for name, size in victims:
-            self._remove(name)
+            (self._root / name).unlink(missing_ok=True)
+            self.entries.remove(name)
             self._metrics.evicted(size)
 
     def _limit(self) -> int:
         """Return how many bytes the files may occupy now: less than the capacity if the disk fills up."""
-        disk = shutil.disk_usage(self._root)
-        spare = disk.free - int(disk.total * self._kept_free)
+        free, total = self._free_of(self._root)
+        spare = free - int(total * self._kept_free)
         return min(self.capacity, self.entries.total + spare)
 
 

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import logging
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ from enginewright.node_cache.server import CacheServer
 _EX_CONFIG: Final = 78  # sysexits.h
 # kubelets evict a pod whose volume is larger than its limit, and count folders too
 _FILLED: Final = 0.95
+_TRIM_SECONDS: Final = 10.0
+_SHARE: Final = re.compile(r"(\d{1,2})%")
 _log: Final = logging.getLogger(__name__)
 
 
@@ -33,11 +36,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--size", type=_size, required=True, help="of the volume: files occupy 95%% of it at most"
     )
+    parser.add_argument(
+        "--keep-free", type=_share, required=True, help="of the disk, such as 25%%, for others"
+    )
     parser.add_argument("--port", type=int, default=CACHE_PORT)
     options = parser.parse_args(arguments)
     configure_logging("info")
     try:
-        asyncio.run(_run(options.folder, int(options.size * _FILLED), options.port))
+        capacity = int(options.size * _FILLED)
+        asyncio.run(_run(options.folder, capacity, options.keep_free, options.port))
     except OSError as error:
         print(f"enginewright-cache: {error}", file=sys.stderr)
         sys.exit(_EX_CONFIG)
@@ -53,10 +60,17 @@ def _size(text: str) -> int:
     return size
 
 
-async def _run(root: Path, capacity: int, port: int) -> None:
+def _share(text: str) -> float:
+    found = _SHARE.fullmatch(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share: write 25%")
+    return int(found[1]) / 100
+
+
+async def _run(root: Path, capacity: int, kept_free: float, port: int) -> None:
     registry = CollectorRegistry()
     metrics = CacheMetrics(registry)
-    folder = CacheFolder(root, capacity, metrics)
+    folder = CacheFolder(root, capacity, metrics, kept_free)
     metrics.show(lambda: folder.entries.total, lambda: len(folder.entries), lambda: folder.capacity)
     server = CacheServer(folder, port, registry, metrics)
     await server.start()
@@ -64,6 +78,18 @@ async def _run(root: Path, capacity: int, port: int) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    trimming = asyncio.create_task(_trim_forever(folder))
     await stop.wait()
     _log.info("received SIGTERM")
+    trimming.cancel()
     await server.stop()
+
+
+async def _trim_forever(folder: CacheFolder) -> None:
+    """Leave the disk to others, also while nobody offers a file."""
+    while True:
+        await asyncio.sleep(_TRIM_SECONDS)
+        try:
+            folder.trim()
+        except OSError as error:
+            _log.warning("the cache cannot be made smaller: %s", error)

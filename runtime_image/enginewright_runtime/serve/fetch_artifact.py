@@ -41,6 +41,8 @@ def run(task: ServeTask, paths: Paths) -> StageReport:
     if task.engine_key is not None and task.serves_outside and profiles_exclude_sizes(manifest):
         without = "sizes outside the engine's profiles will not be served"
         _fetch_optional(Store.read, task.prepared_key, paths, cache, paths.outside, without)
+    if cache:
+        cache.finish()
     return StageReport(
         stage=FETCH_ARTIFACT,
         ok=True,

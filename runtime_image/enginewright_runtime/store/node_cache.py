@@ -1,12 +1,14 @@
 """Files of artefacts from the cache of this node, and into it: it saves time, and is never relied on.
 
 Whatever goes wrong, the file comes from the store. A cache that is unreachable, slow or broken off is
-not used again by this process.
+not used again by this process. Files are sent to it while they are read from the store, in a thread of their own,
+since a pod does not wait for what only its node's next one needs.
 """
 
 import hashlib
 import http.client
 import logging
+import queue
 import socket
 import threading
 import time
@@ -19,10 +21,12 @@ from enginewright.contract.manifest import ArtifactFile
 from enginewright.contract.node_cache import file_path
 
 from enginewright_runtime.core.digests import CHUNK
+from enginewright_runtime.store.offer import Budget, GivenUp, Offer
 
 _log: Final = logging.getLogger(__name__)
 _CONNECT_SECONDS: Final = 2.0
 _GRACE_SECONDS: Final = 5.0  # until the first byte, and without any
+_OFFER_SECONDS: Final = 10.0  # of sending, in all
 _SLOWEST: Final = 16 << 20  # bytes per second, on average after that
 
 
@@ -37,6 +41,10 @@ class NodeCache:
         self._address = address
         self._is_usable = True
         self._damaged: set[str] = set()  # paths of what was not what it should be
+        self._offers: queue.SimpleQueue[Offer | None] = queue.SimpleQueue()
+        self._budget = Budget(_OFFER_SECONDS)
+        self._sending: Offer | None = None
+        self._sender: threading.Thread | None = None
         self.bytes_read = 0
 
     def read(
@@ -78,16 +86,64 @@ class NodeCache:
         writer.truncate()
         return False
 
-    def offer(self, scope: str, file: ArtifactFile, source: Path) -> None:
-        """Let the next pod of the node have a file that was read from the store, and verified."""
-        if not self._is_usable:
-            return
-        path = file_path(scope, file.sha256)
+    @contextmanager
+    def offered(
+        self, scope: str, file: ArtifactFile, source: Path, on_chunk: Callable[[int], None]
+    ) -> Iterator[Callable[[int], None]]:
+        """Let the next pod of the node have a file while it is read from the store; an error inside gives it up.
+
+        Args:
+            scope: of its artefact.
+            file: as the manifest lists it.
+            source: where it is written, and is closed and verified at the end.
+            on_chunk: called with the size of every chunk.
+
+        Yields:
+            What is to be called with it instead.
+        """
+        offer = Offer(file_path(scope, file.sha256), file.size_bytes, source, self._budget)
+        if self._sender is None:
+            self._sender = threading.Thread(target=self._send_all, name="offers", daemon=True)
+            self._sender.start()
+        self._offers.put(offer)
+
+        def grew(size: int) -> None:
+            on_chunk(size)
+            offer.grew(size)
+
         try:
-            if not self._put(path, file.size_bytes, source):
-                _log.info("the node's cache has %s already, or no room for it", file.path)
-        except _CacheUnusable as error:
-            self._give_up(error)
+            yield grew
+        except BaseException:
+            offer.give_up("it was not read")
+            raise
+        offer.is_whole()
+
+    def finish(self) -> None:
+        """Wait for what is being sent, for a limited time; the rest is given up."""
+        if self._sender is None:
+            return
+        self._offers.put(None)
+        self._sender.join(max(self._budget.seconds, 0.0))
+        if self._sender.is_alive():
+            self._is_usable = False
+            if offer := self._sending:
+                offer.give_up("the pod does not wait for it")
+
+    def _send_all(self) -> None:
+        """Send what is offered, one after the other."""
+        while offer := self._offers.get():
+            self._sending = offer
+            if not self._is_usable:
+                continue
+            try:
+                if not self._put(offer):
+                    _log.info("the node's cache has %s already, or no room for it", offer.path)
+            except _CacheUnusable as error:
+                self._give_up(error)
+            except GivenUp as error:
+                _log.warning("the node's cache does not get %s: %s", offer.path, error)
+            except OSError as error:  # the file's
+                _log.info("the node's cache does not get %s: %s", offer.path, error)
 
     def _give_up(self, error: "_CacheUnusable") -> None:
         self._is_usable = False
@@ -112,19 +168,17 @@ class NodeCache:
             if received < size:
                 raise _CacheUnusable(f"it ended after {received} of {size} bytes")
 
-    def _put(self, path: str, size: int, source: Path) -> bool:
-        """Send a file; return whether the cache has taken it; raise _CacheUnusable."""
-        with source.open("rb") as reader, _usable(), self._connected() as connection:
-            pace = _LeastPace()
-            connection.putrequest("PUT", path)
-            connection.putheader("Content-Length", str(size))
-            if path not in self._damaged:
+    def _put(self, offer: Offer) -> bool:
+        """Send a file; return whether the cache has taken it; raise _CacheUnusable, GivenUp, or the file's OSError."""
+        with _usable(), self._connected() as connection:
+            connection.putrequest("PUT", offer.path)
+            connection.putheader("Content-Length", str(offer.size))
+            if offer.path not in self._damaged:
                 connection.putheader("If-None-Match", "*")
             try:
                 connection.endheaders()
-                while chunk := reader.read(CHUNK):
+                for chunk in offer.chunks():
                     connection.send(chunk)
-                    pace.check(reader.tell())
                 return _head(connection, lambda: None).status == http.client.CREATED
             except (BrokenPipeError, ConnectionResetError):
                 return False  # it receives nothing of what it refuses

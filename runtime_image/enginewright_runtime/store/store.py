@@ -252,17 +252,29 @@ class Store:
         target.parent.mkdir(parents=True, exist_ok=True)
         progress = TransferProgress(_log, f"copying {file.path}", file.size_bytes)
         try:
+            if self._cache is None:
+                self._copy(artifact, file, target, progress.add)
+                return
             with target.open("wb") as writer:
-                if self._cache and self._cache.read(part, file, writer, progress.add):
+                if self._cache.read(part, file, writer, progress.add):
                     return
-                progress.restart()
-                copied = self._medium.copy(artifact, file, writer, progress.add)
-            _check(artifact, file, copied)
+            progress.restart()
+            with self._cache.offered(part, file, target, progress.add) as on_chunk:
+                self._copy(artifact, file, target, on_chunk)
         except StageFailure:
             target.unlink(missing_ok=True)
             raise
-        if self._cache:
-            self._cache.offer(part, file, target)
+
+    def _copy(
+        self,
+        artifact: Artifact,
+        file: ArtifactFile,
+        target: Path,
+        on_chunk: Callable[[int], None],
+    ) -> None:
+        with target.open("wb") as writer:
+            copied = self._medium.copy(artifact, file, writer, on_chunk)
+        _check(artifact, file, copied)
 
     def _refuse_earlier(self, artifact: Artifact, manifest: Manifest) -> None:
         """Refuse an artefact that new pods could not verify, so that it is rebuilt."""
