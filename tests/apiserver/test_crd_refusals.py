@@ -192,6 +192,15 @@ BAD_POD_FIELDS: list[tuple[str, Spec, str, str]] = [
         )
         for interim, precision in (("CPU", "FP16"), ("CUDA", "INT8"))
     ),
+    *(
+        (
+            f"a comparison of {' and '.join(backends)}",
+            {"backends": backends, "build": {"choose": "Fastest"}},
+            "spec.build.choose",
+            "write tensorrt or tensorrt-rtx first in backends, and another after it",
+        )
+        for backends in (["tensorrt"], ["openvino", "cpu"])
+    ),
 ]
 
 BAD_MODELS: list[tuple[str, Spec, str, str]] = [
@@ -411,6 +420,12 @@ BAD_MODELS: list[tuple[str, Spec, str, str]] = [
         {"build": {"interim": "GPU"}},
         "spec.build.interim",
         'supported values: "None", "CUDA", "CPU"',
+    ),
+    (
+        "unknown choice",
+        {"build": {"choose": "Best"}},
+        "spec.build.choose",
+        'supported values: "First", "Fastest"',
     ),
     (
         "quantity in words",

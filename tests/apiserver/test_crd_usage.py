@@ -59,6 +59,7 @@ spec:
     timeout: 1h
     resources: {}
     interim: CPU
+    choose: Fastest
     podTemplate:
       labels: {kueue.x-k8s.io/queue-name: builds}
       nodeSelector: {pool: builds}
@@ -208,7 +209,7 @@ def test_an_address_is_enough_and_the_rest_is_filled_in(namespace: Namespace) ->
     assert namespace.get("inferencemodel", "resnet50")["spec"] == {
         "source": {"uri": "pvc://models/model.onnx", "refreshInterval": "0s"},
         "replicas": 1,
-        "build": {"interim": "None", "timeout": "1h"},
+        "build": {"choose": "First", "interim": "None", "timeout": "1h"},
         "fallback": {"policy": "Forbid"},
         "rollout": {
             "strategy": "Surge",

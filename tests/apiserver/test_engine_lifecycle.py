@@ -10,7 +10,13 @@ from typing import Any, Final
 
 import pytest
 from enginewright.contract.images import ImageFacts
-from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, TASK_VARIABLE, ServeTask
+from enginewright.contract.task import (
+    ENGINE_STAGES,
+    LOOKUP_STAGE,
+    TASK_VARIABLE,
+    EngineTask,
+    ServeTask,
+)
 
 from tests.e2e.harness import Namespace, eventually
 from tests.support import simulated_cluster as played
@@ -20,6 +26,7 @@ from tests.support.plan_objects import ENGINE, engine_spec, published_engine
 pytestmark = pytest.mark.apiserver
 
 RTX_IMAGE: Final = "example.com/enginewright/rtx:1"
+GPU_IMAGE: Final = "example.com/enginewright/gpu:1"
 LOOK: Final = (LOOKUP_STAGE,)
 NO_DEVICE: Final = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
 
@@ -374,6 +381,11 @@ def test_the_charts_rights_are_enough(world: World) -> None:
 FACTS: Final = {
     CPU_IMAGE: {"variant": "cpu", "backends": {"cpu": "1.31.1"}},
     RTX_IMAGE: {"variant": "rtx", "backends": {"tensorrt-rtx": "1.7.1.116"}, "cuda_major": "13"},
+    GPU_IMAGE: {
+        "variant": "gpu",
+        "backends": {"tensorrt": "10.16.1.11", "cuda": "13.0", "cpu": "1.31.1"},
+        "cuda_major": "13",
+    },
 }
 PREPARED: Final[Stages] = {
     "fetch": {"ok": True},
@@ -395,7 +407,7 @@ PREPARED: Final[Stages] = {
 }
 
 
-def know_images(world: World, count: int = len(FACTS)) -> None:
+def know_images(world: World, count: int = 2) -> None:
     """Answer for the images, as their probes would."""
 
     def asked() -> list[dict[str, Any]]:
@@ -558,3 +570,59 @@ def test_an_interim_serves_until_the_engine_is_built_also_over_a_restart(world: 
         assert "InterimEnded" in world.user.kubectl("describe", "im", "m")
         assert operator.total("enginewright_models_interim") == 0
         assert "level=error" not in operator.log
+
+
+def test_the_fastest_backend_of_an_engines_benchmark_serves_also_over_a_restart(
+    world: World,
+) -> None:
+    backends = ["tensorrt", "cuda", "cpu"]
+    played.add_gpu_class(world.user, backends=backends, aheadOfTime=False)
+    fast = model("m")
+    fast["spec"] |= {"build": {"choose": "Fastest"}, "rollout": {"canary": {"replicas": 0}}}
+    world.user.apply(fast)
+    measured = (
+        {"backend": "tensorrt", "shapes": "opt", "p50": 0.003, "p99": 0.004},
+        {"backend": "cuda", "shapes": "opt", "p50": 0.0021, "p99": 0.003},
+        {"backend": "cpu", "excluded": "ParityFailed: output 'y' differs"},
+    )
+
+    def task_of(container: dict[str, Any]) -> str:
+        return next(
+            str(each["value"]) for each in container["env"] if each["name"] == TASK_VARIABLE
+        )
+
+    with world.operator(gpu=GPU_IMAGE) as operator:
+        operator.wait_ready()
+        know_images(world)
+        world.play(world.job("prepare"), PREPARED, tuple(PREPARED))
+        world.look(NOTHING)
+        job = world.job("engine")
+        build = job["spec"]["template"]["spec"]["initContainers"][0]
+        task = EngineTask.model_validate_json(task_of(build))
+        assert task.benchmark_backends == ("cuda", "cpu")
+        world.name = job["metadata"]["labels"]["enginewright.dev/engine"]
+        whole = {"nodes_total": 415, "nodes_accelerated": 415, "elsewhere": ()}
+        world.play(job, built(world.key, backends=measured, **whole))
+        deployment = eventually(lambda: world.user.get("deployment", "m-l4"), 20, interval=0.1)
+        (server,) = deployment["spec"]["template"]["spec"]["containers"]
+        served = ServeTask.model_validate_json(task_of(server))
+        assert (served.backend, served.engine_key) == ("cuda", None)
+        played.roll_out(world.user, "m-l4")
+        world.user.wait_condition("m", "Ready", "True", "Serving", 20)
+        operator.wait_quiet()
+        status = world.user.get("im", "m")["status"]
+        why = "cuda: 2.1 ms, tensorrt: 3 ms"
+        assert status["choices"] == [
+            {
+                "class": "l4",
+                "backend": "cuda",
+                "engineBackend": "tensorrt",
+                "message": f"{why}; cpu cannot serve: ParityFailed: output 'y' differs",
+            }
+        ]
+        assert why in world.user.kubectl("get", "im", "m", "-o", "wide")
+        assert "BackendChosen" in world.user.kubectl("describe", "im", "m")
+        assert "level=error" not in operator.log
+    with world.operator(gpu=GPU_IMAGE) as operator:
+        operator.wait_ready().wait_quiet()
+        assert operator.writes() == 0

@@ -7,12 +7,16 @@ import onnx
 import pytest
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.ort_messages import is_out_of_memory
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.engine import comparison
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.cuda import arena_limit
 from enginewright_runtime.session.driver import Device
+from enginewright_runtime.store import open_store
 from onnx import helper
 
 from tests.support import broken_models as broken
+from tests.support.engines import EnginePlace, matmul
 
 
 @pytest.fixture(autouse=True)
@@ -61,3 +65,15 @@ def test_a_request_beyond_the_device_fails_alone(tmp_path: Path, device: Device)
         run(2 * device.memory // (64 * 4))
     assert is_out_of_memory(str(caught.value))
     np.testing.assert_array_equal(run(8), small)
+
+
+def test_a_prepared_model_is_measured_beside_an_engine(tmp_path: Path) -> None:
+    """As the benchmark of an engine's Job does where spec.build.choose is Fastest."""
+    place = EnginePlace(tmp_path, in_process=True)
+    key = place.prepare_model(matmul())
+    manifest = open_store(Paths.under(tmp_path)).read(key, tmp_path / "work/prepared")
+    measured = comparison.measured("cuda", tmp_path / "work", manifest)
+    assert measured.excluded == ""
+    assert measured.latency is not None
+    assert (measured.latency.shapes, measured.latency.samples >= 3) == ("opt", True)
+    assert measured.latency.peak_device_memory_bytes

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -12,28 +13,25 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from enginewright.contract.manifest import EngineInfo, Manifest
+from enginewright.contract.manifest import BackendLatency, EngineInfo, Manifest
 from enginewright.contract.reasons import ExitCode, Reason
 from enginewright.contract.report import Progress
 from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, ServeTask
 from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.engine import build, verify
-from enginewright_runtime.engine.handoff import EngineBuilt, shortened
+from enginewright_runtime.engine import build, comparison, verify
+from enginewright_runtime.engine.handoff import EngineBenchmarked, EngineBuilt, shortened
 from enginewright_runtime.proof.golden_run import GoldenFiles, JudgedRun, run_judged
 from enginewright_runtime.proof.latency.comparing import measure
 from enginewright_runtime.store import ENGINE, Store
 
 from tests.support import broken_models as broken
 from tests.support.engines import EnginePlace, matmul, mixed, recipe, sizes
-
-if TYPE_CHECKING:
-    import subprocess
 
 DEADLINE_SECONDS = 60.0
 ALL = (LOOKUP_STAGE, *ENGINE_STAGES)
@@ -347,6 +345,63 @@ def test_on_a_device(place: EnginePlace) -> None:
         assert failed.against == against
         assert "output 'y' of golden sample " in failed.description
         assert "is outside the tolerance" in failed.description
+
+
+_COMPARE = """
+import sys
+from pathlib import Path
+from enginewright_runtime.engine import comparison, verify
+work = Path(sys.argv[1])
+print(comparison.measured("openvino", work, verify.read_manifest(work)).to_json())
+"""
+
+
+def test_other_backends_are_verified_and_measured(
+    place: EnginePlace, openvino_python: Path
+) -> None:
+    """Each runs the prepared model in processes of its own; what cannot serve is excluded."""
+    task = place.engine_task()
+    for stage in ("lookup", "build", "verify"):
+        place.engine_stage(stage, task)
+    work = place.root / "work"
+    manifest = verify.read_manifest(work)
+    cpu = comparison.measured("cpu", work, manifest)
+    assert cpu.excluded == ""
+    assert cpu.latency is not None
+    assert (cpu.latency.shapes, cpu.latency.samples >= 3) == ("opt", True)
+    assert 0 < cpu.latency.p50 <= cpu.latency.p99
+    cuda = comparison.measured("cuda", work, manifest)
+    assert (cuda.latency, cuda.excluded.partition(":")[0]) == (None, "ProviderMissing")
+    found = subprocess.run(
+        [openvino_python, "-c", _COMPARE, str(work)], capture_output=True, check=True, timeout=300
+    )
+    openvino = BackendLatency.model_validate_json(found.stdout.splitlines()[-1])
+    assert openvino.excluded == ""
+    assert openvino.latency is not None
+    assert openvino.latency.shapes == "opt"
+
+    outputs = work / "prepared" / manifest.golden_outputs
+    with np.load(outputs) as kept:
+        wrong = {name: kept[name] * 1.5 for name in kept.files}
+    original = outputs.read_bytes()
+    np.savez(outputs, **wrong)
+    assert "is outside the tolerance" in comparison.measured("cpu", work, manifest).excluded
+    outputs.write_bytes(original)
+
+    own = BackendLatency(backend="tensorrt-rtx", latency=cpu.latency)
+    EngineBenchmarked(backends=(own, cpu, cuda)).write(work)
+    published = place.engine_stage("publish-engine", task).report.engine
+    assert published is not None
+    rtx, on_cpu, on_cuda = published.backends
+    assert (rtx.backend, rtx.p50) == ("tensorrt-rtx", round(cpu.latency.p50, 6))
+    assert (on_cpu.backend, on_cpu.shapes, on_cpu.excluded) == ("cpu", "opt", None)
+    assert (on_cuda.backend, on_cuda.p50) == ("cuda", None)
+    assert (on_cuda.excluded or "").startswith("ProviderMissing: ")
+    kept_engine = place.engine_manifest(task).engine
+    assert kept_engine is not None
+    assert kept_engine.backends == (own, cpu, cuda)
+    again = place.engine_stage("lookup", task).report.engine
+    assert again == published.model_copy(update={"cached": True})
 
 
 def test_verify_and_benchmark_ask_the_device(place: EnginePlace) -> None:

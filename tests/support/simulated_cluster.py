@@ -35,8 +35,8 @@ def add_node(namespace: Namespace, name: str, **labels: str) -> None:
     _set_status(namespace, "node", name, {"conditions": [{"type": "Ready", "status": "True"}]})
 
 
-def add_gpu_class(namespace: Namespace) -> None:
-    """Add a node, and the class `l4` that selects it and whose engines are built ahead of time."""
+def add_gpu_class(namespace: Namespace, **changes: Any) -> None:
+    """Add a node, and the class `l4` that selects it and whose engines, without `changes`, are built ahead of time."""
     selector = {"example.com/gpu": "l4"}
     add_node(namespace, "node-2", **selector)
     spec = {
@@ -45,6 +45,7 @@ def add_gpu_class(namespace: Namespace) -> None:
         "resourceName": "nvidia.com/gpu",
         "computeCapability": "8.9",
         "aheadOfTime": True,
+        **changes,
     }
     namespace.apply(
         {

@@ -23,7 +23,15 @@ from enginewright_cli.plan.result import (
 )
 from enginewright_cli.preflight.schema import descriptions
 
-from tests.support.plan_objects import DIGEST, GPU_IMAGE, MODEL, NAMESPACE, made, published
+from tests.support.plan_objects import (
+    DIGEST,
+    GPU_IMAGE,
+    MODEL,
+    NAMESPACE,
+    RTX_IMAGE,
+    made,
+    published,
+)
 from tests.support.plan_world import World
 
 API = "enginewright.dev/v1alpha1"
@@ -328,6 +336,25 @@ def test_what_serves_until_the_first_engine_is_built_is_a_step(
     assert wording in found[0].message
     world = World(source=PINNED).has_gpus(**gpus)
     assert len(steps(forecast_of(world, exists=False), "Deployment")) == 1
+
+
+def test_backends_are_compared_when_the_engine_is_built_and_the_chosen_one_is_kept() -> None:
+    spec = {"backends": ["tensorrt-rtx", "cpu"], "build": {"choose": "Fastest"}}
+    world = World(source=PINNED, **spec).has_gpus(
+        aheadOfTime=False, backends=["tensorrt-rtx", "cpu"]
+    )
+    rtx = world.images[RTX_IMAGE]
+    backends = {**rtx.backends, "cpu": "1.31.1"}
+    world.images = {**world.images, RTX_IMAGE: rtx.model_copy(update={"backends": backends})}
+    assert steps(forecast_of(world, exists=False), "Job")[-1].message.endswith(
+        "; compares it with cpu"
+    )
+    measured = [
+        {"backend": "tensorrt-rtx", "p50Microseconds": 300},
+        {"backend": "cpu", "p50Microseconds": 200},
+    ]
+    world.settle().job_succeeds().engine_built(backends=measured).all_available()
+    assert forecast_of(world).verdict == "unchanged"
 
 
 @pytest.mark.parametrize(

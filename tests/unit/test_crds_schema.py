@@ -99,7 +99,7 @@ def test_columns_of_models() -> None:
         (each["name"], each.get("priority", 0)) for each in columns["additionalPrinterColumns"]
     ]
     narrow = ["READY", "REASON", "BACKEND", "PLACEMENT", "CLASSES", "P99", "REVISION", "AGE"]
-    wide = ["DIGEST", "OPSET", "CANARY", "IMAGE", "MOVE"]
+    wide = ["DIGEST", "OPSET", "CANARY", "IMAGE", "MOVE", "CHOICE"]
     assert names == [(name, 0) for name in narrow] + [(name, 1) for name in wide]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from enginewright.contract.manifest import Latency, OutputParity
+from enginewright.contract.manifest import BackendLatency, Latency, OutputParity
 from enginewright.contract.report import StageReport, read_termination_message
 from enginewright.plan.engine_status import engine_facts, engine_versions
 from enginewright_runtime.engine.handoff import published
@@ -76,6 +76,41 @@ def test_more_sizes_than_the_status_holds_are_cut() -> None:
     many = [LATENCIES[0].model_copy(update={"shapes": str(number)}) for number in range(40)]
     made = manifest(engine=engine_info(latencies=tuple(many)))
     assert len(engine_facts(published(made, is_cached=True)).latencies) == 16
+
+
+WHY = "ParityFailed: output 'logits' of golden sample 'max' is outside the tolerance" * 2
+BACKENDS = (
+    BackendLatency(backend="tensorrt", latency=LATENCIES[1]),
+    BackendLatency(backend="cuda", latency=LATENCIES[1]),
+    BackendLatency(backend="cpu", excluded=WHY),
+)
+
+
+def test_backends_that_were_compared_are_recorded() -> None:
+    median = {"shapes": "opt", "p50Microseconds": 1235, "p99Microseconds": 2469}
+    engine = reported(backends=BACKENDS)["engine"]
+    assert engine["backends"] == [
+        {"backend": "tensorrt", **median},
+        {"backend": "cuda", **median},
+        {"backend": "cpu", "excluded": WHY},
+    ]
+    assert "backends" not in reported()["engine"], "as of artefacts of earlier versions"
+
+
+def test_of_a_long_report_reasons_are_cut_before_medians_are_lost() -> None:
+    """What other fields can take at most, as of a large model on several architectures."""
+    long = {
+        "compute_share_elsewhere": 0.123456789012345,
+        "size_bytes": 1 << 40,
+        "workspace_bytes": 1 << 40,
+        "build_seconds": 3599.123456789,
+        "compute_capabilities": ("8.9", "9.0", "12.0"),
+        "latency": LATENCIES[1],
+    }
+    engine = reported(backends=BACKENDS, latencies=LATENCIES, **long)["engine"]
+    assert [each["backend"] for each in engine["backends"]] == ["tensorrt", "cuda", "cpu"]
+    assert [each.get("p50Microseconds") for each in engine["backends"]] == [1235, 1235, None]
+    assert engine["backends"][2]["excluded"].endswith(" …")
 
 
 def test_what_is_recorded_stays_in_the_status() -> None:

@@ -63,6 +63,7 @@ class StatusReason(StrEnum):
         "ServingInterim"  # the current spec serves without its engines until they are built
     )
     INTERIM_ENDED = "InterimEnded"  # an Event: engines serve in place of an interim
+    BACKEND_CHOSEN = "BackendChosen"  # an Event: a backend is chosen by spec.build.choose: Fastest
     NOTHING_SERVES = "NothingServes"  # no pod is ready
     SUSPENDED = "Suspended"  # the rollout is paused
     VERIFYING_CANARY = (

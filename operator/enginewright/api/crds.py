@@ -94,6 +94,7 @@ MODEL_COLUMNS: Final = (
     Column("CANARY", ".status.target.phase", "Phase of a new revision.", wide=True),
     Column("IMAGE", ".status.images.image", "Runtime image that serves.", wide=True),
     Column("MOVE", ".status.images.state", "Move to the installation's runtime image.", wide=True),
+    Column("CHOICE", ".status.summary.choice", "Medians of the backends compared.", wide=True),
 )
 
 ENGINE_COLUMNS: Final = (

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, TypeAlias
 
 from pydantic import ConfigDict, Field
 
-from enginewright.api.accelerator_class import Backend
+from enginewright.api.accelerator_class import Backend, Backends
 from enginewright.api.base import ApiModel, ObjectMeta
 from enginewright.api.conditions import Condition
 from enginewright.api.devices import DeviceRequest
@@ -95,6 +95,9 @@ class EngineBuild(ApiModel):
     ] = ()
     """Secrets of this namespace for the image's registry."""
 
+    benchmark_backends: Backends | None = None
+    """Other backends on which the Job measures the prepared model, to find the fastest; absent: none."""
+
 
 class InferenceEngineSpec(ApiModel):
     """Which engine, and how it is built."""
@@ -156,6 +159,25 @@ class EngineLatency(ApiModel):
     """99th percentile."""
 
 
+class EngineBackend(ApiModel):
+    """How long one run takes on a backend with the usual sizes, or why that cannot serve."""
+
+    backend: Text
+    """Backend: the engine's own, or one that runs the prepared model."""
+
+    shapes: Text = ""
+    """Sizes that it was measured with: opt of the shape profiles, or the name of a golden sample; empty: it is excluded."""
+
+    p50_microseconds: Size | None = None
+    """Median; absent: it is excluded."""
+
+    p99_microseconds: Size | None = None
+    """99th percentile; absent: it is excluded."""
+
+    excluded: Text = ""
+    """Why it cannot serve: it does not load, gives other outputs or runs only a part of the model; empty: it can."""
+
+
 class EngineParity(ApiModel):
     """How far the engine's outputs are from those of a reference, over all golden samples."""
 
@@ -215,6 +237,9 @@ class EngineFacts(ApiModel):
 
     latencies: Annotated[tuple[EngineLatency, ...], Field(max_length=LIST_LENGTH), ATOMIC] = ()
     """Latencies on a device of the class, of every set of sizes that was measured; empty: built without a device."""
+
+    backends: Annotated[tuple[EngineBackend, ...], Field(max_length=LIST_LENGTH), ATOMIC] = ()
+    """Backends that were compared on that device, the engine's own first; empty: none were."""
 
     parity: EngineParity | None = None
     """Largest differences of its outputs, as verified on a device; absent: built without one, so that serving pods verify them."""

@@ -31,6 +31,7 @@ from enginewright.api.scalars import (
 from enginewright.api.serving import Serving
 from enginewright.contract.base import TEXT_LENGTH
 from enginewright.contract.engines import HIGHEST_OPTIMIZATION, SHAREABLE
+from enginewright.contract.images import COMPILED_BACKENDS
 from enginewright.contract.precisions import RUNS
 from enginewright.contract.task import MOST_STEPS
 
@@ -38,6 +39,7 @@ _RUNS = " && ".join(  # in CEL
     f"(self.backends[0] != '{backend}' || self.precision in {sorted(precisions)})"
     for backend, precisions in RUNS.items()
 )
+_COMPILED = sorted(COMPILED_BACKENDS)  # likewise
 _INTERIM_RUNS = " && ".join(  # likewise
     f"(self.build.interim != '{backend.upper()}' || self.precision in {sorted(RUNS[backend])})"
     for backend in ("cuda", "cpu")
@@ -352,6 +354,9 @@ class Build(ApiModel):
     interim: Literal["None", "CUDA", "CPU"] = "None"
     """What serves on a class until its first engine is built: nothing (None), or the prepared model on a GPU (CUDA) or on the processors of the class's nodes (CPU)."""
 
+    choose: Literal["First", "Fastest"] = "First"
+    """Which backend serves on a class once its engine is built: the engine's (First), or the fastest of spec.backends, measured when the engine is built on a device of the class (Fastest)."""
+
 
 class Fallback(ApiModel):
     """Whether nodes may fall back from the chosen backend."""
@@ -484,6 +489,14 @@ class InferenceModelSpec(ApiModel):
                 message_expression="'the interim ' + self.build.interim + ' does not run '"
                 " + self.precision + ': change precision or build.interim'",
                 field_path=".build.interim",
+            ),
+            ValidationRule(
+                "!has(self.build) || !has(self.build.choose) || self.build.choose != 'Fastest'"
+                " || !has(self.backends) || size(self.backends) == 0"
+                f" || (size(self.backends) > 1 && self.backends[0] in {_COMPILED})",
+                f"backends are compared when an engine is built: write {' or '.join(_COMPILED)} first in backends,"
+                " and another after it, or build.choose: First",
+                field_path=".build.choose",
             ),
             ValidationRule(
                 "!has(self.serving) || !has(self.serving.processes) || self.serving.processes == 1"

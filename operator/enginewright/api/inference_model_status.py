@@ -225,6 +225,22 @@ class EngineReference(ApiModel):
     """Whether the serving revision needs it and the store has lost it: it is built again regardless of limits on Jobs."""
 
 
+class BackendChoice(ApiModel):
+    """Which backend is to serve on a class, by spec.build.choose: Fastest."""
+
+    class_name: Annotated[str, Field(max_length=63, alias="class")]
+    """Name of the AcceleratorClass."""
+
+    backend: Text
+    """Backend that is to serve on it."""
+
+    engine_backend: Text
+    """Backend of the class's engine, with which it was compared."""
+
+    message: Annotated[str, Field(max_length=32768)]
+    """Why, with the medians that were measured, such as "cuda: 2.1 ms, tensorrt: 3 ms"."""
+
+
 class ServingClass(ApiModel):
     """One class of accelerator that serves."""
 
@@ -430,6 +446,9 @@ class ModelSummary(ApiModel):
     revision: Text = ""
     """Revision that serves and, during an update, the one that replaces it."""
 
+    choice: Text = ""
+    """Medians of the backends that were compared, such as "cuda: 2.1 ms, tensorrt: 3 ms"."""
+
 
 class InferenceModelStatus(ApiModel):
     """Observed state; written by the operator."""
@@ -463,6 +482,12 @@ class InferenceModelStatus(ApiModel):
 
     engines: Annotated[tuple[EngineReference, ...], Field(max_length=16), map_list("class")] = ()
     """The engines that the current spec needs; empty: its backend needs none, or they are not known yet."""
+
+    choices: Annotated[tuple[BackendChoice, ...], Field(max_length=16), map_list("class")] = ()
+    """The backends chosen by spec.build.choose: Fastest; empty: no engine is built yet, or the spec asks for none."""
+
+    failed_choice: RolloutFailure | None = None
+    """Why the revision with the fastest backends failed, so that the engines serve instead until the spec changes; absent: it has not."""
 
     rejected_backends: Annotated[
         tuple[RejectedBackend, ...], Field(max_length=5), map_list("backend")

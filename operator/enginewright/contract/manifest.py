@@ -100,6 +100,14 @@ class Latency(Message):
     warm_up_runs: int | None = None  # until two consecutive ones took about the same time
 
 
+class BackendLatency(Message):
+    """A backend in the comparison of those that can serve, with the usual sizes."""
+
+    backend: str
+    latency: Latency | None = None  # None: excluded
+    excluded: str = ""  # why it cannot serve whole, or correctly
+
+
 class EngineProfile(Message):
     """One optimization profile of the engines of an artefact: the range of every input.
 
@@ -134,6 +142,8 @@ class EngineInfo(Message):
     ] = ()  # of min, opt and max where measured; `latency` is that of opt
     parity_max_abs_error: float | None = None  # against the prepared model; None: likewise
     parity: tuple[OutputParity, ...] = ()  # against the prepared model and the expected outputs
+    # The engine's own first, then others with the prepared model; None: not compared
+    backends: tuple[BackendLatency, ...] | None = None
 
 
 class ProcessingStep(Message):

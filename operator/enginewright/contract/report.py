@@ -36,6 +36,7 @@ from enginewright.contract.task import (
 TERMINATION_MESSAGE_LIMIT: Final = 1024  # bytes
 _MARGIN: Final = 64  # further bytes that are cut, which leaves space for the mark of the cut
 _CUT: Final = " …"
+_SHORT_REASON: Final = 60  # characters, for which a backend is excluded
 NAMED_NODES: Final = 5  # named in a message; the rest is a count
 
 _JOB_REMEDIES: Final = {
@@ -141,6 +142,18 @@ class PublishedLatency(Message):
     p99: Seconds
 
 
+class PublishedBackend(Message):
+    """Seconds per run of one backend with the usual sizes, or why it is excluded."""
+
+    backend: CutText
+    shapes: CutText | None = (
+        None  # opt, or the name of a golden sample; None: excluded; likewise below
+    )
+    p50: Seconds | None = None
+    p99: Seconds | None = None
+    excluded: CutText | None = None  # why; None: it is not
+
+
 class PublishedEngine(Message):
     """The engine that a finished engine Job published."""
 
@@ -164,6 +177,8 @@ class PublishedEngine(Message):
     # of every set of sizes that was measured; () if it does not fit into the message
     latencies: Annotated[tuple[PublishedLatency, ...], Field(max_length=LIST_LENGTH), CUT_LIST] = ()
     elsewhere: CutTexts = ()  # the first nodes that are not in the engine
+    # that were compared, the engine's own first; () also if they do not fit into the message
+    backends: Annotated[tuple[PublishedBackend, ...], Field(max_length=LIST_LENGTH), CUT_LIST] = ()
 
 
 class Progress(Message):
@@ -229,13 +244,23 @@ def _with_failure(report: StageReport, failure: Finding) -> StageReport:
 def _shortened(report: StageReport) -> StageReport:
     """Return it with less that only describes the artefact: its key must fit, to find it."""
     engine, published = report.engine, report.published
-    for part in ("elsewhere", "latencies"):
+    for part in ("elsewhere", "reasons", "latencies", "backends"):
         shown = report.model_copy(update={"message": _CUT, "engine": engine})
         if engine and _excess(shown) > 0:
-            engine = engine.model_copy(update={part: ()})
+            backends = tuple(map(_with_short_reason, engine.backends))
+            less = {"backends": backends} if part == "reasons" else {part: ()}
+            engine = engine.model_copy(update=less)
     if published:
         published = _fitting(report, published)
     return report.model_copy(update={"engine": engine, "published": published})
+
+
+def _with_short_reason(compared: PublishedBackend) -> PublishedBackend:
+    why = compared.excluded
+    if why is None or len(why) <= _SHORT_REASON:
+        return compared
+    cut = why[: _SHORT_REASON - len(_CUT)] + _CUT
+    return compared.model_copy(update={"excluded": cut})
 
 
 def _fitting(report: StageReport, published: Published) -> Published:

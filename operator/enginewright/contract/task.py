@@ -233,6 +233,8 @@ class EngineTask(Message):
     engine_key: str
     prepared_key: str
     recipe: EngineRecipe
+    # other backends on which the benchmark measures the prepared model; None: on none
+    benchmark_backends: tuple[str, ...] | None = None
 
 
 Policy = Literal["Forbid", "Budget", "Allow"]

@@ -157,14 +157,15 @@ def class_snapshot(
     engine_key: str | None,
     *,
     interim: bool = False,
+    chosen: bool = False,
 ) -> ClassSnapshot:
     """Return the fields of a class that belong to a revision.
 
-    An interim on the CPU requests no device: the build needs it.
+    On the CPU an interim requests no device, since the build needs it, nor does a backend `chosen` by a benchmark.
     """
     spec = accelerator.spec
     tolerations = [one.manifest() for one in spec.tolerations]
-    takes_device = backend in DEVICE_BACKENDS or not interim
+    takes_device = backend in DEVICE_BACKENDS or not (interim or chosen)
     return ClassSnapshot(
         name=accelerator.metadata.name,
         backend=backend,

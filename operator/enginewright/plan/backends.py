@@ -17,7 +17,7 @@ from enginewright.contract.engines import (
     why_not_optimized,
     why_unusable,
 )
-from enginewright.contract.images import VARIANTS
+from enginewright.contract.images import COMPILED_BACKENDS, VARIANTS
 from enginewright.contract.task import Promise
 from enginewright.plan.interim_backend import refused_interim
 from enginewright.plan.types import Facts, Obstacle
@@ -39,18 +39,18 @@ def candidates(
     One prepared model serves all classes, and it is prepared for one backend.
     """
     spec = facts.model.spec
-    ranking = [_ranking(spec, each) for each in classes]
-    if len({ranked[0] for ranked in ranking}) > 1:
+    ranked_by_class = [ranking(spec, each) for each in classes]
+    if len({ranked[0] for ranked in ranked_by_class}) > 1:
         pairs = ", ".join(
             f"{each.metadata.name}: {ranked[0]}"
-            for each, ranked in zip(classes, ranking, strict=True)
+            for each, ranked in zip(classes, ranked_by_class, strict=True)
         )
         message = (
             f"the classes resolve to different backends ({pairs}); name one backend that all of"
             " them allow in spec.backends, or create one InferenceModel per backend"
         )
         return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
-    ranked = ranking[0]
+    ranked = ranked_by_class[0]
     promise = _promise(spec)
     first = ranked[0]
     wanted = ranked if promise.policy == "Allow" else ranked[:1]
@@ -71,6 +71,13 @@ def candidates(
             " spec.backends, or remove spec.build.optimizationLevel"
         )
         return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
+    if spec.build.choose == "Fastest" and first not in COMPILED_BACKENDS:
+        message = (
+            f"spec.build.choose is Fastest, but the backend {first} builds no engine, and backends are compared"
+            f" when one is built; write {' or '.join(sorted(COMPILED_BACKENDS))} first in spec.backends, or remove"
+            " spec.build.choose"
+        )
+        return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
     if obstacle := refused_interim(facts, classes, wanted):
         return obstacle
     found = tuple(
@@ -84,7 +91,8 @@ def candidates(
     return found or _not_runnable(facts, classes, first)
 
 
-def _ranking(spec: InferenceModelSpec, accelerator: AcceleratorClass) -> list[str]:
+def ranking(spec: InferenceModelSpec, accelerator: AcceleratorClass) -> list[str]:
+    """Return the backends that may serve on a class, the preferred one first."""
     return [str(each) for each in spec.backends or accelerator.spec.backends]
 
 

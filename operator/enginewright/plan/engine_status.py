@@ -13,6 +13,7 @@ from enginewright.api.conditions import (
     merge_conditions,
 )
 from enginewright.api.inference_engine import (
+    EngineBackend,
     EngineFacts,
     EngineLatency,
     EngineParity,
@@ -24,7 +25,7 @@ from enginewright.api.inference_engine import (
 from enginewright.api.job_failure import JobFailure
 from enginewright.contract.base import LIST_LENGTH
 from enginewright.contract.budget import billionths
-from enginewright.contract.report import PublishedEngine
+from enginewright.contract.report import PublishedBackend, PublishedEngine
 from enginewright.plan.types import EventIntent
 
 _NORMAL: Final = frozenset(
@@ -124,8 +125,19 @@ def engine_facts(published: PublishedEngine) -> EngineFacts:
             )
             for each in published.latencies
         ),
+        backends=tuple(map(_backend, published.backends)),
         parity=_parity(published),
         cached=published.cached,
+    )
+
+
+def _backend(compared: PublishedBackend) -> EngineBackend:
+    return EngineBackend(
+        backend=compared.backend,
+        shapes=compared.shapes or "",
+        p50_microseconds=None if compared.p50 is None else round(compared.p50 * 1e6),
+        p99_microseconds=None if compared.p99 is None else round(compared.p99 * 1e6),
+        excluded=compared.excluded or "",
     )
 
 

@@ -46,6 +46,7 @@ from enginewright.plan.types import Config, Elsewhere, EventIntent, ObjectRef, P
 from enginewright.plan.unused import seconds_left, unused_since
 
 _LOOKUP: Final = (LOOKUP_STAGE,)
+_BENCHMARK: Final = ENGINE_STAGES[2]
 _TENTH: Final = 10  # percent
 _RECORDED_WITHIN: Final = timedelta(hours=1)
 _NOT_RUNNING: Final = {"percent": None, "placed": False}
@@ -331,6 +332,7 @@ def _start(
                 engine_key=engine.spec.key,
                 prepared_key=engine.spec.prepared_key,
                 recipe=_recipe(engine),
+                benchmark_backends=_to_compare(engine, state.failure),
             ),
             pull_policy=facts.config.image_pull_policy,
             store=store.access(namespace),
@@ -350,6 +352,14 @@ def _start(
     )
     needs = () if lookup else tuple(engine_claim_templates(engine))
     return replace(_waiting(status, stage, state.failure), apply=(*needs, job))
+
+
+def _to_compare(engine: InferenceEngine, failure: JobFailure | None) -> tuple[str, ...] | None:
+    """Return the backends to compare; None if that may be why the Job before failed, as when its memory ran out."""
+    if failure and failure.stage == _BENCHMARK:
+        return None
+    backends = engine.spec.build.benchmark_backends
+    return tuple(map(str, backends)) if backends else None
 
 
 def _in_progress(facts: BuildFacts, known: InferenceEngineStatus, state: InProgress) -> EngineState:

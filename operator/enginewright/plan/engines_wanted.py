@@ -31,6 +31,7 @@ from enginewright.manifests.labels import REQUESTED_BY
 from enginewright.manifests.placement import merged
 from enginewright.plan import pods, store_losses
 from enginewright.plan.architecture import engine_architecture
+from enginewright.plan.benchmark_backends import benchmark_backends
 from enginewright.plan.classes import device, matching
 from enginewright.plan.device_yield import engine_reference, seconds_left, without_yield
 from enginewright.plan.engine_coverage import EngineCoverage, promise_violation
@@ -178,6 +179,7 @@ def _spec(
     # A build without a device could use any node, but nodes of the class are known to run such pods.
     selects = not ahead or bool(matching(accelerator, facts.nodes))
     template = facts.model.spec.pod_template
+    compared = () if ahead else benchmark_backends(facts, target, prepared.precision, accelerator)
     return InferenceEngineSpec.model_validate(
         {
             "key": engine_key(prepared.key, recipe),
@@ -200,6 +202,7 @@ def _spec(
                     "tolerations": accelerator.spec.tolerations if selects else (),
                     "runtime_class_name": None if ahead else template.runtime_class_name,
                     "image_pull_secrets": tuple({"name": name} for name in target.pull_secrets),
+                    "benchmark_backends": compared or None,
                 }
             ),
         }

@@ -306,8 +306,9 @@ def _paused(facts: Facts) -> _Why | None:
 def _current(facts: Facts, serving: ServingState | None) -> dict[str, str]:
     """Return the images that the model has by variant: of what serves, of rejected backends, and of interims.
 
-    A rejected backend is tried again with another image, so that also is a move. What serves until the engines are
-    built moves together with them: neither is planned with the image of another release than the other's.
+    A rejected backend is tried again with another image, and an engine is compared again with other backends, so
+    that also is a move. What serves until the engines are built moves together with them: neither is planned with
+    the image of another release than the other's.
     """
     status, configured = facts.model.status, facts.config.images
     snapshot = _snapshot(facts, serving)
@@ -315,6 +316,7 @@ def _current(facts: Facts, serving: ServingState | None) -> dict[str, str]:
         return {}
     known = _by_variant(status.images.current) if status.images else {}
     backends = {each.backend for each in status.rejected_backends}
+    backends |= {name for each in status.choices for name in (each.backend, each.engine_backend)}
     interim = interim_backend(facts.model.spec)
     if interim and any(each.interim or each.engine_key for each in snapshot.classes):
         backends.add(interim)

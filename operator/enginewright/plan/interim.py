@@ -7,23 +7,19 @@ anything else serves gets none: that keeps serving.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, get_args
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model_status import Prepared
 from enginewright.contract.images import DEVICE_BACKENDS, VARIANTS
-from enginewright.contract.precisions import supported
-from enginewright.contract.task import Precision
 from enginewright.manifests.labels import CLASS, COMPONENT, REVISION, SERVE
 from enginewright.manifests.snapshot import Snapshot
 from enginewright.plan.engines_wanted import Engines, is_ahead_of_time
 from enginewright.plan.interim_backend import interim_backend
+from enginewright.plan.other_backend import why_no_image, why_not_precision
 from enginewright.plan.resolve import Target
 from enginewright.plan.served import served_before
 from enginewright.plan.types import Facts
-
-_PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,7 @@ def interim_of(
     if names & _served(facts, snapshots):
         return None
     image = facts.config.images.get(VARIANTS[backend], "")
-    why_not = _why_not(facts, target, backend, image, prepared, lacking)
+    why_not = _why_not(facts, target, backend, prepared, lacking)
     if not why_not and backend in DEVICE_BACKENDS:
         begun = _begun(facts, snapshots)
         waits = [each for each in lacking if each.metadata.name not in begun]
@@ -92,34 +88,14 @@ def _why_not(
     facts: Facts,
     target: Target,
     backend: str,
-    image: str,
     prepared: Prepared,
     classes: Sequence[AcceleratorClass],
 ) -> str:
     """Return why the prepared model cannot be served as it is; empty: it can."""
-    if not image:
-        return f"this installation has no image for the backend {backend}"
-    if failure := facts.image_failures.get(image):
-        return f"cannot probe the runtime image {image}: {failure}"
-    found = facts.images.get(image)
-    if found is None:
-        return f"probing the runtime image {image}"
-    if backend not in found.backends:
-        return f"the runtime image {image} lacks the backend {backend}"
-    verified = target.recipe.ort_version
-    if found.ort_version != verified:  # the sidecar would refuse it
-        return (
-            f"the model is verified with ONNX Runtime {verified} of {target.image}, but {image} has"
-            f" {found.ort_version}"
-        )
-    unsupported = (
-        f"the prepared model is {precision}: {reason}"
-        for each in classes
-        for precision in _PRECISIONS
-        if precision == prepared.precision
-        and (reason := supported(precision, each.spec.compute_capability, backend))
-    )
-    return next(unsupported, "")
+    if why := why_no_image(facts, target, backend):
+        return why
+    precisions = (why_not_precision(prepared.precision, each, backend) for each in classes)
+    return next(filter(None, precisions), "")
 
 
 def _takes_device_of_build(

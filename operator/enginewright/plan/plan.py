@@ -13,6 +13,7 @@ from enginewright.api.conditions import (
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import (
     ActiveRevision,
+    BackendChoice,
     EngineReference,
     InferenceModelStatus,
     ModelSummary,
@@ -26,11 +27,14 @@ from enginewright.api.inference_model_status import (
     SourceState,
 )
 from enginewright.contract.reasons import Reason, exit_code
+from enginewright.manifests.snapshot import Snapshot
 from enginewright.manifests.store_claim import store_claim
+from enginewright.plan.choice import Choice, choice_events
 from enginewright.plan.conditions import ModelState, conditions
 from enginewright.plan.current_proofs import current_proofs
 from enginewright.plan.device_yield import without_yield
 from enginewright.plan.engines_wanted import Engines, wanted_engines
+from enginewright.plan.failed_choice import failed_choice
 from enginewright.plan.image_moves import ImageMove
 from enginewright.plan.interim import Interim, interim_of
 from enginewright.plan.prepare import PrepareOutcome, known_prepared
@@ -40,7 +44,7 @@ from enginewright.plan.rejections import reasons_for_others, rejected_backends
 from enginewright.plan.repair import Repair, references, repair, spared
 from enginewright.plan.replicas import fixed, scale_selector
 from enginewright.plan.resolve import Target, resolve
-from enginewright.plan.revisions import wanted_snapshot
+from enginewright.plan.revisions import chosen_snapshot
 from enginewright.plan.rollout import RolloutPlan, applied_state, roll_out
 from enginewright.plan.route import route_accepted
 from enginewright.plan.store_losses import earlier_store_loss
@@ -78,17 +82,29 @@ def plan(facts: Facts) -> Plan:
     engines = wanted_engines(facts, target, prepared) if prepared else None
     repairing = repair(facts, preparing, engines)
     interim = interim_of(facts, target, prepared, engines) if prepared and engines else None
-    wanted = (
-        wanted_snapshot(facts, target, prepared, engines.keys, interim)
-        if prepared and engines and (engines.complete or (interim and not interim.why_not))
-        else None
+    wanted, choice = (
+        _wanted(facts, target, prepared, engines, interim) if prepared and engines else (None, None)
     )
     yielding = engines.yielding if engines else {}
-    # that an interim fails says nothing of the engines' backend
-    others = frozenset() if interim else reasons_for_others(target)
+    # that another backend fails says nothing of the engines'
+    others = frozenset() if _is_apart(interim, choice) else reasons_for_others(target)
     signature = prepared.signature if prepared else None
     rollout = roll_out(facts, wanted, preparing.source, yielding, others, signature)
-    return _assemble(move, preparing, None, engines, rollout, repairing, interim)
+    return _assemble(move, preparing, None, engines, rollout, repairing, interim, choice)
+
+
+def _wanted(
+    facts: Facts, target: Target, prepared: Prepared, engines: Engines, interim: Interim | None
+) -> tuple[Snapshot | None, Choice | None]:
+    """Return what the spec requests, None: not known yet; and which backends a benchmark has chosen for it."""
+    if not engines.complete and (interim is None or interim.why_not):
+        return None, None
+    return chosen_snapshot(facts, target, prepared, engines, engines.keys, interim)
+
+
+def _is_apart(interim: Interim | None, choice: Choice | None) -> bool:
+    """Return whether the wanted revision has another backend than the engines' on some classes."""
+    return interim is not None or (choice is not None and bool(choice.chosen))
 
 
 def _assemble(
@@ -99,6 +115,7 @@ def _assemble(
     rollout: RolloutPlan,
     repairing: Repair | None = None,
     interim: Interim | None = None,
+    choice: Choice | None = None,
 ) -> Plan:
     facts = move.facts
     target = preparing.target if preparing else None
@@ -118,12 +135,17 @@ def _assemble(
         store_loss=earlier_store_loss(facts),
     )
     rejected = rejected_backends(
-        facts, target, outcome, engines, rollout, interim=interim is not None
+        facts,
+        target,
+        outcome,
+        engines,
+        rollout,
+        apart=_is_apart(interim, choice),
     )
     tried = trials(facts, target, rollout, rejected)
     source = preparing.source if preparing else facts.model.status.source
     images = move.after(state, tried.rejected)
-    status = _status(facts, target, source, state, tried.rejected, images)
+    status = _status(facts, target, source, state, tried.rejected, images, choice)
     return Plan(
         apply=(
             *_store(facts, outcome),
@@ -188,6 +210,7 @@ def _status(
     state: ModelState,
     rejected: tuple[RejectedBackend, ...],
     images: RuntimeImages | None,
+    choice: Choice | None,
 ) -> InferenceModelStatus:
     model, outcome, rollout = facts.model, state.outcome, state.rollout
     # An obstacle does not concern the prepared model: its state is kept.
@@ -212,6 +235,8 @@ def _status(
         prepared=prepared,
         source=source,
         engines=references(state.engines, state.repair) or _named(model, state.obstacle),
+        choices=_choices(model, choice),
+        failed_choice=failed_choice(facts, choice, rollout),
         rejected_backends=rejected,
         serving=_serving(facts, target, rollout.serving, prepared),
         applied=applied_state(facts, rollout),
@@ -219,8 +244,23 @@ def _status(
         target=rollout.target,
         images=images,
         last_failure=_last_failure(model, state),
-        summary=_summary(model.status.summary, rollout, state.proofs),
+        summary=_summary(model.status.summary, rollout, state.proofs).model_copy(
+            update={"choice": _choice_summary(model, choice)}
+        ),
     )
+
+
+def _choices(model: InferenceModel, choice: Choice | None) -> tuple[BackendChoice, ...]:
+    """Return the backends chosen by a benchmark; those before while the next engines are built."""
+    if model.spec.build.choose != "Fastest":
+        return ()
+    return choice.classes if choice else model.status.choices
+
+
+def _choice_summary(model: InferenceModel, choice: Choice | None) -> str:
+    if model.spec.build.choose != "Fastest":
+        return ""
+    return choice.summary if choice else model.status.summary.choice
 
 
 def _preparation(model: InferenceModel, state: ModelState) -> Preparation | None:
@@ -324,6 +364,7 @@ def _events(facts: Facts, status: InferenceModelStatus) -> tuple[EventIntent, ..
     if ready and _changed(facts.model.status, ready):
         normal = ready.status == "True" or ready.reason in _NORMAL
         events.append(EventIntent("Normal" if normal else "Warning", ready.reason, ready.message))
+    events += choice_events(facts.model.status.choices, status.choices)
     events += _of_interim(facts.model.status.serving, status.serving)
     events += _of_refresh(facts.model.status.source, status.source)
     events += _of_move(facts.model.status.images, status.images)
@@ -357,7 +398,8 @@ def _of_interim(before: ServingState | None, now: ServingState | None) -> list[E
     was = before is not None and any(each.interim for each in before.classes)
     if now is None or not was or any(each.interim for each in now.classes):
         return []
-    message = f"revision {now.revision} serves with its engines in place of the interim"
+    backends = ", ".join(dict.fromkeys(each.backend for each in now.classes))
+    message = f"revision {now.revision} serves on {backends} in place of the interim"
     return [EventIntent("Normal", StatusReason.INTERIM_ENDED, message)]
 
 

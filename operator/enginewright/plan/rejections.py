@@ -50,11 +50,11 @@ def rejected_backends(
     engines: Engines | None,
     rollout: RolloutPlan,
     *,
-    interim: bool,
+    apart: bool,
 ) -> tuple[RejectedBackend, ...]:
     """Return the rejections that hold from now on.
 
-    While an `interim` is rolled out, its pods say nothing of the backend of the engines.
+    `apart`: an interim, or a backend that a benchmark chose, is rolled out, whose pods say nothing of the engines'.
     """
     known = tuple(facts.model.status.rejected_backends)
     if target is None:
@@ -67,7 +67,7 @@ def rejected_backends(
     before = next((each for each in known if each.backend == target.backend), None)
     if before and before.inputs_hash:  # a candidate again: with other inputs, or as the last
         before = None if target.last else _with_other_inputs(before)
-    own = None if interim else rollout
+    own = None if apart else rollout
     found = None if target.last else _lasting(outcome, engines, own, again=before is not None)
     if found is None:
         return others if before is None or (own and _serves(own)) else (*others, before)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_model_status import ModelSignature, Prepared, SourceState
 from enginewright.api.scalars import duration, share, short_duration
 from enginewright.api.serving import AccessLog, Tracing
@@ -13,8 +14,16 @@ from enginewright.manifests.deployment import (
     pod_templates,
     sidecar_memory,
 )
-from enginewright.manifests.snapshot import KeptSource, Revision, Snapshot, class_snapshot
+from enginewright.manifests.snapshot import (
+    ClassSnapshot,
+    KeptSource,
+    Revision,
+    Snapshot,
+    class_snapshot,
+)
 from enginewright.plan.architecture import only_architectures
+from enginewright.plan.choice import Choice, ChosenBackend, choose, failure_of
+from enginewright.plan.engines_wanted import Engines
 from enginewright.plan.interim import Interim
 from enginewright.plan.resolve import Target
 from enginewright.plan.types import Facts
@@ -26,8 +35,18 @@ def wanted_snapshot(
     prepared: Prepared,
     engines: Mapping[str, str],
     interim: Interim | None = None,
+    chosen: Mapping[str, ChosenBackend] | None = None,
 ) -> Snapshot:
-    """Return the snapshot that the spec requests; `engines` are keys by accelerator class."""
+    """Return the snapshot that the spec requests.
+
+    Args:
+        facts: the model and its cluster.
+        target: what the spec requests.
+        prepared: the prepared model.
+        engines: keys of engines by accelerator class.
+        interim: what serves where engines are missing; None: nothing.
+        chosen: what serves in place of engines, by class; None: nothing.
+    """
     spec = facts.model.spec
     sidecar = spec.serving.sidecar.resources.model_dump(
         mode="json", by_alias=True, exclude_defaults=True
@@ -38,9 +57,7 @@ def wanted_snapshot(
         prepared_key=prepared.key,
         model_digest=prepared.model_digest,
         classes=tuple(
-            class_snapshot(each, interim.backend, interim.image, None, interim=True)
-            if interim and each.metadata.name in interim.classes
-            else class_snapshot(each, target.backend, target.image, engines.get(each.metadata.name))
+            _class_snapshot(each, target, engines, interim, chosen or {})
             # their order in the spec has no effect
             for each in sorted(target.classes, key=lambda each: each.metadata.name)
         ),
@@ -65,6 +82,43 @@ def wanted_snapshot(
         startup_seconds=_non_default(spec.serving.startup_timeout, STARTUP_SECONDS),
         termination_seconds=_non_default(spec.serving.termination_grace_period, GRACE_SECONDS),
     )
+
+
+def chosen_snapshot(
+    facts: Facts,
+    target: Target,
+    prepared: Prepared,
+    engines: Engines,
+    keys: Mapping[str, str],
+    interim: Interim | None = None,
+) -> tuple[Snapshot, Choice | None]:
+    """Return the snapshot that the spec requests, with the backends that a benchmark has chosen, unless they have failed.
+
+    `keys` are those of engines by accelerator class, others as of `wanted_snapshot` and `choose`.
+    """
+    choice = choose(facts, target, prepared, engines)
+    if choice and choice.chosen:
+        chosen = wanted_snapshot(facts, target, prepared, keys, interim, choice.chosen)
+        failure = failure_of(facts, chosen.revision())
+        if failure is None:
+            return chosen, choice
+        choice = choice.given_up(failure)
+    return wanted_snapshot(facts, target, prepared, keys, interim), choice
+
+
+def _class_snapshot(
+    accelerator: AcceleratorClass,
+    target: Target,
+    engines: Mapping[str, str],
+    interim: Interim | None,
+    chosen: Mapping[str, ChosenBackend],
+) -> ClassSnapshot:
+    name = accelerator.metadata.name
+    if interim and name in interim.classes:
+        return class_snapshot(accelerator, interim.backend, interim.image, None, interim=True)
+    if other := chosen.get(name):
+        return class_snapshot(accelerator, other.backend, other.image, None, chosen=True)
+    return class_snapshot(accelerator, target.backend, target.image, engines.get(name))
 
 
 def _access_log(wanted: AccessLog | None) -> AccessLogTask | None:

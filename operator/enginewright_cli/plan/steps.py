@@ -21,7 +21,7 @@ from enginewright.plan.interim import interim_of
 from enginewright.plan.prepare import PrepareOutcome
 from enginewright.plan.refresh import prepare_and_refresh
 from enginewright.plan.resolve import Target
-from enginewright.plan.revisions import wanted_snapshot
+from enginewright.plan.revisions import chosen_snapshot
 from enginewright.plan.rollout import roll_out
 from enginewright.plan.types import Facts
 
@@ -234,7 +234,7 @@ class Steps:
                 action="make",
                 kind="Job",
                 stages=ENGINE_STAGES,
-                message=f"if the store does not contain it; {_device(engine)}",
+                message=f"if the store does not contain it; {_device(engine)}{_compared(engine)}",
                 class_name=class_name,
             )
 
@@ -258,7 +258,7 @@ class Steps:
 
     def _rollout(self, engines: Engines, expected: _ExpectedModel) -> Iterator[PlanStep]:
         keys = self._engine_keys(engines)
-        snapshot = wanted_snapshot(self._facts, self._target, expected.prepared, keys)
+        snapshot, _ = chosen_snapshot(self._facts, self._target, expected.prepared, engines, keys)
         self.revision = snapshot.revision() if expected.is_known else None
         self.differences = tuple(of_revisions(self._facts, snapshot, keys_known=expected.is_known))
         paused = self._facts.model.spec.rollout.paused
@@ -342,6 +342,12 @@ def _refresh(outcome: PrepareOutcome | None) -> Iterator[PlanStep]:
             stages=PREPARE_STAGES,
             message="fetches the sources again while the old revision serves; changes are then rolled out",
         )
+
+
+def _compared(engine: InferenceEngine) -> str:
+    """Return text to append: the backends that the Job compares with the engine."""
+    others = engine.spec.build.benchmark_backends
+    return f"; compares it with {', '.join(others)}" if others else ""
 
 
 def _device(engine: InferenceEngine) -> str:

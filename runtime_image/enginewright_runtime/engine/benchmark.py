@@ -1,15 +1,15 @@
-"""Measures the engine on the device that it was built for, if there is one."""
+"""Measures the engine on the device that it was built for, if there is one, and other backends if requested."""
 
 from typing import Final
 
-from enginewright.contract.manifest import MODEL_NAME, Latency
+from enginewright.contract.manifest import MODEL_NAME, BackendLatency, Latency, Manifest
 from enginewright.contract.report import StageReport
 from enginewright.contract.task import EngineTask
 
 from enginewright_runtime.core.handoff import MODEL_FOLDER
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.engine import handoff
+from enginewright_runtime.engine import comparison, handoff
 from enginewright_runtime.engine.handoff import (
     ENGINE_FOLDER,
     PREPARED_FOLDER,
@@ -17,7 +17,7 @@ from enginewright_runtime.engine.handoff import (
     EngineBuilt,
 )
 from enginewright_runtime.engine.verify import read_manifest
-from enginewright_runtime.proof.latency.comparing import measure
+from enginewright_runtime.proof.latency.comparing import BenchmarkResult, measure
 
 STAGE: Final = "benchmark"
 
@@ -42,13 +42,39 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
     model = paths.work / ENGINE_FOLDER / MODEL_FOLDER / MODEL_NAME
     inputs = paths.work / PREPARED_FOLDER / manifest.golden_inputs
     result = measure(model, task.recipe.backend, inputs)
-    EngineBenchmarked(latency=result.usual, latencies=result.latencies).write(paths.work)
+    compared = _compared(task, paths, manifest, result) if task.benchmark_backends else None
+    EngineBenchmarked(latency=result.usual, latencies=result.latencies, backends=compared).write(
+        paths.work
+    )
     return StageReport(
         stage=STAGE,
         ok=True,
-        message="; ".join(_described(each) for each in result.latencies),
-        facts={"latencies": [each.model_dump(mode="json") for each in result.latencies]},
+        message="; ".join(
+            (
+                *(_described(each) for each in result.latencies),
+                *(_of_backend(each) for each in (compared or ())[1:]),
+            )
+        ),
+        facts={
+            "latencies": [each.model_dump(mode="json") for each in result.latencies],
+            "backends": [each.model_dump(mode="json") for each in compared or ()],
+        },
     )
+
+
+def _compared(
+    task: EngineTask, paths: Paths, manifest: Manifest, engine: BenchmarkResult
+) -> tuple[BackendLatency, ...]:
+    """Return the backends that can serve, the engine's own first."""
+    own = BackendLatency(backend=task.recipe.backend, latency=engine.usual)
+    others = task.benchmark_backends or ()
+    return (own, *(comparison.measured(each, paths.work, manifest) for each in others))
+
+
+def _of_backend(compared: BackendLatency) -> str:
+    if compared.latency is None:
+        return f"backend {compared.backend} is excluded: {compared.excluded}"
+    return f"prepared model on backend {compared.backend}, {_described(compared.latency)}"
 
 
 def _described(latency: Latency) -> str:

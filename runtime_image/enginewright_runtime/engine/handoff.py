@@ -4,9 +4,16 @@ from math import isfinite
 from typing import Final
 
 from enginewright.contract.base import LIST_LENGTH
-from enginewright.contract.manifest import EngineInfo, Latency, Manifest, OutputParity
+from enginewright.contract.manifest import (
+    BackendLatency,
+    EngineInfo,
+    Latency,
+    Manifest,
+    OutputParity,
+)
 from enginewright.contract.report import (
     NAMED_NODES,
+    PublishedBackend,
     PublishedEngine,
     PublishedLatency,
     StageReport,
@@ -44,6 +51,7 @@ class EngineBenchmarked(Handoff):
 
     latency: Latency | None = None  # of the opt shapes; None: not measured
     latencies: tuple[Latency, ...] = ()  # of all
+    backends: tuple[BackendLatency, ...] | None = None  # that were compared; None: none were
 
 
 def cached(stage: str) -> StageReport:
@@ -84,6 +92,19 @@ def published(manifest: Manifest, *, is_cached: bool) -> PublishedEngine:
             for each in engine.latencies[:LIST_LENGTH]
         ),
         elsewhere=tuple(_elsewhere(manifest)),
+        backends=tuple(_published_backend(each) for each in engine.backends or ()),
+    )
+
+
+def _published_backend(compared: BackendLatency) -> PublishedBackend:
+    latency = compared.latency
+    if latency is None:
+        return PublishedBackend(backend=compared.backend, excluded=compared.excluded)
+    return PublishedBackend(
+        backend=compared.backend,
+        shapes=shortened(latency.shapes or ""),
+        p50=round(latency.p50, 6),
+        p99=round(latency.p99, 6),
     )
 
 

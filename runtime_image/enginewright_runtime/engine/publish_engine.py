@@ -64,6 +64,7 @@ def _publish(
         update={
             "latency": benchmarked.latency,
             "latencies": benchmarked.latencies,
+            "backends": benchmarked.backends,
             "parity_max_abs_error": verified.parity_max_abs_error,
             "parity": verified.parity,
         }

@@ -86,12 +86,26 @@ def prove(task: EngineTask, paths: Paths, manifest: Manifest) -> GoldenRun:
             engine or a sample; as by `Call.run`.
     """
     backend = task.recipe.backend
-    folder = paths.work / PREPARED_FOLDER
+    model = paths.work / ENGINE_FOLDER / MODEL_FOLDER / MODEL_NAME
+    outcome = judged(model, backend, paths.work, manifest).run()
+    if outcome.refusal:
+        raise StageFailure(Reason.BUILD_FAILED, f"the engine {outcome.refusal}")
+    if failed := outcome.failed:
+        against = _AGAINST[failed.against]
+        raise StageFailure(
+            Reason.PARITY_FAILED, f"on backend {backend}, {failed.description} against {against}"
+        )
+    return outcome
+
+
+def judged(model: Path, backend: str, work: Path, manifest: Manifest) -> JudgedRun:
+    """Return the run of the prepared model's golden inputs on a backend, by an engine or by that model."""
+    folder = work / PREPARED_FOLDER
     expected = manifest.golden_expected
     # golden outputs are the source's: a prepared model of lower precision has slightly different ones
     lowered = any(change.kind in _LOWERING for change in manifest.changes)
-    outcome = JudgedRun(
-        model=paths.work / ENGINE_FOLDER / MODEL_FOLDER / MODEL_NAME,
+    return JudgedRun(
+        model=model,
         backend=backend,
         files=GoldenFiles(
             folder / manifest.golden_inputs,
@@ -102,15 +116,7 @@ def prove(task: EngineTask, paths: Paths, manifest: Manifest) -> GoldenRun:
         compared_with="source" if lowered else "prepared",
         precision=manifest.precision,
         varying=manifest.varying or (),
-    ).run()
-    if outcome.refusal:
-        raise StageFailure(Reason.BUILD_FAILED, f"the engine {outcome.refusal}")
-    if failed := outcome.failed:
-        against = _AGAINST[failed.against]
-        raise StageFailure(
-            Reason.PARITY_FAILED, f"on backend {backend}, {failed.description} against {against}"
-        )
-    return outcome
+    )
 
 
 def _warning(cause: str) -> Finding:

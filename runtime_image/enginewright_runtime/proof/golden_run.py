@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
-from enginewright_runtime.core.isolation import Call
+from enginewright_runtime.core.isolation import UNLIMITED, Call, Limits
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
 from enginewright_runtime.core.time_limit import TimeLimit
@@ -239,16 +239,15 @@ class JudgedRun:
     rounding: bool = False  # whether FP32 outputs may differ only by rounding
     varying: tuple[VaryingOutput, ...] = ()  # outputs that differ between runs of the source
 
-    def run(self) -> GoldenRun:
+    def run(self, limits: Limits = UNLIMITED) -> GoldenRun:
         """Run and compare in a child process.
 
         Raises:
             StageFailure: as `Call.run`, `loading.create`; OutOfMemory.
         """
         try:
-            return Call(run_judged, f"running the golden inputs on backend {self.backend}").run(
-                self
-            )
+            doing = f"running the golden inputs on backend {self.backend}"
+            return Call(run_judged, doing, limits).run(self)
         except SessionError as error:
             return GoldenRun(
                 refusal=f"cannot be loaded on backend {self.backend}: {plain(str(error))}"

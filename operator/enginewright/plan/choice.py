@@ -1,0 +1,183 @@
+"""Which backend serves on each class, by the benchmarks of its engine's Job, if `spec.build.choose` requests it.
+
+The choice is a revision like any other, with the prepared model in place of the engines of some classes: it is
+proved and rolled out, and what served before serves until then. If it fails, the engines serve.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.conditions import StatusReason
+from enginewright.api.inference_engine import EngineBackend, EngineFacts
+from enginewright.api.inference_model_status import BackendChoice, Prepared, RolloutFailure
+from enginewright.contract.base import TEXT_LENGTH
+from enginewright.contract.images import VARIANTS
+from enginewright.manifests.labels import PROMOTE
+from enginewright.plan.benchmark_backends import benchmark_backends
+from enginewright.plan.engines_wanted import Engines, is_ahead_of_time
+from enginewright.plan.other_backend import why_no_image
+from enginewright.plan.resolve import Target
+from enginewright.plan.types import EventIntent, Facts
+
+# By which a backend must be faster than one that is preferred to it: medians of one model differ by less from
+# run to run, and a rollout for the rest is not worthwhile.
+MARGIN: Final = 0.05
+
+
+@dataclass(frozen=True)
+class ChosenBackend:
+    """What serves on a class in place of its engine."""
+
+    backend: str
+    image: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What serves on the classes of a model whose engines are all built."""
+
+    classes: tuple[BackendChoice, ...]
+    summary: str  # the medians, for `kubectl get`
+    chosen: Mapping[str, ChosenBackend] = field(default_factory=dict)  # in place of engines
+    failed: RolloutFailure | None = None  # of the revision with `chosen`: the engines serve
+
+    def given_up(self, failure: RolloutFailure) -> "Choice":
+        """Return the choice after what was chosen has failed."""
+        return replace(
+            self,
+            classes=tuple(self._without(each, failure) for each in self.classes),
+            chosen={},
+            failed=failure,
+        )
+
+    def _without(self, choice: BackendChoice, failure: RolloutFailure) -> BackendChoice:
+        if choice.class_name not in self.chosen:
+            return choice
+        why = f"revision {failure.revision} on {choice.backend} failed: {failure.message}"
+        update = {"backend": choice.engine_backend, "message": f"{choice.message}; {why}"}
+        return choice.model_copy(update=update)
+
+
+def choose(facts: Facts, target: Target, prepared: Prepared, engines: Engines) -> Choice | None:
+    """Return what serves on each class; None: the spec leaves that to the order of backends, or engines are missing."""
+    if facts.model.spec.build.choose != "Fastest" or not (engines.needed and engines.complete):
+        return None
+    names = {each.class_name: each.name for each in engines.references}
+    classes: list[BackendChoice] = []
+    medians: dict[str, str] = {}
+    chosen: dict[str, ChosenBackend] = {}
+    for each in target.classes:
+        name = each.metadata.name
+        engine = facts.engines[names[name]].status.engine
+        wanted = benchmark_backends(facts, target, prepared.precision, each)
+        found = _compared(engine, wanted)
+        unusable = {one.backend: why for one in found if (why := _why_not(facts, target, one))}
+        backend = _fastest(target.backend, [one for one in found if one.backend not in unusable])
+        why = "; ".join(
+            filter(
+                None,
+                (
+                    _medians(found) or target.backend,
+                    *(f"{other} cannot serve: {reason}" for other, reason in unusable.items()),
+                    _not_compared(target, each, found, wanted),
+                ),
+            )
+        )
+        medians[name] = _medians(found)
+        classes.append(
+            BackendChoice(
+                class_name=name, backend=backend, engine_backend=target.backend, message=why
+            )
+        )
+        if backend != target.backend:
+            chosen[name] = ChosenBackend(backend, facts.config.images[VARIANTS[backend]])
+    return Choice(tuple(classes), _summary(medians), chosen)
+
+
+def failure_of(facts: Facts, revision: str) -> RolloutFailure | None:
+    """Return why the revision with the chosen backends failed; None: it has not, or a user insists on it."""
+    known = facts.model.status.failed_choice
+    insists = facts.model.metadata.annotations.get(PROMOTE) == revision
+    return known if known and known.revision == revision and not insists else None
+
+
+def choice_events(
+    before: Sequence[BackendChoice], now: Sequence[BackendChoice]
+) -> tuple[EventIntent, ...]:
+    """Return an Event for each class for which a backend is chosen, or another one than before."""
+    known = {(each.class_name, each.backend) for each in before}
+    return tuple(
+        EventIntent(
+            "Normal",
+            StatusReason.BACKEND_CHOSEN,
+            f"{each.backend} on class {each.class_name}: {each.message}",
+        )
+        for each in now
+        if (each.class_name, each.backend) not in known
+    )
+
+
+def _compared(engine: EngineFacts | None, wanted: Sequence[str]) -> tuple[EngineBackend, ...]:
+    """Return the backends that were compared, the engine's first, of those that may serve now."""
+    found = engine.backends if engine else ()
+    return tuple(each for at, each in enumerate(found) if at == 0 or each.backend in wanted)
+
+
+def _fastest(engine_backend: str, found: Sequence[EngineBackend]) -> str:
+    """Return the fastest backend; one that is preferred, the engine's first of all, needs not be faster by the margin."""
+    best, median = engine_backend, None
+    for each in found:
+        p50 = each.p50_microseconds
+        if p50 is not None and (median is None or p50 < median * (1 - MARGIN)):
+            best, median = each.backend, p50
+    return best
+
+
+def _why_not(facts: Facts, target: Target, compared: EngineBackend) -> str:
+    """Return why a backend cannot serve, though it was to be compared; empty: it can."""
+    if compared.excluded or compared.backend == target.backend:
+        return compared.excluded
+    return why_no_image(facts, target, compared.backend)
+
+
+def _not_compared(
+    target: Target,
+    accelerator: AcceleratorClass,
+    found: Sequence[EngineBackend],
+    wanted: Sequence[str],
+) -> str:
+    """Return which backends were not compared with the engine, and why; empty: all were."""
+    if is_ahead_of_time(target, accelerator):
+        return "not compared: its engine is built ahead of time, without a device to measure on"
+    if not wanted:
+        return (
+            f"not compared: no other backend of spec.backends runs this model on the class"
+            f" {accelerator.metadata.name} in the image {target.image}"
+        )
+    missing = [each for each in wanted if each not in {one.backend for one in found}]
+    if not missing:
+        return ""
+    return f"not compared with {', '.join(missing)}: its engine was built without that"
+
+
+def _medians(found: Sequence[EngineBackend]) -> str:
+    known = [
+        (each.p50_microseconds, each.backend) for each in found if each.p50_microseconds is not None
+    ]
+    return ", ".join(f"{backend}: {_time(median)}" for median, backend in sorted(known))
+
+
+def _time(microseconds: int) -> str:
+    """Return a time with three digits: 0.053 ms, 2.1 ms, 1.25 s."""
+    if microseconds < 999_500:  # that would be 1e+03 ms
+        return f"{microseconds / 1e3:.3g} ms"
+    return f"{microseconds / 1e6:.3g} s"
+
+
+def _summary(medians: Mapping[str, str]) -> str:
+    shown = {name: text for name, text in medians.items() if text}
+    if len(medians) == 1:
+        return next(iter(shown.values()), "")[:TEXT_LENGTH]
+    return "; ".join(f"{name} {text}" for name, text in shown.items())[:TEXT_LENGTH]

@@ -1,0 +1,63 @@
+"""Measures the prepared model on other backends beside the engine, so that the fastest can be chosen.
+
+Each backend is verified and measured in processes of its own, one after the other, so that it has the
+whole device. One that cannot serve is excluded with its reason: the engine is built all the same.
+"""
+
+import logging
+from pathlib import Path
+from typing import Final
+
+from enginewright.contract.manifest import BackendLatency, Manifest
+from enginewright.contract.task import Promise
+
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.isolation import Limits
+from enginewright_runtime.engine.handoff import PREPARED_FOLDER
+from enginewright_runtime.engine.verify import judged
+from enginewright_runtime.proof.latency.comparing import measure
+from enginewright_runtime.proof.promise import judge
+
+_log: Final = logging.getLogger(__name__)
+# for all golden samples of one backend: the device is not kept for one that is far slower
+_VERIFYING: Final = Limits(seconds=300.0)
+_WHOLE: Final = Promise()  # which forbids nodes elsewhere
+
+
+def measured(backend: str, work: Path, manifest: Manifest) -> BackendLatency:
+    """Return the latency of the prepared model on a backend with the usual sizes, or why it is excluded."""
+    _log.info("comparing with the prepared model on backend %s", backend)
+    try:
+        excluded = _not_equal(backend, work, manifest)
+        if excluded:
+            return _excluded(backend, excluded)
+        result = measure(
+            work / PREPARED_FOLDER / manifest.model,
+            backend,
+            work / PREPARED_FOLDER / manifest.golden_inputs,
+            usual_only=True,
+        )
+    except StageFailure as failure:
+        return _excluded(backend, f"{failure.reason}: {failure.cause}")
+    placement = judge(result.placement, result.provider, manifest, _WHOLE)
+    if placement.broken:
+        return _excluded(backend, placement.message)
+    return BackendLatency(backend=backend, latency=result.usual)
+
+
+def _not_equal(backend: str, work: Path, manifest: Manifest) -> str:
+    """Return why the outputs on a backend are not those of the source; empty: they are.
+
+    Raises:
+        StageFailure: as `JudgedRun.run`.
+    """
+    run = judged(work / PREPARED_FOLDER / manifest.model, backend, work, manifest)
+    outcome = run.run(_VERIFYING)
+    if outcome.refusal:
+        return f"the prepared model {outcome.refusal}"
+    return outcome.failed.description if outcome.failed else ""
+
+
+def _excluded(backend: str, why: str) -> BackendLatency:
+    _log.warning("backend %s is excluded: %s", backend, why)
+    return BackendLatency(backend=backend, excluded=why)

@@ -1,0 +1,355 @@
+"""Which backend serves by the benchmarks of its engine's Job: when, on which classes, and what is reported."""
+
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import PublishedBackend
+from enginewright.contract.task import EngineTask, ServeTask
+
+from tests.support.plan_objects import GPU_IMAGE, accelerator_class, image_facts, l4
+from tests.support.plan_world import World
+
+BACKENDS: Final = ["tensorrt", "cuda", "cpu"]
+FASTEST: Final = {"choose": "Fastest"}
+
+
+def ms(backend: str, p50: float) -> dict[str, Any]:
+    """Return a backend as an InferenceEngine records it, with a median in milliseconds."""
+    median = round(p50 * 1000)
+    return {
+        "backend": backend,
+        "shapes": "opt",
+        "p50Microseconds": median,
+        "p99Microseconds": 2 * median,
+    }
+
+
+def excluded(backend: str, why: str) -> dict[str, Any]:
+    return {"backend": backend, "excluded": why}
+
+
+def prepared(backends: list[str] | None = None, *others: AcceleratorClass, **spec: Any) -> World:
+    """Return a model that is prepared for engines on a class of GPUs, and on these other ones."""
+    spec.setdefault("build", FASTEST)
+    world = World(backends=backends or BACKENDS, **spec).has_gpus(
+        backends=BACKENDS, aheadOfTime=False
+    )
+    world.classes = [*world.classes, *others]
+    gpu = image_facts("gpu").model_copy(
+        update={"backends": {"tensorrt": "10.9.0", "cuda": "13", "cpu": "1.31.1"}}
+    )
+    world.images = {**world.images, GPU_IMAGE: gpu}
+    return world.settle().job_succeeds()
+
+
+def compared(*found: dict[str, Any], **spec: Any) -> World:
+    """Return a model whose engine was compared with other backends."""
+    return prepared(**spec).engine_built(backends=list(found))
+
+
+def tasks(world: World) -> dict[str, ServeTask]:
+    """Return the task of each class's serving Deployment."""
+    found = {}
+    for each in world.serving_deployments():
+        server = each["spec"]["template"]["spec"]["containers"][0]
+        value = next(one["value"] for one in server["env"] if one["name"] == "ENGINEWRIGHT_TASK")
+        name = each["metadata"]["labels"]["enginewright.dev/class"]
+        found[name] = ServeTask.model_validate_json(value)
+    return found
+
+
+def backends(world: World) -> dict[str, str]:
+    return {name: each.backend for name, each in tasks(world).items()}
+
+
+def choices(world: World) -> dict[str, tuple[str, str]]:
+    found = world.status.get("choices", [])
+    return {each["class"]: (each["backend"], each["message"]) for each in found}
+
+
+# what is compared
+
+
+def engine_task(world: World) -> EngineTask:
+    stage = world.job("engine")["spec"]["template"]["spec"]["initContainers"][0]
+    value = next(each["value"] for each in stage["env"] if each["name"] == "ENGINEWRIGHT_TASK")
+    return EngineTask.model_validate_json(value)
+
+
+def test_the_job_compares_the_other_backends_that_its_image_runs() -> None:
+    world = prepared().misses()
+    assert engine_task(world).benchmark_backends == ("cuda", "cpu")
+    first = prepared(build={}).misses()
+    assert engine_task(first).benchmark_backends is None
+    assert "benchmark_backends" not in engine_task(first).to_json()
+    assert engine_task(first).engine_key == engine_task(world).engine_key
+    assert engine_task(prepared(["tensorrt", "cuda"]).misses()).benchmark_backends == ("cuda",)
+    assert engine_task(prepared(["tensorrt", "cpu"]).misses()).benchmark_backends == ("cpu",)
+
+
+def test_a_job_after_one_that_failed_in_the_benchmark_compares_nothing() -> None:
+    """The memory of another backend's process may be why."""
+    world = prepared().misses()
+    world.job_fails(Reason.OUT_OF_MEMORY, "benchmark", of="engine").later(seconds=120)
+    assert engine_task(world).benchmark_backends is None
+    other = prepared().misses()
+    other.job_fails(Reason.STORE_UNAVAILABLE, "build", of="engine").later(seconds=120)
+    assert engine_task(other).benchmark_backends == ("cuda", "cpu")
+
+
+def test_what_the_job_reports_is_recorded_by_the_engine() -> None:
+    reported = (
+        PublishedBackend(backend="tensorrt", shapes="opt", p50=0.003, p99=0.0041),
+        PublishedBackend(backend="cuda", shapes="opt", p50=0.0021, p99=0.003),
+        PublishedBackend(backend="cpu", excluded="ParityFailed: output y"),
+    )
+    world = prepared().misses().succeeds("engine", nodes_accelerated=415, backends=reported)
+    (engine,) = world.all("InferenceEngine")
+    assert engine["status"]["engine"]["backends"] == [
+        {
+            "backend": "tensorrt",
+            "shapes": "opt",
+            "p50Microseconds": 3000,
+            "p99Microseconds": 4100,
+        },
+        {"backend": "cuda", "shapes": "opt", "p50Microseconds": 2100, "p99Microseconds": 3000},
+        {"backend": "cpu", "excluded": "ParityFailed: output y"},
+    ]
+    assert backends(world) == {"l4": "cuda"}
+
+
+# which one serves
+
+
+# event: Jobs | another backend is faster than the engine, with `spec.build.choose: Fastest` | what served before, until
+#   the pods of the fastest have passed | Event `BackendChosen`, `status.choices`
+def test_the_fastest_backend_serves_by_the_usual_rollout() -> None:
+    world = compared(ms("tensorrt", 3), ms("cuda", 2.1), excluded("cpu", "no memory"))
+    asked = tasks(world)["l4"]
+    assert (asked.backend, asked.engine_key, asked.prepared_key) == ("cuda", None, "a" * 64)
+    assert asked.promise.asked_backend is None, "it is no fallback"
+    (deployment,) = world.serving_deployments()
+    server = deployment["spec"]["template"]["spec"]["containers"][0]
+    assert server["image"] == GPU_IMAGE
+    assert server["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    world.all_available()
+    assert world.conditions()["Ready"] == ("True", "Serving")
+    why = "cuda: 2.1 ms, tensorrt: 3 ms"
+    assert choices(world) == {"l4": ("cuda", f"{why}; cpu cannot serve: no memory")}
+    assert world.status["summary"]["choice"] == why
+    assert world.status["summary"]["backend"] == "cuda"
+    (event,) = [each for each in world.events if each.reason == "BackendChosen"]
+    assert event.message.startswith(f"cuda on class l4: {why}")
+    world.operator_restarts()
+    assert world.event_reasons().count("BackendChosen") == 1
+
+
+@pytest.mark.parametrize(
+    ("found", "fastest"),
+    [
+        ([ms("tensorrt", 1), ms("cuda", 0.96)], "tensorrt"),  # noise
+        ([ms("tensorrt", 1), ms("cuda", 0.94)], "cuda"),
+        ([ms("tensorrt", 1), ms("cuda", 0.9), ms("cpu", 0.88)], "cuda"),  # listed before
+        ([ms("tensorrt", 1), ms("cuda", 0.9), ms("cpu", 0.5)], "cpu"),
+        ([ms("tensorrt", 1), excluded("cuda", "it crashed")], "tensorrt"),
+    ],
+)
+def test_the_preferred_one_serves_unless_another_is_faster_by_the_margin(
+    found: list[dict[str, Any]], fastest: str
+) -> None:
+    world = compared(*found).all_available()
+    assert backends(world) == {"l4": fastest}
+    assert (tasks(world)["l4"].engine_key is None) == (fastest != "tensorrt")
+    assert choices(world)["l4"][0] == fastest
+
+
+def test_a_backend_on_processors_takes_no_device() -> None:
+    world = compared(ms("tensorrt", 1), ms("cpu", 0.5))
+    (deployment,) = world.serving_deployments()
+    pod = deployment["spec"]["template"]["spec"]
+    assert "nvidia.com/gpu" not in str([each["resources"] for each in pod["containers"]])
+    assert pod["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-L4"}
+
+
+def test_each_class_has_its_own_choice() -> None:
+    a100 = accelerator_class("a100", *BACKENDS, resourceName="nvidia.com/gpu")
+    world = prepared(None, a100, accelerators=[{"class": "l4"}, {"class": "a100"}])
+    world.engine_built(backends=[ms("tensorrt", 3), ms("cuda", 2)])
+    for engine in world.all("InferenceEngine"):
+        if engine["spec"]["class"] == "a100":
+            engine["status"]["engine"]["backends"] = [ms("tensorrt", 1), ms("cuda", 2)]
+    world.settle().all_available()
+    assert backends(world) == {"l4": "cuda", "a100": "tensorrt"}
+    assert world.status["summary"]["choice"] == (
+        "l4 cuda: 2 ms, tensorrt: 3 ms; a100 tensorrt: 1 ms, cuda: 2 ms"
+    )
+
+
+def test_the_order_alone_decides_by_default() -> None:
+    world = compared(ms("tensorrt", 3), ms("cuda", 2), build={}).all_available()
+    assert backends(world) == {"l4": "tensorrt"}
+    assert "choices" not in world.status
+    assert "choice" not in world.status["summary"]
+    assert "BackendChosen" not in world.event_reasons()
+
+
+def test_a_choice_ends_with_the_field() -> None:
+    world = compared(ms("tensorrt", 3), ms("cuda", 2)).all_available()
+    world.edit(build={}).all_available()
+    assert backends(world) == {"l4": "tensorrt"}
+    assert "choices" not in world.status
+    world.edit(build=FASTEST).all_available()
+    assert backends(world) == {"l4": "cuda"}
+
+
+def test_a_backend_that_is_not_listed_any_more_does_not_serve() -> None:
+    world = compared(ms("tensorrt", 3), ms("cuda", 2), ms("cpu", 2.5)).all_available()
+    world.edit(backends=["tensorrt", "cpu"]).all_available()
+    assert backends(world) == {"l4": "cpu"}
+    assert choices(world)["l4"] == ("cpu", "cpu: 2.5 ms, tensorrt: 3 ms")
+
+
+def test_what_serves_goes_on_until_the_chosen_one_has_passed() -> None:
+    world = compared(
+        ms("tensorrt", 3), ms("cuda", 2), build={}, rollout={"canary": {"replicas": 1}}
+    ).all_available()
+    world.edit(build=FASTEST, rollout={"canary": {"replicas": 1}})
+    assert backends(world) == {"l4": "tensorrt"}
+    (canary,) = world.canaries()
+    server = canary["spec"]["template"]["spec"]["containers"][0]
+    assert '"backend":"cuda"' in str(server["env"])
+
+
+# what fails
+
+
+# event: Rollouts | pods of the backend that `spec.build.choose: Fastest` has chosen fail | what served before, then the
+#   engines | `status.failedChoice`, Event `BackendChosen`
+def test_engines_serve_if_the_chosen_one_fails_beside_them() -> None:
+    world = compared(ms("tensorrt", 3), ms("cuda", 2), build={}).all_available()
+    world.edit(build=FASTEST)
+    assert backends(world) == {"l4": "cuda"}
+    world.new_pod_fails(Reason.PARITY_FAILED).all_available()
+    assert backends(world) == {"l4": "tensorrt"}
+    assert world.conditions()["Ready"] == ("True", "Serving")
+    failed = world.status["failedChoice"]
+    assert failed["reason"] == "ParityFailed"
+    backend, why = choices(world)["l4"]
+    assert backend == "tensorrt"
+    assert f"revision {failed['revision']} on cuda failed: " in why
+    assert world.event_reasons().count("BackendChosen") == 2
+    world.operator_restarts().later(seconds=3600)
+    assert backends(world) == {"l4": "tensorrt"}
+    assert world.event_reasons().count("BackendChosen") == 2, "it is not tried again"
+
+
+def test_engines_serve_if_the_chosen_one_fails_as_the_first_revision() -> None:
+    world = compared(ms("tensorrt", 3), ms("cuda", 2))
+    world.new_pod_fails(Reason.PARITY_FAILED)
+    assert backends(world) == {"l4": "tensorrt"}
+    assert world.status["failedChoice"]["reason"] == "ParityFailed"
+    world.all_available()
+    assert world.conditions()["Ready"] == ("True", "Serving")
+
+
+def test_a_failed_choice_rejects_no_backend() -> None:
+    world = compared(ms("tensorrt", 3), ms("cuda", 2), fallback={"policy": "Allow"})
+    world.new_pod_fails(Reason.PARITY_FAILED)
+    world.all_available()
+    assert backends(world) == {"l4": "tensorrt"}
+    assert "rejectedBackends" not in world.status
+    assert tasks(world)["l4"].promise.asked_backend is None
+
+
+def test_another_spec_is_another_chance() -> None:
+    world = compared(ms("tensorrt", 3), ms("cuda", 2))
+    world.new_pod_fails(Reason.PARITY_FAILED)
+    world.all_available()
+    world.edit(serving={"maxQueue": 7}).all_available()
+    assert backends(world) == {"l4": "cuda"}
+    assert "failedChoice" not in world.status
+
+
+def test_a_user_who_rolls_back_the_chosen_one_gets_what_served_before() -> None:
+    world = compared(ms("tensorrt", 3), ms("cuda", 2), build={}).all_available()
+    world.edit(build=FASTEST).all_available()
+    chosen = world.status["serving"]["revision"]
+    world.annotate("enginewright.dev/rollback", chosen).settle().all_available()
+    assert backends(world) == {"l4": "tensorrt"}
+    assert "failedChoice" not in world.status
+    assert world.conditions()["RolledBack"] == ("True", "RolledBackByUser")
+
+
+# what is not compared
+
+
+def test_engines_without_a_comparison_serve_and_say_so() -> None:
+    world = compared().all_available()
+    assert backends(world) == {"l4": "tensorrt"}
+    backend, why = choices(world)["l4"]
+    assert backend == "tensorrt"
+    assert why == "tensorrt; not compared with cuda, cpu: its engine was built without that"
+    assert world.status["summary"].get("choice", "") == ""
+
+
+def test_an_engine_built_without_a_device_is_compared_with_nothing() -> None:
+    world = World(backends=["tensorrt-rtx", "cuda"], build=FASTEST).has_gpus()
+    world.settle().job_succeeds()
+    assert engine_task(world).benchmark_backends is None
+    world.engine_built().all_available()
+    assert "built ahead of time" in choices(world)["l4"][1]
+    assert backends(world) == {"l4": "tensorrt-rtx"}
+
+
+def test_an_image_that_runs_no_other_backend_compares_nothing() -> None:
+    world = World(backends=["tensorrt-rtx", "cuda"], build=FASTEST).has_gpus(aheadOfTime=False)
+    world.settle().job_succeeds().misses()
+    assert engine_task(world).benchmark_backends is None
+    world.engine_built().all_available()
+    assert "no other backend of spec.backends runs this model" in choices(world)["l4"][1]
+
+
+def test_processors_serve_only_with_the_version_that_was_measured() -> None:
+    world = prepared()
+    cpu = world.config.images["cpu"]
+    world.images = {**world.images, cpu: image_facts("cpu", "1.30.0")}
+    world.engine_built(backends=[ms("tensorrt", 3), ms("cpu", 1)]).all_available()
+    assert backends(world) == {"l4": "tensorrt"}
+    assert "the model is verified with ONNX Runtime 1.31.1" in choices(world)["l4"][1]
+
+
+def test_a_backend_without_engines_is_refused() -> None:
+    world = World(build=FASTEST).settle()
+    assert world.conditions()["Stalled"] == ("True", "BackendNotAllowed")
+    assert "write tensorrt or tensorrt-rtx first in spec.backends" in world.message()
+    listed = World(build=FASTEST, backends=["cuda", "cpu"])
+    listed.classes = [l4(backends=["cuda", "cpu"])]
+    listed.config = replace(listed.config, images={**listed.config.images, "gpu": GPU_IMAGE})
+    assert listed.settle().conditions()["Stalled"] == ("True", "BackendNotAllowed")
+
+
+# beside other moves
+
+
+def test_an_interim_gives_way_to_the_fastest() -> None:
+    build = {"choose": "Fastest", "interim": "CPU"}
+    world = prepared(build=build).all_available()
+    assert world.status["summary"]["backend"] == "cpu (interim)"
+    world.engine_built(backends=[ms("tensorrt", 3), ms("cuda", 2)]).all_available()
+    assert backends(world) == {"l4": "cuda"}
+    (event,) = [each for each in world.events if each.reason == "InterimEnded"]
+    assert "serves on cuda in place of the interim" in event.message
+
+
+def test_what_was_chosen_serves_while_the_next_engine_is_built() -> None:
+    world = compared(ms("tensorrt", 3), ms("cuda", 2)).all_available()
+    before = world.status["serving"]["revision"]
+    world.edit(build={**FASTEST, "optimizationLevel": 5})
+    assert world.status["serving"]["revision"] == before
+    assert backends(world) == {"l4": "cuda"}
+    assert choices(world)["l4"][0] == "cuda"
+    world.engine_built(backends=[ms("tensorrt", 1), ms("cuda", 2)]).all_available()
+    assert backends(world) == {"l4": "tensorrt"}
