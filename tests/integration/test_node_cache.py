@@ -22,7 +22,7 @@ from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.store import NodeCache, Store, node_cache
 from enginewright_runtime.store.bucket import BucketMedium
-from enginewright_runtime.store.offer import Budget, GivenUp, Offer, is_worthwhile
+from enginewright_runtime.store.offer import GivenUp, Offer, SendingTime, is_worthwhile
 from prometheus_client import CollectorRegistry
 
 from tests.e2e.harness import eventually
@@ -489,7 +489,7 @@ def test_a_pod_does_not_wait_for_a_slow_cache(
 
 def test_what_is_sent_is_what_was_written_and_never_more(tmp_path: Path) -> None:
     source, whole = tmp_path / "file", LARGE[: 5 * MIB]
-    found = Offer("/files/x", len(whole), source, Budget(600.0))
+    found = Offer("/files/x", len(whole), source, SendingTime(600.0))
     received: list[bytes] = []
     with source.open("wb") as writer:
         reader = threading.Thread(target=lambda: received.extend(found.chunks()))
@@ -507,7 +507,7 @@ def test_what_is_sent_is_what_was_written_and_never_more(tmp_path: Path) -> None
 def test_what_is_not_read_from_the_store_is_not_sent_to_its_end(tmp_path: Path, end: str) -> None:
     source = tmp_path / "file"
     source.write_bytes(b"x")
-    found = Offer("/files/x", 2, source, Budget(600.0))
+    found = Offer("/files/x", 2, source, SendingTime(600.0))
     found.grew(1)
     chunks = found.chunks()
     assert next(chunks) == b"x"

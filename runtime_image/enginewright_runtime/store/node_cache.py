@@ -21,7 +21,7 @@ from enginewright.contract.manifest import ArtifactFile
 from enginewright.contract.node_cache import file_path
 
 from enginewright_runtime.core.digests import CHUNK
-from enginewright_runtime.store.offer import Budget, GivenUp, Offer
+from enginewright_runtime.store.offer import GivenUp, Offer, SendingTime
 
 _log: Final = logging.getLogger(__name__)
 _CONNECT_SECONDS: Final = 2.0
@@ -42,7 +42,7 @@ class NodeCache:
         self._is_usable = True
         self._damaged: set[str] = set()  # paths of what was not what it should be
         self._offers: queue.SimpleQueue[Offer | None] = queue.SimpleQueue()
-        self._budget = Budget(_OFFER_SECONDS)
+        self._budget = SendingTime(_OFFER_SECONDS)
         self._sending: Offer | None = None
         self._sender: threading.Thread | None = None
         self.bytes_read = 0

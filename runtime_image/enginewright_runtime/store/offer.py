@@ -14,7 +14,7 @@ _BUFFERED_SECONDS: Final = 0.05  # until what the writer has buffered is looked 
 
 
 @dataclass
-class Budget:
+class SendingTime:
     """How long a pod may still send: its start takes that much longer at most, where nothing runs beside it."""
 
     seconds: float
@@ -34,7 +34,7 @@ class Offer:
         budget: for sending it.
     """
 
-    def __init__(self, path: str, size: int, source: Path, budget: Budget) -> None:
+    def __init__(self, path: str, size: int, source: Path, budget: SendingTime) -> None:
         self.path = path
         self.size = size
         self.source = source
