@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import EngineTask, PrepareTask
+from enginewright.controller.routing import EngineKey, ModelKey
 from enginewright.kube.errors import Forbidden
 from enginewright.manifests.labels import MAKES
 from enginewright.manifests.store_access import StoreBucket
 from enginewright.plan.shared_store import PATIENCE, MakingJob, awaited
 from enginewright.plan.types import StoreGroup
 
+from tests.support.fake_kube import at_once
 from tests.support.many_models import ManyModels
 from tests.support.plan_objects import Json, engine_spec, made
 from tests.support.plan_world import CONFIG
@@ -160,6 +162,8 @@ def test_a_job_that_no_node_takes_is_waited_for_until_patience_ends() -> None:
     world = Group().applied_at_once(A, B)
     world.job_in(A)
     world.unschedulable("0/2 nodes are available: 2 Insufficient memory.")
+    result = at_once(world.models.reconcile(ModelKey(B, f"{B}-model")))
+    assert result.requeue_after == PATIENCE.total_seconds()
     world.after(seconds=PATIENCE.total_seconds() - 1)
     assert world.running() == [(A, "prepare")]
     world.after(seconds=1)
@@ -206,6 +210,8 @@ def test_models_of_a_namespace_that_waits_share_one_job_afterwards() -> None:
 # engines
 
 
+# event: Jobs | InferenceEngines of two namespaces that share a part of the bucket need one engine | what each serves |
+#   Ready `Queued` with the namespace that builds; the other one then finds the engine in the store
 def test_one_namespace_builds_and_the_other_looks_afterwards() -> None:
     world = Group().engines_at_once(A, B)
     assert world.running() == [(A, "engine-lookup"), (B, "engine-lookup")]
@@ -260,6 +266,8 @@ def test_a_build_without_a_free_device_holds_the_other_namespace_up_for_a_while(
     world = Group().engines_at_once(A, B)
     for each in (A, B):
         world.misses(of=world.job_in(each))
+    result = at_once(world.engines.reconcile(EngineKey(B, f"{B}-engine")))
+    assert result.requeue_after == PATIENCE.total_seconds()
     world.after(seconds=PATIENCE.total_seconds())
     world.misses(of=world.job_in(B))
     assert world.running() == [(A, "engine"), (B, "engine")]
