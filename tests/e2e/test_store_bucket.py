@@ -3,27 +3,38 @@
 Last of all, since the installation's store changes: models of other tests would move.
 """
 
+import hashlib
 import re
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+import onnx
 import pytest
 from enginewright.contract.node_cache import CACHE_PORT
+from onnx import TensorProto, helper, numpy_helper
 
 from hack.samples.magika import features, label
 from tests.e2e import harness, object_store
 from tests.e2e.devices import CLASS, COMPONENT, nodes, proposed_class, serving_pods, set_class
 from tests.e2e.files import Files
 from tests.e2e.harness import Namespace, eventually, http_json, inference_model
+from tests.e2e.object_store import ObjectStore
 from tests.support.node_cache import node_cache_metrics
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 HOST: Final = "kubernetes.io/hostname"
 OTHER_CLASS: Final = "a10"  # of node-1; CLASS is of node-2
-MODELS: Final = ("on-cpu", "on-gpus")
+LARGE: Final = "large"
+MODELS: Final = ("on-cpu", "on-gpus", LARGE)
+PART: Final = 16 << 20  # bytes, of which the runtime makes four requests at a time
+SIXTH: Final = "partNumber=6"  # hence at least two parts are stored when this is asked for
+WIDTH: Final = 16
+WEIGHTS: Final = np.random.default_rng(5).standard_normal((WIDTH, 100 * 2**14), np.float32)
 SCRIPT: Final = b"import os\n\n\ndef main() -> None:\n    print(os.getcwd())\n\n\nmain()\n" * 4
 
 
@@ -33,10 +44,21 @@ class Kept:
 
     namespace: Namespace
     folder: Path
+    server: ObjectStore
+    killed: threading.Event  # of the server, while the large model is published
 
     def manifests(self, kind: str) -> list[str]:
         """Return the keys of the artefacts of one kind."""
         return sorted(path.parent.name for path in (self.folder / kind).glob("*/manifest.json"))
+
+    def files(self) -> dict[str, Path]:
+        """Return the files of all artefacts by their digests."""
+        return {path.name: path for path in (self.folder / "files").glob("*")}
+
+    def incomplete(self) -> int:
+        """Return the bytes of uploads that have begun."""
+        parts = (self.server.folder / ".sgwtmp").rglob("*")
+        return sum(path.stat().st_size for path in parts if path.is_file())
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +72,15 @@ def bucket(
     proposed_class(l4, OTHER_CLASS)
     set_class(l4, OTHER_CLASS, aheadOfTime=True, backends=["tensorrt-rtx"])
     folder: Path = tmp_path_factory.mktemp("bucket")
-    with object_store.serving(folder) as secret:
+    with object_store.serving(folder) as server:
         uri = f"store.bucket.uri=s3://{object_store.BUCKET}/artefacts"
         keeps = "store.cache.keepFree=0%"  # whatever the disk of this machine has
         harness.upgrade(uri, "store.bucket.secretRef=store", keeps)
         namespace = new_namespace()
         source = {"uri": file_server.url("magika.onnx")}
+        stored = {"uri": f"s3://{object_store.BUCKET}/large.onnx", "secretRef": {"name": "store"}}
+        onnx.save(large(), server.folder / "large.onnx")
+        killed = server.killed_at("PUT", SIXTH)
         build = {"podTemplate": {"nodeSelector": {HOST: "node-1"}}}
         serve = {"nodeSelector": {HOST: "node-2"}}
         both = [{"class": CLASS}, {"class": OTHER_CLASS}]
@@ -64,16 +89,77 @@ def bucket(
                 "apiVersion": "v1",
                 "kind": "Secret",
                 "metadata": {"name": "store"},
-                "stringData": secret,
+                "stringData": server.secret,
             },
             inference_model(
                 "on-cpu", "", source=source, backends=["cpu"], build=build, podTemplate=serve
             ),
             inference_model("on-gpus", "", source=source, accelerators=both),
+            inference_model(
+                LARGE, "", source=stored, backends=["cpu"], precision="FP32", replicas=0
+            ),
         )
-        yield Kept(namespace, folder / "s3" / object_store.BUCKET / "artefacts" / namespace.name)
+        yield Kept(namespace, server.folder / "artefacts" / namespace.name, server, killed)
         namespace.kubectl("delete", "im", *MODELS)
         harness.upgrade("store.bucket.uri=", "store.bucket.secretRef=")
+
+
+def large() -> onnx.ModelProto:
+    """Return x [n, 16] to y [n, 1]: its weights take time to transfer, but little to compute with."""
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", width])
+        for name, width in (("x", WIDTH), ("y", 1))
+    )
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["wide"], name="widen"),
+        helper.make_node("ReduceMax", ["wide"], ["y"], axes=[1], name="largest"),
+    ]
+    graph = helper.make_graph(nodes, LARGE, [x], [y], [numpy_helper.from_array(WEIGHTS, "w")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def failures(pods: list[dict[str, Any]], container: str) -> list[str]:
+    """Return what a container of these pods has said each time it failed."""
+    kinds = ("initContainerStatuses", "containerStatuses")
+    statuses = [each for pod in pods for kind in kinds for each in pod["status"].get(kind, ())]
+    ended = [
+        each[state].get("terminated", {})
+        for each in statuses
+        if each["name"] == container
+        for state in ("state", "lastState")
+    ]
+    return [each["message"] for each in ended if each.get("exitCode")]
+
+
+# fault: Store | the server of a bucket ends while an artefact is published
+def test_a_server_that_was_killed_while_a_model_is_published_has_all_of_it_in_the_end(
+    bucket: Kept,
+) -> None:
+    """Other models are prepared at the same time."""
+    namespace = bucket.namespace
+    assert bucket.killed.wait(240)
+    assert 2 * PART <= bucket.incomplete() < WEIGHTS.nbytes
+    published = bucket.manifests("prepared")
+    selector = f"enginewright.dev/model={LARGE},{COMPONENT}=prepare"
+
+    def refused() -> list[str]:
+        return failures(namespace.items("pods", selector), "publish")
+
+    (said,) = eventually(refused, 120, "the end of the stage that publishes")
+    assert "StoreUnavailable" in said
+    assert bucket.manifests("prepared") == published
+    assert all(path.stat().st_size < WEIGHTS.nbytes for path in bucket.files().values())
+    bucket.server.start()
+
+    def prepared(model: dict[str, Any]) -> str:
+        return str(model.get("status", {}).get("prepared", {}).get("key", ""))
+
+    key = namespace.watch("im", LARGE, prepared, 240, "the prepared model")
+    assert key not in published
+    assert key in bucket.manifests("prepared")
+    assert max(path.stat().st_size for path in bucket.files().values()) > WEIGHTS.nbytes
+    for digest, path in bucket.files().items():
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == digest
 
 
 def test_what_one_node_publishes_another_one_serves(bucket: Kept) -> None:
@@ -143,3 +229,31 @@ def test_pods_share_no_volume_and_only_those_that_fetch_have_the_secret(bucket: 
         for container in pod["spec"]["containers"]:
             mounted = {each["name"] for each in container["volumeMounts"]}
             assert "store" not in mounted
+
+
+# fault: Store | the server of a bucket ends while an artefact is fetched
+def test_a_server_that_was_killed_while_a_pod_fetches_its_model_serves_it_in_the_end(
+    bucket: Kept,
+) -> None:
+    namespace = bucket.namespace
+    killed = bucket.server.killed_after(WEIGHTS.nbytes // 2)  # through one connection: of one file
+    namespace.kubectl("scale", f"im/{LARGE}", "--replicas=1")
+    assert killed.wait(120)
+
+    def refused() -> list[str]:
+        return failures(serving_pods(namespace, LARGE), "fetch-artifact")
+
+    said = eventually(refused, 120, "the end of the stage that fetches")
+    assert "StoreUnavailable" in said[0]
+    (pod,) = serving_pods(namespace, LARGE)
+    assert not any(each.get("started") for each in pod["status"]["containerStatuses"])
+    bucket.server.start()
+    namespace.wait_ready(LARGE, 240)
+    (now,) = serving_pods(namespace, LARGE)
+    assert now["metadata"]["uid"] == pod["metadata"]["uid"]
+    log = namespace.kubectl("logs", pod["metadata"]["name"], "--container", "fetch-artifact")
+    assert "all digests match" in log
+    tensor = {"name": "x", "shape": [1, WIDTH], "datatype": "FP32", "data": [1.0] * WIDTH}
+    with namespace.forward(f"service/{LARGE}", 80) as url:
+        answer = http_json(f"{url}/v2/models/{LARGE}/infer", {"inputs": [tensor]})
+    assert answer["outputs"][0]["data"] == pytest.approx([WEIGHTS.sum(axis=0).max()], rel=1e-3)

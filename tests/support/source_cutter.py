@@ -26,10 +26,8 @@ class Cutter:
         port: int = 0,
     ) -> None:
         self.redirect(url)
-        self._on_request = on_request  # called with a request before it is forwarded
-        self._after = after
-        self._left = times
-        self._on_cut = on_cut
+        self.on_request = on_request  # called with a request before it is forwarded
+        self.arm(after, times, on_cut)
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", port))
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
@@ -62,6 +60,10 @@ class Cutter:
         self._listener.close()
         for thread in self._threads:
             thread.join(10)
+
+    def arm(self, after: int, times: int, on_cut: Callable[[], None] = lambda: None) -> None:
+        """Cut connections after `after` bytes of answers from now on, `times` times."""
+        self._after, self._left, self._on_cut = after, times, on_cut
 
     def redirect(self, url: str) -> None:
         """Forward later connections to another server."""
@@ -121,5 +123,5 @@ class Cutter:
             while chunk := reader.recv(_CHUNK):
                 for line in _REQUEST.findall(chunk):
                     self.requests.append(line.decode())
-                    self._on_request(line.decode())
+                    self.on_request(line.decode())
                 writer.sendall(chunk)

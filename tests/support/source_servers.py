@@ -12,7 +12,7 @@ import json
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -191,10 +191,10 @@ def _programs() -> Path:
 class GoServers:
     """The program that serves S3 and OCI registries; it can be killed and started again."""
 
-    def __init__(self, program: Path, folder: Path, enter: Sequence[str] = ()) -> None:
+    def __init__(self, program: Path, folder: Path) -> None:
         self.folder = folder
         self.addresses: dict[str, str] = {}
-        self._command = [*enter, str(program), str(folder)]
+        self._command = [str(program), str(folder)]
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
@@ -229,11 +229,9 @@ class GoServers:
 
 
 @contextmanager
-def go_servers(
-    folder: Path, programs: Path | None = None, enter: Sequence[str] = ()
-) -> Iterator[GoServers]:
-    """Run the program; `enter`: the command that runs it elsewhere, as in another network namespace."""
-    servers = GoServers((programs or _programs()) / "source-servers", folder, enter)
+def go_servers(folder: Path, programs: Path | None = None) -> Iterator[GoServers]:
+    """Run the program."""
+    servers = GoServers((programs or _programs()) / "source-servers", folder)
     servers.start()
     try:
         yield servers
