@@ -41,17 +41,23 @@ def claim() -> dict[str, Any]:
     }
 
 
-def abandon(artifact: Path) -> Path:
-    """Return a copy of an artefact that nothing needs; neither was used for a long time."""
-    copy = artifact.with_name("0" * len(artifact.name))
-    shutil.copytree(artifact, copy)
-    for path in (copy, *copy.rglob("*")):
-        original = (artifact / path.relative_to(copy)).stat()
-        os.chown(path, original.st_uid, original.st_gid)
-    used = time.time() - UNUSED.total_seconds()
-    for each in (artifact, copy):
+def abandon(artifact: Path, *unused: timedelta) -> list[Path]:
+    """Return copies of an artefact that nothing needs, by how long they were not used; itself, for even longer."""
+    copies = [artifact.with_name(str(number) * len(artifact.name)) for number in range(len(unused))]
+    for copy in copies:
+        shutil.copytree(artifact, copy)
+        for path in (copy, *copy.rglob("*")):
+            original = (artifact / path.relative_to(copy)).stat()
+            os.chown(path, original.st_uid, original.st_gid)
+    for each, age in zip((artifact, *copies), (2 * max(unused), *unused), strict=True):
+        used = time.time() - age.total_seconds()
         os.utime(each / "manifest.json", (used, used))
-    return copy
+    return copies
+
+
+def size(artifact: Path) -> int:
+    """Return the bytes of an artefact."""
+    return sum(path.stat().st_size for path in artifact.rglob("*") if path.is_file())
 
 
 def jobs(namespace: Namespace) -> list[dict[str, Any]]:

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 import pytest
 import yaml
+from enginewright.manifests.labels import STORE_MAX_SIZE
 
 from hack.samples.magika import features
-from tests.e2e import collecting, stored
+from tests.e2e import collecting, load, stored
 from tests.e2e.devices import CLASS
 from tests.e2e.files import Files
 from tests.e2e.harness import Namespace, eventually, http_json, inference_model
@@ -41,13 +42,18 @@ NOT_IN_THIS_SCENE = {
 # until the stores are collected: monitoring starts meanwhile, and a model is prepared
 COLLECTED_AFTER: Final = timedelta(seconds=120)
 SUDDEN: Final = "sudden-alert"
+REQUEST: Final[dict[str, Any]] = {
+    "inputs": [
+        {"name": "bytes", "shape": [1, 2048], "datatype": "INT32", "data": features(MAKEFILE)}
+    ]
+}
 
 
 @dataclass(frozen=True)
 class Stores:
     """Two namespaces that are due for their first collection."""
 
-    used: Namespace  # has a model
+    used: Namespace  # has a model, and a limit
     unreadable: Namespace  # has a limit that is no size
 
 
@@ -56,7 +62,7 @@ def stores(new_namespace: Callable[..., Namespace], file_server: Files) -> Store
     used, unreadable = map(new_namespace, islice(collecting.names_due(COLLECTED_AFTER), 2))
     source = {"uri": file_server.url("magika.onnx")}
     used.apply(inference_model(SUDDEN, "", source=source))
-    limit = {"metadata": {"annotations": {"enginewright.dev/store-max-size": "plenty"}}}
+    limit = {"metadata": {"annotations": {STORE_MAX_SIZE: "plenty"}}}
     unreadable.patch("namespace", unreadable.name, limit)
     unreadable.apply(collecting.claim())
     return Stores(used, unreadable)
@@ -86,14 +92,32 @@ def test_the_operator_and_its_sidecars_are_found_by_the_shipped_pod_monitors(
     assert operator["metric"]["container"] == "operator"
 
 
+@dataclass(frozen=True)
+class Full:
+    """A store above its limit, of a model that answers requests meanwhile."""
+
+    needed: Path
+    old: Path  # unused for longer than the chart allows
+    older: (
+        Path  # unused for a shorter time, but for the longest of what the limit leaves no room for
+    )
+    newer: Path
+    clients: load.Load
+
+
 @pytest.fixture(scope="module", autouse=True)
-def abandoned(watch: Stack, stores: Stores) -> Path:
-    """An artefact that nothing needs, in a store before it is collected."""
-    stores.used.wait_ready(SUDDEN)
-    key = stores.used.get("im", SUDDEN)["status"]["serving"]["preparedKey"]
-    copy = collecting.abandon(stored.volume(stores.used) / "prepared" / key)
-    assert collecting.jobs(stores.used) == [], "the model is ready before the collection begins"
-    return copy
+def full(watch: Stack, stores: Stores) -> Full:
+    """Artefacts that nothing needs, in a store before it is collected; there is room for one of them."""
+    used = stores.used
+    used.wait_ready(SUDDEN)
+    key = used.get("im", SUDDEN)["status"]["serving"]["preparedKey"]
+    needed = stored.volume(used) / "prepared" / key
+    days = (collecting.UNUSED, timedelta(days=2), timedelta(days=1))
+    old, older, newer = collecting.abandon(needed, *days)
+    limit = str(collecting.size(needed) * 5 // 2)
+    used.patch("namespace", used.name, {"metadata": {"annotations": {STORE_MAX_SIZE: limit}}})
+    assert collecting.jobs(used) == [], "the model is ready before the collection begins"
+    return Full(needed, old, older, newer, load.start(used, SUDDEN, REQUEST, requests=10))
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +161,50 @@ def test_a_refused_model_is_an_alert_with_its_reason(watch: Stack, namespace: Na
     wait_notified(watch, NOT_READY, "resolved", model="refused-alert", seconds=120)
 
 
+# fault: Store | a limit of a store cannot be read | nothing is removed; Event CollectionBlocked, alert
+#   EnginewrightStoreNotCollected | 3 h after the first collection was due
+# event: Jobs | a store is larger than its limit, and models that use it answer requests | all pods, without a failed
+#   request; of what nothing needs the longest unused is removed | `enginewright_store_bytes` and its limit
+def test_a_collection_removes_what_nothing_needs_and_nothing_else(
+    watch: Stack, stores: Stores, full: Full
+) -> None:
+    used, unreadable = stores.used, stores.unreadable
+    found = collecting.collected(used, 240)
+    assert (found.artifacts, found.needed_artifacts, found.removed_artifacts) == (4, 1, 2)
+    assert found.bytes_after == found.removed_bytes == 2 * found.needed_bytes > 0
+    assert not full.old.exists()
+    assert not full.older.exists()
+    assert stored.is_intact(full.newer)
+    assert stored.is_intact(full.needed), "it was unused for the longest time, but serves"
+    answered = full.clients.counts()
+    eventually(lambda: full.clients.counts().sent > answered.sent, 60, "further requests")
+    last = full.clients.stop()
+    assert last.failed == 0, last.failures
+    used.wait_ready(SUDDEN, 60)
+    in_used = f'{{model_namespace="{used.name}"}}'
+
+    def measured(metric: str) -> list[str]:
+        return [each["value"][1] for each in watch.query(f"enginewright_store_{metric}{in_used}")]
+
+    def both() -> bool:
+        sizes = [str(found.bytes_after)], [str(found.needed_bytes)]
+        return (measured("bytes"), measured("needed_bytes")) == sizes
+
+    eventually(both, 60, "the sizes")
+    assert measured("artifacts") == ["2"]
+    removed = 'enginewright_store_collected_total{kind="artifact"} == 2'
+    eventually(lambda: watch.query(removed), 60, removed)
+
+    fields = "reason=CollectionBlocked"
+    (event,) = eventually(lambda: unreadable.items("events", fields=fields), 60, fields)
+    assert event["involvedObject"]["kind"] == "PersistentVolumeClaim"
+    assert "'plenty'" in event["message"]
+    assert collecting.jobs(unreadable) == []
+    trouble = f'enginewright_store_collection_trouble{{model_namespace="{unreadable.name}"}}'
+    (series,) = eventually(lambda: watch.query(f"{trouble} == 1"), 60, trouble)
+    assert series["metric"]["reason"] == "CollectionBlocked"
+
+
 def test_a_session_that_falls_back_while_serving_alerts_within_seconds(
     watch: Stack, stores: Stores
 ) -> None:
@@ -158,40 +226,6 @@ def test_a_session_that_falls_back_while_serving_alerts_within_seconds(
     )
     namespace.kubectl("delete", "pod", "twin", "--grace-period=0", "--force")
     wait_notified(watch, ALERT, "resolved", model=model, seconds=90)
-
-
-# fault: Store | a limit of a store cannot be read | nothing is removed; Event CollectionBlocked, alert
-#   EnginewrightStoreNotCollected | 3 h after the first collection was due
-def test_a_collection_removes_what_nothing_needs_and_nothing_else(
-    watch: Stack, stores: Stores, abandoned: Path
-) -> None:
-    used, unreadable = stores.used, stores.unreadable
-    kept = abandoned.with_name(used.get("im", SUDDEN)["status"]["serving"]["preparedKey"])
-    found = collecting.collected(used, 240)
-    assert (found.artifacts, found.needed_artifacts, found.removed_artifacts) == (2, 1, 1)
-    assert found.bytes_after == found.needed_bytes == found.removed_bytes > 0
-    assert not abandoned.exists()
-    assert stored.is_intact(kept)
-    used.wait_ready(SUDDEN, 60)
-    in_used = f'{{model_namespace="{used.name}"}}'
-
-    def measured(metric: str) -> list[str]:
-        return [each["value"][1] for each in watch.query(f"enginewright_store_{metric}{in_used}")]
-
-    size = [str(found.needed_bytes)]
-    eventually(lambda: measured("bytes") == measured("needed_bytes") == size, 60, "the size")
-    assert measured("artifacts") == ["1"]
-    removed = 'enginewright_store_collected_total{kind="artifact"} == 1'
-    eventually(lambda: watch.query(removed), 60, removed)
-
-    fields = "reason=CollectionBlocked"
-    (event,) = eventually(lambda: unreadable.items("events", fields=fields), 60, fields)
-    assert event["involvedObject"]["kind"] == "PersistentVolumeClaim"
-    assert "'plenty'" in event["message"]
-    assert collecting.jobs(unreadable) == []
-    trouble = f'enginewright_store_collection_trouble{{model_namespace="{unreadable.name}"}}'
-    (series,) = eventually(lambda: watch.query(f"{trouble} == 1"), 60, trouble)
-    assert series["metric"]["reason"] == "CollectionBlocked"
 
 
 def test_every_query_of_the_dashboards_returns_data(
@@ -282,11 +316,6 @@ def wait_scraped_check(stack: Stack, namespace: str, model: str) -> None:
 
 
 def _send_requests(namespace: Namespace, model: str, count: int) -> None:
-    body = {
-        "inputs": [
-            {"name": "bytes", "shape": [1, 2048], "datatype": "INT32", "data": features(MAKEFILE)}
-        ]
-    }
     with namespace.forward(f"service/{model}", 80) as url:
         for _ in range(count):
-            http_json(f"{url}/v2/models/{model}/infer", body)
+            http_json(f"{url}/v2/models/{model}/infer", REQUEST)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e import harness, stored
+from tests.e2e import files, harness, stored
 from tests.e2e.files import Files
 from tests.e2e.harness import (
     FAIL_SWITCH,
@@ -130,6 +130,35 @@ def test_a_node_agent_is_killed(namespace: Namespace, file_server: Files, proces
     harness.cluster("up")
     file_server.release(name)
     namespace.wait_ready(name)
+    namespace.kubectl("delete", "im", name)
+
+
+# event: Jobs | a Job's node dies and is deleted, as clouds do with what they have terminated | the previous revision;
+#   another pod of the same Job within seconds | the stage that runs
+@pytest.mark.usefixtures("mended")
+def test_a_node_is_lost_with_the_pod_of_a_job(namespace: Namespace, file_server: Files) -> None:
+    name = "node-lost"
+    (pod,) = namespace.items("pods", f"app={files.NAME}")
+    kept = pod["spec"]["nodeName"]  # the server's
+    namespace.kubectl("cordon", kept)
+    try:
+        namespace.apply(_held(name, file_server))
+        _wait_stage(namespace, name, "fetch")
+    finally:
+        namespace.kubectl("uncordon", kept)
+    (pod,) = _prepare_pods(namespace, name)
+    lost = pod["spec"]["nodeName"]
+    assert lost != kept
+    harness.cluster("kill", lost)
+    namespace.delete("node", lost)
+
+    def moved() -> bool:
+        return [each["spec"].get("nodeName") for each in _prepare_pods(namespace, name)] == [kept]
+
+    eventually(moved, 180, f"the Job's pod on {kept}")
+    file_server.release(name)
+    namespace.wait_ready(name)
+    assert len(namespace.items("jobs", f"enginewright.dev/model={name}")) == 1
     namespace.kubectl("delete", "im", name)
 
 
