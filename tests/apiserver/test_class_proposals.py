@@ -189,3 +189,21 @@ def test_the_administrator_may_switch_it_off(world: World) -> None:
     with world.operator() as operator:
         operator.wait_ready()
         world.wait_classes("l4")
+
+
+def test_a_label_of_ones_own_names_products_until_nvidias_do(world: World) -> None:
+    own = "cloud.google.com/gke-accelerator"
+    world.add_node("n1", {own: "nvidia-l4"})
+    with world.operator(productLabels=[own]) as operator:
+        operator.wait_ready()
+        proposed = world.wait_classes("l4")["l4"]["spec"]
+        assert proposed["nodeSelector"] == {own: "nvidia-l4"}
+        assert "computeCapability" not in proposed
+        world.wait_ready("l4", "NodesFound")
+        world.admin.patch("node", "n1", {"metadata": {"labels": L4}})
+        world.add_node("n2", {own: "nvidia-l4"})  # NVIDIA's labels are about to come
+        eventually(lambda: world.admin.get("aclass", "l4")["status"]["nodes"] == 2, 20, "n2")
+        operator.wait_quiet()
+        assert [*world.classes()] == ["l4"]
+        world.add_node("n3", MIG)
+        world.wait_classes("l4", "a100-80gb-mig-1g-10gb")

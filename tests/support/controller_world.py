@@ -78,7 +78,9 @@ class World(Simulation):
         turns = JobTurns(cache, config.job_limits)
         shared_store = SharedStoreJobs(cache, config.store, now=lambda: self.now)
         self.proposals = ProposalReconciler(kube, cache, config, self.home)
-        self.classes = ClassReconciler(cache, self.executor, now=lambda: self.now)
+        self.classes = ClassReconciler(
+            cache, self.executor, config.product_labels, now=lambda: self.now
+        )
         self.engines = EngineReconciler(
             pods,
             cache,

@@ -38,6 +38,7 @@ BUNDLED: Final = GPU_MODEL.spec_of(extensions=[{"type": "ONNXRuntimeExtensions"}
 WHOLE: Final[Json] = {"deviceClassName": "gpu.nvidia.com"}
 CLAIMING: Final = Inputs().on(resourceName=None, device=WHOLE)
 OWN_LABELS: Final = Inputs().on(nodeSelector={"gpu": "big"})
+OWN_PRODUCT: Final = replace(OWN_LABELS, product_labels=("gpu",))
 
 
 def calibrated(**changes: Any) -> Inputs:
@@ -142,7 +143,11 @@ ENGINE: Final[Table] = {
         (RTX, replace(RTX, versions={"tensorrt-rtx": "1.8.0"})),
     ),
     "CUDA": ((GPU_MODEL, replace(GPU_MODEL, facts={"cuda_major": "14"})),),
-    "GPU product": ((GPU_MODEL, GPU_MODEL.select({"nvidia.com/gpu.product": "NVIDIA-L40S"})),),
+    "GPU product": (
+        (GPU_MODEL, GPU_MODEL.select({"nvidia.com/gpu.product": "NVIDIA-L40S"})),
+        (OWN_PRODUCT, OWN_PRODUCT.on(nodeSelector={"gpu": "bigger"})),
+        (OWN_LABELS, OWN_PRODUCT),
+    ),
     "GPU memory": (
         (GPU_MODEL, GPU_MODEL.select({"nvidia.com/gpu.memory": "23034"})),
         (
@@ -196,6 +201,9 @@ NOWHERE: Final[Table] = {
         (GPU_MODEL, replace(GPU_MODEL, name="another", metadata={"labels": {"team": "shop"}})),
         (GPU_MODEL, replace(GPU_MODEL, namespace="elsewhere")),
         (GPU_MODEL, replace(GPU_MODEL, class_name="other")),
+        (OWN_PRODUCT, replace(OWN_PRODUCT, class_name="other")),
+        (GPU_MODEL, replace(GPU_MODEL, product_labels=("gpu",))),
+        (OWN_PRODUCT, replace(OWN_PRODUCT, product_labels=("gpu", "another"))),
     ),
     "address": (
         (

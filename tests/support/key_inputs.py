@@ -72,6 +72,7 @@ class Inputs:
     versions: Mapping[str, str] = field(default_factory=dict)  # of the images' backends
     content: Mapping[str, str] = field(default_factory=dict)  # what is at the addresses
     operators: str = "0.15.2"  # version of the images' onnxruntime-extensions
+    product_labels: tuple[str, ...] = ()  # the setting
     nodes: tuple[NodeView, ...] = (node_view(gpu_node("gpu-1")), node_view(node("cpu-1")))
 
     def on(self, **accelerator: Any) -> Self:
@@ -120,7 +121,7 @@ class Inputs:
         accelerator = {"metadata": {"name": self.class_name}, "spec": self.accelerator}
         return Facts(
             model=InferenceModel.model_validate(model),
-            config=replace(CONFIG, images=self.images),
+            config=replace(CONFIG, images=self.images, product_labels=self.product_labels),
             now=_NOW,
             classes=(AcceleratorClass.model_validate(accelerator),),
             nodes=self.nodes,

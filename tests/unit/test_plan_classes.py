@@ -10,7 +10,7 @@ from driver.layout import Gpus
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
 from enginewright.observed.nodes import node_view
-from enginewright.plan.classes import Proposals, mixed_devices, propose, readiness
+from enginewright.plan.classes import Proposals, device, mixed_devices, propose, readiness
 from enginewright.plan.gpus import GpuKind, class_names, kinds_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,8 +106,9 @@ def proposed(
     classes: tuple[AcceleratorClass, ...] = (),
     made: dict[str, str] | None = None,
     variants: tuple[str, ...] = ALL,
+    own: tuple[str, ...] = (),
 ) -> Proposals:
-    return propose(map(node_view, nodes), classes, variants, made or {})
+    return propose(map(node_view, nodes), classes, variants, made or {}, own)
 
 
 def specs(found: Proposals) -> dict[str, dict[str, Any]]:
@@ -364,3 +365,91 @@ def test_every_gpu_of_the_local_cluster_is_read() -> None:
             one = Gpus(1, name, mig, 1)
             (kind,) = kinds_of(node_view(node(gpus.labels(one))))
             assert kind.resource == gpus.resource(one)
+
+
+# labels of one's own
+
+
+GKE = "cloud.google.com/gke-accelerator"
+KARPENTER = "karpenter.k8s.aws/instance-gpu-name"
+OWN = (GKE, KARPENTER)
+GKE_L4 = {GKE: "nvidia-l4"}
+POOL = {"nodeSelector": {"pool": "gpus"}, "resourceName": "nvidia.com/gpu"}
+
+
+def test_a_label_of_ones_own_names_a_product() -> None:
+    nodes = (node(GKE_L4, "a", taint="nvidia.com/gpu"), node({KARPENTER: "t4", "x": "y"}, "b"))
+    assert specs(proposed(*nodes)) == {}, "only by setting"
+    found = specs(proposed(*nodes, own=OWN))
+    assert {name: spec["nodeSelector"] for name, spec in found.items()} == {
+        "l4": GKE_L4,
+        "t4": {KARPENTER: "t4"},
+    }
+    assert found["l4"] == {
+        "nodeSelector": GKE_L4,
+        "resourceName": "nvidia.com/gpu",
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+        "backends": ["tensorrt", "tensorrt-rtx", "cuda"],
+    }
+
+
+def test_a_node_with_several_labels_is_proposed_once() -> None:
+    both = {**GKE_L4, KARPENTER: "l4"}
+    (first,) = specs(proposed(node(both), own=OWN)).values()
+    assert first["nodeSelector"] == GKE_L4
+    (with_nvidia,) = specs(proposed(node({**L4, **both}), own=OWN)).values()
+    assert with_nvidia["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-L4"}
+
+
+def test_what_gpu_feature_discovery_is_about_to_label_is_not_proposed_twice() -> None:
+    known = existing("l4", nodeSelector={"nvidia.com/gpu.product": "NVIDIA-L4"})
+    assert proposed(node(GKE_L4, "joins"), classes=(known,), own=OWN).apply == ()
+    assert [*specs(proposed(node(GKE_L4, "joins"), node(L4, "is there"), own=OWN))] == ["l4"]
+    first = proposed(node(GKE_L4), own=OWN)
+    there = AcceleratorClass.model_validate(first.apply[0])
+    later = proposed(node({**L4, **GKE_L4}), classes=(there,), made=first.made, own=OWN)
+    assert later.apply == (), "GPU Feature Discovery came later"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "reported"),
+    [
+        (GKE_L4, {GKE: "nvidia-tesla-t4"}, f"nvidia-l4, nvidia-tesla-t4, but an engine fits one product: narrow spec.nodeSelector by the label {GKE}"),
+        ({KARPENTER: "l4"}, {KARPENTER: "t4"}, "have l4, t4"),
+        (GKE_L4, GKE_L4, ""),
+        (GKE_L4, {**L4, **GKE_L4}, ""),  # the labels of one node are still missing
+        (GKE_L4, {**ONE_NAME, GKE: "nvidia-tesla-a100"}, "have nvidia-l4, nvidia-tesla-a100"),
+        ({**L4, **GKE_L4}, {**L4, GKE: "other"}, ""),  # NVIDIA's labels decide
+    ],
+)  # fmt: skip
+def test_products_that_differ_by_ones_own_labels_are_reported(
+    one: dict[str, str], other: dict[str, str], reported: str
+) -> None:
+    pool = {"a": one, "b": other}
+    nodes = [node_view(node({**labels, "pool": "gpus"}, name)) for name, labels in pool.items()]
+    mixed = existing("gpus", backends=["tensorrt"], **POOL)
+    found = readiness(mixed, (), nodes, OWN)
+    assert reported in found.message
+    assert found.reason == (StatusReason.MIXED_DEVICES if reported else StatusReason.NODES_FOUND)
+    assert readiness(mixed, (), nodes[:1], OWN).reason == StatusReason.NODES_FOUND
+    claims_cpu = existing("cpu", nodeSelector={"pool": "gpus"}, backends=["tensorrt"])
+    assert mixed_devices(claims_cpu, nodes, OWN) == "", "it requests none of them"
+
+
+def test_classes_of_both_labels_that_select_one_node_overlap() -> None:
+    labelled = node_view(node({**L4, **GKE_L4}))
+    resource = {"resourceName": "nvidia.com/gpu"}
+    one = existing("one", nodeSelector=GKE_L4, **resource)
+    other = existing("other", nodeSelector={"nvidia.com/gpu.product": "NVIDIA-L4"}, **resource)
+    assert readiness(one, (other,), (labelled,), OWN).reason == StatusReason.OVERLAPPING_CLASS
+
+
+def test_what_is_known_of_a_device_by_ones_own_labels() -> None:
+    def known(selector: dict[str, str], own: tuple[str, ...] = OWN) -> str:
+        return device(existing("c", nodeSelector=selector, resourceName="nvidia.com/gpu"), own)
+
+    assert known(GKE_L4) == "nvidia-l4 nvidia.com/gpu"
+    assert known(GKE_L4, ()) == ""
+    assert known({**GKE_L4, KARPENTER: "l4"}) == "nvidia-l4 nvidia.com/gpu"
+    nvidia = {"nvidia.com/gpu.product": "NVIDIA-L4"}
+    assert known({**GKE_L4, **nvidia}) == known(nvidia, ()) == "NVIDIA-L4 nvidia.com/gpu"

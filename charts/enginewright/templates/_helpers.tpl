@@ -113,6 +113,7 @@ app.kubernetes.io/component: node-cache
   "fleet" .Values.fleet
   "openshift" .Values.openshift
   "proposeClasses" .Values.accelerators.propose
+  "productLabels" .Values.accelerators.productLabels
   "deployment" (include "enginewright.name" .)
   "watchNamespaces" .Values.watchNamespaces
   "logLevel" .Values.logLevel

@@ -160,7 +160,7 @@ class OperatorApplication:
         )
         self._classes: Controller[str] = Controller(
             "acceleratorclass",
-            ClassReconciler(cache, executor).reconcile,
+            ClassReconciler(cache, executor, settings.config.product_labels).reconcile,
             loops,
             workers=1,
             describe=lambda name: {"name": name},

@@ -21,6 +21,7 @@ class ClassReconciler:
 
     cache: ObjectCache
     executor: Executor
+    product_labels: tuple[str, ...] = ()  # the administrator's, beside NVIDIA's
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     async def reconcile(self, name: str) -> ReconcileResult:
@@ -40,7 +41,7 @@ class ClassReconciler:
             nodes=len(matching(this, nodes)),
             conditions=merge_conditions(
                 this.status.conditions,
-                [readiness(this, others, nodes)],
+                [readiness(this, others, nodes, self.product_labels)],
                 generation=this.metadata.generation,
                 now=self.now(),
             ),

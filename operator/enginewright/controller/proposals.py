@@ -51,6 +51,7 @@ class ProposalReconciler:
             parsed(AcceleratorClass, self._cache.all(ACCELERATOR_CLASSES)),
             self._config.images.keys(),
             self._kept,
+            self._config.product_labels,
         )
         for wanted in proposals.apply:
             # Not forced: if the name has been taken meanwhile, the next reconcile finds another one.

@@ -30,6 +30,14 @@ NAMESPACE_VARIABLE: Final = "POD_NAMESPACE"
 _Name = Annotated[str, Field(min_length=1)]
 _Label = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]  # a DNS label
 
+# name of a node label, with or without the prefix of a domain
+_NodeLabel = Annotated[
+    str,
+    Field(
+        pattern=r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+    ),
+]
+
 
 def _is_duration(text: str) -> str:
     try:
@@ -188,6 +196,8 @@ class SettingsDocument(_Document):
     """How models move to new runtime images, see docs/fleet.md."""
     propose_classes: bool = True
     """Propose an AcceleratorClass for each kind of GPU that nodes are labelled with."""
+    product_labels: tuple[_NodeLabel, ...] = ()
+    """Labels whose value names the NVIDIA GPU product of a node, beside those of GPU Feature Discovery, see docs/accelerators.md."""
     deployment: _Name | None = None
     """The operator's own Deployment, owner of what is created in its namespace; also the name of the Lease, else enginewright."""
     watch_namespaces: tuple[_Name, ...] = ()
@@ -238,6 +248,7 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> OperatorSettin
             ),
             job_limits=JobLimits(read.jobs.limit, read.jobs.namespace_limit),
             propose_classes=read.propose_classes,
+            product_labels=read.product_labels,
             fleet=FleetConfig(
                 limit=read.fleet.limit,
                 max_failures=read.fleet.max_failures,

@@ -21,9 +21,10 @@ from enginewright.plan.gpus import (
     class_names,
     compute_capability,
     is_memory,
-    is_product,
     kinds_of,
     memory_of,
+    own_kinds,
+    products_of,
 )
 from enginewright.plan.processors import contradicted
 
@@ -42,14 +43,14 @@ def matching(accelerator: AcceleratorClass, nodes: Iterable[NodeView]) -> list[N
     return [node for node in nodes if selector <= node.labels.items()]
 
 
-def device(accelerator: AcceleratorClass) -> str:
-    """Return what is known of the class's devices; empty if its selector names no product.
+def device(accelerator: AcceleratorClass, own: Sequence[str] = ()) -> str:
+    """Return what is known of the class's devices; empty if its selector names no product, also by one's `own` labels.
 
     The product, memory and processor architecture that the selector names, and the resource. Never from
     its nodes: keys would change when nodes join and leave.
     """
     selector = accelerator.spec.node_selector
-    products = [value for label, value in sorted(selector.items()) if is_product(label)]
+    products = products_of(selector, own)
     if not products:
         return ""
     memory = [f"{value}MiB" for label, value in sorted(selector.items()) if is_memory(label)]
@@ -72,23 +73,30 @@ def _claimed(accelerator: AcceleratorClass) -> str:
     return f"{request.device_class_name} {conditions[:_HASH_LENGTH]}"
 
 
-def mixed_devices(accelerator: AcceleratorClass, nodes: Iterable[NodeView]) -> str:
+def mixed_devices(
+    accelerator: AcceleratorClass, nodes: Iterable[NodeView], own: Sequence[str] = ()
+) -> str:
     """Return why an engine built on one node would not fit another, as a sentence; empty: it fits.
 
-    An engine built ahead of time fits a compute capability, whatever the product.
+    An engine built ahead of time fits a compute capability, whatever the product. One's `own` labels that name
+    products count unless GPU Feature Discovery labels all nodes.
     """
     spec = accelerator.spec
     if spec.ahead_of_time or not COMPILED_BACKENDS.intersection(spec.backends):
         return ""
+    mine = matching(accelerator, nodes)
     found = {
         (kind, memory_of(node, kind))
-        for node in matching(accelerator, nodes)
+        for node in mine
         for kind in kinds_of(node)
         if kind.resource == spec.resource_name
     }
     products = {kind.product for kind, _ in found}
     if len(products) > 1:
         have, fits, label = ", ".join(sorted(products)), "one product", "nvidia.com/gpu.product"
+    elif differing := _differing(accelerator, mine, own):
+        label = differing[0].label
+        have, fits = ", ".join(each.product for each in differing), "one product"
     elif len(sizes := sorted({memory for _, memory in found if memory})) > 1:
         if sizes[-1] <= sizes[0] * _SAME_MEMORY:
             return ""
@@ -103,15 +111,36 @@ def mixed_devices(accelerator: AcceleratorClass, nodes: Iterable[NodeView]) -> s
     )
 
 
+def _differing(
+    accelerator: AcceleratorClass, nodes: Sequence[NodeView], own: Sequence[str]
+) -> list[GpuKind]:
+    """Return the kinds of GPU by the first of one's `own` labels with several; empty: there is none."""
+    if all(products_of(node.labels) for node in nodes):
+        return []
+    found = {
+        kind
+        for node in nodes
+        for kind in own_kinds(node, own)
+        if kind.resource == accelerator.spec.resource_name
+    }
+    by_label = (sorted(kind for kind in found if kind.label == each) for each in own)
+    return next((kinds for kinds in by_label if len(kinds) > 1), [])
+
+
 def is_proposed(accelerator: AcceleratorClass) -> bool:
     """Return whether the operator created the class from the labels of nodes."""
     return accelerator.metadata.labels.get(PROPOSED) == "true"
 
 
 def readiness(
-    this: AcceleratorClass, others: Iterable[AcceleratorClass], nodes: Iterable[NodeView]
+    this: AcceleratorClass,
+    others: Iterable[AcceleratorClass],
+    nodes: Iterable[NodeView],
+    own: Sequence[str] = (),
 ) -> WantedCondition:
     """Return the condition Ready: the class has nodes, and no other class requests its devices.
+
+    `own` are the administrator's labels that name products.
 
     Classes that request different resources may share nodes, like the class of all CPUs and classes
     of GPUs, or two MIG profiles of one GPU: each pod gets what its class requests.
@@ -138,7 +167,7 @@ def readiness(
             "no node has the labels of spec.nodeSelector:"
             " add such a node or correct the selector (kubectl get nodes --show-labels)",
         )
-    if mixed := mixed_devices(this, mine):
+    if mixed := mixed_devices(this, mine, own):
         return _not_ready(StatusReason.MIXED_DEVICES, mixed)
     for node in mine:
         if lacking := contradicted(this, node.labels):
@@ -174,15 +203,22 @@ def propose(
     classes: Sequence[AcceleratorClass],
     variants: Collection[str],
     made: dict[str, str],
+    own: Sequence[str] = (),
 ) -> Proposals:
     """Return a class for each kind of GPU that has none and never had one proposed.
+
+    One's `own` labels that name products count only where GPU Feature Discovery is not in use: a node that joins
+    has its labels later than others, and would be proposed twice.
 
     `variants` are the configured variants of the runtime image; a kind that none of them supports is
     skipped, and reconsidered when the operator is started with other variants.
     """
     of_kind: dict[GpuKind, list[NodeView]] = {}
-    for node in nodes:
-        for kind in kinds_of(node):
+    known = tuple(nodes)
+    selectors = (each.spec.node_selector for each in classes)
+    is_discovered = any(map(products_of, (*selectors, *(node.labels for node in known))))
+    for node in known:
+        for kind in kinds_of(node) if is_discovered else own_kinds(node, own)[:1]:
             of_kind.setdefault(kind, []).append(node)
     now = dict(made)
     specs: dict[GpuKind, AcceleratorClassSpec] = {}

@@ -170,7 +170,7 @@ def _spec(
         ort_version=image.ort_version,
         cuda_major=image.cuda_major,
         accelerator_class=accelerator.metadata.name,
-        device=device(accelerator),
+        device=device(accelerator, facts.config.product_labels),
         compute_capability=accelerator.spec.compute_capability,
         ahead_of_time=ahead,
         workspace_bytes=None if workspace is None else quantity(workspace),

@@ -1,4 +1,4 @@
-"""Kinds of GPU from the labels of GPU Feature Discovery, and names for their classes. Pure.
+"""Kinds of GPU from the labels of GPU Feature Discovery, or the administrator's own, and names for their classes. Pure.
 
 Meaning of the labels: docs/gpu-feature-discovery of NVIDIA's k8s-device-plugin. Names are derived
 without a table of products, so that future products get one too.
@@ -34,7 +34,7 @@ class GpuKind:
     """A kind of device that one engine fits: a product, or one MIG profile of it."""
 
     product: str  # value of the label, such as NVIDIA-A100-SXM4-80GB-MIG-1g.10gb
-    label: str  # nvidia.com/gpu.product, nvidia.com/mig-1g.10gb.product
+    label: str  # nvidia.com/gpu.product, nvidia.com/mig-1g.10gb.product, or one of the administrator's own
     resource: str  # that a pod requests: nvidia.com/gpu, nvidia.com/mig-1g.10gb
 
     @property
@@ -45,12 +45,19 @@ class GpuKind:
     @property
     def memory_label(self) -> str:
         """Return the node label with the devices' memory in MiB."""
-        return self.label.removesuffix("product") + "memory"
+        found = _MIG_PRODUCT.fullmatch(self.label)
+        return f"{_PREFIX}{found.group(1)}.memory" if found else f"{_GPU}.memory"
 
 
 def is_product(label: str) -> bool:
-    """Return whether a node label names a GPU product, or a MIG profile of one."""
+    """Return whether GPU Feature Discovery names a GPU product, or a MIG profile of one, by this node label."""
     return label == _PRODUCT or _MIG_PRODUCT.fullmatch(label) is not None
+
+
+def products_of(labels: Mapping[str, str], own: Sequence[str] = ()) -> list[str]:
+    """Return the GPU products that labels name: those of GPU Feature Discovery, else the first of one's `own`."""
+    named = [value for label, value in sorted(labels.items()) if is_product(label)]
+    return named or [labels[each] for each in own if labels.get(each)][:1]
 
 
 def is_memory(label: str) -> bool:
@@ -75,6 +82,12 @@ def kinds_of(node: NodeView) -> tuple[GpuKind, ...]:
         if product and (found := _MIG_PRODUCT.fullmatch(label))
     ]
     return (*_full_gpus(labels, sliced=bool(slices)), *sorted(slices))
+
+
+def own_kinds(node: NodeView, own: Sequence[str]) -> tuple[GpuKind, ...]:
+    """Return the kind of the node's GPUs by each of one's `own` labels, whatever other labels it has."""
+    labels = node.labels
+    return tuple(GpuKind(labels[each], each, _GPU) for each in own if labels.get(each))
 
 
 def _full_gpus(labels: Mapping[str, str], *, sliced: bool) -> Iterator[GpuKind]:

@@ -123,7 +123,8 @@ def _of_candidate(
         message += ", or name another backend in spec.backends"
         return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
     if candidate.backend in COMPILED_BACKENDS:
-        mixed = (mixed_devices(each, facts.nodes) for each in classes)
+        own = facts.config.product_labels
+        mixed = (mixed_devices(each, facts.nodes, own) for each in classes)
         if message := next(filter(None, mixed), ""):
             return Obstacle(StatusReason.MIXED_DEVICES, message)
     return _target(facts, classes, candidate, image, source, last=last)

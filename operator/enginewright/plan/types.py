@@ -121,6 +121,7 @@ class Config:
     image_pull_secrets: tuple[str, ...]
     store: StoreConfig
     propose_classes: bool = True  # from the labels of GPU nodes
+    product_labels: tuple[str, ...] = ()  # that name GPU products, beside NVIDIA's
     openshift: bool = False  # the cluster assigns user and groups, so pods do not set them
     jobs: JobTemplate = DEFAULT_JOB_TEMPLATE  # where all Jobs run, unless a model overrides it
     fleet: FleetConfig = FleetConfig()

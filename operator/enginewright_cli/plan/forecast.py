@@ -82,7 +82,7 @@ def _digest(facts: Facts, live: JsonObject | None) -> str | None:
 
 def _class(facts: Facts, each: AcceleratorClass, nodes_known: bool) -> ClassPlan:
     others = [one for one in facts.classes if one.metadata.name != each.metadata.name]
-    ready = readiness(each, others, facts.nodes)
+    ready = readiness(each, others, facts.nodes, facts.config.product_labels)
     spec = facts.model.spec
     own = next((one for one in spec.accelerators if one.class_name == each.metadata.name), None)
     return ClassPlan(
