@@ -17,7 +17,12 @@ from enginewright.contract.measurements import (
     ShadowOutput,
 )
 from enginewright.contract.verdict import FallbackVerdict, Verdict
-from enginewright.controller.settings import BucketSettings, SettingsDocument, StoreSettings
+from enginewright.controller.settings import (
+    BucketSettings,
+    ImageSettings,
+    SettingsDocument,
+    StoreSettings,
+)
 from enginewright_cli.inspect.result import EngineFit, EngineInspection, InspectedFile
 from enginewright_cli.plan.result import ClassPlan, Difference, Forecast, PlanStep, Refusal
 from enginewright_cli.preflight.config import ModelEntry
@@ -92,6 +97,7 @@ def settings() -> str:
         *_settings(SettingsDocument, ""),
         *_settings(StoreSettings, "store."),
         *_settings(BucketSettings, "store.bucket."),
+        *_settings(ImageSettings, "store.images."),
     ]
     return table(("field", "default", "meaning"), rows)
 

@@ -12,6 +12,7 @@ import yaml
 from enginewright.contract import images as contract_images
 from enginewright.contract.node_cache import CACHE_PORT
 from enginewright.controller.settings import load_settings
+from enginewright.manifests.artifact_images import ImageRepository
 from enginewright.manifests.store_access import StoreBucket
 from enginewright.plan.types import CollectionConfig, FleetConfig, StoreGroup
 
@@ -349,6 +350,16 @@ def test_groups_of_namespaces_arrive_and_none_leave_the_settings_as_they_were() 
     written = environment(render(shared()))
     assert written == environment(render({**IMAGES, "store": {"bucket": {"uri": "s3://models"}}}))
     assert "shared" not in written["ENGINEWRIGHT_CONFIG"]
+
+
+def test_a_repository_for_images_arrives() -> None:
+    images = {"repository": "registry.example.com/team/images", "secretRef": "pusher"}
+    read = load_settings(environment(render({**IMAGES, "store": {"images": images}})))
+    assert read.config.store.images == ImageRepository(images["repository"], "pusher")
+    assert load_settings(environment(render(IMAGES))).config.store.images is None
+    assert "set store.images.repository" in refusal(
+        {**IMAGES, "store": {"images": {"secretRef": "pusher"}}}
+    )
 
 
 CACHED: Object = {**IMAGES, "store": {"bucket": {"uri": "s3://models/team"}}}

@@ -66,6 +66,9 @@ RECORDED: dict[str, object] = {
     ],
 }
 
+IMAGE: dict[str, object] = {"image": f"{180 * 'r'}@sha256:{64 * '3'}"}
+DATA: dict[str, object] = {"data": {f"step-{number}": 64 * "4" for number in range(6)}}
+
 
 def signature(outputs: int) -> dict[str, object]:
     tensors = [f"output{index}:FP32[-1,3,224,224]" for index in range(outputs)]
@@ -285,6 +288,8 @@ def test_figures_that_are_none_are_not_reported(field: str, value: str) -> None:
         {"engine": ENGINE | {"elsewhere": 400 * ["n (Det)"]}},
         {"engine": ENGINE | {"latencies": 16 * [{"shapes": 60 * "é", "p50": 0.01, "p99": 0.02}]}},
         {"engine": ENGINE | RECORDED},
+        {"published": PUBLISHED | IMAGE | {"changes": 256 * "é", "signature": signature(300)}},
+        {"engine": ENGINE | RECORDED | IMAGE | {"elsewhere": 400 * ["n (Det)"]}},
     ],
 )
 def test_what_was_made_fits_into_a_termination_message(made: dict[str, object]) -> None:
@@ -320,6 +325,21 @@ def test_inputs_and_outputs_are_listed_if_they_fit(
     assert changes.startswith(kept)
     if outputs == 1 or not listed:
         assert len(kept) > 50 or kept == changes, "what the signature leaves is used"
+
+
+@pytest.mark.parametrize("changes", ["", 256 * "é"])
+@pytest.mark.parametrize("outputs", [1, 300])
+def test_an_image_is_reported_if_it_fits(outputs: int, changes: str) -> None:
+    made = PUBLISHED | IMAGE | {"changes": changes, "signature": signature(outputs)}
+    for fields, kept in ((made, True), (made | DATA | {"image_failure": 256 * "x"}, False)):
+        report = StageReport.model_validate({"stage": "publish", "ok": True, "published": fields})
+        text = report.termination_message()
+        assert len(text.encode()) <= TERMINATION_MESSAGE_LIMIT
+        read = read_termination_message(text)
+        assert read is not None
+        assert read.published is not None
+        assert read.published.image == (IMAGE["image"] if kept else None)
+        assert read.published.key == "0" * 64
 
 
 def test_a_cut_report_of_a_prepared_model_keeps_its_first_fields() -> None:

@@ -83,6 +83,33 @@ def test_without_a_limit_none_is_named() -> None:
     assert "exceeded its memory limit and was killed; raise" in found.finding.message
 
 
+@pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff"])
+def test_an_image_that_a_volume_mounts_is_named_where_it_cannot_be_pulled(reason: str) -> None:
+    """The kubelet reports it as the reason of the container that mounts it, whose own image is there."""
+    mounted, other = (f"registry.example/images@sha256:{each * 64}" for each in "12")
+    waits = {"reason": reason, "message": f'Back-off pulling image "{mounted}": not found'}
+    status = {
+        "phase": "Pending",
+        "initContainerStatuses": [
+            {"name": "fetch-artifact", "image": "runtime:1", "state": {"waiting": waits}}
+        ],
+    }
+    spec = {
+        "volumes": [
+            {"name": "tmp", "emptyDir": {}},
+            *({"name": each[-1], "image": {"reference": each}} for each in (other, mounted)),
+        ]
+    }
+    whole = made("Pod", "p", "n", spec=spec, status=status)
+    for obj in (whole, slim(PODS, whole)):
+        reported = pods.waiting_for(pod_view(obj))
+        assert reported.startswith(
+            f"cannot pull the image {mounted} that a volume of the pod mounts"
+        )
+    waits["message"] = 'Back-off pulling image "runtime:1": not found'
+    assert pods.waiting_for(pod_view(whole)).startswith("cannot pull the image runtime:1;")
+
+
 @pytest.mark.parametrize(
     ("said", "reported"),
     [

@@ -97,6 +97,13 @@ app.kubernetes.io/component: node-cache
 {{- if include "enginewright.hasNodeCache" . -}}
 {{- $_ := set $store "nodeCache" (printf "%s.%s.svc:8080" (include "enginewright.nodeCache" .) .Release.Namespace) -}}
 {{- end -}}
+{{- with .Values.store.images -}}
+{{- if .repository -}}
+{{- $_ := set $store "images" (dict "repository" .repository "secretRef" (.secretRef | default nil)) -}}
+{{- else if .secretRef -}}
+{{- fail "store.images.secretRef applies only to a repository: set store.images.repository" -}}
+{{- end -}}
+{{- end -}}
 {{- with .Values.store.gc -}}
 {{- $_ := set $store "gc" (dict "enabled" .enabled "interval" (toString .interval) "unusedFor" (toString .unusedFor) "maxSize" (toString .maxSize) "dryRun" (ternary .dryRun nil (kindIs "bool" .dryRun))) -}}
 {{- end -}}

@@ -118,6 +118,7 @@ class StatusReason(StrEnum):
     )
     COLLECTION_BLOCKED = "CollectionBlocked"  # an Event: what the store's namespaces need is not known, so nothing is removed
     STORE_OVER_LIMIT = "StoreOverLimit"  # an Event: what is needed is larger than store.gc.maxSize
+    IMAGE_NOT_PUSHED = "ImageNotPushed"  # an Event: an artefact has no OCI image in store.images.repository, so that pods read it from the store
     NO_ENGINE_NEEDED = "NoEngineNeeded"  # the backend uses no engines
     VERIFYING = "Verifying"  # the sidecars have not finished their checks
     SIDECAR_UNREACHABLE = "SidecarUnreachable"  # a sidecar has not responded for five minutes

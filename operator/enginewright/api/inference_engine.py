@@ -247,6 +247,12 @@ class EngineFacts(ApiModel):
     cached: bool = False
     """Whether it was found in the store, so that no build was needed."""
 
+    image: Text | None = None
+    """Its OCI image, REPOSITORY@DIGEST, which serving pods mount; absent: there is none."""
+
+    image_failure: Text = ""
+    """Why it has no image in store.images.repository; empty: it has, or none is wanted."""
+
 
 class EngineVersions(ApiModel):
     """Versions that the engine was built with, as the Job reported."""

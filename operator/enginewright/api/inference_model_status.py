@@ -110,6 +110,12 @@ class Prepared(ApiModel):
     signature: ModelSignature | None = None
     """Inputs and outputs; absent: not known."""
 
+    image: Text | None = None
+    """Its OCI image, REPOSITORY@DIGEST, which serving pods mount; absent: there is none."""
+
+    image_failure: Text = ""
+    """Why it has no image in store.images.repository; empty: it has, or none is wanted."""
+
     record_hash: Digest = ""
     """Hash of everything that decided what its Job did and whether it succeeded; empty: the spec does not say by digest what all of the content is."""
 

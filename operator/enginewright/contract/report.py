@@ -37,6 +37,8 @@ TERMINATION_MESSAGE_LIMIT: Final = 1024  # bytes
 _MARGIN: Final = 64  # further bytes that are cut, which leaves space for the mark of the cut
 _CUT: Final = " …"
 _SHORT_REASON: Final = 60  # characters, for which a backend is excluded
+# why an artefact has no image, and then the image: pods can do without both
+_OF_IMAGE: Final = ("image_failure", "image")
 NAMED_NODES: Final = 5  # named in a message; the rest is a count
 
 _JOB_REMEDIES: Final = {
@@ -132,6 +134,10 @@ class Published(Message):
         default_factory=dict, max_length=8
     )  # digests of samples, calibration data and steps
     signature: PublishedSignature | None = None  # not listed if it does not fit; None: not known
+    image: Text | None = (
+        None  # REPOSITORY@DIGEST of its OCI image; None: there is none, or it does not fit
+    )
+    image_failure: CutText | None = None  # why it has none; None: it has, or needs none
 
 
 class PublishedLatency(Message):
@@ -179,6 +185,8 @@ class PublishedEngine(Message):
     elsewhere: CutTexts = ()  # the first nodes that are not in the engine
     # that were compared, the engine's own first; () also if they do not fit into the message
     backends: Annotated[tuple[PublishedBackend, ...], Field(max_length=LIST_LENGTH), CUT_LIST] = ()
+    image: Text | None = None  # as of a prepared model
+    image_failure: CutText | None = None  # likewise
 
 
 class Progress(Message):
@@ -244,15 +252,20 @@ def _with_failure(report: StageReport, failure: Finding) -> StageReport:
 def _shortened(report: StageReport) -> StageReport:
     """Return it with less that only describes the artefact: its key must fit, to find it."""
     engine, published = report.engine, report.published
-    for part in ("elsewhere", "reasons", "latencies", "backends"):
+    for part in ("elsewhere", "reasons", "latencies", "backends", *_OF_IMAGE):
         shown = report.model_copy(update={"message": _CUT, "engine": engine})
         if engine and _excess(shown) > 0:
-            backends = tuple(map(_with_short_reason, engine.backends))
-            less = {"backends": backends} if part == "reasons" else {part: ()}
-            engine = engine.model_copy(update=less)
+            engine = engine.model_copy(update=_with_less(engine, part))
     if published:
         published = _fitting(report, published)
     return report.model_copy(update={"engine": engine, "published": published})
+
+
+def _with_less(engine: PublishedEngine, part: str) -> dict[str, Any]:
+    """Return the fields of an engine's report that shorten it by a part."""
+    if part == "reasons":
+        return {"backends": tuple(map(_with_short_reason, engine.backends))}
+    return {part: None if part in _OF_IMAGE else ()}
 
 
 def _with_short_reason(compared: PublishedBackend) -> PublishedBackend:
@@ -264,12 +277,17 @@ def _with_short_reason(compared: PublishedBackend) -> PublishedBackend:
 
 
 def _fitting(report: StageReport, published: Published) -> Published:
-    """Return it without the list of inputs and outputs if that does not fit, and with the changes cut."""
+    """Return it without the list of inputs and outputs, and the image, if they do not fit, and with the changes cut."""
 
     def excess(part: Published) -> int:
         return _excess(report.model_copy(update={"message": _CUT, "published": part}))
 
-    signature, unchanged = published.signature, published.model_copy(update={"changes": ""})
+    signature = published.signature
+    for part in _OF_IMAGE:
+        least = {"changes": "", "signature": signature.unlisted() if signature else None}
+        if excess(published.model_copy(update=least)) > 0:
+            published = published.model_copy(update={part: None})
+    unchanged = published.model_copy(update={"changes": ""})
     if signature and excess(unchanged) > 0:
         published = published.model_copy(update={"signature": signature.unlisted()})
     changes = _cut(published.changes, excess(published))

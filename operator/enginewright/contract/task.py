@@ -20,9 +20,13 @@ SHARED_RESULTS_VARIABLE: Final = (
 )
 STORE_VARIABLE: Final = "ENGINEWRIGHT_STORE"  # address of the store's bucket; unset: a volume
 CACHE_VARIABLE: Final = "ENGINEWRIGHT_CACHE"  # HOST:PORT of the node's cache; unset: there is none
+IMAGES_VARIABLE: Final = (
+    "ENGINEWRIGHT_IMAGES"  # repository for OCI images of artefacts; unset: none are made
+)
 WORK_PATH: Final = "/work"  # emptyDir shared by the stages of one pod
 STORE_PATH: Final = "/store"  # the store's volume
 STORE_CREDENTIALS_PATH: Final = "/store-credentials"  # of its bucket, one file per key
+IMAGES_CREDENTIALS_PATH: Final = "/images-credentials"  # of that repository, likewise
 CREDENTIALS_PATH: Final = "/credentials"  # spec.source.secretRef, one file per key
 SAMPLES_CREDENTIALS_PATH: Final = "/samples-credentials"
 CALIBRATION_CREDENTIALS_PATH: Final = "/calibration-credentials"
@@ -33,6 +37,7 @@ EXTENSIONS_PATH: Final = "/extensions"  # claims of pvc:// extensions, one folde
 PROCESSING_PATH: Final = "/processing"  # claims of pvc:// steps, one folder each, read-only
 PROCESSING_CREDENTIALS_PATH: Final = "/processing-credentials"  # one folder per step
 ARTIFACT_PATH: Final = "/artifact"  # emptyDir of a serving pod
+ARTIFACT_IMAGE_PATH: Final = "/artifact-image"  # OCI image of the artefact, where a pod mounts one
 STABLE_PATH: Final = f"{ARTIFACT_PATH}/.stable"  # manifest and golden samples of `stable_key`
 STABLE_FAILURE: Final = "failure"  # file there instead: why they were not fetched
 OUTSIDE_PATH: Final = (

@@ -11,9 +11,11 @@ from pydantic.alias_generators import to_camel
 
 from enginewright.api.pods import JobTemplate
 from enginewright.api.scalars import long_duration, quantity
+from enginewright.contract.oci_images import IMAGE_REPOSITORY, LONGEST_REPOSITORY
 from enginewright.contract.store_address import BUCKET_ADDRESS
 from enginewright.controller.logs import check_level
 from enginewright.controller.parse import summary
+from enginewright.manifests.artifact_images import ImageRepository
 from enginewright.manifests.store_access import StoreBucket
 from enginewright.plan.types import (
     CollectionConfig,
@@ -121,6 +123,15 @@ class BucketSettings(_Document):
         return self
 
 
+class ImageSettings(_Document):
+    """A repository with OCI images of artefacts, which serving pods mount."""
+
+    repository: Annotated[str, Field(pattern=IMAGE_REPOSITORY, max_length=LONGEST_REPOSITORY)]
+    """Its address without scheme and tag, such as registry.example.com/team/artefacts."""
+    secret_ref: _Name | None = None
+    """Secret of type kubernetes.io/dockerconfigjson in every namespace with a model, with which Jobs push and nodes pull; null: no account."""
+
+
 class CollectionSettings(_Document):
     """When what nothing needs is removed from the stores."""
 
@@ -151,6 +162,8 @@ class StoreSettings(_Document):
     """Bucket for the artefacts of all namespaces; null: a claim in each."""
     node_cache: Annotated[str, Field(pattern=r"^[a-z0-9.-]+:[0-9]+$")] | None = None
     """HOST:PORT where a serving pod reaches the cache of its node, with a bucket; null: there is none."""
+    images: ImageSettings | None = None
+    """OCI images of the artefacts, from which serving pods read, see docs/store.md; null: there are none."""
     gc: CollectionSettings = CollectionSettings()
     """Removal of what nothing needs, see docs/store.md."""
 
@@ -240,6 +253,7 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> OperatorSettin
                 bucket=_bucket(read.store.bucket),
                 groups=_groups(read.store.bucket),
                 node_cache=read.store.node_cache,
+                images=_images(read.store.images),
                 gc=_collection(read.store.gc, is_shared=read.store.bucket is not None),
             ),
             openshift=read.openshift,
@@ -283,3 +297,7 @@ def _bucket(read: BucketSettings | None) -> StoreBucket | None:
     if read is None:
         return None
     return StoreBucket(uri=read.uri, secret=read.secret_ref, account=read.service_account_name)
+
+
+def _images(read: ImageSettings | None) -> ImageRepository | None:
+    return None if read is None else ImageRepository(read.repository, read.secret_ref)

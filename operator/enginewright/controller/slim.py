@@ -62,6 +62,8 @@ def _pod(obj: Mapping[str, Any]) -> JsonObject:
             {"name": each["name"], "resources": each.get("resources") or {}}
             for each in spec.get(kind) or ()
         ]
+    if mounted := [each for each in spec.get("volumes") or () if each.get("image")]:
+        kept["volumes"] = mounted  # named where they cannot be pulled
     return {"spec": kept, "status": obj.get("status") or {}}
 
 

@@ -235,7 +235,7 @@ def _pod_template(
     selector = serving_selector(model, accelerator.name)
     labels = {**of_model(model, SERVE), CLASS: accelerator.name}
     template = snapshot.pod_template
-    store = snapshot.store
+    store, mounted = snapshot.store, accelerator.artifact_image
     task = ServeTask(
         model=model,
         revision=revision,
@@ -267,6 +267,7 @@ def _pod_template(
         task=task,
         mounts=[
             *store.mounts(read_only=True),
+            *(mounted.mounts() if mounted else ()),
             {"name": "artifact", "mountPath": ARTIFACT_PATH},
         ],
         resources=_without_devices(template.get("resources") or {}) or _DEFAULT_RESOURCES,
@@ -309,6 +310,7 @@ def _pod_template(
         "imagePullSecrets": pull_secrets(
             [
                 *defaults.pull_secrets,
+                *((mounted.secret,) if mounted and mounted.secret else ()),
                 *(each["name"] for each in template.get("imagePullSecrets") or ()),
             ]
         ),
@@ -330,6 +332,7 @@ def _pod_template(
             {"name": "artifact", "emptyDir": {}},
             {"name": POD_INFO, "downwardAPI": {"items": _ANNOTATIONS}},
             *store.volumes(read_only=True),
+            *(mounted.volumes() if mounted else ()),
             *_secret_volumes(snapshot),
             *(template.get("volumes") or ()),
         ],

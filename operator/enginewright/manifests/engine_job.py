@@ -16,6 +16,7 @@ from enginewright.contract.task import (
     WORK_PATH,
     EngineTask,
 )
+from enginewright.manifests.artifact_images import ImageRepository
 from enginewright.manifests.device_claim import (
     claim_template,
     pod_claims,
@@ -31,8 +32,9 @@ from enginewright.manifests.store_access import StoreAccess
 ENGINE_COMPONENT: Final = "engine"
 LOOKUP_COMPONENT: Final = "engine-lookup"
 
-_BUILD, _VERIFY, _BENCHMARK, _ = ENGINE_STAGES
+_BUILD, _VERIFY, _BENCHMARK, _PUBLISH = ENGINE_STAGES
 _ON_DEVICE: Final = (_BUILD, _VERIFY, _BENCHMARK)
+_WITH_IMAGE: Final = (LOOKUP_STAGE, _PUBLISH)
 _DEFAULT_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "512Mi"}}
 _LOOKUP_SECONDS: Final = 600
 
@@ -47,6 +49,7 @@ class EngineJob:
     store: StoreAccess
     assigned_ids: bool = False
     is_shared: bool = False  # other namespaces with this store wait for the engine
+    images: ImageRepository | None = None  # for OCI images of engines; None: none are made
 
 
 def lookup_job(engine: InferenceEngine, wanted: EngineJob) -> dict[str, Any]:
@@ -109,6 +112,7 @@ def _job(
         TMP_VOLUME,
         {"name": "work", "emptyDir": {}},
         *wanted.store.volumes(),
+        *(wanted.images.volumes() if wanted.images else ()),
     ]
     if account := wanted.store.account(None):
         pod["serviceAccountName"] = account
@@ -130,6 +134,7 @@ def _job(
 def _stage(
     engine: InferenceEngine, wanted: EngineJob, stage: str, resources: dict[str, Any]
 ) -> dict[str, Any]:
+    images = wanted.images if stage in _WITH_IMAGE else None
     return container(
         stage,
         engine.spec.build.image,
@@ -139,7 +144,8 @@ def _stage(
         mounts=[
             {"name": "work", "mountPath": WORK_PATH},
             *wanted.store.mounts(),
+            *(images.mounts() if images else ()),
         ],
         resources=resources,
-        env=wanted.store.env(),
+        env=(*wanted.store.env(), *(images.env() if images else ())),
     )

@@ -15,6 +15,7 @@ from enginewright.contract.task import (
     WORK_PATH,
     PrepareTask,
 )
+from enginewright.manifests.artifact_images import ImageRepository
 from enginewright.manifests.jobs import stages_job
 from enginewright.manifests.labels import MAKES, PREPARATION_RECORD, SHARED_PREPARATION, of_model
 from enginewright.manifests.owner import owned_metadata
@@ -24,6 +25,8 @@ from enginewright.manifests.store_access import StoreAccess
 # Azure's webhook gives its identity to pods with its label. The owner's other labels are not added to
 # Jobs, so that no Service selects their pods.
 _AZURE_IDENTITY: Final = "azure.workload.identity/"
+# they publish the prepared model, or find it in the store
+_WITH_IMAGE: Final = (PREPARE_STAGES[0], PREPARE_STAGES[-1])
 _DEFAULT_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "256Mi"}}
 
 
@@ -59,6 +62,7 @@ class PrepareJob:
     )
     record_hash: str = ""  # by which the result is found again; empty: it is not
     makes: str = ""  # hash of what other namespaces with this store wait for; empty: there are none
+    images: ImageRepository | None = None  # for OCI images of prepared models; None: none are made
     account: str | None = None  # service account whose identity `fetch` may use for object stores
 
 
@@ -78,6 +82,10 @@ def prepare_job(model: InferenceModel, wanted: PrepareJob) -> dict[str, Any]:
     fetch_only = [
         {"name": each.name, "mountPath": each.path, "readOnly": True} for each in wanted.inputs
     ]
+    images = wanted.images
+    volumes += images.volumes() if images else []
+    pushing = images.mounts() if images else []
+    address = images.env() if images else ()
     anonymous = True if wanted.store.lends_account(wanted.account) else None
     task = wanted.task.model_copy(update={"anonymous_sources": anonymous}).to_json()
     stages = [
@@ -87,9 +95,13 @@ def prepare_job(model: InferenceModel, wanted: PrepareJob) -> dict[str, Any]:
             ("enginewright-runtime", "stage", stage),
             pull_policy=wanted.pull_policy,
             task=task,
-            mounts=[*common, *fetch_only] if stage == "fetch" else common,
+            mounts=[
+                *common,
+                *(fetch_only if stage == "fetch" else ()),
+                *(pushing if stage in _WITH_IMAGE else ()),
+            ],
             resources=wanted.resources or _DEFAULT_RESOURCES,
-            env=wanted.store.env(),
+            env=(*wanted.store.env(), *(address if stage in _WITH_IMAGE else ())),
         )
         for stage in PREPARE_STAGES
     ]

@@ -22,6 +22,7 @@ from enginewright.contract.task import (
     Promise,
     TracingTask,
 )
+from enginewright.manifests.artifact_images import ArtifactImage
 from enginewright.manifests.labels import REVISION, of_model
 from enginewright.manifests.names import revision_name
 from enginewright.manifests.owner import owned_metadata
@@ -46,6 +47,8 @@ class ClassSnapshot(BaseModel):
     resource_name: str | None = None
     interim: bool = False  # it serves until the first engine is built
     device: Mapping[str, Any] | None = None  # as in the class: requested instead of resource_name
+    # OCI image of the engine, or of the prepared model that is served; None: pods read only the store
+    artifact_image: ArtifactImage | None = None
 
     @property
     def takes_device(self) -> bool:
@@ -158,6 +161,7 @@ def class_snapshot(
     *,
     interim: bool = False,
     chosen: bool = False,
+    artifact_image: ArtifactImage | None = None,
 ) -> ClassSnapshot:
     """Return the fields of a class that belong to a revision.
 
@@ -177,6 +181,7 @@ def class_snapshot(
         resource_name=spec.resource_name if takes_device else None,
         device=spec.device.manifest() if takes_device and spec.device else None,
         interim=interim,
+        artifact_image=artifact_image,
     )
 
 

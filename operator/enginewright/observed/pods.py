@@ -49,6 +49,7 @@ class PodView(ObservedObject):
     was_ready: bool  # since its init containers have ended
     ip: str
     annotations: Json
+    volume_images: tuple[str, ...]  # references of the images that its volumes mount
     containers: tuple[Container, ...]  # init containers first, in the order in which they run
 
     @property
@@ -91,6 +92,11 @@ def pod_view(obj: Json) -> PodView:
         and (ready.status == "True" or initialized is None or ready.since > initialized.since),
         ip=str(status(obj).get("podIP") or ""),
         annotations=obj["metadata"].get("annotations") or {},
+        volume_images=tuple(
+            str(each["image"].get("reference") or "")
+            for each in spec(obj).get("volumes") or ()
+            if each.get("image")
+        ),
         containers=tuple(_containers(obj)),
     )
 

@@ -128,6 +128,8 @@ def engine_facts(published: PublishedEngine) -> EngineFacts:
         backends=tuple(map(_backend, published.backends)),
         parity=_parity(published),
         cached=published.cached,
+        image=published.image,
+        image_failure=published.image_failure or "",
     )
 
 

@@ -42,7 +42,14 @@ from enginewright.plan.engine_status import (
 from enginewright.plan.engine_users import recorded_use
 from enginewright.plan.engines_wanted import build_hash
 from enginewright.plan.preparation_records import kept_records
-from enginewright.plan.types import Config, Elsewhere, EventIntent, ObjectRef, Plan
+from enginewright.plan.types import (
+    Config,
+    Elsewhere,
+    EventIntent,
+    ObjectRef,
+    Plan,
+    image_not_pushed,
+)
 from enginewright.plan.unused import seconds_left, unused_since
 
 _LOOKUP: Final = (LOOKUP_STAGE,)
@@ -123,12 +130,19 @@ def plan_engine(facts: BuildFacts) -> EnginePlan:
         apply=engine_state.apply,
         delete=_unwanted(facts, engine_state),
         status=status.manifest(),
-        events=ready_events(facts.engine, status),
+        events=(*ready_events(facts.engine, status), *_of_image(facts.engine.status, status)),
         requeue_after=_earliest(engine_state.requeue_after, used.due_in, left),
         ended=_ended(facts.engine.status, status),
         awaits_turn=engine_state.awaits_turn,
         awaits=engine_state.awaits,
     )
+
+
+def _of_image(before: InferenceEngineStatus, now: InferenceEngineStatus) -> tuple[EventIntent, ...]:
+    """Return an Event when the engine has come without the OCI image that it should have."""
+    if before.engine or now.engine is None or not now.engine.image_failure:
+        return ()
+    return (image_not_pushed("the engine", now.engine.image_failure),)
 
 
 def _earliest(*delays: float | None) -> float | None:
@@ -338,6 +352,7 @@ def _start(
             store=store.access(namespace),
             assigned_ids=facts.config.openshift,
             is_shared=store.group(namespace) is not None,
+            images=facts.config.store.images,
         ),
     )
     stage = LOOKUP_STAGE if lookup else ENGINE_STAGES[0]

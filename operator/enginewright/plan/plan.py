@@ -49,7 +49,7 @@ from enginewright.plan.rollout import RolloutPlan, applied_state, roll_out
 from enginewright.plan.route import route_accepted
 from enginewright.plan.store_losses import earlier_store_loss
 from enginewright.plan.trials import Trials, trials
-from enginewright.plan.types import EventIntent, Facts, Obstacle, Plan
+from enginewright.plan.types import EventIntent, Facts, Obstacle, Plan, image_not_pushed
 
 _NORMAL = frozenset(
     {
@@ -368,6 +368,7 @@ def _events(facts: Facts, status: InferenceModelStatus) -> tuple[EventIntent, ..
     events += _of_interim(facts.model.status.serving, status.serving)
     events += _of_refresh(facts.model.status.source, status.source)
     events += _of_move(facts.model.status.images, status.images)
+    events += _of_image(facts.model.status.prepared, status.prepared)
     fallback = _condition(status, ConditionType.FALLBACK_ACTIVE)
     # if the model is not ready for this reason, Ready already reports it
     is_news = fallback and fallback.status == "True" and _changed(facts.model.status, fallback)
@@ -427,6 +428,17 @@ def _of_move(before: RuntimeImages | None, now: RuntimeImages | None) -> list[Ev
         return []
     message = f"keeps {now.image}, since it does not run right with the new one: {now.message}"
     return [EventIntent("Warning", StatusReason.IMAGE_KEPT, message)]
+
+
+def _of_image(before: Prepared | None, now: Prepared | None) -> list[EventIntent]:
+    """Return an Event when a prepared model's OCI image could not be pushed."""
+    if (
+        now is None
+        or not now.image_failure
+        or (before and before.image_failure == now.image_failure)
+    ):
+        return []
+    return [image_not_pushed(f"prepared model {now.key[:12]}", now.image_failure)]
 
 
 def _changed(before: InferenceModelStatus, now: Condition) -> bool:

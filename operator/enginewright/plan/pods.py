@@ -135,6 +135,12 @@ def waiting_for(pod: PodView) -> str:
         return f"the pod is unschedulable: {scheduling_failure(pod)}"
     for each in pod.containers:
         if each.waiting_reason in _IMAGE_ERRORS:
+            # the reason is that of the container, whose own image may be there
+            if mounted := next(filter(each.waiting_message.__contains__, pod.volume_images), None):
+                return (
+                    f"cannot pull the image {mounted} that a volume of the pod mounts; check that the"
+                    " registry has it, and the pull secret (store.images.secretRef)"
+                )
             return (
                 f"cannot pull the image {each.image}; check its name in the chart's values"
                 " and the pull secrets"

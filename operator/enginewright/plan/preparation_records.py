@@ -39,11 +39,14 @@ def known_preparation(facts: Facts, target: Target) -> TakenOver | None:
     wanted = record_hash(facts, target)
     if not wanted or target.backend not in COMPILED_BACKENDS:
         return None
+    images = facts.config.store.images
     data = digests_in_spec(facts.model.spec) or {}
     digest = data.pop(MODEL, "")
     for engine in facts.engines.values():
         for each in engine.status.prepared:
             if (each.record_hash, each.key) == (wanted, engine.spec.prepared_key):
+                if images and not images.image(each.image):
+                    return None  # a Job finds the artefact, and pushes its image
                 return TakenOver(each, data) if each.model_digest == digest else None
     return None
 
@@ -62,6 +65,7 @@ def kept_records(
     kept = {each.record_hash: each for each in before}
     for name, each in found.items():
         if name in kept:
+            kept[name] = each if each.image else kept[name]
             continue
         if len(kept) == _MOST:
             unused = next((known for known in kept if known not in found), None)

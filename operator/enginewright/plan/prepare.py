@@ -129,7 +129,7 @@ def _attempted(
                 prepared=recorded(
                     facts,
                     jobs[state.job].record_hash,
-                    _prepared(target, state.result),
+                    _prepared(facts, target, state.result),
                     state.result.data,
                 ),
                 fetched=state.result.data,
@@ -387,6 +387,7 @@ def _job(facts: Facts, target: Target, name: str, shared: str) -> dict[str, Any]
             shared_hash=shared,
             record_hash=record_hash(facts, target),
             makes=target.artifact_hash if store.group(namespace) else "",
+            images=store.images,
             account=target.account,
         ),
     )
@@ -437,7 +438,10 @@ def _preparation(
     )
 
 
-def _prepared(target: Target, published: Published) -> Prepared:
+def _prepared(facts: Facts, target: Target, published: Published) -> Prepared:
+    # A push that fails when a lost artefact is prepared again makes no pod restart.
+    known = (each.image for each in known_prepared(facts.model.status) if each.key == published.key)
+    image = published.image or next(filter(None, known), None)
     return Prepared(
         inputs_hash=target.artifact_hash,
         key=published.key,
@@ -450,4 +454,6 @@ def _prepared(target: Target, published: Published) -> Prepared:
         changes=published.changes or None,
         golden_output_bytes=published.golden_output_bytes,
         signature=listed(published.signature) if published.signature else None,
+        image=image,
+        image_failure="" if image else published.image_failure or "",
     )

@@ -1,12 +1,14 @@
 """What a spec requests: a revision, by the hash of all that decides what serves."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_model_status import ModelSignature, Prepared, SourceState
 from enginewright.api.scalars import duration, share, short_duration
 from enginewright.api.serving import AccessLog, Tracing
 from enginewright.contract.task import AccessLogTask, TracingTask
+from enginewright.manifests.artifact_images import ArtifactImage
 from enginewright.manifests.deployment import (
     GRACE_SECONDS,
     STARTUP_SECONDS,
@@ -27,6 +29,9 @@ from enginewright.plan.engines_wanted import Engines
 from enginewright.plan.interim import Interim
 from enginewright.plan.resolve import Target
 from enginewright.plan.types import Facts
+
+# the OCI image of an engine, by its key, or of the prepared model (None); None: pods mount none
+_ImageOf: TypeAlias = Callable[[str | None], ArtifactImage | None]
 
 
 def wanted_snapshot(
@@ -53,11 +58,12 @@ def wanted_snapshot(
     )
     size = prepared.golden_output_bytes
     store = facts.config.store.access(facts.model.metadata.namespace)
+    image = _images(facts, prepared)
     return Snapshot(
         prepared_key=prepared.key,
         model_digest=prepared.model_digest,
         classes=tuple(
-            _class_snapshot(each, target, engines, interim, chosen or {})
+            _class_snapshot(each, target, engines, interim, chosen or {}, image)
             # their order in the spec has no effect
             for each in sorted(target.classes, key=lambda each: each.metadata.name)
         ),
@@ -112,13 +118,46 @@ def _class_snapshot(
     engines: Mapping[str, str],
     interim: Interim | None,
     chosen: Mapping[str, ChosenBackend],
+    image: _ImageOf,
 ) -> ClassSnapshot:
     name = accelerator.metadata.name
     if interim and name in interim.classes:
-        return class_snapshot(accelerator, interim.backend, interim.image, None, interim=True)
+        return class_snapshot(
+            accelerator,
+            interim.backend,
+            interim.image,
+            None,
+            interim=True,
+            artifact_image=image(None),
+        )
     if other := chosen.get(name):
-        return class_snapshot(accelerator, other.backend, other.image, None, chosen=True)
-    return class_snapshot(accelerator, target.backend, target.image, engines.get(name))
+        return class_snapshot(
+            accelerator,
+            other.backend,
+            other.image,
+            None,
+            chosen=True,
+            artifact_image=image(None),
+        )
+    key = engines.get(name)
+    return class_snapshot(accelerator, target.backend, target.image, key, artifact_image=image(key))
+
+
+def _images(facts: Facts, prepared: Prepared) -> _ImageOf:
+    """Return what the pods mount that serve an engine or the prepared model."""
+    repository = facts.config.store.images
+    if repository is None:
+        return lambda _: None
+    known = {
+        each.spec.key: each.status.engine.image
+        for each in facts.engines.values()
+        if each.status.engine
+    }
+
+    def image(engine_key: str | None) -> ArtifactImage | None:
+        return repository.image(known.get(engine_key) if engine_key else prepared.image)
+
+    return image
 
 
 def _access_log(wanted: AccessLog | None) -> AccessLogTask | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from enginewright.analysis.comparison import Comparison, compare
 from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.pods import DEFAULT_JOB_TEMPLATE, JobTemplate
@@ -19,6 +20,7 @@ from enginewright.contract.measurements import Measurements
 from enginewright.contract.store_address import group_part
 from enginewright.contract.task import Promise
 from enginewright.contract.verdict import Verdict
+from enginewright.manifests.artifact_images import ImageRepository
 from enginewright.manifests.store_access import StoreAccess, StoreBucket
 from enginewright.observed.autoscalers import AutoscalerView
 from enginewright.observed.budgets import BudgetView
@@ -67,6 +69,7 @@ class StoreConfig:
     bucket: StoreBucket | None = None  # of all namespaces; None: claims
     groups: tuple[StoreGroup, ...] = ()  # of namespaces, each of which is in one at most
     node_cache: str | None = None  # HOST:PORT, for pods that read a bucket; None: there is none
+    images: ImageRepository | None = None  # for OCI images of artefacts; None: none are made
     gc: CollectionConfig = CollectionConfig()
 
     def access(self, namespace: str) -> StoreAccess:
@@ -259,6 +262,12 @@ class EventIntent:
     type: str  # Normal | Warning
     reason: str
     message: str
+
+
+def image_not_pushed(artefact: str, why: str) -> EventIntent:
+    """Return the Event of an artefact that has no OCI image, although there is a repository for it."""
+    message = f"{artefact} has no OCI image, so that pods read it from the store: {why}"
+    return EventIntent("Warning", StatusReason.IMAGE_NOT_PUSHED, message)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ class Paths:
     work: Path
     store: Path  # of a volume
     store_credentials: Path  # of a bucket
+    images_credentials: Path  # of the repository of OCI images
     credentials: Path
     samples_credentials: Path
     calibration_credentials: Path
@@ -25,6 +26,7 @@ class Paths:
     processing: Path  # likewise
     processing_credentials: Path  # one folder per step
     artifact: Path
+    artifact_image: Path  # OCI image of the artefact; no folder: there is none
     stable: Path  # golden samples of another revision
     outside: Path  # prepared model beside an engine, which serves sizes outside its profiles
     termination_log: Path
@@ -36,6 +38,7 @@ class Paths:
     shadow: Path  # likewise
     store_address: str | None = None  # of a bucket; None: the store is a volume
     node_cache: str | None = None  # HOST:PORT; None: there is none
+    images: str | None = None  # repository for OCI images of artefacts; None: none are made
 
     @classmethod
     def under(cls, root: Path) -> Self:
@@ -48,6 +51,7 @@ class Paths:
             work=place(task.WORK_PATH),
             store=place(task.STORE_PATH),
             store_credentials=place(task.STORE_CREDENTIALS_PATH),
+            images_credentials=place(task.IMAGES_CREDENTIALS_PATH),
             credentials=place(task.CREDENTIALS_PATH),
             samples_credentials=place(task.SAMPLES_CREDENTIALS_PATH),
             calibration_credentials=place(task.CALIBRATION_CREDENTIALS_PATH),
@@ -58,6 +62,7 @@ class Paths:
             processing=place(task.PROCESSING_PATH),
             processing_credentials=place(task.PROCESSING_CREDENTIALS_PATH),
             artifact=place(task.ARTIFACT_PATH),
+            artifact_image=place(task.ARTIFACT_IMAGE_PATH),
             stable=place(task.STABLE_PATH),
             outside=place(task.OUTSIDE_PATH),
             termination_log=place(task.TERMINATION_LOG),
@@ -77,4 +82,5 @@ class Paths:
             paths,
             store_address=os.environ.get(task.STORE_VARIABLE) or None,
             node_cache=os.environ.get(task.CACHE_VARIABLE) or None,
+            images=os.environ.get(task.IMAGES_VARIABLE) or None,
         )

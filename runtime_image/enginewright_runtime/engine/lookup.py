@@ -3,6 +3,7 @@
 from enginewright.contract.report import StageReport
 from enginewright.contract.task import LOOKUP_STAGE, EngineTask
 
+from enginewright_runtime import oci
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.engine.handoff import published, summary
 from enginewright_runtime.store import ENGINE, open_store
@@ -14,16 +15,19 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
     Raises:
         StageFailure: StoreUnavailable.
     """
-    manifest = open_store(paths, ENGINE).find_intact(task.engine_key)
+    store = open_store(paths, ENGINE)
+    manifest = store.find_intact(task.engine_key)
     if manifest is None or manifest.engine is None:
         return StageReport(
             stage=LOOKUP_STAGE,
             ok=True,
             message=f"the store has no complete engine {task.engine_key[:12]}: it will be built",
         )
+    pushed = oci.push(paths, store, manifest)
+    found = f"the store has engine {task.engine_key[:12]}: {summary(manifest.engine)}"
     return StageReport(
         stage=LOOKUP_STAGE,
         ok=True,
-        message=f"the store has engine {task.engine_key[:12]}: {summary(manifest.engine)}",
-        engine=published(manifest, is_cached=True),
+        message=pushed.described(found),
+        engine=pushed.reported(published(manifest, is_cached=True)),
     )

@@ -7,6 +7,7 @@ from enginewright.contract.reasons import Reason
 from enginewright.contract.report import StageReport
 from enginewright.contract.task import EngineTask
 
+from enginewright_runtime import oci
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.handoff import MODEL_FOLDER, PROCESSING_FOLDER
 from enginewright_runtime.core.paths import Paths
@@ -44,12 +45,15 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
             f"engine {task.engine_key[:12]} was removed from the store meanwhile",
             remedy="no action needed: it is rebuilt",
         )
+    pushed = oci.push(paths, store, manifest)
     did = "the store already has" if cached else "published"
     return StageReport(
         stage=STAGE,
         ok=True,
-        message=f"{did} engine {task.engine_key[:12]}: {summary(manifest.engine)}",
-        engine=published(manifest, is_cached=cached),
+        message=pushed.described(
+            f"{did} engine {task.engine_key[:12]}: {summary(manifest.engine)}"
+        ),
+        engine=pushed.reported(published(manifest, is_cached=cached)),
         facts={"manifest": manifest.model_dump(mode="json")},
     )
 

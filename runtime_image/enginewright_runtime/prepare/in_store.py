@@ -18,6 +18,7 @@ from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Published
 from enginewright.contract.task import PrepareTask
 
+from enginewright_runtime import oci
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.session.arrays import map_arrays
@@ -64,7 +65,8 @@ def _find(
         manifest = store.find_intact(key)
         # an artefact of an earlier version lacks the signature, which needs the model
         if manifest is not None and manifest.signature is not None:
-            return _published_before(store, manifest, data, paths.work / _FOLDER)
+            found = _published_before(store, manifest, data, paths.work / _FOLDER)
+            return found and oci.push(paths, store, manifest).reported(found)
     return None
 
 

@@ -11,6 +11,7 @@ from enginewright.contract.report import StageReport
 from enginewright.contract.signature import PublishedSignature
 from enginewright.contract.task import PrepareTask, Recipe, ShapeProfile
 
+from enginewright_runtime import oci
 from enginewright_runtime.core.digests import file_sha256
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.handoff import (
@@ -114,13 +115,16 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     manifest, cached = store.publish(key, files, describe)
     manifest = manifest.model_copy(update={"signature": manifest.signature or signature()})
     in_store.record_passed(store, task, key)
+    pushed = oci.push(paths, store, manifest)
     state = "the store already had" if cached else "published"
     made = in_store.published(manifest, paths.work / _GOLDEN[1], data, cached=cached)
     return StageReport(
         stage="publish",
         ok=True,
-        message=f"{state} prepared model {key[:12]}, {format_bytes(made.size_bytes)}",
-        published=made,
+        message=pushed.described(
+            f"{state} prepared model {key[:12]}, {format_bytes(made.size_bytes)}"
+        ),
+        published=pushed.reported(made),
         facts={"manifest": manifest.model_dump(mode="json")},
     )
 

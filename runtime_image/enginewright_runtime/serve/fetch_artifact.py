@@ -18,7 +18,7 @@ from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.serve.manifest import profiles_exclude_sizes
-from enginewright_runtime.store import ENGINE, PREPARED, NodeCache, Store, open_store
+from enginewright_runtime.store import ENGINE, PREPARED, MountedImage, NodeCache, Store, open_store
 
 _log: Final = logging.getLogger(__name__)
 
@@ -31,11 +31,13 @@ def run(task: ServeTask, paths: Paths) -> StageReport:
     """
     kind = PREPARED if task.engine_key is None else ENGINE
     cache = NodeCache(paths.node_cache) if paths.node_cache else None
-    manifest = open_store(paths, kind, cache).read(
+    image = MountedImage(paths.artifact_image) if paths.artifact_image.is_dir() else None
+    manifest = open_store(paths, kind, cache, image).read(
         task.engine_key or task.prepared_key, paths.artifact
     )
     size = sum(file.size_bytes for file in manifest.files)
     cached = f", {format_bytes(cache.bytes_read)} of it from the node's cache" if cache else ""
+    mounted = f", {format_bytes(image.bytes_read)} of it from its OCI image" if image else ""
     if task.stable_key is not None:
         _fetch_stable(task.stable_key, paths, cache)
     if task.engine_key is not None and task.serves_outside and profiles_exclude_sizes(manifest):
@@ -46,7 +48,7 @@ def run(task: ServeTask, paths: Paths) -> StageReport:
     return StageReport(
         stage=FETCH_ARTIFACT,
         ok=True,
-        message=f"{kind.title} {manifest.key[:12]}, {format_bytes(size)}{cached}, all digests match",
+        message=f"{kind.title} {manifest.key[:12]}, {format_bytes(size)}{mounted}{cached}, all digests match",
     )
 
 

@@ -18,7 +18,7 @@ from typing_extensions import override
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.remote.failures import unreachable
 from enginewright_runtime.sources.base import Entry, Missing, unsafe
-from enginewright_runtime.sources.registry_login import Login, login
+from enginewright_runtime.sources.registry_login import Login, endpoint, login
 from enginewright_runtime.sources.web import Web
 from enginewright_runtime.sources.web_source import Located, WebSource, changed
 
@@ -40,8 +40,6 @@ _REMEDY: Final = (
     "check the credentials in secretRef (keys username and password, or a Secret of type"
     " kubernetes.io/dockerconfigjson) and that they may pull"
 )
-_HOSTS: Final = {"docker.io": "registry-1.docker.io"}  # Docker Hub's API has a different host
-_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1"})
 
 
 class RegistrySource(WebSource):
@@ -54,14 +52,12 @@ class RegistrySource(WebSource):
                 f"the source {uri!r} names no artefact",
                 "write oci://REGISTRY/REPOSITORY:TAG or oci://REGISTRY/REPOSITORY@sha256:DIGEST",
             )
-        host, self._repository = parts["host"], parts["repository"]
+        host, repository = parts["host"], parts["repository"]
         self._reference = parts["digest"] or parts["tag"] or "latest"
-        # plain HTTP on the loopback interface, as in Docker, containerd and ORAS
-        plain = secret.get("plain-http") == "true" or host.partition(":")[0] in _LOOPBACK
-        address = _HOSTS.get(host, host)
-        self._base = f"{'http' if plain else 'https'}://{address}/v2/{self._repository}"
+        at = endpoint(secret, host, repository)
+        self._base = at.url
         account = login(secret, host)
-        super().__init__(Web(secret, Login(account, self._repository, plain=plain), _REMEDY), uri)
+        super().__init__(Web(secret, Login(account, repository, plain=at.plain), _REMEDY), uri)
         self._layers: dict[str, Located] = {}
         self._digest: str | None = None
 

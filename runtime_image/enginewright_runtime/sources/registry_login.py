@@ -16,6 +16,23 @@ from enginewright_runtime.remote.failures import unreachable
 _DOCKER_CONFIG: Final = ".dockerconfigjson"
 _PARAMETER: Final = re.compile(r'(\w+)="([^"]*)"')
 _DOCKER_HUB: Final = ("docker.io", "index.docker.io", "registry-1.docker.io")
+_HOSTS: Final = {"docker.io": "registry-1.docker.io"}  # Docker Hub's API has a different host
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1"})
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a registry's API has one repository."""
+
+    url: str
+    plain: bool  # HTTP without TLS
+
+
+def endpoint(secret: Secret, host: str, repository: str) -> Endpoint:
+    """Return where a repository is, by plain HTTP on the loopback interface, as in Docker, containerd and ORAS."""
+    plain = secret.get("plain-http") == "true" or host.partition(":")[0] in _LOOPBACK
+    address = _HOSTS.get(host, host)
+    return Endpoint(f"{'http' if plain else 'https'}://{address}/v2/{repository}", plain)
 
 
 @dataclass(frozen=True)
@@ -79,11 +96,20 @@ def _account(entry: dict[str, str]) -> Account:
 
 
 class Login:
-    """Handles the authentication challenges of one registry for one repository."""
+    """Handles the authentication challenges of one registry for one repository.
 
-    def __init__(self, account: Account, repository: str, *, plain: bool) -> None:
+    Args:
+        account: of the registry.
+        repository: its name there.
+        plain: whether its token service need not be behind https.
+        actions: what tokens are for, separated by commas.
+    """
+
+    def __init__(
+        self, account: Account, repository: str, *, plain: bool, actions: str = "pull"
+    ) -> None:
         self._account = account
-        self._repository = repository
+        self._scope = f"repository:{repository}:{actions}"
         self._plain = plain
         self._header: dict[str, str] = {}
 
@@ -111,7 +137,7 @@ class Login:
         realm = challenge.get("realm", "")
         if urlsplit(realm).scheme != "https" and not self._plain:
             raise unreachable(f"the registry's token service {realm!r} is not behind https")
-        query = {"scope": f"repository:{self._repository}:pull"}
+        query = {"scope": self._scope}
         if service := challenge.get("service"):
             query["service"] = service
         url = f"{realm}{'&' if '?' in realm else '?'}{urlencode(query)}"

@@ -3,13 +3,13 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 from urllib.parse import urljoin, urlsplit, urlunsplit
 
 import aiohttp
@@ -33,8 +33,11 @@ _LONGEST_RETRY_AFTER: Final = 15.0
 _LARGEST_RESPONSE: Final = 64 << 20  # of a list or a manifest
 _MOVED: Final = frozenset({301, 302, 303, 307, 308})
 _SETTLED: Final = timedelta(seconds=60)
+_COMPLETE: Final = frozenset({200, 206})
 _GONE: Final = frozenset({404, 410})
 _REFUSED: Final = frozenset({401, 403, 407})
+# what is sent; a large body is made anew for every request
+Body: TypeAlias = bytes | Callable[[], AsyncIterator[bytes]]
 
 
 class Authorization(Protocol):
@@ -139,7 +142,7 @@ class Web:
                         self._check(response)
                         await _receive(response, url, transfer)
                 except (aiohttp.ClientError, TimeoutError) as error:
-                    raise _failed(url, error, transfer.size) from error
+                    raise failure_of(url, error, transfer.size) from error
 
         display_name = name or Path(urlsplit(url).path).name or shown(url)
         return asyncio.run(transfer_file(shown(url), display_name, target, quota, attempt))
@@ -166,7 +169,7 @@ class Web:
                         self._check(got)
                         return WebResponse(got.headers, await _body(got, url))
                 except (aiohttp.ClientError, TimeoutError) as error:
-                    raise _failed(url, error, 0) from error
+                    raise failure_of(url, error, 0) from error
 
         return asyncio.run(with_retries(f"read {shown(url)}", attempt))
 
@@ -215,13 +218,19 @@ class Web:
         method: str,
         url: str,
         headers: Mapping[str, str],
-        body: bytes | None = None,
+        body: Body | None = None,
+        *,
+        encoded: bool = False,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yield the response after redirects."""
-        response = await self._follow(session, method, url, headers, body)
+        """Yield the response after redirects; `encoded`: the URL is as a server has sent it."""
+
+        async def follow() -> aiohttp.ClientResponse:
+            return await self._follow(session, method, url, headers, body, encoded=encoded)
+
+        response = await follow()
         if response.status == 401 and await self._renewed(session, response):
             response.release()
-            response = await self._follow(session, method, url, headers, body)
+            response = await follow()
         try:
             yield response
         finally:
@@ -239,14 +248,17 @@ class Web:
         method: str,
         url: str,
         headers: Mapping[str, str],
-        body: bytes | None,
+        body: Body | None,
+        *,
+        encoded: bool,
     ) -> aiohttp.ClientResponse:
         """Follow redirects here, so that credentials are only sent to the first origin."""
         at = url
         for _ in range(_REDIRECTS + 1):
             try:
                 # the URL of a redirect is already encoded, and may be signed in that form
-                target = URL(at, encoded=at != url and at.isascii() and " " not in at)
+                as_sent = encoded or at != url
+                target = URL(at, encoded=as_sent and at.isascii() and " " not in at)
                 credentials = self._authorization.headers() if _origin(at) == _origin(url) else {}
             except ValueError:
                 raise _invalid_url(url, at) from None
@@ -255,7 +267,7 @@ class Web:
                     method,
                     target,
                     headers={**headers, **credentials},
-                    data=body,
+                    data=body() if callable(body) else body,
                     allow_redirects=False,
                 )
             except aiohttp.InvalidURL:
@@ -267,9 +279,11 @@ class Web:
             at = _redirected(at, location, url)
         raise unreachable(f"cannot fetch {shown(url)}: it redirects more than {_REDIRECTS} times")
 
-    def _check(self, response: aiohttp.ClientResponse) -> None:
+    def _check(
+        self, response: aiohttp.ClientResponse, expected: frozenset[int] = _COMPLETE
+    ) -> None:
         status = response.status
-        if status in {200, 206}:
+        if status in expected:
             return
         answer = f"{shown(str(response.url))} answered {status} {response.reason or ''}".rstrip()
         if status in PASSING_STATUSES:
@@ -420,7 +434,8 @@ def _date(response: aiohttp.ClientResponse, header: str) -> datetime | None:
     return date.replace(tzinfo=UTC) if date.tzinfo is None else date
 
 
-def _failed(url: str, error: Exception, received: int) -> Exception:
+def failure_of(url: str, error: Exception, received: int) -> Exception:
+    """Return what to raise for an error of a transfer after some bytes: `Unavailable`, or a StageFailure."""
     answer = _describe_error(error, received)
     if isinstance(error, aiohttp.ClientConnectorCertificateError):  # permanent
         remedy = f"put the authority that signed it into the Secret in secretRef (key {AUTHORITY})"

@@ -3,6 +3,7 @@
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.store.artifacts import ENGINE, PREPARED, ArtifactKind
 from enginewright_runtime.store.medium import Medium
+from enginewright_runtime.store.mounted_image import MountedImage
 from enginewright_runtime.store.node_cache import NodeCache
 from enginewright_runtime.store.store import Store
 from enginewright_runtime.store.volume import VolumeMedium
@@ -11,6 +12,7 @@ __all__ = [
     "ENGINE",
     "PREPARED",
     "ArtifactKind",
+    "MountedImage",
     "NodeCache",
     "Store",
     "open_medium",
@@ -19,10 +21,13 @@ __all__ = [
 
 
 def open_store(
-    paths: Paths, kind: ArtifactKind = PREPARED, cache: NodeCache | None = None
+    paths: Paths,
+    kind: ArtifactKind = PREPARED,
+    cache: NodeCache | None = None,
+    image: MountedImage | None = None,
 ) -> Store:
     """Return the artefacts of one kind in the store of this pod; raises as `open_medium`."""
-    return Store(open_medium(paths), kind, cache)
+    return Store(open_medium(paths), kind, cache, image)
 
 
 def open_medium(paths: Paths, *, by_hand: bool = False) -> Medium:

@@ -6,9 +6,10 @@ several publishers of one key the first wins, and the others are informed.
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from enginewright.contract.manifest import LARGEST_MANIFEST, MANIFEST_NAME, ArtifactFile, Manifest
 from enginewright.contract.node_cache import scope
@@ -30,6 +31,7 @@ from enginewright_runtime.store.compatibility import lacks_distributions
 from enginewright_runtime.store.disk_errors import available
 from enginewright_runtime.store.exported import Exported
 from enginewright_runtime.store.medium import Medium, Publication
+from enginewright_runtime.store.mounted_image import MountedImage
 from enginewright_runtime.store.node_cache import NodeCache
 from enginewright_runtime.store.volume import VolumeMedium
 
@@ -47,14 +49,20 @@ class Store:
         place: the medium; a path: the volume mounted there.
         kind: of the artefacts.
         cache: of this node, from which files are read first; None: there is none.
+        image: of the artefact that is read, before that; None: the pod has none.
     """
 
     def __init__(
-        self, place: Path | Medium, kind: ArtifactKind = PREPARED, cache: NodeCache | None = None
+        self,
+        place: Path | Medium,
+        kind: ArtifactKind = PREPARED,
+        cache: NodeCache | None = None,
+        image: MountedImage | None = None,
     ) -> None:
         self._medium = VolumeMedium(place) if isinstance(place, Path) else place
         self._kind = kind
         self._cache = cache
+        self._image = image
 
     def find(self, key: str) -> Manifest | None:
         """Return the manifest of an artefact without checking its files; None: it does not exist.
@@ -145,6 +153,23 @@ class Store:
         with available():
             for file in manifest.files:
                 _check(artifact, file, self._medium.copy(artifact, file, None))
+
+    @contextmanager
+    def opened(self, key: str, file: ArtifactFile) -> Iterator[BinaryIO]:
+        """Open a file of an artefact to read; see `check`.
+
+        Raises:
+            StageFailure: ArtifactCorrupt or EngineCorrupt, if it is missing; StoreUnavailable.
+        """
+        artifact = Artifact(self._kind, key)
+        with available(), self._medium.opened(artifact, file) as reader:
+            if reader is None:
+                raise artifact.corrupt(f"file {file.path} is missing")
+            yield reader
+
+    def check(self, key: str, file: ArtifactFile, copied: Copied) -> None:
+        """Raise ArtifactCorrupt or EngineCorrupt unless what was read of `opened` is the file."""
+        _check(Artifact(self._kind, key), file, copied)
 
     def publish(
         self,
@@ -248,10 +273,15 @@ class Store:
             self._medium.put(_cache(name), hashlib.sha256(content).digest() + content)
 
     def _copy_out(self, artifact: Artifact, part: str, file: ArtifactFile, target: Path) -> None:
-        """Copy a file, from the node's cache if it is in its `part` of it, and verify it."""
+        """Copy a file, from the mounted image or the node's cache if it is in its `part` of it, and verify it."""
         target.parent.mkdir(parents=True, exist_ok=True)
         progress = TransferProgress(_log, f"copying {file.path}", file.size_bytes)
         try:
+            if self._image:
+                with target.open("wb") as writer:
+                    if self._image.read(file, writer, progress.add):
+                        return
+                progress.restart()
             if self._cache is None:
                 self._copy(artifact, file, target, progress.add)
                 return

@@ -109,16 +109,22 @@ func tokenService(key *ecdsa.PrivateKey) http.Handler {
 	})
 }
 
-// granted lets everybody pull what is called public, and the one account pull everything.
+// granted lets everybody pull what is called public, and the one account pull everything and push what
+// is not called readonly.
 func granted(query url.Values, known bool) []*token.ResourceActions {
 	access := []*token.ResourceActions{}
 	for _, scope := range query["scope"] {
 		parts := strings.Split(scope, ":")
-		if len(parts) == 3 && (known || strings.HasPrefix(parts[1], "public/")) {
-			access = append(access, &token.ResourceActions{
-				Type: parts[0], Name: parts[1], Actions: []string{"pull"},
-			})
+		if len(parts) != 3 || !(known || strings.HasPrefix(parts[1], "public/")) {
+			continue
 		}
+		actions := []string{"pull"}
+		if known && parts[2] == "pull,push" && !strings.HasPrefix(parts[1], "readonly/") {
+			actions = append(actions, "push")
+		}
+		access = append(access, &token.ResourceActions{
+			Type: parts[0], Name: parts[1], Actions: actions,
+		})
 	}
 	return access
 }

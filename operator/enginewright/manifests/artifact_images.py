@@ -1,0 +1,65 @@
+"""OCI images of artefacts: how Jobs reach their repository, and how serving pods mount one."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict
+
+from enginewright.contract.task import (
+    ARTIFACT_IMAGE_PATH,
+    IMAGES_CREDENTIALS_PATH,
+    IMAGES_VARIABLE,
+)
+
+_CREDENTIALS: Final = "images"  # name of the Secret's volume in Jobs
+_VOLUME: Final = "artifact-image"  # name of the image's volume in serving pods
+
+
+class ArtifactImage(BaseModel):
+    """The image that the pods of a class mount."""
+
+    model_config = ConfigDict(frozen=True)
+
+    reference: str  # REPOSITORY@DIGEST
+    secret: str | None = None  # with which nodes pull it; None: with their own credentials
+
+    def volumes(self) -> list[dict[str, Any]]:
+        """Return the volumes of a pod."""
+        image = {"reference": self.reference, "pullPolicy": "IfNotPresent"}
+        return [{"name": _VOLUME, "image": image}]
+
+    def mounts(self) -> list[dict[str, Any]]:
+        """Return where the container that reads the image mounts it."""
+        return [{"name": _VOLUME, "mountPath": ARTIFACT_IMAGE_PATH, "readOnly": True}]
+
+
+@dataclass(frozen=True)
+class ImageRepository:
+    """The repository that Jobs push images to."""
+
+    repository: str  # HOST/PATH
+    secret: str | None = None  # in every namespace with a model; None: no account
+
+    def image(self, reference: str | None) -> ArtifactImage | None:
+        """Return what pods mount of an artefact; None: it has no image here."""
+        if reference is None or reference.partition("@")[0] != self.repository:
+            return None
+        return ArtifactImage(reference=reference, secret=self.secret)
+
+    def volumes(self) -> list[dict[str, Any]]:
+        """Return the volumes of a Job; optional, so that the stage reports a missing Secret."""
+        if self.secret is None:
+            return []
+        return [{"name": _CREDENTIALS, "secret": {"secretName": self.secret, "optional": True}}]
+
+    def mounts(self) -> list[dict[str, Any]]:
+        """Return where a stage that pushes mounts them."""
+        return [
+            {"name": each["name"], "mountPath": IMAGES_CREDENTIALS_PATH, "readOnly": True}
+            for each in self.volumes()
+        ]
+
+    def env(self) -> Iterable[Mapping[str, Any]]:
+        """Return the variables of a stage that pushes."""
+        return ({"name": IMAGES_VARIABLE, "value": self.repository},)

@@ -1,0 +1,49 @@
+"""Artefacts as OCI images, which nodes pull and pods mount as volumes.
+
+An image is an option that saves time: whatever goes wrong, the artefact is in the store, where pods find it.
+"""
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from enginewright.contract.base import TEXT_LENGTH
+from enginewright.contract.manifest import Manifest
+from enginewright.contract.report import Published, PublishedEngine
+
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.store import Store
+
+_Reported = TypeVar("_Reported", Published, PublishedEngine)
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """The image of an artefact, or why there is none."""
+
+    reference: str | None = None  # REPOSITORY@DIGEST; None: there is none
+    failure: str | None = None  # None: there is one, or none is wanted
+
+    def reported(self, artefact: _Reported) -> _Reported:
+        """Return the report of an artefact with its image."""
+        return artefact.model_copy(
+            update={
+                "image": self.reference,
+                "image_failure": self.failure and self.failure[:TEXT_LENGTH],
+            }
+        )
+
+    def described(self, message: str) -> str:
+        """Return the message of a stage with what became of the image."""
+        if self.failure:
+            return f"{message}; it has no OCI image: {self.failure}"
+        return f"{message}; its OCI image is {self.reference}" if self.reference else message
+
+
+def push(paths: Paths, store: Store, manifest: Manifest) -> Pushed:
+    """Make sure that an artefact of the store has its image, where the pod names a repository for images."""
+    if paths.images is None:
+        return Pushed()
+    # imported on demand: it is slow to load, and rarely used
+    from enginewright_runtime.oci.ensure import ensure_image  # noqa: PLC0415 - above
+
+    return ensure_image(paths.images, paths.images_credentials, store, manifest)

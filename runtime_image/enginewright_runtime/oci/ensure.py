@@ -1,0 +1,182 @@
+"""Pushes the OCI image of an artefact that is in the store, unless the repository has it.
+
+Every file is read from the store and compared with its digest before any of it is pushed. What is pushed has the
+same bytes each time, so that what a Job has left unfinished is found by the next one.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from enginewright.contract.manifest import ArtifactFile, Manifest
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import render
+
+from enginewright_runtime.core.digests import Copied
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.logs import TransferProgress
+from enginewright_runtime.oci import Pushed
+from enginewright_runtime.oci.layout import (
+    Image,
+    Layer,
+    digest_of,
+    image_of,
+    layer_digests,
+    layers_of,
+    tag_of,
+)
+from enginewright_runtime.oci.registry import RegistryWriter
+from enginewright_runtime.remote.credentials import Secret
+from enginewright_runtime.sources.base import Missing
+from enginewright_runtime.store import Store
+
+_log: Final = logging.getLogger(__name__)
+_REMEDY: Final = "check store.images, and that pods of this namespace reach the registry"
+_SECONDS: Final = 300.0  # for a push: the Job, which has a deadline, has done its work already
+
+
+def ensure_image(repository: str, credentials: Path, store: Store, manifest: Manifest) -> Pushed:
+    """Return the image of an artefact, pushed now or before; its failure is none of the stage."""
+    try:
+        secret = Secret.read(credentials)
+        writer = RegistryWriter(repository, secret, _SECONDS)
+        digest = _Push(writer, store, manifest).ensure()
+    except StageFailure as failure:
+        # that of the reason is about sources
+        is_ours = failure.reason is Reason.SOURCE_UNREACHABLE and failure.finding.remedy is None
+        return _failed(render(failure.cause, _REMEDY) if is_ours else failure.message)
+    except Missing as missing:
+        return _failed(f"{missing}; create the repository, or check store.images.repository")
+    except OSError as error:  # of the pod's own disk
+        return _failed(f"cannot read the artefact: {error.strerror or error}")
+    return Pushed(f"{repository}@{digest}")
+
+
+def _failed(why: str) -> Pushed:
+    _log.warning("the artefact has no OCI image, and pods read it from the store: %s", why)
+    return Pushed(failure=why)
+
+
+class _Push:
+    """One artefact on its way to a repository."""
+
+    def __init__(self, writer: RegistryWriter, store: Store, manifest: Manifest) -> None:
+        self._writer = writer
+        self._manifest = manifest
+        self._files = _Files(store, manifest)
+        self._layers = layers_of(manifest)
+
+    def ensure(self) -> str:
+        """Return the digest of the image, which the repository has then."""
+        tag = tag_of(self._manifest)
+        if (known := self._known(tag)) is not None:
+            _log.info("the repository has the image already")
+            return known.digest
+        digests = [self._put_layer(layer) for layer in self._layers]
+        image = image_of(self._manifest, self._layers, digests)
+        self._put(image.config)
+        self._writer.put_manifest(tag, image.manifest)
+        return image.digest
+
+    def _known(self, tag: str) -> Image | None:
+        """Return the image that has the tag, if it is this artefact's and all of it is there."""
+        text = self._writer.manifest(tag)
+        if text is None:
+            return None
+        try:
+            digests = layer_digests(json.loads(text), len(self._layers))
+        except ValueError:
+            return None
+        if digests is None:
+            return None
+        image = image_of(self._manifest, self._layers, digests)
+        if image.manifest != text:
+            return None
+        is_whole = all(map(self._writer.has_blob, (image.config_digest, *digests)))
+        return image if is_whole else None
+
+    def _put_layer(self, layer: Layer) -> str:
+        with self._files:
+            digest = f"sha256:{self._hash(layer)}"
+            if self._writer.has_blob(digest):
+                return digest
+            name = layer.files[0].path + (
+                f" and {len(layer.files) - 1} more" if layer.files[1:] else ""
+            )
+            progress = TransferProgress(_log, f"pushing {name}", layer.size)
+            self._writer.put_blob(
+                digest, layer.size, lambda: layer.chunks(self._files.opened), progress
+            )
+        return digest
+
+    def _hash(self, layer: Layer) -> str:
+        digest = hashlib.sha256()
+        for chunk in layer.chunks(self._files.checked):
+            digest.update(chunk)
+        return digest.hexdigest()
+
+    def _put(self, content: bytes) -> None:
+        digest = digest_of(content)
+        if not self._writer.has_blob(digest):
+            progress = TransferProgress(_log, "pushing the configuration", len(content))
+            self._writer.put_blob(digest, len(content), lambda: iter((content,)), progress)
+
+
+class _Files:
+    """The files of an artefact in the store; the last one stays open, since a layer is read twice."""
+
+    def __init__(self, store: Store, manifest: Manifest) -> None:
+        self._store = store
+        self._key = manifest.key
+        self._stack = ExitStack()
+        self._last: tuple[ArtifactFile, BinaryIO] | None = None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self._last = None
+        self._stack.close()
+
+    @contextmanager
+    def opened(self, file: ArtifactFile) -> Iterator[BinaryIO]:
+        """Open a file at its beginning."""
+        if self._last is None or self._last[0] != file:
+            self.__exit__()
+            self._last = file, self._stack.enter_context(self._store.opened(self._key, file))
+        reader = self._last[1]
+        reader.seek(0)
+        yield reader
+
+    @contextmanager
+    def checked(self, file: ArtifactFile) -> Iterator["_Counted"]:
+        """Open a file; raise once it is read, if it is not the one that the manifest lists."""
+        with self.opened(file) as reader:
+            counted = _Counted(reader)
+            yield counted
+        self._store.check(self._key, file, counted.copied)
+
+
+class _Counted:
+    """Reads, and knows what was read."""
+
+    def __init__(self, reader: BinaryIO) -> None:
+        self._reader = reader
+        self._digest = hashlib.sha256()
+        self._size = 0
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes."""
+        chunk = self._reader.read(size)
+        self._digest.update(chunk)
+        self._size += len(chunk)
+        return chunk
+
+    @property
+    def copied(self) -> Copied:
+        """Return digest and size of what was read."""
+        return Copied(self._digest.hexdigest(), self._size)

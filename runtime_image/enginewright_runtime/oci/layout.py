@@ -1,0 +1,172 @@
+"""What the OCI image of an artefact consists of: it follows from the artefact's files alone.
+
+A layer is an uncompressed tar archive, of one file where that is possible: so nodes and registries keep equal files of
+artefacts once, if their paths are equal too, and nothing has to be unpacked twice. Sources: OCI image specification 1.1.
+"""
+
+import hashlib
+import re
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, Final, Protocol, TypeAlias
+
+from enginewright.contract.base import canonical_json
+from enginewright.contract.keys import content_hash
+from enginewright.contract.manifest import ArtifactFile, Manifest
+
+from enginewright_runtime.core.digests import CHUNK
+
+MANIFEST_TYPE: Final = "application/vnd.oci.image.manifest.v1+json"
+_CONFIG_TYPE: Final = "application/vnd.oci.image.config.v1+json"
+_LAYER_TYPE: Final = "application/vnd.oci.image.layer.v1.tar"
+_ANNOTATION: Final = "dev.enginewright"
+_FORMAT: Final = 1  # of all below; another one makes other images
+# Nodes stack few layers: containerd's overlay file system about 120. The smallest files share the last one
+_MOST_LAYERS: Final = 32
+_END: Final = bytes(2 * tarfile.BLOCKSIZE)
+_TAG_DIGITS: Final = 16
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+class Reader(Protocol):
+    """What a layer reads of a file."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return the next bytes; none at the end."""
+
+
+Opened: TypeAlias = Callable[[ArtifactFile], AbstractContextManager[Reader]]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Some files of an artefact as an archive."""
+
+    files: tuple[ArtifactFile, ...]
+
+    @property
+    def size(self) -> int:
+        """Return its bytes."""
+        heads = sum(len(head) for _, head in self._heads())
+        return heads + sum(map(_padded, self.files)) + len(_END)
+
+    def chunks(self, opened: Opened) -> Iterator[bytes]:
+        """Yield its content; `opened` returns each file, of the listed size."""
+        for file, head in self._heads():
+            yield head
+            with opened(file) as reader:
+                while chunk := reader.read(CHUNK):
+                    yield chunk
+            yield bytes(_padded(file) - file.size_bytes)
+        yield _END
+
+    def _heads(self) -> Iterator[tuple[ArtifactFile, bytes]]:
+        """Yield each file with the entries before it: its folders, and its own."""
+        known: set[str] = set()
+        for file in self.files:
+            head = b""
+            for folder in reversed(PurePosixPath(file.path).parents[:-1]):
+                if str(folder) not in known:
+                    known.add(str(folder))
+                    head += _entry(str(folder), tarfile.DIRTYPE, 0o755, 0)
+            yield file, head + _entry(file.path, tarfile.REGTYPE, 0o644, file.size_bytes)
+
+
+@dataclass(frozen=True)
+class Image:
+    """The manifest of an image, and the configuration that it names."""
+
+    manifest: bytes
+    config: bytes
+
+    @property
+    def digest(self) -> str:
+        """Return what identifies the image."""
+        return digest_of(self.manifest)
+
+    @property
+    def config_digest(self) -> str:
+        """Return the digest of the configuration."""
+        return digest_of(self.config)
+
+
+def layers_of(manifest: Manifest) -> tuple[Layer, ...]:
+    """Return the layers of an artefact's image, the largest file first."""
+    files = sorted(manifest.files, key=lambda file: (-file.size_bytes, file.path))
+    alone = files if len(files) <= _MOST_LAYERS else files[: _MOST_LAYERS - 1]
+    rest = sorted(files[len(alone) :], key=lambda file: file.path)
+    return (*(Layer((file,)) for file in alone), *((Layer(tuple(rest)),) if rest else ()))
+
+
+def tag_of(manifest: Manifest) -> str:
+    """Return the tag of an artefact's image; artefacts of one key may differ in content."""
+    files = [[file.path, file.sha256, file.size_bytes] for file in _sorted(manifest)]
+    return f"{_kind(manifest)}-{manifest.key}-{content_hash(_FORMAT, files)[:_TAG_DIGITS]}"
+
+
+def image_of(manifest: Manifest, layers: Sequence[Layer], digests: Sequence[str]) -> Image:
+    """Return an artefact's image; `digests` of its layers, in their order."""
+    config = canonical_json(
+        {
+            # required, and of no importance: the files are the same on all platforms
+            "architecture": "amd64",
+            "os": "linux",
+            "rootfs": {"type": "layers", "diff_ids": list(digests)},  # not compressed
+        }
+    ).encode()
+    listed = [
+        _descriptor(_LAYER_TYPE, digest, layer.size)
+        for layer, digest in zip(layers, digests, strict=True)
+    ]
+    text = canonical_json(
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST_TYPE,
+            "config": _descriptor(_CONFIG_TYPE, digest_of(config), len(config)),
+            "layers": listed,
+            "annotations": {
+                f"{_ANNOTATION}.kind": _kind(manifest),
+                f"{_ANNOTATION}.key": manifest.key,
+            },
+        }
+    )
+    return Image(text.encode(), config)
+
+
+def layer_digests(manifest: Any, count: int) -> list[str] | None:  # noqa: ANN401 - any JSON value
+    """Return the digests of the layers that a manifest names; None: it has not so many."""
+    layers = manifest.get("layers") if isinstance(manifest, dict) else None
+    if not isinstance(layers, list) or len(layers) != count:
+        return None
+    found = [str(each.get("digest")) if isinstance(each, dict) else "" for each in layers]
+    return found if all(map(_DIGEST.fullmatch, found)) else None
+
+
+def digest_of(content: bytes) -> str:
+    """Return a digest as registries write it."""
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def _entry(name: str, kind: bytes, mode: int, size: int) -> bytes:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.mode, entry.size = kind, mode, size
+    return entry.tobuf(tarfile.PAX_FORMAT, "utf-8")
+
+
+def _padded(file: ArtifactFile) -> int:
+    return -(-file.size_bytes // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+
+
+def _sorted(manifest: Manifest) -> list[ArtifactFile]:
+    return sorted(manifest.files, key=lambda file: file.path)
+
+
+def _kind(manifest: Manifest) -> str:
+    return "prepared" if manifest.engine is None else "engine"
+
+
+def _descriptor(kind: str, digest: str, size: int) -> dict[str, Any]:
+    return {"mediaType": kind, "digest": digest, "size": size}

@@ -1,0 +1,170 @@
+"""Writes to one repository of an OCI registry: blobs as streams, then the manifest that names them.
+
+Sources: OCI distribution specification 1.1 (pushing a blob with POST and PUT, pushing manifests).
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import Final, TypeVar
+from urllib.parse import urljoin, urlsplit
+
+import aiohttp
+
+from enginewright_runtime.core.logs import TransferProgress
+from enginewright_runtime.oci.layout import MANIFEST_TYPE
+from enginewright_runtime.remote.credentials import Secret
+from enginewright_runtime.remote.failures import unreachable
+from enginewright_runtime.remote.retry import with_retries
+from enginewright_runtime.sources.base import Missing
+from enginewright_runtime.sources.registry_login import Login, endpoint, login
+from enginewright_runtime.sources.web import Body, Web, WebResponse, failure_of, shown
+
+_REMEDY: Final = (
+    "check the account in store.images.secretRef, and that it may push to this repository"
+)
+_SUCCEEDED: Final = frozenset({200, 201, 202})
+_LARGEST_RESPONSE: Final = 4 << 20  # as registries limit manifests
+_T = TypeVar("_T")
+
+
+class RegistryWriter(Web):
+    """A client that may push to a repository.
+
+    Args:
+        repository: with its host.
+        secret: as of a source; its keys ca.crt and plain-http count too.
+        seconds: for all that is done with it.
+    """
+
+    def __init__(self, repository: str, secret: Secret, seconds: float) -> None:
+        host, _, name = repository.partition("/")
+        at = endpoint(secret, host, name)
+        super().__init__(
+            secret, Login(login(secret, host), name, plain=at.plain, actions="pull,push"), _REMEDY
+        )
+        self._url = at.url
+        self._repository = repository
+        self._seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    def manifest(self, tag: str) -> bytes | None:
+        """Return the manifest that has a tag; None: there is none."""
+        url = f"{self._url}/manifests/{tag}"
+        try:
+            return self._once(url, "GET", {"Accept": MANIFEST_TYPE}).body
+        except Missing:
+            return None
+
+    def has_blob(self, digest: str) -> bool:
+        """Return whether the repository has a blob."""
+        try:
+            self._once(f"{self._url}/blobs/{digest}", "HEAD", {})
+        except Missing:
+            return False
+        return True
+
+    def put_blob(
+        self,
+        digest: str,
+        size: int,
+        chunks: Callable[[], Iterator[bytes]],
+        progress: TransferProgress,
+    ) -> None:
+        """Store a blob; it is sent again from its beginning after an interruption.
+
+        Args:
+            digest: of its content.
+            size: in bytes.
+            chunks: begins to yield the content.
+            progress: is reported here.
+
+        Raises:
+            StageFailure: SourceUnreachable.
+        """
+        sent = 0
+
+        async def body() -> AsyncIterator[bytes]:
+            nonlocal sent
+            sent = 0
+            progress.restart()
+            for chunk in chunks():
+                yield chunk
+                sent += len(chunk)
+                progress.add(len(chunk))
+
+        async def attempt(session: aiohttp.ClientSession) -> None:
+            begun = f"{self._url}/blobs/uploads/"
+            answer = await self._send(session, "POST", begun, {"Content-Length": "0"})
+            place = self._upload_place(begun, answer.headers.get("Location", ""))
+            url = f"{place}{'&' if urlsplit(place).query else '?'}digest={digest}"
+            headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
+            await self._send(session, "PUT", url, headers, body, encoded=True)
+
+        self._run(f"{self._url}/blobs/{digest}", attempt, lambda: sent)
+
+    def put_manifest(self, tag: str, content: bytes) -> None:
+        """Store a manifest under a tag."""
+        self._once(f"{self._url}/manifests/{tag}", "PUT", {"Content-Type": MANIFEST_TYPE}, content)
+
+    def _once(
+        self, url: str, method: str, headers: Mapping[str, str], body: bytes | None = None
+    ) -> WebResponse:
+        return self._run(url, lambda session: self._send(session, method, url, headers, body))
+
+    def _run(
+        self,
+        url: str,
+        attempt: Callable[[aiohttp.ClientSession], Awaitable[_T]],
+        sent: Callable[[], int] = lambda: 0,
+    ) -> _T:
+        """Repeat an attempt after transient failures, as long as there is time."""
+
+        async def one() -> _T:
+            async with self._session() as session:
+                try:
+                    return await attempt(session)
+                except (aiohttp.ClientError, TimeoutError) as error:
+                    raise failure_of(url, error, sent()) from error
+
+        async def bounded() -> _T:
+            async with asyncio.timeout(self._end - time.monotonic()):
+                return await with_retries(f"reach {shown(url)}", one, sent)
+
+        try:
+            return asyncio.run(bounded())
+        except TimeoutError:
+            raise unreachable(
+                f"pushing to {self._repository} was ended after {self._seconds:.0f} s",
+                "no action needed: the next Job that finds the artefact goes on with it",
+            ) from None
+
+    async def _send(
+        self,
+        session: aiohttp.ClientSession,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: Body | None = None,
+        *,
+        encoded: bool = False,
+    ) -> WebResponse:
+        async with self._request(session, method, url, headers, body, encoded=encoded) as response:
+            self._check(response, _SUCCEEDED)
+            content = await response.content.read(_LARGEST_RESPONSE) if method == "GET" else b""
+            return WebResponse(response.headers, content)
+
+    def _upload_place(self, begun: str, location: str) -> str:
+        """Return where the registry takes a blob; the credentials are for no other server."""
+        try:
+            place = urljoin(begun, location)
+            ours, theirs = urlsplit(begun), urlsplit(place)
+        except ValueError:
+            place, location, ours, theirs = begun, "", urlsplit(begun), urlsplit(begun)
+        if not location or (ours.scheme, ours.netloc) != (theirs.scheme, theirs.netloc):
+            raise unreachable(
+                f"{self._repository}: the registry names {shown(location) or 'no address'} to upload"
+                " to, which is not its own address",
+                "configure the registry, or the proxy before it, with the address that clients use",
+            )
+        return place

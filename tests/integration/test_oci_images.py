@@ -1,0 +1,365 @@
+"""OCI images of artefacts in a real registry: pushed once, the same each time, and never trusted by who mounts them."""
+
+import io
+import json
+import tarfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import numpy as np
+import pytest
+from enginewright.contract.keys import engine_key
+from enginewright.contract.manifest import ArtifactFile, Manifest
+from enginewright.contract.task import EngineRecipe, EngineTask
+from enginewright_runtime import oci
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.engine import lookup
+from enginewright_runtime.oci import ensure, layout
+from enginewright_runtime.remote import retry
+from enginewright_runtime.store import ENGINE, Store
+
+from tests.support import broken_models as broken
+from tests.support.manifests import engine_info
+from tests.support.preparing import Outcome, Workplace
+from tests.support.source_cutter import Cutter
+from tests.support.source_servers import PASSWORD, USERNAME, SourceServers, go_servers
+from tests.support.source_web import Answer, ScriptedServer, Seen
+from tests.support.store_places import Place
+from tests.support.store_process import FILES, manifest, publish
+
+pytestmark = pytest.mark.timeout(900)  # the servers may have to be built first
+KEY = "ab" * 32
+ACCOUNT = {"username": USERNAME, "password": PASSWORD}
+CONTENT = {name: np.random.default_rng(3).bytes(300_000 + len(name)) for name in FILES}
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait between tries."""
+    monkeypatch.setattr(retry, "_FIRST_PAUSE", 0.001)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    (tmp_path / "store").mkdir()
+    return filled(Store(tmp_path / "store"), tmp_path / "files")
+
+
+def filled(store: Store, folder: Path, content: dict[str, bytes] = CONTENT) -> Store:
+    folder.mkdir()
+    for name, each in content.items():
+        (folder / Path(name).name).write_bytes(each)
+    publish(store, KEY, folder)
+    return store
+
+
+def push(
+    store: Store, root: Path, repository: str, secret: dict[str, str] | None = None
+) -> oci.Pushed:
+    """Push the image of the prepared model, as its stage does."""
+    paths = replace(Paths.under(root), images=repository)
+    paths.images_credentials.mkdir(exist_ok=True)
+    for key, value in (secret or {"plain-http": "true"}).items():
+        (paths.images_credentials / key).write_text(value)
+    found = store.find(KEY)
+    assert found is not None
+    return oci.push(paths, store, found)
+
+
+def read(servers: SourceServers, reference: str, kind: str = "manifests") -> bytes:
+    """Return a manifest or blob of the open registry."""
+    repository, _, digest = reference.partition("/")[2].partition("@")
+    url = f"{servers.addresses['registry']}/v2/{repository}/{kind}/{digest}"
+    with urlopen(Request(url, headers={"Accept": layout.MANIFEST_TYPE}), timeout=20) as response:
+        content: bytes = response.read()
+    return content
+
+
+def unpacked(servers: SourceServers, reference: str, folder: Path) -> dict[str, Any]:
+    """Unpack an image as a node does, and return its manifest."""
+    found: dict[str, Any] = json.loads(read(servers, reference))
+    repository = reference.partition("@")[0]
+    config = json.loads(read(servers, f"{repository}@{found['config']['digest']}", "blobs"))
+    assert config["rootfs"]["diff_ids"] == [each["digest"] for each in found["layers"]]
+    for each in found["layers"]:
+        content = read(servers, f"{repository}@{each['digest']}", "blobs")
+        assert len(content) == each["size"]
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
+            archive.extractall(folder, filter="data")
+    return found
+
+
+def uploads(cutter: Cutter) -> list[str]:
+    return [each for each in cutter.requests if each.startswith(("POST", "PUT"))]
+
+
+def test_an_image_holds_the_files_and_is_pushed_once(
+    store: Store, servers: SourceServers, tmp_path: Path
+) -> None:
+    with Cutter(servers.addresses["registry"]) as cutter:
+        repository = f"127.0.0.1:{cutter.port}/team/once"
+        pushed = push(store, tmp_path, repository)
+        assert pushed.failure is None
+        assert pushed.reference is not None
+        assert pushed.reference.startswith(f"{repository}@sha256:")
+        assert len([each for each in uploads(cutter) if "/blobs/" in each]) == 2 * (len(FILES) + 1)
+        found = unpacked(servers, pushed.reference, tmp_path / "image")
+        assert found["annotations"]["dev.enginewright.key"] == KEY
+        for name, content in CONTENT.items():
+            assert (tmp_path / "image" / name).read_bytes() == content
+        cutter.requests.clear()
+        assert push(store, tmp_path, repository) == pushed
+        assert uploads(cutter) == []
+
+
+def test_equal_artefacts_have_one_image_whatever_the_store(
+    store: Store, servers: SourceServers, tmp_path: Path
+) -> None:
+    servers.put_s3("images", {})
+    bucket = Place("s3://images/shop", servers.s3()).store()
+    filled(bucket, tmp_path / "others")
+    host = servers.host("registry")
+    of_bucket = push(bucket, tmp_path, f"{host}/team/bucket").reference
+    of_volume = push(store, tmp_path, f"{host}/team/volume").reference
+    assert of_bucket is not None
+    assert of_volume is not None
+    assert of_bucket.partition("@")[2] == of_volume.partition("@")[2]
+
+
+def test_artefacts_of_one_key_with_other_content_keep_their_images(
+    store: Store, servers: SourceServers, tmp_path: Path
+) -> None:
+    repository = f"{servers.host('registry')}/team/both"
+    (tmp_path / "other").mkdir()
+    other = filled(Store(tmp_path / "other"), tmp_path / "b", {**CONTENT, FILES[0]: b"other"})
+    found = [push(each, tmp_path, repository).reference for each in (store, other)]
+    assert found[0] != found[1]
+    url = f"{servers.addresses['registry']}/v2/team/both/tags/list"
+    with urlopen(url, timeout=20) as response:
+        tags = json.load(response)["tags"]
+    assert len(tags) == 2
+    assert all(each.startswith(f"prepared-{KEY}-") for each in tags)
+
+
+@pytest.mark.parametrize("kind", ["registry_basic", "registry_token"])
+def test_an_account_pushes(kind: str, store: Store, servers: SourceServers, tmp_path: Path) -> None:
+    pushed = push(store, tmp_path, f"{servers.host(kind)}/team/{kind}", ACCOUNT)
+    assert pushed.failure is None
+    assert pushed.reference is not None
+    unpacked(servers, pushed.reference, tmp_path / "image")
+
+
+@pytest.mark.parametrize(
+    ("kind", "repository", "secret", "reported"),
+    [
+        ("registry_basic", "team/denied", None, "401 Unauthorized; check the account"),
+        ("registry_token", "team/denied", None, "401 Unauthorized; check the account"),
+        (
+            "registry_basic",
+            "team/denied",
+            {**ACCOUNT, "password": "wr0ng"},
+            "401 Unauthorized; check the account in store.images.secretRef",
+        ),
+        ("registry_token", "team/denied", {**ACCOUNT, "password": "wr0ng"}, "/token answered 401"),
+        ("registry_token", "readonly/images", ACCOUNT, "401 Unauthorized; check the account"),
+        (
+            "registry_token",
+            "team/denied",
+            {".dockerconfigjson": "{}"},
+            "is no Docker configuration",
+        ),
+    ],
+)
+def test_what_is_denied_is_reported_and_no_failure_of_the_stage(
+    kind: str,
+    repository: str,
+    secret: dict[str, str] | None,
+    reported: str,
+    store: Store,
+    servers: SourceServers,
+    tmp_path: Path,
+) -> None:
+    pushed = push(store, tmp_path, f"{servers.host(kind)}/{repository}", secret)
+    assert pushed.reference is None
+    assert reported in str(pushed.failure)
+    assert "wr0ng" not in str(pushed.failure)
+    assert PASSWORD not in str(pushed.failure)
+
+
+# fault: Store | the registry is killed while the image of an artefact is pushed | the artefact stays published, pods
+#   read it from the store, and the next Job that finds it pushes only what is missing | with that Job
+def test_a_registry_that_is_killed_gets_the_rest_later(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "servers").mkdir()
+    with go_servers(tmp_path / "servers") as servers:
+        sent: list[str] = []
+
+        def kill_at_the_second(request: str) -> None:
+            if request.startswith("PUT"):
+                sent.append(request)
+                if len(sent) == 2:
+                    servers.kill()
+
+        address = servers.addresses["registry"]
+        with Cutter(address, on_request=kill_at_the_second) as cutter:
+            repository = f"127.0.0.1:{cutter.port}/team/killed"
+            pushed = push(store, tmp_path, repository)
+            assert pushed.reference is None
+            assert "tries); check store.images, and that pods" in str(pushed.failure)
+            servers.start()
+            cutter.redirect(servers.addresses["registry"])
+            cutter.requests.clear()
+            assert push(store, tmp_path, repository).reference is not None
+            # the rest of the layers, the configuration, and the manifest
+            puts = [each for each in cutter.requests if each.startswith("PUT")]
+            assert len(puts) == len(FILES) - 1 + 2
+
+
+def test_a_damaged_artefact_is_not_pushed(
+    store: Store, servers: SourceServers, tmp_path: Path
+) -> None:
+    path = tmp_path / "store/prepared" / KEY / FILES[0]
+    path.write_bytes(b"x" + CONTENT[FILES[0]][1:])
+    pushed = push(store, tmp_path, f"{servers.host('registry')}/team/damaged")
+    assert pushed.reference is None
+    assert f"is damaged: file {FILES[0]} has sha256" in str(pushed.failure)
+
+
+def test_what_the_registry_has_lost_or_others_put_there_is_pushed_again(
+    store: Store, servers: SourceServers, tmp_path: Path
+) -> None:
+    repository = f"{servers.host('registry')}/team/lost"
+    pushed = push(store, tmp_path, repository)
+    assert pushed.reference is not None
+    layer = json.loads(read(servers, pushed.reference))["layers"][0]["digest"]
+    servers.blob_file(layer).unlink()
+    assert push(store, tmp_path, repository) == pushed
+    assert servers.blob_file(layer).exists()
+    found = store.find(KEY)
+    assert found is not None
+    servers.push("team/lost", layout.tag_of(found), {"net.onnx": b"x"})
+    assert push(store, tmp_path, repository) == pushed
+
+
+def test_credentials_are_sent_to_no_other_server(store: Store, tmp_path: Path) -> None:
+    with ScriptedServer(lambda _: (404, {}, b"")) as other:
+
+        def answer(seen: Seen) -> Answer:
+            if seen.method == "POST":
+                return 202, {"Location": f"{other.url}/upload"}, b""
+            return 404, {}, b""
+
+        with ScriptedServer(answer) as server:
+            host = server.url.removeprefix("http://")
+            pushed = push(store, tmp_path, f"{host}/team/images", ACCOUNT)
+        assert "which is not its own address" in str(pushed.failure)
+        assert other.seen == []
+
+
+def test_a_push_ends_in_time(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ensure, "_SECONDS", 0.2)
+
+    def answer(_: Seen) -> Answer:
+        time.sleep(2)
+        return 404, {}, b""
+
+    with ScriptedServer(answer) as server:
+        host = server.url.removeprefix("http://")
+        pushed = push(store, tmp_path, f"{host}/team/images")
+    assert "was ended after 0 s; no action needed" in str(pushed.failure)
+
+
+def test_a_lookup_reports_the_image_of_an_engine(servers: SourceServers, tmp_path: Path) -> None:
+    recipe = EngineRecipe(
+        backend="tensorrt", backend_version="10.1", ort_version="1.31.1", accelerator_class="l4"
+    )
+    key = engine_key(KEY, recipe)
+    (tmp_path / "store").mkdir()
+    (tmp_path / "files").mkdir()
+    names = {"engine": b"engine", **CONTENT}
+    for name, content in names.items():
+        (tmp_path / "files" / Path(name).name).write_bytes(content)
+
+    def describe(files: tuple[ArtifactFile, ...]) -> Manifest:
+        info = engine_info(recipe=recipe, prepared_key=KEY)
+        return manifest(key, files).model_copy(update={"engine": info})
+
+    files = {name: tmp_path / "files" / Path(name).name for name in names}
+    Store(tmp_path / "store", ENGINE).publish(key, files, describe)
+    paths = replace(Paths.under(tmp_path), images=f"{servers.host('registry')}/team/engines")
+    task = EngineTask(job="job-1", engine_key=key, prepared_key=KEY, recipe=recipe)
+    report = lookup.run(task, paths)
+    assert report.engine is not None
+    assert report.engine.image is not None
+    assert f"its OCI image is {report.engine.image}" in report.message
+    assert "tags" not in unpacked(servers, report.engine.image, tmp_path / "image")
+    assert (tmp_path / "image/engine").read_bytes() == b"engine"
+    without = lookup.run(task, Paths.under(tmp_path))
+    assert without.engine is not None
+    assert (without.engine.image, without.engine.image_failure) == (None, None)
+
+
+@pytest.fixture
+def prepared(servers: SourceServers, tmp_path: Path) -> tuple[Workplace, Outcome]:
+    """Return a pod's folders, and the outcome of a model's preparation in them."""
+    place = Workplace(
+        tmp_path,
+        environment={"ENGINEWRIGHT_IMAGES": f"{servers.host('registry')}/team/stages"},
+    )
+    uri = place.put("net.onnx", broken.relu())
+    task = place.task(uri).model_copy(update={"pipeline": "this"})
+    stage, outcome = place.prepare(task)
+    assert (stage, outcome.code) == ("publish", 0), outcome.message
+    return place, outcome
+
+
+def test_a_model_that_the_store_has_keeps_its_image(prepared: tuple[Workplace, Outcome]) -> None:
+    place, outcome = prepared
+    assert outcome.report.published is not None
+    assert outcome.report.published.image is not None
+    task = place.task("pvc://models/net.onnx").model_copy(update={"pipeline": "this"})
+    again = place.stage("fetch", task)
+    assert again.report.published is not None
+    assert again.report.published.cached
+    assert again.report.published.image == outcome.report.published.image
+    place.environment = {"ENGINEWRIGHT_IMAGES": "127.0.0.1:9/team/none"}
+    without = place.stage("fetch", task)
+    assert without.code == 0
+    assert without.report.published is not None
+    assert without.report.published.image is None
+    assert "cannot connect to 127.0.0.1:9" in str(without.report.published.image_failure)
+    assert "pods read it from the store" in without.log
+
+
+# fault: Store | the OCI image that a pod mounts lacks files of the artefact, has others, or cannot be read | each file is
+#   compared with its digest, and read from the store instead | prevented
+def test_a_pod_reads_the_image_and_trusts_none_of_it(
+    prepared: tuple[Workplace, Outcome], servers: SourceServers
+) -> None:
+    place, outcome = prepared
+    published = outcome.report.published
+    assert published is not None
+    assert published.image is not None
+    image = place.root / "artifact-image"
+    unpacked(servers, published.image, image)
+    fetched = place.fetch_artifact(published.key)
+    size = sum(path.stat().st_size for path in image.rglob("*") if path.is_file())
+    assert size == published.size_bytes
+    assert fetched.code == 0
+    total, _, part = fetched.message.removesuffix(", all digests match").rpartition("B, ")
+    assert part == f"{total.rpartition(', ')[2]}B of it from its OCI image"
+    model = (place.root / "artifact/model/model.onnx").read_bytes()
+
+    (image / "model/model.onnx").write_bytes(b"x" + model[1:])
+    (image / "golden/inputs.npz").unlink()
+    (image / "golden/outputs.npz").unlink()
+    (image / "golden/outputs.npz").symlink_to("/proc/self/environ")
+    fetched = place.fetch_artifact(published.key)
+    assert fetched.code == 0
+    assert "0 B of it from its OCI image" in fetched.message
+    assert "model/model.onnx is damaged in the OCI image" in fetched.log
+    assert "golden/inputs.npz is missing in the OCI image" in fetched.log
+    assert "golden/outputs.npz is missing in the OCI image" in fetched.log
+    assert (place.root / "artifact/model/model.onnx").read_bytes() == model

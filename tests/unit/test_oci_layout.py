@@ -1,0 +1,167 @@
+"""The layout of OCI images of artefacts: the same bytes each time, and few layers."""
+
+import io
+import json
+import re
+import tarfile
+from contextlib import AbstractContextManager, closing
+from pathlib import Path
+from typing import Final
+
+import pytest
+from enginewright.contract.manifest import ArtifactFile, Manifest
+from enginewright.contract.oci_images import IMAGE_REPOSITORY
+from enginewright.controller.settings import ImageSettings
+from enginewright_runtime.core.digests import Copied, copy
+from enginewright_runtime.oci.layout import (
+    Layer,
+    digest_of,
+    image_of,
+    layer_digests,
+    layers_of,
+    tag_of,
+)
+from pydantic import ValidationError
+
+from tests.support.manifests import engine_info, manifest
+
+LONG: Final = f"model/{'ä' * 60}/{'x' * 200}.bin"  # tar's own field has 100 bytes
+PINNED: Final = "sha256:f02eef0fc8f9e8ad0eb23785a240eb3266a1c09801ee12d4b49d1f41b0c8949f"
+FILES: Final = {
+    "model/model.onnx": b"model",
+    LONG: bytes(1000),
+    "golden/empty.npz": b"",
+    "golden/exact.npz": bytes(512),
+}
+
+
+def described(files: dict[str, bytes], **fields: object) -> Manifest:
+    def listed(path: str, content: bytes) -> ArtifactFile:
+        found: Copied = copy(io.BytesIO(content), None)
+        return ArtifactFile(path=path, sha256=found.sha256, size_bytes=found.size_bytes)
+
+    return manifest(files=tuple(listed(*each) for each in files.items()), **fields)
+
+
+def content(layer: Layer, files: dict[str, bytes]) -> bytes:
+    def opened(file: ArtifactFile) -> AbstractContextManager[io.BytesIO]:
+        return closing(io.BytesIO(files[file.path]))
+
+    return b"".join(layer.chunks(opened))
+
+
+def pushed(found: Manifest, files: dict[str, bytes]) -> tuple[list[bytes], bytes]:
+    """Return the layers and the manifest of an image."""
+    layers = layers_of(found)
+    archives = [content(each, files) for each in layers]
+    return archives, image_of(found, layers, [digest_of(each) for each in archives]).manifest
+
+
+def unpacked(archives: list[bytes], folder: Path) -> dict[str, bytes]:
+    for each in archives:
+        with tarfile.open(fileobj=io.BytesIO(each), mode="r:") as archive:
+            archive.extractall(folder, filter="data")
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_a_layer_is_an_archive_of_the_file_and_as_large_as_it_says(tmp_path: Path) -> None:
+    found = described(FILES)
+    archives, _ = pushed(found, FILES)
+    assert [len(each) for each in archives] == [each.size for each in layers_of(found)]
+    assert unpacked(archives, tmp_path) == FILES
+
+
+def test_every_member_can_be_read_by_every_user() -> None:
+    (layer, *_) = layers_of(described(FILES))
+    with tarfile.open(fileobj=io.BytesIO(content(layer, FILES)), mode="r:") as archive:
+        members = archive.getmembers()
+    assert [each.isdir() for each in members] == [True, True, False]
+    assert {each.mode for each in members} == {0o755, 0o644}
+    assert {(each.uid, each.gid, each.mtime) for each in members} == {(0, 0, 0)}
+
+
+def test_an_image_follows_from_the_files_whatever_their_order() -> None:
+    """A node has pulled it, and Jobs of later releases find it: it changes only with its format."""
+    found = described(FILES)
+    turned = described(dict(reversed(FILES.items())), versions={"enginewright": "9.9.9"})
+    assert pushed(found, FILES) == pushed(turned, FILES)
+    assert tag_of(found) == tag_of(turned) == f"prepared-{'a' * 64}-db11b6cefc3eb61f"
+    assert digest_of(pushed(found, FILES)[1]) == PINNED
+
+
+def test_another_content_or_kind_is_another_image() -> None:
+    found, engine = described(FILES), described(FILES, engine=engine_info())
+    other = described({**FILES, "golden/empty.npz": b"x"})
+    assert len({tag_of(found), tag_of(engine), tag_of(other)}) == 3
+    assert tag_of(engine).startswith("engine-")
+    assert json.loads(pushed(engine, FILES)[1])["annotations"] == {
+        "dev.enginewright.key": "a" * 64,
+        "dev.enginewright.kind": "engine",
+    }
+
+
+def test_no_image_has_more_layers_than_nodes_can_stack(tmp_path: Path) -> None:
+    files = {f"model/part-{number:04}": bytes(number) for number in range(4000)}
+    found = described(files)
+    archives, _ = pushed(found, files)
+    assert len(archives) == 32
+    assert [each.files[0].size_bytes for each in layers_of(found)[:2]] == [3999, 3998]
+    assert unpacked(archives, tmp_path) == files
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        None, [], {}, {"layers": {}}, {"layers": [1]}, {"layers": [{}]}, {"layers": []},
+        {"layers": [{"digest": "sha256:1"}]}, {"layers": 2 * [{"digest": f"sha256:{'1' * 64}"}]},
+    ],
+)  # fmt: skip
+def test_what_is_no_such_manifest_names_no_layers(read: object) -> None:
+    assert layer_digests(read, 1) is None
+
+
+def chart_pattern() -> str:
+    schema = json.loads(Path("charts/enginewright/values.schema.json").read_text())
+    store = schema["properties"]["store"]["properties"]
+    found: str = store["images"]["properties"]["repository"]["pattern"]
+    return found
+
+
+def test_the_chart_has_the_pattern_of_the_settings() -> None:
+    assert chart_pattern() == f"^$|{IMAGE_REPOSITORY}"
+
+
+@pytest.mark.parametrize(
+    "repository",
+    [
+        "registry.example.com/team/artefacts", "registry:5000/images", "localhost/images", "10.0.0.1:5000/a",
+        "docker.io/team/my-images_1.x", "registry.example.com/a__b/c--d",
+    ],
+)  # fmt: skip
+def test_repositories(repository: str) -> None:
+    assert ImageSettings(repository=repository).repository == repository
+    assert re.search(chart_pattern(), repository)
+
+
+@pytest.mark.parametrize(
+    "repository",
+    [
+        "images", "team/images", "registry.example.com", "registry.example.com/", "https://registry.example.com/a",
+        "oci://registry.example.com/a", "registry.example.com/a:tag", "registry.example.com/A",
+        f"registry.example.com/a@sha256:{'1' * 64}", "user:pw@registry.example.com/a", "registry.example.com/a//b",
+        "registry.example.com/a ", "registry.example.com/../a", "registry.example.com:port/a",
+    ],
+)  # fmt: skip
+def test_what_is_no_repository_is_refused(repository: str) -> None:
+    with pytest.raises(ValidationError):
+        ImageSettings(repository=repository)
+    assert not re.search(chart_pattern(), repository)
+
+
+def test_a_reference_fits_into_a_status() -> None:
+    with pytest.raises(ValidationError, match="180"):
+        ImageSettings(repository=f"registry.example.com/{'a' * 160}")

@@ -1,0 +1,170 @@
+"""OCI images of artefacts: which stages push them, which pods mount them, and that nothing changes without them."""
+
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+from enginewright.api.inference_engine import InferenceEngine
+from enginewright.contract.report import Published
+from enginewright.contract.task import ENGINE_STAGES, PREPARE_STAGES
+from enginewright.manifests.artifact_images import ImageRepository
+
+from tests.support.plan_objects import PREPARED_KEY, Json, published, published_engine
+from tests.support.plan_world import World
+from tests.unit.test_plan_store import containers, pod
+from tests.unit.test_preparation_records import again, built, prepares
+
+REPOSITORY: Final = "registry.example.com/team/images"
+REFERENCE: Final = f"{REPOSITORY}@sha256:{'1' * 64}"
+PINNED: Final = "ec11c84c1a"  # computed before images existed
+OTHER: Final = f"{REPOSITORY}@sha256:{'2' * 64}"
+WITH_IMAGE: Final = published().model_copy(update={"image": REFERENCE})
+PUSHING: Final = {"name": "ENGINEWRIGHT_IMAGES", "value": REPOSITORY}
+CREDENTIALS: Final = {"name": "images", "mountPath": "/images-credentials", "readOnly": True}
+MOUNT: Final = {"name": "artifact-image", "mountPath": "/artifact-image", "readOnly": True}
+WHY: Final = "registry.example.com answered 401 Unauthorized"
+
+
+def with_images(
+    world: World, repository: str | None = REPOSITORY, account: str | None = "pusher"
+) -> World:
+    images = ImageRepository(repository, account) if repository else None
+    world.config = replace(world.config, store=replace(world.config.store, images=images))
+    return world
+
+
+def volumes(obj: Json) -> dict[str, Any]:
+    return {each["name"]: each for each in pod(obj)["spec"]["volumes"]}
+
+
+def serving(result: Published = WITH_IMAGE) -> World:
+    return with_images(World()).settle().job_succeeds(result).all_available()
+
+
+def mounted(world: World) -> str | None:
+    """Return the image that the serving pods mount."""
+    (deployment,) = world.serving_deployments()
+    image = volumes(deployment).get("artifact-image")
+    assert (MOUNT in containers(deployment)["fetch-artifact"]["volumeMounts"]) == bool(image)
+    return image["image"]["reference"] if image else None
+
+
+def test_stages_that_publish_or_find_an_artefact_push_its_image() -> None:
+    prepares_model = with_images(World()).settle().job()
+    builds = with_images(World.of_engine()).settle()
+    looks_up = builds.job()
+    for job, stages in (
+        (prepares_model, {PREPARE_STAGES[0], PREPARE_STAGES[-1]}),
+        (looks_up, {"lookup"}),
+        (builds.misses().job(), {ENGINE_STAGES[-1]}),
+    ):
+        assert volumes(job)["images"] == {
+            "name": "images",
+            "secret": {"secretName": "pusher", "optional": True},
+        }
+        for name, each in containers(job).items():
+            assert (PUSHING in each["env"]) == (name in stages)
+            assert (CREDENTIALS in each["volumeMounts"]) == (name in stages)
+
+
+def test_without_a_secret_jobs_push_without_an_account() -> None:
+    job = with_images(World(), account=None).settle().job()
+    assert "images" not in volumes(job)
+    assert PUSHING in containers(job)["publish"]["env"]
+
+
+def test_a_serving_pod_mounts_the_image_where_it_fetches_and_nowhere_else() -> None:
+    world = serving()
+    assert world.status["prepared"]["image"] == REFERENCE
+    (deployment,) = world.serving_deployments()
+    assert volumes(deployment)["artifact-image"] == {
+        "name": "artifact-image",
+        "image": {"reference": REFERENCE, "pullPolicy": "IfNotPresent"},
+    }
+    for name, each in containers(deployment).items():
+        assert (MOUNT in each["volumeMounts"]) == (name == "fetch-artifact")
+    assert pod(deployment)["spec"]["imagePullSecrets"] == [{"name": "registry"}, {"name": "pusher"}]
+    assert "ENGINEWRIGHT_IMAGES" not in str(deployment)
+
+
+def test_a_pod_of_an_engine_mounts_that_of_the_engine() -> None:
+    world = with_images(World()).has_gpus().settle().job_succeeds(WITH_IMAGE)
+    world.engine_built(image=OTHER)
+    assert mounted(world) == OTHER
+
+
+def test_without_a_repository_objects_and_revisions_are_as_before() -> None:
+    plain = World().settle()
+    job, (deployment,) = plain.job(), plain.job_succeeds().serving_deployments()
+    assert plain.status["revision"] == PINNED, "or pods of all models restarted with an upgrade"
+    for obj in (job, deployment):
+        assert "image:" not in str(sorted(volumes(obj)))
+        assert not {"images", "artifact-image"} & volumes(obj).keys()
+    assert not {"image", "imageFailure"} & plain.status["prepared"].keys()
+
+
+def test_enabling_images_restarts_no_pod() -> None:
+    world = World().settle().job_succeeds().all_available()
+    (before,) = world.serving_deployments()
+    (after,) = with_images(world).settle().serving_deployments()
+    assert pod(after) == pod(before)
+
+
+@pytest.mark.parametrize("repository", [None, "other.example.com/images"])
+def test_without_the_repository_pods_are_rolled_that_need_it(repository: str | None) -> None:
+    """Its images may be gone, and a pod whose image cannot be pulled never starts."""
+    world = serving()
+    before = world.status["revision"]
+    with_images(world, repository).settle()
+    assert world.status["revision"] != before
+    assert mounted(world) is None
+    world.all_available()
+    assert world.conditions()["Ready"][0] == "True"
+
+
+def test_an_image_that_cannot_be_pushed_is_reported_and_pods_read_the_store() -> None:
+    failed = published().model_copy(update={"image_failure": WHY})
+    world = serving(failed)
+    assert mounted(world) is None
+    assert world.status["prepared"]["imageFailure"] == WHY
+    (event,) = [each for each in world.events if each.reason == "ImageNotPushed"]
+    assert event.type == "Warning"
+    assert event.message.endswith(f"so that pods read it from the store: {WHY}")
+    assert world.conditions()["Ready"][0] == "True"
+
+
+def test_so_is_that_of_an_engine() -> None:
+    world = with_images(World.of_engine()).settle().misses()
+    key = world.the(InferenceEngine.kind)["spec"]["key"]
+    world.job_publishes(published_engine(key, image_failure=WHY))
+    assert world.status["engine"]["imageFailure"] == WHY
+    assert world.conditions()["Ready"] == ("True", "Built")
+    assert world.event_reasons()[-2:] == ["Built", "ImageNotPushed"]
+
+
+def test_a_push_that_fails_later_restarts_no_pod() -> None:
+    world = serving()
+    before = world.status["revision"]
+    world.edit(source={"uri": "https://models.example/moved.onnx"}).settle()
+    world.job_succeeds(published().model_copy(update={"image_failure": WHY}))
+    assert world.status["prepared"]["image"] == REFERENCE
+    assert "imageFailure" not in world.status["prepared"]
+    assert world.status["revision"] == before
+
+
+# a model that is applied again
+
+
+def test_a_model_that_is_applied_again_has_its_image() -> None:
+    world = again(with_images(built(WITH_IMAGE)))
+    assert not prepares(world)
+    assert world.status["prepared"]["image"] == REFERENCE
+
+
+def test_one_without_an_image_gets_one_from_a_job_which_is_known_then() -> None:
+    world = again(with_images(built()))
+    assert prepares(world)
+    world.job_succeeds(WITH_IMAGE)
+    (record,) = world.the(InferenceEngine.kind)["status"]["prepared"]
+    assert (record["key"], record["image"]) == (PREPARED_KEY, REFERENCE)
+    assert not prepares(again(world))
