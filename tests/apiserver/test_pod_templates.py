@@ -6,10 +6,11 @@ from typing import Any, Final
 
 import pytest
 from enginewright.api.pods import JobTemplate
+from enginewright.manifests.artifact_images import ImageRepository
 from enginewright.manifests.probe_job import probe_job
 
 from tests.e2e.harness import Namespace
-from tests.support.plan_objects import CPU_IMAGE
+from tests.support.plan_objects import CPU_IMAGE, published
 from tests.support.plan_world import World
 
 pytestmark = pytest.mark.apiserver
@@ -132,7 +133,9 @@ def test_serving_pods_are_taken_with_all_that_may_be_asked_for(
         build={"podTemplate": JOBS},
         rollout={"progressTimeout": "2h"},
     )
-    world.config = replace(world.config, openshift=openshift)
+    images = ImageRepository("registry.example.com/images", "registry")
+    store = replace(world.config.store, images=images)
+    world.config = replace(world.config, openshift=openshift, store=store)
     model = {
         "apiVersion": "enginewright.dev/v1alpha1",
         "kind": "InferenceModel",
@@ -142,7 +145,11 @@ def test_serving_pods_are_taken_with_all_that_may_be_asked_for(
     create = ("create", "--dry-run=server", "--validate=strict")
     restricted.kubectl(*create, "--filename", "-", stdin=json.dumps(model))
     taken(restricted, world.settle().job())
-    pod = taken(restricted, world.job_succeeds().the("Deployment"))
+    reference = f"{images.repository}@sha256:{'1' * 64}"
+    result = published().model_copy(update={"image": reference})
+    pod = taken(restricted, world.job_succeeds(result).the("Deployment"))
+    (mounted,) = [each["image"] for each in pod["spec"]["volumes"] if "image" in each]
+    assert mounted == {"reference": reference, "pullPolicy": "IfNotPresent"}, "with nothing added"
     assert pod["spec"]["securityContext"]["runAsUser"] == 1000
     assert pod["spec"]["terminationGracePeriodSeconds"] == 300
     assert pod["metadata"]["labels"]["team"] == "vision"

@@ -14,7 +14,7 @@ from enginewright.contract.oci_images import IMAGE_REPOSITORY
 from enginewright.controller.settings import ImageSettings
 from enginewright_runtime.core.digests import Copied, copy
 from enginewright_runtime.oci.layout import (
-    Layer,
+    ImageLayer,
     digest_of,
     image_of,
     layer_digests,
@@ -43,7 +43,7 @@ def described(files: dict[str, bytes], **fields: object) -> Manifest:
     return manifest(files=tuple(listed(*each) for each in files.items()), **fields)
 
 
-def content(layer: Layer, files: dict[str, bytes]) -> bytes:
+def content(layer: ImageLayer, files: dict[str, bytes]) -> bytes:
     def opened(file: ArtifactFile) -> AbstractContextManager[io.BytesIO]:
         return closing(io.BytesIO(files[file.path]))
 

@@ -22,7 +22,7 @@ from enginewright_runtime.core.logs import TransferProgress
 from enginewright_runtime.oci import Pushed
 from enginewright_runtime.oci.layout import (
     Image,
-    Layer,
+    ImageLayer,
     digest_of,
     image_of,
     layer_digests,
@@ -99,7 +99,7 @@ class _Push:
         is_whole = all(map(self._writer.has_blob, (image.config_digest, *digests)))
         return image if is_whole else None
 
-    def _put_layer(self, layer: Layer) -> str:
+    def _put_layer(self, layer: ImageLayer) -> str:
         with self._files:
             digest = f"sha256:{self._hash(layer)}"
             if self._writer.has_blob(digest):
@@ -113,7 +113,7 @@ class _Push:
             )
         return digest
 
-    def _hash(self, layer: Layer) -> str:
+    def _hash(self, layer: ImageLayer) -> str:
         digest = hashlib.sha256()
         for chunk in layer.chunks(self._files.checked):
             digest.update(chunk)

@@ -31,18 +31,18 @@ _TAG_DIGITS: Final = 16
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
-class Reader(Protocol):
+class FileReader(Protocol):
     """What a layer reads of a file."""
 
     def read(self, size: int, /) -> bytes:
         """Return the next bytes; none at the end."""
 
 
-Opened: TypeAlias = Callable[[ArtifactFile], AbstractContextManager[Reader]]
+Opened: TypeAlias = Callable[[ArtifactFile], AbstractContextManager[FileReader]]
 
 
 @dataclass(frozen=True)
-class Layer:
+class ImageLayer:
     """Some files of an artefact as an archive."""
 
     files: tuple[ArtifactFile, ...]
@@ -93,12 +93,12 @@ class Image:
         return digest_of(self.config)
 
 
-def layers_of(manifest: Manifest) -> tuple[Layer, ...]:
+def layers_of(manifest: Manifest) -> tuple[ImageLayer, ...]:
     """Return the layers of an artefact's image, the largest file first."""
     files = sorted(manifest.files, key=lambda file: (-file.size_bytes, file.path))
     alone = files if len(files) <= _MOST_LAYERS else files[: _MOST_LAYERS - 1]
     rest = sorted(files[len(alone) :], key=lambda file: file.path)
-    return (*(Layer((file,)) for file in alone), *((Layer(tuple(rest)),) if rest else ()))
+    return (*(ImageLayer((file,)) for file in alone), *((ImageLayer(tuple(rest)),) if rest else ()))
 
 
 def tag_of(manifest: Manifest) -> str:
@@ -107,7 +107,7 @@ def tag_of(manifest: Manifest) -> str:
     return f"{_kind(manifest)}-{manifest.key}-{content_hash(_FORMAT, files)[:_TAG_DIGITS]}"
 
 
-def image_of(manifest: Manifest, layers: Sequence[Layer], digests: Sequence[str]) -> Image:
+def image_of(manifest: Manifest, layers: Sequence[ImageLayer], digests: Sequence[str]) -> Image:
     """Return an artefact's image; `digests` of its layers, in their order."""
     config = canonical_json(
         {
