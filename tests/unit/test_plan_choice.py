@@ -5,9 +5,11 @@ from typing import Any, Final
 
 import pytest
 from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.inference_model import InferenceModel
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import PublishedBackend
 from enginewright.contract.task import EngineTask, ServeTask
+from enginewright_cli.rollout.decide import promote
 
 from tests.support.plan_objects import GPU_IMAGE, accelerator_class, image_facts, l4
 from tests.support.plan_world import World
@@ -226,6 +228,8 @@ def test_what_serves_goes_on_until_the_chosen_one_has_passed() -> None:
 # what fails
 
 
+# fault: Engines | the chosen backend fails in pods and is tried again and again | its revision is recorded in
+#   `status.failedChoice`, and the engines serve | when it is rejected
 # event: Rollouts | pods of the backend that `spec.build.choose: Fastest` has chosen fail | what served before, then the
 #   engines | `status.failedChoice`, Event `BackendChosen`
 def test_engines_serve_if_the_chosen_one_fails_beside_them() -> None:
@@ -271,6 +275,18 @@ def test_another_spec_is_another_chance() -> None:
     world.edit(serving={"maxQueue": 7}).all_available()
     assert backends(world) == {"l4": "cuda"}
     assert "failedChoice" not in world.status
+
+
+def test_a_user_may_insist_on_what_failed() -> None:
+    world = compared(ms("tensorrt", 3), ms("cuda", 2))
+    world.new_pod_fails(Reason.PARITY_FAILED)
+    world.all_available()
+    failed = world.status["failedChoice"]["revision"]
+    decided = promote(InferenceModel.model_validate(world.model), world.facts().revisions)
+    assert decided.annotations["enginewright.dev/promote"] == failed
+    world.annotate("enginewright.dev/promote", failed).settle().all_available()
+    assert backends(world) == {"l4": "cuda"}
+    assert world.conditions()["Ready"] == ("True", "Serving")
 
 
 def test_a_user_who_rolls_back_the_chosen_one_gets_what_served_before() -> None:
@@ -353,3 +369,28 @@ def test_what_was_chosen_serves_while_the_next_engine_is_built() -> None:
     assert choices(world)["l4"][0] == "cuda"
     world.engine_built(backends=[ms("tensorrt", 1), ms("cuda", 2)]).all_available()
     assert backends(world) == {"l4": "tensorrt"}
+
+
+@pytest.mark.parametrize("fastest", ["cuda", "cpu"])
+def test_a_choice_moves_to_other_images_with_the_engine_that_it_was_compared_with(
+    fastest: str,
+) -> None:
+    world = compared(ms("tensorrt", 3), ms(fastest, 2)).all_available()
+    before = world.status["serving"]["revision"]
+    world.turn = False
+    newer = world.images[GPU_IMAGE].model_copy(
+        update={"backends": {"tensorrt": "10.10.0", "cuda": "13", "cpu": "1.31.1"}}
+    )
+    world.new_runtime_image("registry.example/gpu:2", "gpu", like=newer)
+    assert world.status["images"]["state"] == "Waiting"
+    assert (world.status["serving"]["revision"], len(world.running_jobs())) == (before, 0)
+    world.turn = True
+    world.settle()
+    assert world.status["images"]["state"] == "Moving"
+    assert backends(world) == {"l4": fastest}
+    world.job_succeeds().misses()
+    assert len(world.all("InferenceEngine")) == 2
+    world.engine_built(backends=[ms("tensorrt", 1), ms(fastest, 2)]).all_available()
+    assert backends(world) == {"l4": "tensorrt"}
+    assert world.status["images"]["state"] == "Moved"
+    assert choices(world)["l4"][0] == "tensorrt"

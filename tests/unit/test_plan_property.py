@@ -16,7 +16,7 @@ from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.contract.keys import sha256_text
 from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Progress
+from enginewright.contract.report import Progress, PublishedBackend
 from enginewright.contract.task import PrepareTask
 from enginewright.contract.verdict import Check
 from enginewright.manifests import deployment as deployment_manifests
@@ -53,6 +53,7 @@ from typing_extensions import override
 from tests.support import releases
 from tests.support.plan_objects import (
     OTHER,
+    RTX_IMAGE,
     SECOND,
     Json,
     accelerator_class,
@@ -86,6 +87,13 @@ CLASSES: Final[list[list[tuple[int, int | None]]]] = [  # number of a class, and
     [(2, 3)],
     [(0, None), (9, 2)],
 ]
+MEDIANS: Final = [  # of backends that are compared
+    tuple(
+        PublishedBackend(backend=backend, shapes="opt", p50=p50, p99=p50)
+        for backend, p50 in (("tensorrt-rtx", 0.003), ("cpu", median))
+    )
+    for median in (0.002, 0.004)
+]
 LIMITS: Final = [None, (1, 8), (3, 4)]  # of the autoscaler
 CHANGES: Final[list[Json]] = [
     {"rollout": {"paused": True}},
@@ -101,6 +109,8 @@ CHANGES: Final[list[Json]] = [
     {"backends": None},
     {"build": {"interim": "CPU"}},
     {"build": {"interim": "CUDA"}},
+    {"build": {"choose": "Fastest"}},
+    {"build": {"choose": "Fastest", "workspace": "1Gi", "interim": "CPU"}},
     {"build": None},
     {"podTemplate": {"labels": {"team": "a"}}},
     {"podTemplate": {"runtimeClassName": "nvidia"}},
@@ -124,6 +134,17 @@ def with_two_backends() -> World:
     return World(**spec, replicas=2).has_gpus().settle().job_succeeds().succeeds("engine")
 
 
+def with_a_choice() -> World:
+    """Return a model that serves on processors, since they are faster than its engine."""
+    spec = {"backends": ["tensorrt-rtx", "cpu"], "build": {"choose": "Fastest"}, "replicas": 2}
+    world = World(**spec).has_gpus(aheadOfTime=False, backends=["tensorrt-rtx", "cpu"])
+    rtx = world.images[RTX_IMAGE]
+    both = rtx.model_copy(update={"backends": {**rtx.backends, "cpu": "1.31.1"}})
+    world.images = {**world.images, RTX_IMAGE: both}
+    world.settle().job_succeeds().misses()
+    return world.succeeds("engine", nodes_accelerated=415, backends=MEDIANS[0])
+
+
 def on_classes() -> World:
     world = World("a", "b", "c", accelerators=[{"class": "a"}], replicas=4)
     return world.settle().job_succeeds().all_available()
@@ -144,6 +165,7 @@ STARTS: Final[dict[str, Callable[[], World]]] = {
     "new": lambda: World(replicas=2).settle(),
     "on classes": on_classes,
     "two backends": with_two_backends,
+    "a choice": with_a_choice,
     "on a device": lambda: on_device("Recreate"),
     "on a device that is kept": lambda: on_device("Surge"),
     "an engine": lambda: World.of_engine().settle(),
@@ -351,7 +373,8 @@ class Cluster(RuleBasedStateMachine):
             key = sha256_text(f"{digest} {name.rpartition('-')[0]}")
             self.world.job_succeeds(published(key, digest), name)
         elif component == "engine" or good:
-            self.world.succeeds(name, nodes_accelerated=415 if good else 400)
+            accelerated = 415 if good else 400
+            self.world.succeeds(name, nodes_accelerated=accelerated, backends=MEDIANS[which % 2])
         else:
             self.world.misses(name)
 

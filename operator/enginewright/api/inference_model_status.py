@@ -493,7 +493,7 @@ class InferenceModelStatus(ApiModel):
     """The backends chosen by spec.build.choose: Fastest; empty: no engine is built yet, or the spec asks for none."""
 
     failed_choice: RolloutFailure | None = None
-    """Why the revision with the fastest backends failed, so that the engines serve instead until the spec changes; absent: it has not."""
+    """Why the revision with the fastest backends failed: the engines serve instead, and it is not tried again; absent: it has not."""
 
     rejected_backends: Annotated[
         tuple[RejectedBackend, ...], Field(max_length=5), map_list("backend")

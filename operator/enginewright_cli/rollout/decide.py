@@ -67,14 +67,15 @@ def rollback(
 def promote(model: InferenceModel, revisions: Sequence[RevisionView]) -> Decision:
     """Return the promotion of the revision that is brought up, or was rejected, without further analysis.
 
-    That is also one for which the model keeps its runtime image.
+    That is also one for which the model keeps its runtime image, or engines serve in place of the fastest backends.
 
     Raises:
         Refused: there is none, or its inputs and outputs would break clients.
     """
     _refuse_unseen(model)
     status, target = model.status, model.status.target
-    revision = target.revision if target else _rejected(model, revisions)
+    slower = status.failed_choice.revision if status.failed_choice else ""
+    revision = target.revision if target else _rejected(model, revisions) or slower
     if not revision:
         active = status.active.revision if status.active else ""
         serves = f"revision {active} serves" if active else "no revision serves"
