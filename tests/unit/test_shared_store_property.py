@@ -133,7 +133,7 @@ class TwoNamespaces(RuleBasedStateMachine):
 
 def test_two_namespaces_with_one_store_come_to_an_end() -> None:
     limits = settings(
-        max_examples=25,
+        max_examples=12,
         stateful_step_count=25,
         deadline=None,
         suppress_health_check=list(HealthCheck),
