@@ -805,7 +805,8 @@ def test_an_equal_model_is_prepared_once_for_the_namespaces_that_share_a_part(
         work = Workplace(folder, environment=give(own, folder))
         job = store.report_name(namespace, "m-prepare-1")
         task = work.task(work.put(name, broken.relu()))
-        last, outcome = work.prepare(task.model_copy(update={"pipeline": "1" * 64, "job": job}))
+        given = {"pipeline": "1" * 64, "job": job, "cluster": "one"}
+        last, outcome = work.prepare(task.model_copy(update=given))
         assert (last, outcome.code) == ("publish", 0), outcome.message
         assert outcome.report.published
         cached[namespace] = (
@@ -816,5 +817,6 @@ def test_an_equal_model_is_prepared_once_for_the_namespaces_that_share_a_part(
     assert cached == {"team-a": (False, False), "team-b": both, "alone": (False, False)}
     objects = replace(place, uri=f"{place.uri}/_research").objects()
     assert len([each for each in objects if each.endswith("manifest.json")]) == 1
+    assert "clusters/one" in objects
     for namespace in ("team-a", "team-b"):
         assert f"reports/{namespace}.m-prepare-1/publish.json" in objects

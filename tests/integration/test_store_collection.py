@@ -18,7 +18,7 @@ from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.store import PREPARED, Store
 from enginewright_runtime.store.bucket import BucketMedium
-from enginewright_runtime.store.clusters import release
+from enginewright_runtime.store.clusters import record_use, release
 from enginewright_runtime.store.collection import Collection, collect
 from enginewright_runtime.store.medium import Stored
 
@@ -140,7 +140,8 @@ def test_what_was_removed_is_published_again(
 
 
 # fault: Store | two clusters use one PATH of a bucket, and one removes what the other needs | each collection
-#   records its cluster before it looks who else did | prevented
+#   records its cluster before it looks who else did, and each Job that prepares a model before it looks what there is |
+#   prevented
 def test_clusters_that_share_a_bucket_remove_nothing_of_each_other(
     gateway: GoServers, place: Place, tmp_path: Path
 ) -> None:
@@ -148,7 +149,7 @@ def test_clusters_that_share_a_bucket_remove_nothing_of_each_other(
     grow_old(gateway, 10)
     assert len(gc(place, max_bytes=0, cluster="one", dry_run=True).removed) == 1
     with pytest.raises(
-        StageFailure, match="others collect here: cluster one, last on 20"
+        StageFailure, match="others use this store: cluster one, last on 20"
     ) as caught:
         gc(place, max_bytes=0, cluster="two")
     assert caught.value.reason is Reason.STORE_SHARED
@@ -165,6 +166,23 @@ def test_clusters_that_share_a_bucket_remove_nothing_of_each_other(
     assert not release(medium(place), "one")
     assert len(gc(place, max_bytes=0, cluster="two").removed) == 1
     assert place.listed() == []
+
+
+def test_a_cluster_that_prepares_its_first_model_is_known_to_others(
+    gateway: GoServers, place: Place, tmp_path: Path
+) -> None:
+    publish(place.store(), KEY, content(tmp_path / "a"))
+    grow_old(gateway, 10)
+    with Cutter(place.secret["AWS_ENDPOINT_URL"]) as cutter:
+        uses = BucketMedium(place.uri, Secret({**place.secret, "AWS_ENDPOINT_URL": cutter.url}))
+        record_use(uses, "two")
+        assert [each.partition(" ")[0] for each in cutter.requests] == ["GET", "PUT"]
+        cutter.requests.clear()
+        record_use(uses, "two")
+        assert [each.partition(" ")[0] for each in cutter.requests] == ["GET"]
+    with pytest.raises(StageFailure, match="cluster two, last on 20"):
+        gc(place, max_bytes=0, cluster="one")
+    assert place.listed() == [KEY]
 
 
 def test_a_manifest_that_lies_about_sizes_removes_nothing_else(

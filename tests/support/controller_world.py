@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from enginewright.controller.bucket_users import BucketUsers
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.classes import ClassReconciler
@@ -63,6 +64,7 @@ class World(Simulation):
         self.recorder = EventRecorder(kube)
         self.executor = Executor(kube, cache)
         self.home = OperatorNamespace(kube, config.namespace, self.deployment)
+        self.bucket_users = BucketUsers(kube, config)
         pods = PodCatchUp(kube, cache)
         self.images = ImageReconciler(
             kube,
@@ -107,6 +109,7 @@ class World(Simulation):
             collection_metrics,
             config,
             self.home,
+            self.bucket_users,
             self.watched,
             now=lambda: self.now,
         )
@@ -121,6 +124,7 @@ class World(Simulation):
             SingleFlight(cache, now=lambda: self.now),
             turns,
             shared_store,
+            self.bucket_users,
             now=lambda: self.now,
         )
         self.watch()

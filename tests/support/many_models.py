@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, Self
 
+from enginewright.controller.bucket_users import BucketUsers
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.engine_uses import EngineUses
@@ -100,6 +101,7 @@ class ManyModels(Simulation):
             self.flights,
             turns,
             shared_store,
+            BucketUsers(self.kube, self.config),
             now=self.clock,
         )
         self.engines = EngineReconciler(

@@ -12,6 +12,7 @@ from typing import Final
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.measurements import Measurements
 from enginewright.contract.verdict import Verdict
+from enginewright.controller.bucket_users import BucketUsers
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.events import EventRecorder
@@ -103,6 +104,7 @@ class OperatorPasses:
             SingleFlight(self._cache, queue=self._queue, now=now),
             JobTurns(self._cache, CONFIG.job_limits),
             SharedStoreJobs(self._cache, CONFIG.store),
+            BucketUsers(api, CONFIG),
             verdicts=self._verdicts,
             measured=self._measured.measured,
             now=now,

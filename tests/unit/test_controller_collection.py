@@ -1,5 +1,6 @@
 """Collections: one Job a namespace, with a list as the API server has it, and results that survive restarts."""
 
+import json
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -8,13 +9,22 @@ import pytest
 from enginewright.contract.collection import Collected, CollectTask
 from enginewright.contract.report import StageReport
 from enginewright.controller.loop import ReconcileResult
+from enginewright.controller.routing import ModelKey
 from enginewright.kube.errors import NotFound, Terminating
 from enginewright.manifests.labels import MANAGED_BY, OPERATOR
 from enginewright.manifests.store_access import StoreBucket
 from enginewright.plan.types import CollectionConfig, StoreGroup
 
 from tests.support.controller_world import World
-from tests.support.plan_objects import CPU_IMAGE, NAMESPACE, Json, engine_spec, image_facts, made
+from tests.support.plan_objects import (
+    CPU_IMAGE,
+    MODEL,
+    NAMESPACE,
+    Json,
+    engine_spec,
+    image_facts,
+    made,
+)
 from tests.support.plan_world import CONFIG
 from tests.unit.test_plan_needed_keys import revision
 
@@ -108,6 +118,28 @@ async def test_in_a_bucket_a_collection_says_of_which_cluster_it_is() -> None:
     world.put(made("InferenceEngine", "e", NAMESPACE, spec=engine_spec()))
     system = world.put(made("Namespace", "kube-system"))
     assert task_of(await started(world)).cluster == system["metadata"]["uid"]
+
+
+@pytest.mark.parametrize("bucket", [None, StoreBucket(uri="s3://models/team")])
+async def test_in_a_bucket_a_job_that_prepares_says_of_which_cluster_it_is(
+    bucket: StoreBucket | None,
+) -> None:
+    world = world_with(bucket=bucket)
+    cpu = {"nodeSelector": {"kubernetes.io/os": "linux"}, "backends": ["cpu"]}
+    world.put(made("AcceleratorClass", "cpu", spec=cpu))
+    world.put(made("InferenceModel", MODEL, NAMESPACE, spec=SOURCE))
+    system = world.put(made("Namespace", "kube-system"))
+    await world.bucket_users.load()
+    await world.models.reconcile(ModelKey(NAMESPACE, MODEL))
+    (container,) = world.job()["spec"]["template"]["spec"]["containers"]
+    task = json.loads(container["env"][0]["value"])
+    assert task.get("cluster") == (system["metadata"]["uid"] if bucket else None)
+
+
+async def test_who_may_not_read_which_cluster_it_is_goes_on() -> None:
+    world = world_with(bucket=StoreBucket(uri="s3://models/team"))
+    await world.bucket_users.load()
+    assert world.bucket_users.known(NAMESPACE) is None
 
 
 async def test_other_namespaces_are_no_concern(world: World) -> None:

@@ -10,6 +10,7 @@ from typing import Final, Literal, TypeAlias
 from pydantic import Field
 
 from enginewright.contract.base import Message
+from enginewright.contract.collection import ClusterUid
 
 TASK_VARIABLE: Final = "ENGINEWRIGHT_TASK"
 # characters of a task in one variable, of which Linux takes 128 KiB; a longer task goes on in others
@@ -211,6 +212,8 @@ class PrepareTask(Message):
     # of the image, as probed: what the store has is taken for prepared only if this pipeline has passed all
     # stages with it before; None: every stage runs
     pipeline: str | None = None
+    # who uses the bucket, which `fetch` records there; None: not known, or the store is a volume
+    cluster: ClusterUid | None = None
     recipe: Recipe
 
 

@@ -14,6 +14,7 @@ from prometheus_client import (
 )
 
 from enginewright.api.conditions import StatusReason
+from enginewright.controller.bucket_users import BucketUsers
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.classes import ClassReconciler
@@ -74,6 +75,7 @@ class OperatorApplication:
             load_connection, RestMetrics(registry), may_write=self._leadership.may_write
         )
         cache = ObjectCache()
+        self._bucket_users = BucketUsers(self._client, settings.config)
         executor = Executor(self._client, cache, written=self._written)
         pods = PodCatchUp(self._client, cache)
         self._recorder = EventRecorder(self._client)
@@ -125,6 +127,7 @@ class OperatorApplication:
             SingleFlight(cache, queue=self._model_changed),
             turns,
             shared_store,
+            self._bucket_users,
             verdicts=self._verdicts.verdicts_of,
             silent=self._verdicts.silent,
             measured=self._verdicts.measurements.measured,
@@ -194,6 +197,7 @@ class OperatorApplication:
                 collection_metrics,
                 settings.config,
                 self._leadership.own_namespace,
+                self._bucket_users,
                 settings.namespaces,
             ).reconcile,
             loops,
@@ -282,6 +286,7 @@ class OperatorApplication:
         await self._leadership.release.leading.wait()
         await self.informer.list_all()
         await _until_success(self._images.load)
+        await _until_success(self._bucket_users.load)
         self._run(self._recorder.run(), "events")
         for controller in (self._models, self._engines, self._collections, self._probes):
             controller.start()

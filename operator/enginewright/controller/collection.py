@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from enginewright.api.conditions import StatusReason
+from enginewright.controller.bucket_users import BucketUsers
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.collection_metrics import CollectionMetrics, collections_of
@@ -49,7 +50,6 @@ from enginewright.plan.needed_keys import NamespaceObjects, needed_keys
 from enginewright.plan.types import Config, EventIntent
 
 BLOCKED_RETRY = 600.0  # seconds
-_OF_EVERY_CLUSTER = "kube-system"  # namespace
 
 _logger = logging.getLogger(__name__)
 
@@ -67,6 +67,7 @@ class CollectionReconciler:
     metrics: CollectionMetrics
     config: Config
     home: OperatorNamespace
+    users: BucketUsers
     watched: frozenset[str] | None = None  # namespaces; None: all
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     since: dict[str, datetime] = field(default_factory=dict)  # by store
@@ -153,7 +154,7 @@ class CollectionReconciler:
         if not namespace:
             return self._not_now(facts)
         listed = await self._listed(self._readers(facts, members))
-        cluster = await self._cluster(facts)
+        cluster = await self.users.of_part(facts.part)
         wanted = collection(facts, namespace, name, needed_keys(listed), as_of, max_size, cluster)
         if isinstance(wanted, Blocked):
             return self._block(facts, wanted)
@@ -209,17 +210,6 @@ class CollectionReconciler:
             deployments=await items(DEPLOYMENTS, MANAGED),
             jobs=await items(JOBS, MANAGED),
         )
-
-    async def _cluster(self, facts: CollectionFacts) -> str | None:
-        """Return what tells those apart that use a part of the bucket; None: it is a volume.
-
-        A cluster or, since several releases may have a group of one name, the operator's namespace.
-        """
-        if self.config.store.bucket is None:
-            return None
-        name = self.config.namespace if facts.group else _OF_EVERY_CLUSTER
-        uid: str = (await self.api.get(NAMESPACES, None, name))["metadata"]["uid"]
-        return uid
 
     async def _annotations(self, namespace: str) -> Mapping[str, str] | None:
         """Return the namespace's annotations; None: it is being deleted, and accepts no Job."""

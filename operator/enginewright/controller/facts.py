@@ -52,6 +52,7 @@ def gather(
     images: Mapping[str, ImageFacts],
     *,
     image_failures: Mapping[str, str] | None = None,
+    bucket_user: str | None = None,
     may_move: bool = True,
     verdicts: Callable[[Iterable[PodView]], Mapping[str, Verdict]] = lambda _pods: {},
     silent: Callable[[Iterable[PodView]], frozenset[str]] = lambda _pods: frozenset(),
@@ -66,6 +67,7 @@ def gather(
         now: timezone-aware.
         images: what the probed images contain, by reference.
         image_failures: why images could not be probed, by reference.
+        bucket_user: who uses its part of a bucket; None: not known, or it is a volume.
         may_move: it is the model's turn to move to new runtime images.
         verdicts: of the sidecars of pods, by name.
         silent: which pods' sidecars have not responded for a long time.
@@ -91,6 +93,7 @@ def gather(
         nodes=cache.views(NODE, cache.all(NODES)),
         images=images,
         image_failures=image_failures or {},
+        bucket_user=bucket_user,
         may_move=may_move,
         store=next(iter(cache.views(CLAIM, (claim,) if claim else ())), None),
         jobs=jobs,

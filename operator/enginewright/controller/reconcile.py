@@ -10,6 +10,7 @@ from enginewright.contract.images import ImageFacts
 from enginewright.contract.measurements import Measurements
 from enginewright.contract.verdict import Verdict
 from enginewright.controller.apply_plan import apply_plan
+from enginewright.controller.bucket_users import BucketUsers
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.comparisons import Comparisons
@@ -66,6 +67,7 @@ class ModelReconciler:
     flights: SingleFlight
     turns: JobTurns
     shared_store: SharedStoreJobs
+    users: BucketUsers
     verdicts: Callable[[Iterable[PodView]], Mapping[str, Verdict]] = lambda _pods: {}
     silent: Callable[[Iterable[PodView]], frozenset[str]] = lambda _pods: frozenset()
     measured: Callable[[Iterable[PodView]], Mapping[str, Measurements | None]] = lambda _pods: {}
@@ -109,6 +111,7 @@ class ModelReconciler:
             self.now(),
             self.images.facts,
             image_failures=self.images.failures,
+            bucket_user=self.users.known(key.namespace),
             may_move=self.takes_turn(key),
             verdicts=self.verdicts,
             silent=self.silent,

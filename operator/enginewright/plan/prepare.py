@@ -375,6 +375,7 @@ def _job(facts: Facts, target: Target, name: str, shared: str) -> dict[str, Any]
                 pinned=dict(target.source.pinned),
                 fetched=dict(target.source.fetched),
                 pipeline=facts.images[target.image].pipeline,
+                cluster=facts.bucket_user,
                 recipe=target.recipe,
             ),
             deadline_seconds=target.deadline_seconds,

@@ -162,6 +162,7 @@ class Facts:
     images: Mapping[str, ImageFacts] = field(default_factory=dict)
     # by reference: why the probe failed
     image_failures: Mapping[str, str] = field(default_factory=dict)
+    bucket_user: str | None = None  # who uses its part of a bucket; None: not known, or a volume
     may_move: bool = True  # it is the model's turn to move to new runtime images
     # with the images that the model has, while its user pauses the move of an unchanged spec to others;
     # None: it is not paused

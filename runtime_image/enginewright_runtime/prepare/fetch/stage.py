@@ -46,6 +46,8 @@ from enginewright_runtime.sources.fetching import (
 )
 from enginewright_runtime.sources.quota import DiskQuota
 from enginewright_runtime.sources.versions import RecordedSource
+from enginewright_runtime.store import open_medium
+from enginewright_runtime.store.clusters import record_use
 
 _log: Final = logging.getLogger(__name__)
 _MAX_EXTERNAL_FILES: Final = 4096
@@ -63,8 +65,10 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
 
     Raises:
         StageFailure: SourceUnreachable, DigestMismatch, SourceChanged, InvalidModel,
-            ExternalDataMissing, CalibrationInvalid or ModelTooLarge.
+            ExternalDataMissing, CalibrationInvalid, ModelTooLarge or StoreUnavailable.
     """
+    if task.cluster is not None:
+        record_use(open_medium(paths), task.cluster)
     KnownArtifact.remove(paths.work)
     if found := find_unchanged(task, paths):
         published, version = found
