@@ -25,13 +25,12 @@ LATENCIES = tuple(
 )
 
 
-def reported(**engine: Any) -> dict[str, Any]:
+def reported(image: str | None = None, **engine: Any) -> dict[str, Any]:
     """Return status.engine and status.versions after the Job's report went through its termination message."""
     info = engine_info(**{"parity_max_abs_error": 1.25e-4, "parity": PARITY, **engine})
     made = manifest(engine=info, versions={"onnxruntime": "1.31.1", "driver": "570.86.15"})
-    report = StageReport(
-        stage="publish-engine", ok=True, engine=published(made, is_cached=False)
-    ).termination_message()
+    built = published(made, is_cached=False).model_copy(update={"image": image})
+    report = StageReport(stage="publish-engine", ok=True, engine=built).termination_message()
     read = read_termination_message(report)
     assert read is not None
     assert read.engine is not None
@@ -107,7 +106,8 @@ def test_of_a_long_report_reasons_are_cut_before_medians_are_lost() -> None:
         "compute_capabilities": ("8.9", "9.0", "12.0"),
         "latency": LATENCIES[1],
     }
-    engine = reported(backends=BACKENDS, latencies=LATENCIES, **long)["engine"]
+    image = f"registry.example.com:5000/enginewright/artifacts/a-long-team-name@sha256:{'a' * 64}"
+    engine = reported(image, backends=BACKENDS, latencies=LATENCIES, **long)["engine"]
     assert [each["backend"] for each in engine["backends"]] == ["tensorrt", "cuda", "cpu"]
     assert [each.get("p50Microseconds") for each in engine["backends"]] == [1235, 1235, None]
     assert engine["backends"][2]["excluded"].endswith(" …")

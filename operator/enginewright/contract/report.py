@@ -252,7 +252,7 @@ def _with_failure(report: StageReport, failure: Finding) -> StageReport:
 def _shortened(report: StageReport) -> StageReport:
     """Return it with less that only describes the artefact: its key must fit, to find it."""
     engine, published = report.engine, report.published
-    for part in ("elsewhere", "reasons", "latencies", "backends", *_OF_IMAGE):
+    for part in ("elsewhere", "reasons", "latencies", *_OF_IMAGE, "backends"):
         shown = report.model_copy(update={"message": _CUT, "engine": engine})
         if engine and _excess(shown) > 0:
             engine = engine.model_copy(update=_with_less(engine, part))
