@@ -236,6 +236,16 @@ def test_nothing_is_removed_where_a_revision_of_another_version_is_stored(store:
         where = {"model_namespace": store.user.name, "reason": "CollectionBlocked"}
         assert operator.total("enginewright_store_collection_trouble", **where) == 1
         assert store.jobs("collect") == []
+    rarely = {"store": {**store_settings(interval="24h"), "bucket": bucket}}
+    with OperatorProcess(
+        store.user.kubeconfig, store.system.name, store.folder, settings=rarely
+    ) as operator:
+        operator.wait_ready()
+
+        def is_reported() -> bool:
+            return operator.total("enginewright_store_collection_trouble", **where) == 1
+
+        eventually(is_reported, 20, "a restart forgets nothing", interval=0.1)
     store.user.delete_all("controllerrevisions")
     with OperatorProcess(
         store.user.kubeconfig, store.system.name, store.folder, settings=settings

@@ -214,13 +214,37 @@ async def test_a_failure_is_shown_until_a_collection_succeeds(world: World) -> N
     assert size(world, "collection_trouble", reason="CollectionFailed") is None
 
 
-# event: Jobs | a store is due for a collection, and an object of its namespace cannot be read | all
-#   pods; nothing is removed | Event `CollectionBlocked` of that object, alert
+async def test_a_first_collection_that_is_blocked_stays_reported_over_restarts(
+    world: World,
+) -> None:
+    world.put(made("InferenceModel", "resnet", NAMESPACE, spec={"source": 7}))
+    for _ in range(2):
+        assert (await passes(world)).requeue_after == 600
+        assert size(world, "collection_trouble", reason="CollectionBlocked") == 1
+        world.now += timedelta(days=1)
+        assert (await passes(world)).requeue_after == 600, "it is due"
+        world.restart()
+        world.images.facts = {CPU_IMAGE: image_facts("cpu")}
+    world.kube.lacks = {"InferenceEngine"}
+    with pytest.raises(NotFound):
+        await passes(world)
+    world.kube.lacks = set()
+    await passes(world)
+    assert size(world, "collection_trouble", reason="CollectionBlocked") == 1
+    world.put(made("InferenceModel", "resnet", NAMESPACE, spec=SOURCE))
+    waits = (await passes(world)).requeue_after
+    assert size(world, "collection_trouble", reason="CollectionBlocked") is None
+    assert waits is not None
+    assert world.all("Job") == [], "it is not due"
+
+
+# event: Jobs | an object of a namespace cannot be read when its store is due for a collection, or when the operator starts
+#   and there was none yet | all pods; nothing is removed | Event `CollectionBlocked` of that object, alert
 #   EnginewrightStoreNotCollected
 async def test_nothing_is_removed_while_an_object_cannot_be_read(world: World) -> None:
-    world.put(made("InferenceModel", "resnet", NAMESPACE, spec={"source": 7}))
     waits = (await passes(world)).requeue_after
     assert waits is not None
+    world.put(made("InferenceModel", "resnet", NAMESPACE, spec={"source": 7}))
     world.now += timedelta(seconds=waits)
     assert (await passes(world)).requeue_after == 600
     assert world.all("Job") == []

@@ -71,6 +71,9 @@ class CollectionReconciler:
     watched: frozenset[str] | None = None  # namespaces; None: all
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     since: dict[str, datetime] = field(default_factory=dict)  # by store
+    looked: set[str] = field(
+        default_factory=set
+    )  # stores of which it is known whether they are blocked
 
     async def reconcile(self, part: str) -> ReconcileResult:
         """Do what the store needs now. Raises KubeError."""
@@ -79,16 +82,21 @@ class CollectionReconciler:
         facts = self._facts(part)
         plan = plan_collection(facts)
         wrote = await self._execute(plan)
-        if not plan.starts:
+        # no Job tells a new process that the first one was blocked, until it is due again
+        looks = plan.first and (part not in self.looked or part in self.metrics.blocked)
+        if not plan.starts and not looks:
+            self.looked.add(part)
             self.metrics.blocked.pop(part, None)
             return ReconcileResult(
                 exists=plan.exists, requeue=wrote, requeue_after=plan.requeue_after
             )
         try:
-            return await self._start(facts, plan.starts)
+            result = await self._start(facts, plan)
         except Terminating as error:
             _logger.info("skipped: %s", error.message)
-            return self._not_now(facts)
+            result = self._not_now(facts)
+        self.looked.add(part)
+        return result
 
     def _not_now(self, facts: CollectionFacts) -> ReconcileResult:
         """Return that no namespace accepts a Job: a single one is gone, one of a group may come back."""
@@ -145,20 +153,25 @@ class CollectionReconciler:
         if ended.event and job:
             self.recorder.record(self._regarding(ended.job.namespace) or job, ended.event)
 
-    async def _start(self, facts: CollectionFacts, name: str) -> ReconcileResult:
+    async def _start(self, facts: CollectionFacts, plan: CollectionSteps) -> ReconcileResult:
+        """Create the Job, or report why it may not begin, also of one that is not due yet."""
         if blocked := why_not_known(facts):
             return self._block(facts, blocked)
         as_of = self.now()
         members = self.config.store.members(facts.part)
         namespace, max_size = await self._place(members)
+        later = ReconcileResult(requeue_after=plan.requeue_after)
         if not namespace:
-            return self._not_now(facts)
+            return self._not_now(facts) if plan.starts else later
         listed = await self._listed(self._readers(facts, members))
         cluster = await self.users.of_part(facts.part)
-        wanted = collection(facts, namespace, name, needed_keys(listed), as_of, max_size, cluster)
+        needed, name = needed_keys(listed), plan.starts or plan.first
+        wanted = collection(facts, namespace, name, needed, as_of, max_size, cluster)
         if isinstance(wanted, Blocked):
             return self._block(facts, wanted)
         self.metrics.blocked.pop(facts.part, None)
+        if not plan.starts:
+            return later
         await self.executor.apply(wanted)
         return ReconcileResult()  # the end of the Job queues it again
 

@@ -83,6 +83,9 @@ class CollectionSteps:
     ended: tuple[EndedCollection, ...] = ()
     delete: tuple[ObjectRef, ...] = ()
     starts: str = ""  # name of the Job to create, once it is known what is needed; empty: none
+    first: str = (
+        ""  # of the store's first one, which is not due yet; empty: it is, or there was one
+    )
     requeue_after: float | None = None  # seconds
     exists: bool = True  # False: there is nothing to look after
 
@@ -136,11 +139,13 @@ def plan_collection(facts: CollectionFacts) -> CollectionSteps:
     if not facts.has_store and _is_empty(last, facts.now):
         return CollectionSteps(plan.ended, plan.delete, exists=bool(ended))
     due = _due(facts, finished)
+    name = f"collect-{due.timestamp():.0f}"
     if (wait := (due - facts.now).total_seconds()) > 0:
-        return CollectionSteps(plan.ended, plan.delete, requeue_after=wait)
+        first = "" if finished else name
+        return CollectionSteps(plan.ended, plan.delete, first=first, requeue_after=wait)
     if facts.image is None:
         return CollectionSteps(plan.ended, plan.delete, requeue_after=_WAIT_FOR_IMAGE)
-    return CollectionSteps(plan.ended, plan.delete, starts=f"collect-{due.timestamp():.0f}")
+    return CollectionSteps(plan.ended, plan.delete, starts=name)
 
 
 def why_not_known(facts: CollectionFacts) -> Blocked | None:
