@@ -22,6 +22,7 @@ from enginewright_runtime.remote import retry
 from enginewright_runtime.store import ENGINE, Store
 
 from tests.support import broken_models as broken
+from tests.support.containerd import containerd
 from tests.support.manifests import engine_info
 from tests.support.preparing import Outcome, Workplace
 from tests.support.source_cutter import Cutter
@@ -113,6 +114,23 @@ def test_an_image_holds_the_files_and_is_pushed_once(
         cutter.requests.clear()
         assert push(store, tmp_path, repository) == pushed
         assert uploads(cutter) == []
+
+
+def test_a_node_pulls_and_mounts_an_image(servers: SourceServers, tmp_path: Path) -> None:
+    """Its runtime stacks the layers, of which there are as many as an image may have."""
+    content = {**CONTENT, **{f"model/parts/{number}": b"%d" % number for number in range(40)}}
+    files = {name: tmp_path / name.replace("/", "-") for name in content}
+    for name, path in files.items():
+        path.write_bytes(content[name])
+    (tmp_path / "store").mkdir()
+    store = Store(tmp_path / "store")
+    store.publish(KEY, files, lambda listed: manifest(KEY, listed))
+    reference = push(store, tmp_path, f"{servers.host('registry')}/team/node").reference
+    assert reference is not None
+    with containerd() as runtime, runtime.mounted(reference) as image:
+        for name, each in content.items():
+            assert (image / name).read_bytes() == each
+            assert (image / name).stat().st_mode & 0o777 == 0o644
 
 
 def test_equal_artefacts_have_one_image_whatever_the_store(
