@@ -142,6 +142,24 @@ def test_so_is_that_of_an_engine() -> None:
     assert world.event_reasons()[-2:] == ["Built", "ImageNotPushed"]
 
 
+def test_an_image_that_a_node_cannot_pull_is_named() -> None:
+    world = with_images(World()).settle().job_succeeds(WITH_IMAGE)
+    (deployment,) = world.serving_deployments()
+    waiting = {"reason": "ImagePullBackOff", "message": f'Back-off pulling image "{REFERENCE}"'}
+    started = world.serving_pod(deployment["metadata"]["name"], index=0, ready=False)
+    started["spec"]["volumes"] = list(volumes(deployment).values())
+    world.set_status(
+        started,
+        {
+            "phase": "Pending",
+            "initContainerStatuses": [{"name": "fetch-artifact", "state": {"waiting": waiting}}],
+        },
+    )
+    world.settle()
+    assert world.conditions()["Ready"] == ("False", "RollingOut")
+    assert f"cannot pull the image {REFERENCE} that a volume of the pod mounts" in world.message()
+
+
 def test_a_push_that_fails_later_restarts_no_pod() -> None:
     world = serving()
     before = world.status["revision"]
