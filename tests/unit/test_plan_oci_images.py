@@ -116,7 +116,7 @@ def test_without_the_repository_pods_are_rolled_that_need_it(repository: str | N
     world = serving()
     before = world.status["revision"]
     with_images(world, repository).settle()
-    assert world.status["revision"] != before
+    assert world.status["revision"] != before, "what serves goes on until it is replaced"
     assert mounted(world) is None
     world.all_available()
     assert world.conditions()["Ready"][0] == "True"
@@ -165,9 +165,22 @@ def test_a_push_that_fails_later_restarts_no_pod() -> None:
     before = world.status["revision"]
     world.edit(source={"uri": "https://models.example/moved.onnx"}).settle()
     world.job_succeeds(published().model_copy(update={"image_failure": WHY}))
-    assert world.status["prepared"]["image"] == REFERENCE
-    assert "imageFailure" not in world.status["prepared"]
+    assert "image" not in world.status["prepared"]
     assert world.status["revision"] == before
+    assert mounted(world) == REFERENCE
+
+
+def test_an_engine_that_is_built_again_has_another_image_and_restarts_no_pod() -> None:
+    world = with_images(World()).has_gpus().settle().job_succeeds(WITH_IMAGE)
+    world.engine_built(image=OTHER).all_available()
+    before = world.status["revision"]
+    world.engine_built(image=f"{REPOSITORY}@sha256:{'3' * 64}")
+    assert world.status["revision"] == before
+    assert mounted(world) == OTHER
+    world.edit(serving={"maxQueue": 7}).settle()
+    assert world.status["revision"] != before
+    world.all_available()
+    assert mounted(world) == f"{REPOSITORY}@sha256:{'3' * 64}", "the next revision has it"
 
 
 # a model that is applied again

@@ -90,6 +90,14 @@ class Snapshot(BaseModel):
         """Return the store that the pods read."""
         return StoreAccess(self.store_claim, self.store_bucket)
 
+    def with_images(self, images: Mapping[str, ArtifactImage | None]) -> Self:
+        """Return it with these OCI images of artefacts, by class."""
+        classes = (
+            each.model_copy(update={"artifact_image": images.get(each.name)})
+            for each in self.classes
+        )
+        return self.model_copy(update={"classes": tuple(classes)})
+
     def revision(self) -> str:
         """Return a short hash: equal content gives the same revision, also after other revisions.
 

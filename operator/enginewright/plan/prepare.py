@@ -129,7 +129,7 @@ def _attempted(
                 prepared=recorded(
                     facts,
                     jobs[state.job].record_hash,
-                    _prepared(facts, target, state.result),
+                    _prepared(target, state.result),
                     state.result.data,
                 ),
                 fetched=state.result.data,
@@ -439,10 +439,7 @@ def _preparation(
     )
 
 
-def _prepared(facts: Facts, target: Target, published: Published) -> Prepared:
-    # A push that fails when a lost artefact is prepared again makes no pod restart.
-    known = (each.image for each in known_prepared(facts.model.status) if each.key == published.key)
-    image = published.image or next(filter(None, known), None)
+def _prepared(target: Target, published: Published) -> Prepared:
     return Prepared(
         inputs_hash=target.artifact_hash,
         key=published.key,
@@ -455,6 +452,6 @@ def _prepared(facts: Facts, target: Target, published: Published) -> Prepared:
         changes=published.changes or None,
         golden_output_bytes=published.golden_output_bytes,
         signature=listed(published.signature) if published.signature else None,
-        image=image,
-        image_failure="" if image else published.image_failure or "",
+        image=published.image,
+        image_failure=published.image_failure or "",
     )

@@ -28,6 +28,7 @@ from enginewright.plan.choice import Choice, ChosenBackend, choose, failure_of
 from enginewright.plan.engines_wanted import Engines
 from enginewright.plan.interim import Interim
 from enginewright.plan.resolve import Target
+from enginewright.plan.served import served_before
 from enginewright.plan.types import Facts
 
 # the OCI image of an engine, by its key, or of the prepared model (None); None: pods mount none
@@ -59,7 +60,7 @@ def wanted_snapshot(
     size = prepared.golden_output_bytes
     store = facts.config.store.access(facts.model.metadata.namespace)
     image = _images(facts, prepared)
-    return Snapshot(
+    wanted = Snapshot(
         prepared_key=prepared.key,
         model_digest=prepared.model_digest,
         classes=tuple(
@@ -88,6 +89,7 @@ def wanted_snapshot(
         startup_seconds=_non_default(spec.serving.startup_timeout, STARTUP_SECONDS),
         termination_seconds=_non_default(spec.serving.termination_grace_period, GRACE_SECONDS),
     )
+    return _with_served_images(facts, wanted)
 
 
 def chosen_snapshot(
@@ -158,6 +160,35 @@ def _images(facts: Facts, prepared: Prepared) -> _ImageOf:
         return repository.image(known.get(engine_key) if engine_key else prepared.image)
 
     return image
+
+
+def _with_served_images(facts: Facts, wanted: Snapshot) -> Snapshot:
+    """Return a snapshot with the OCI images of what serves, if nothing else differs and nodes may pull them.
+
+    An artefact that is made again, or pushed only then, has the same key and another image: no pod restarts for that.
+    """
+    before = served_before(facts)
+    served = next(
+        (
+            each.kept.snapshot
+            for each in facts.revisions
+            if each.kept and before and each.revision == before.revision
+        ),
+        None,
+    )
+    if served is None:
+        return wanted
+    known = {each.name: each.artifact_image for each in served.classes}
+    if known == {each.name: each.artifact_image for each in wanted.classes}:
+        return wanted
+    repository = facts.config.store.images
+    are_there = all(
+        each is None or (repository and repository.image(each.reference) == each)
+        for each in known.values()
+    )
+    if not are_there or served.with_images({}).revision() != wanted.with_images({}).revision():
+        return wanted
+    return wanted.with_images(known)
 
 
 def _access_log(wanted: AccessLog | None) -> AccessLogTask | None:
