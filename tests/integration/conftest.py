@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.process_state import process_state  # noqa: F401 - a fixture
-from tests.support.source_servers import SourceServers, source_servers
+from tests.support.source_servers import GoServers, SourceServers, go_servers, source_servers
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -37,6 +37,16 @@ def gpu_python() -> Path:
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SourceServers]:
     """Run the servers that sources read from."""
     with source_servers(tmp_path_factory.mktemp("servers")) as running:
+        yield running
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[GoServers]:
+    """Run a gateway of this test's own."""
+    folder = tmp_path / "gateway"
+    folder.mkdir()
+    with go_servers(folder) as running:
+        (folder / "s3/store").mkdir()
         yield running
 
 

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -28,7 +28,7 @@ from tests.support.plan_world import CONFIG
 from tests.support.preparing import Workplace
 from tests.support.source_cutter import Cutter
 from tests.support.source_identities import FEDERATED_TOKEN, Identities
-from tests.support.source_servers import REGION, GoServers, SourceServers, go_servers
+from tests.support.source_servers import REGION, GoServers, SourceServers
 from tests.support.source_web import Answer, ScriptedServer, Seen
 from tests.support.store_places import MANIFEST, Place, no_waiting
 from tests.support.store_process import FILES, manifest, publish
@@ -381,16 +381,6 @@ def test_files_that_were_stored_before_are_not_stored_again(place: Place, tmp_pa
 
 
 # The store ends
-
-
-@pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[GoServers]:
-    """Run a gateway of this test's own."""
-    folder = tmp_path / "gateway"
-    folder.mkdir()
-    with go_servers(folder) as running:
-        (folder / "s3/store").mkdir()
-        yield running
 
 
 def of_gateway(gateway: GoServers, address: str) -> Place:

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +24,7 @@ from enginewright_runtime.store.medium import Stored
 
 from tests.integration.test_store_bucket import give, grow_old, of_gateway
 from tests.support.source_cutter import Cutter
-from tests.support.source_servers import GoServers, go_servers
+from tests.support.source_servers import GoServers
 from tests.support.source_web import Answer, ScriptedServer, Seen
 from tests.support.store_places import MANIFEST, Place, no_waiting
 from tests.support.store_process import FILES, publish
@@ -39,16 +39,6 @@ ROUNDS = 60
 @pytest.fixture(autouse=True)
 def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     no_waiting(monkeypatch)
-
-
-@pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[GoServers]:
-    """Run a gateway of this test's own."""
-    folder = tmp_path / "gateway"
-    folder.mkdir()
-    with go_servers(folder) as running:
-        (folder / "s3/store").mkdir()
-        yield running
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from enginewright.plan.types import CollectionConfig, StoreGroup
 
 from tests.support.controller_world import World
 from tests.support.plan_objects import (
+    COLLECTED,
     CPU_IMAGE,
     MODEL,
     NAMESPACE,
@@ -28,18 +29,13 @@ from tests.support.plan_objects import (
 from tests.support.plan_world import CONFIG
 from tests.unit.test_plan_needed_keys import revision
 
-FOUND = Collected(
-    artifacts=9,
-    bytes=9000,
-    needed_artifacts=4,
-    needed_bytes=4000,
-    removed_artifacts=5,
-    removed_bytes=5000,
-    bytes_after=4000,
-    leftovers=2,
-    leftover_bytes=10,
-    capacity_bytes=20_000,
-    free_bytes=16_000,
+FOUND = COLLECTED.model_copy(
+    update={
+        "leftovers": 2,
+        "leftover_bytes": 10,
+        "capacity_bytes": 20_000,
+        "free_bytes": 16_000,
+    }
 )
 SOURCE: Json = {"source": {"uri": "https://models.example/resnet.onnx"}}
 DAY = 86400

@@ -12,13 +12,10 @@ from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model_status import Prepared
 from enginewright.contract.images import DEVICE_BACKENDS, VARIANTS
-from enginewright.manifests.labels import CLASS, COMPONENT, REVISION, SERVE
-from enginewright.manifests.snapshot import Snapshot
 from enginewright.plan.engines_wanted import Engines, is_ahead_of_time
-from enginewright.plan.interim_backend import interim_backend
+from enginewright.plan.interim_backend import interim_backend, served_classes
 from enginewright.plan.other_backend import why_no_image, why_not_precision
 from enginewright.plan.resolve import Target
-from enginewright.plan.served import served_before
 from enginewright.plan.types import Facts
 
 
@@ -45,37 +42,20 @@ def interim_of(
         if each.metadata.name not in engines.keys or each.metadata.name in engines.unusable
     ]
     names = frozenset(each.metadata.name for each in lacking)
-    snapshots = {each.revision: each.kept.snapshot for each in facts.revisions if each.kept}
-    if names & _served(facts, snapshots):
+    if names & served_classes(facts):
         return None
     image = facts.config.images.get(VARIANTS[backend], "")
     why_not = _why_not(facts, target, backend, prepared, lacking)
     if not why_not and backend in DEVICE_BACKENDS:
-        begun = _begun(facts, snapshots)
+        begun = _begun(facts)
         waits = [each for each in lacking if each.metadata.name not in begun]
         why_not = _takes_device_of_build(facts, target, engines, waits)
     return Interim(backend, image, names, why_not)
 
 
-def _served(facts: Facts, snapshots: dict[str, Snapshot]) -> set[str]:
-    """Return the classes on which anything but an interim serves or has served last."""
-    before = served_before(facts)
-    ready = {
-        (pod.label(CLASS), pod.label(REVISION))
-        for pod in facts.pods
-        if pod.label(COMPONENT) == SERVE and pod.ready and not pod.leaving
-    }
-    return {
-        each.name
-        for revision, snapshot in snapshots.items()
-        for each in snapshot.classes
-        if not each.interim
-        and ((before and before.last_complete == revision) or (each.name, revision) in ready)
-    }
-
-
-def _begun(facts: Facts, snapshots: dict[str, Snapshot]) -> set[str]:
+def _begun(facts: Facts) -> set[str]:
     """Return the classes whose Deployment has an interim."""
+    snapshots = {each.revision: each.kept.snapshot for each in facts.revisions if each.kept}
     return {
         each.accelerator_class
         for each in facts.deployments

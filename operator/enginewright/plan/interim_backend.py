@@ -1,4 +1,4 @@
-"""Which backend `spec.build.interim` names, and whether the classes can run it."""
+"""Which backend `spec.build.interim` names, whether the classes can run it, and which ones need none."""
 
 from collections.abc import Collection, Sequence
 
@@ -7,6 +7,7 @@ from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.contract.engines import why_unusable
 from enginewright.contract.images import COMPILED_BACKENDS, DEVICE_BACKENDS, VARIANTS
+from enginewright.manifests.labels import CLASS, COMPONENT, REVISION, SERVE
 from enginewright.plan.served import served_before
 from enginewright.plan.types import Facts, Obstacle
 
@@ -24,7 +25,9 @@ def refused_interim(
     Every node has a CPU; a device is used only with the backends that its class allows.
     """
     backend = interim_backend(facts.model.spec)
-    if backend is None or COMPILED_BACKENDS.isdisjoint(candidates) or _is_past(facts, classes):
+    if backend is None or COMPILED_BACKENDS.isdisjoint(candidates):
+        return None
+    if served_classes(facts).issuperset(each.metadata.name for each in classes):
         return None
     variant = VARIANTS[backend]
     asked = f"spec.build.interim is {facts.model.spec.build.interim}, but"
@@ -47,8 +50,20 @@ def refused_interim(
     return None
 
 
-def _is_past(facts: Facts, classes: Sequence[AcceleratorClass]) -> bool:
-    """Return whether something else serves on all of these classes already: none needs an interim."""
-    serving = served_before(facts)
-    found = {each.class_name for each in serving.classes if not each.interim} if serving else set()
-    return found.issuperset(each.metadata.name for each in classes)
+def served_classes(facts: Facts) -> set[str]:
+    """Return the classes on which anything but an interim serves or has served last: these need no interim."""
+    before = served_before(facts)
+    found = {each.class_name for each in before.classes if not each.interim} if before else set()
+    ready = {
+        (pod.label(CLASS), pod.label(REVISION))
+        for pod in facts.pods
+        if pod.label(COMPONENT) == SERVE and pod.ready and not pod.leaving
+    }
+    snapshots = {each.revision: each.kept.snapshot for each in facts.revisions if each.kept}
+    return found | {
+        each.name
+        for revision, snapshot in snapshots.items()
+        for each in snapshot.classes
+        if not each.interim
+        and ((before and before.last_complete == revision) or (each.name, revision) in ready)
+    }
