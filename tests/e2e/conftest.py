@@ -1,4 +1,4 @@
-"""A cluster of two nodes with simulated GPUs of two products, and Enginewright installed as a user does it, once per session."""
+"""A cluster of two nodes with simulated GPUs of two products, and Enginewright installed as a user does it, once per process."""
 
 import itertools
 import re

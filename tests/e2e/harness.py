@@ -25,7 +25,7 @@ from tests.support.api_requests import (
 
 T = TypeVar("T")
 REPOSITORY = Path(__file__).resolve().parents[2]
-CLUSTER_NAME = "test"
+CLUSTER_NAME = "test" + os.environ.get("PYTEST_XDIST_WORKER", "")  # each process has its own
 OPERATOR_NAMESPACE = "enginewright-system"
 GPUS = 4  # of node-2
 FEWER_GPUS = 2  # of node-1, so that a pod that requests more is on node-2
