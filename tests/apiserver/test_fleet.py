@@ -141,7 +141,9 @@ def test_models_move_model_by_model_over_a_restart(fleet: Fleet) -> None:
         kept = fleet.images()[REFUSING]
         assert (kept["reason"], kept["image"]) == ("OpsetUnsupported", CPU_IMAGE)
         shown = fleet.user.kubectl("get", "im", REFUSING, "--output", "wide").splitlines()
-        assert [line.split()[-2:] for line in shown] == [["IMAGE", "MOVE"], [CPU_IMAGE, "Kept"]]
+        head, row = (line.split() for line in shown)
+        assert head[-3:] == ["IMAGE", "MOVE", "CHOICE"]
+        assert row[-2:] == [CPU_IMAGE, "Kept"], "nothing is chosen"
         # Events are written after the status
         eventually(
             lambda: (
