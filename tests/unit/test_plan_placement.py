@@ -334,6 +334,16 @@ def test_pods_go_where_the_image_runs_unless_it_runs_everywhere() -> None:
     assert found == {**of_class, "kubernetes.io/arch": "arm64"}, "the user's choice"
 
 
+def test_an_architecture_that_no_node_of_the_class_has_is_not_asked_for() -> None:
+    """The image may be built for several, and not report it."""
+    world = of_architecture(World(), "aarch64", "amd64", "arm64")
+    of_class = dict(world.classes[0].spec.node_selector)
+    for label in of_class:
+        del world.nodes[1]["metadata"]["labels"][label]
+    assert of_class
+    assert serving_nodes(world) == of_class
+
+
 def test_what_serves_is_not_restarted_when_nodes_of_another_architecture_join() -> None:
     world = World().settle().job_succeeds().all_available()
     before = world.the("Deployment")["spec"]["template"]

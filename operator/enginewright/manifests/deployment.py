@@ -88,7 +88,9 @@ class PodDefaults:
     pull_secrets: tuple[str, ...]
     assigned_ids: bool = False  # whether the cluster assigns user and groups
     node_cache: str | None = None  # HOST:PORT of what keeps files of a bucket; None: there is none
-    architectures: Mapping[str, str] = field(default_factory=dict)  # of images with a single one
+    architectures: Mapping[str, str] = field(
+        default_factory=dict
+    )  # of the nodes of a class, by its name
 
 
 def serving_deployment(
@@ -367,7 +369,7 @@ def _node_selector(
 ) -> dict[str, str]:
     """Return the labels of the pods' nodes: a class may have nodes of more architectures than its image."""
     selector = {**(template.get("nodeSelector") or {}), **accelerator.node_selector}
-    only = defaults.architectures.get(accelerator.image)
+    only = defaults.architectures.get(accelerator.name)
     if only and not chooses_architecture(selector, template.get("affinity")):
         selector[ARCHITECTURE] = only
     return selector

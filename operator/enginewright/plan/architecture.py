@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.contract.images import ImageFacts
 from enginewright.manifests.placement import ARCHITECTURE, USUAL_ARCHITECTURE, architecture_label
+from enginewright.manifests.snapshot import Snapshot
 from enginewright.observed.nodes import NodeView
 from enginewright.plan.types import Facts
 
@@ -34,13 +35,21 @@ def engine_architecture(facts: Facts, image: str, accelerator: AcceleratorClass)
     return own if len(found) > 1 and own in found else image_architecture(facts, image)
 
 
-def only_architectures(facts: Facts) -> dict[str, str]:
-    """Return the architecture label of nodes for each image that is built for a single one, as far as known."""
-    return {
-        reference: found
-        for reference, image in facts.images.items()
-        if len(image.architectures) < 2 and (found := architecture_of(image, facts.nodes))
-    }
+def only_architectures(facts: Facts, snapshot: Snapshot) -> dict[str, str]:
+    """Return the architecture label of the pods' nodes for each class whose image is built for a single one.
+
+    As far as it is known, and only where a node of the class has it: an image of several may not report them.
+    """
+    found: dict[str, str] = {}
+    for each in snapshot.classes:
+        image = facts.images.get(each.image)
+        if image is None or len(image.architectures) > 1:
+            continue
+        selected = each.node_selector.items()
+        nodes = [node for node in facts.nodes if selected <= node.labels.items()]
+        if only := architecture_of(image, nodes):
+            found[each.name] = only
+    return found
 
 
 def _built_for(image: ImageFacts) -> Iterator[str]:

@@ -233,7 +233,7 @@ def with_templates(facts: Facts, revision: Revision) -> Revision:
         config.image_pull_secrets,
         config.openshift,
         config.store.node_cache,
-        only_architectures(facts),
+        only_architectures(facts, revision.snapshot),
     )
     templates = pod_templates(facts.model.metadata.name, revision.name, revision.snapshot, defaults)
     return revision.model_copy(update={"templates": templates})
