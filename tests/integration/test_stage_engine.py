@@ -407,6 +407,10 @@ def test_other_backends_are_verified_and_measured(
     assert openvino.latency is not None
     assert openvino.latency.shapes == "opt"
 
+    first, late = comparison.compared(("cpu", "cuda"), work, manifest, seconds=0.05)
+    assert (first.latency, "Timeout: " in first.excluded) == (None, True)
+    assert late.excluded.startswith("not measured: ")
+
     outputs = work / "prepared" / manifest.golden_outputs
     with np.load(outputs) as kept:
         wrong = {name: kept[name] * 1.5 for name in kept.files}

@@ -102,6 +102,24 @@ def test_a_job_after_one_that_failed_in_the_benchmark_compares_nothing() -> None
     assert engine_task(other).benchmark_backends == ("cuda", "cpu")
 
 
+# fault: Engines | the comparison with other backends takes longer than `spec.build.timeout` leaves | it has a budget of
+#   5 minutes; if the Job is ended in that stage, the next one compares nothing | when the Job is ended
+def test_a_job_after_one_that_was_ended_in_the_benchmark_compares_nothing() -> None:
+    world = prepared().misses()
+    world.is_too_late("benchmark", of="engine")
+    (engine,) = world.all("InferenceEngine")
+    assert engine["status"]["failure"]["reason"] == "Timeout"
+    assert "lasting" not in engine["status"]["failure"]
+    world.later(seconds=120)
+    assert engine_task(world).benchmark_backends is None
+    world.is_too_late("benchmark", of="engine")
+    (engine,) = world.all("InferenceEngine")
+    assert engine["status"]["failure"]["lasting"], "the engine alone takes too long"
+    first = prepared(build={}).misses().is_too_late("benchmark", of="engine")
+    (engine,) = first.all("InferenceEngine")
+    assert engine["status"]["failure"]["lasting"]
+
+
 def test_what_the_job_reports_is_recorded_by_the_engine() -> None:
     reported = (
         PublishedBackend(backend="tensorrt", shapes="opt", p50=0.003, p99=0.0041),

@@ -44,6 +44,8 @@ class Work(Generic[Result]):
     limit: int | None = 5
     # a stage before the last one may have the result, if the store had it: later ones have nothing to do then
     may_end_early: bool = False
+    # a stage with work that the attempt after a failure in it leaves out, so that its first timeout is not final
+    lightened: str = ""
 
 
 @dataclass(frozen=True)
@@ -255,8 +257,16 @@ class _Attempt(Generic[Result]):
             remedy=finding.advice,
             time=whole_second(self.now),
             attempts=self.number,
-            lasting=given_up or _is_lasting(self.work, finding.reason),
+            lasting=given_up
+            or (
+                _is_lasting(self.work, finding.reason)
+                # if the attempt before has failed there as well, this one had left the rest out
+                and not (_is_lightened(self.work, stage, finding.reason) and not self._again(stage))
+            ),
         )
+
+    def _again(self, stage: str) -> bool:
+        return self.known is not None and self.known.stage == stage
 
     def _stage(self, pod: PodView | None) -> str:
         return pods.running_stage(pod, self.work.stages) if pod else self.work.stages[0]
@@ -272,7 +282,9 @@ def _after_failure(
     work: Work[Result], failure: JobFailure, attempt: int, now: datetime, *, ends: str = ""
 ) -> Failed | Start:
     """Return Failed, also while waiting to retry, or the start of the next attempt."""
-    if failure.lasting or _is_lasting(work, failure.reason):
+    if failure.lasting or (
+        _is_lasting(work, failure.reason) and not _is_lightened(work, failure.stage, failure.reason)
+    ):
         return Failed(attempt, failure.model_copy(update={"lasting": True}), ends=ends)
     wait = (retry_due(failure) - now).total_seconds()
     if wait > 0:
@@ -284,6 +296,11 @@ def _is_lasting(work: Work[Result], reason: str) -> bool:
     """Return whether a failure is permanent, for work with a limit of attempts."""
     is_permanent = reason in set(Reason) and exit_code(Reason(reason)) == ExitCode.PERMANENT
     return work.limit is not None and is_permanent
+
+
+def _is_lightened(work: Work[Result], stage: str, reason: str) -> bool:
+    """Return whether the next attempt may do in time what this one did not."""
+    return stage == work.lightened and reason == Reason.TIMEOUT
 
 
 def retry_due(failure: JobFailure) -> datetime:

@@ -256,6 +256,7 @@ def _build(engine: InferenceEngine, known: InferenceEngineStatus) -> Work[_Found
         result=lambda pod: _Found(built) if (built := _published(pod, engine.spec.key)) else None,
         placement=placement_hash(engine.spec.pod_template),
         overdue=(Reason.TIMEOUT, f"{{stage}} timed out after {seconds} s"),
+        lightened=_BENCHMARK if engine.spec.build.benchmark_backends else "",
     )
 
 
@@ -370,7 +371,7 @@ def _start(
 
 
 def _to_compare(engine: InferenceEngine, failure: JobFailure | None) -> tuple[str, ...] | None:
-    """Return the backends to compare; None if that may be why the Job before failed, as when its memory ran out."""
+    """Return the backends to compare; None if that may be why the Job before failed, as when its memory or its time ran out."""
     if failure and failure.stage == _BENCHMARK:
         return None
     backends = engine.spec.build.benchmark_backends

@@ -68,7 +68,7 @@ def _compared(
     """Return the backends that can serve, the engine's own first."""
     own = BackendLatency(backend=task.recipe.backend, latency=engine.usual)
     others = task.benchmark_backends or ()
-    return (own, *(comparison.measured(each, paths.work, manifest) for each in others))
+    return (own, *comparison.compared(others, paths.work, manifest))
 
 
 def _of_backend(compared: BackendLatency) -> str:

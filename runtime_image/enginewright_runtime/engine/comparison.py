@@ -5,6 +5,8 @@ whole device. One that cannot serve is excluded with its reason: the engine is b
 """
 
 import logging
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,16 +21,36 @@ from enginewright_runtime.proof.latency.comparing import measure
 from enginewright_runtime.proof.promise import judge
 
 _log: Final = logging.getLogger(__name__)
-# for all golden samples of one backend: the device is not kept for one that is far slower
-_VERIFYING: Final = Limits(seconds=300.0)
+# of all backends: the engine is published after that, within `spec.build.timeout`, and the device is not kept
+# for one that is far slower
+BUDGET_SECONDS: Final = 300.0
 _WHOLE: Final = Promise()  # which forbids nodes elsewhere
 
 
-def measured(backend: str, work: Path, manifest: Manifest) -> BackendLatency:
+def compared(
+    backends: Sequence[str], work: Path, manifest: Manifest, seconds: float = BUDGET_SECONDS
+) -> tuple[BackendLatency, ...]:
+    """Return the latency on each backend; those that `seconds` do not suffice for are excluded."""
+    end = time.monotonic() + seconds
+    found = []
+    for each in backends:
+        left = end - time.monotonic()
+        if left > 0:
+            found.append(measured(each, work, manifest, left))
+        else:
+            why = f"not measured: the comparison took {seconds:.0f} s before its turn"
+            found.append(_excluded(each, why))
+    return tuple(found)
+
+
+def measured(
+    backend: str, work: Path, manifest: Manifest, seconds: float = BUDGET_SECONDS
+) -> BackendLatency:
     """Return the latency of the prepared model on a backend with the usual sizes, or why it is excluded."""
     _log.info("comparing with the prepared model on backend %s", backend)
+    end = time.monotonic() + seconds
     try:
-        excluded = _not_equal(backend, work, manifest)
+        excluded = _not_equal(backend, work, manifest, seconds)
         if excluded:
             return _excluded(backend, excluded)
         result = measure(
@@ -36,6 +58,7 @@ def measured(backend: str, work: Path, manifest: Manifest) -> BackendLatency:
             backend,
             work / PREPARED_FOLDER / manifest.golden_inputs,
             usual_only=True,
+            total=max(0.001, end - time.monotonic()),
         )
     except StageFailure as failure:
         return _excluded(backend, f"{failure.reason}: {failure.cause}")
@@ -45,14 +68,14 @@ def measured(backend: str, work: Path, manifest: Manifest) -> BackendLatency:
     return BackendLatency(backend=backend, latency=result.usual)
 
 
-def _not_equal(backend: str, work: Path, manifest: Manifest) -> str:
+def _not_equal(backend: str, work: Path, manifest: Manifest, seconds: float) -> str:
     """Return why the outputs on a backend are not those of the source; empty: they are.
 
     Raises:
         StageFailure: as `JudgedRun.run`.
     """
     run = judged(work / PREPARED_FOLDER / manifest.model, backend, work, manifest)
-    outcome = run.run(_VERIFYING)
+    outcome = run.run(Limits(seconds=seconds))
     if outcome.refusal:
         return f"the prepared model {outcome.refusal}"
     return outcome.failed.description if outcome.failed else ""

@@ -67,7 +67,13 @@ class BenchmarkResult:
 
 
 def measure(
-    model: Path, backend: str, inputs: Path, *, seconds: float = 10.0, usual_only: bool = False
+    model: Path,
+    backend: str,
+    inputs: Path,
+    *,
+    seconds: float = 10.0,
+    usual_only: bool = False,
+    total: float | None = None,
 ) -> BenchmarkResult:
     """Measure one model; arguments as for `compare`.
 
@@ -76,7 +82,7 @@ def measure(
             a sample; BackendCrashed, OutOfMemory or Timeout.
     """
     candidate = BenchmarkCandidate(model.stem, model, backend)
-    (result,) = compare([candidate], inputs, seconds=seconds, usual_only=usual_only)
+    (result,) = compare([candidate], inputs, seconds=seconds, usual_only=usual_only, total=total)
     if result.failure is not None:
         raise result.failure
     return result
@@ -88,6 +94,7 @@ def compare(
     *,
     seconds: float = 10.0,
     usual_only: bool = False,
+    total: float | None = None,
 ) -> tuple[BenchmarkResult, ...]:
     """Measure all candidates on the same inputs.
 
@@ -98,10 +105,11 @@ def compare(
         inputs: an .npz file of arrays SAMPLE/INPUT.
         seconds: approximate limit for each candidate and sample; the warm-up has the same limit.
         usual_only: run only the sample with the usual shapes.
+        total: limit of all together, with loading; None: each command has its own alone.
     """
     with ExitStack() as stack:
         runs = [
-            _Measured(candidate, stack, inputs, seconds, usual_only=usual_only)
+            _Measured(candidate, stack, inputs, seconds, usual_only=usual_only, total=total)
             for candidate in candidates
         ]
         for run in runs:
@@ -136,12 +144,14 @@ class _Measured:
         seconds: float,
         *,
         usual_only: bool,
+        total: float | None,
     ) -> None:
         self._candidate = candidate
         self._stack = stack
         self._inputs = inputs
         self._seconds = seconds
         self._usual_only = usual_only
+        self._total = total
         self._failure: StageFailure | None = None
         self._process: WorkerProcess | None = None
         self._times: dict[str, list[list[float]]] = {}
@@ -157,7 +167,7 @@ class _Measured:
         doing = f"measuring {candidate.name} on backend {candidate.backend}"
         try:
             self._process = self._stack.enter_context(
-                WorkerProcess(doing, _COMMAND_SECONDS + self._seconds)
+                WorkerProcess(doing, _COMMAND_SECONDS + self._seconds, self._total)
             )
             loaded = self._process.load(candidate.model, candidate.backend, self._inputs)
             self._loaded = loaded

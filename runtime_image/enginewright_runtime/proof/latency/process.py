@@ -6,6 +6,7 @@ import os
 import select
 import tempfile
 import time
+from math import inf
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -25,15 +26,18 @@ _PIECE: Final = 1 << 16
 class WorkerProcess:
     """A child process that measures one candidate."""
 
-    def __init__(self, doing: str, seconds: float) -> None:
+    def __init__(self, doing: str, seconds: float, total: float | None = None) -> None:
         """Start it.
 
         Args:
             doing: for messages, such as "measuring the model on backend cpu".
             seconds: timeout of one command.
+            total: timeout of all commands together; None: there is none.
         """
         self._doing = doing
         self._seconds = seconds
+        self._total = total
+        self._end = time.monotonic() + (inf if total is None else total)
         self._pending = b""
         self._sent: list[str] = []  # commands
         with contextlib.ExitStack() as stack:
@@ -86,21 +90,21 @@ class WorkerProcess:
     def _answer(self, command: str) -> Any:  # noqa: ANN401 - any JSON value
         with contextlib.suppress(BrokenPipeError):  # reported below
             os.write(self._commands, f"{command}\n".encode())
-        line = self._line(time.monotonic() + self._seconds)
+        line = self._line()
         answer = WorkerAnswer.decode(line)
         if finding := answer.failure:
             cause = f"{self._doing}: {finding.cause}"
             raise StageFailure.of(finding.model_copy(update={"cause": cause}))
         return answer.result
 
-    def _line(self, end: float) -> bytes:
+    def _line(self) -> bytes:
+        end = min(time.monotonic() + self._seconds, self._end)
         while b"\n" not in self._pending:
             left = end - time.monotonic()
             ready, _, _ = select.select([self._answers], [], [], max(0.0, left))
             if not ready:
-                raise StageFailure(
-                    Reason.TIMEOUT, f"{self._doing} took longer than {self._seconds:.0f} s"
-                )
+                limit = self._total if self._total and end == self._end else self._seconds
+                raise StageFailure(Reason.TIMEOUT, f"{self._doing} took longer than {limit:.0f} s")
             piece = os.read(self._answers, _PIECE)
             if not piece:
                 raise self._ended()
