@@ -98,7 +98,7 @@ class World(Simulation):
         )
         self.stores = CollectorRegistry()
         collection_metrics = CollectionMetrics(self.stores)
-        StoreCollector(cache, collection_metrics, self.stores)
+        StoreCollector(cache, collection_metrics, self.stores, config.store)
         self.collections = CollectionReconciler(
             kube,
             pods,

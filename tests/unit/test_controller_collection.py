@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 from enginewright.contract.collection import Collected, CollectTask
 from enginewright.contract.report import StageReport
+from enginewright.controller import collection_metrics
 from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.routing import ModelKey
 from enginewright.kube.errors import NotFound, Terminating
-from enginewright.manifests.labels import MANAGED_BY, OPERATOR
+from enginewright.manifests.collect_job import COLLECT
+from enginewright.manifests.collection_outcome import CollectionOutcome
+from enginewright.manifests.labels import COMPONENT, MANAGED_BY, OPERATOR, STORE_GROUP
 from enginewright.manifests.store_access import StoreBucket
+from enginewright.observed.collections import CollectionView, collection_view
 from enginewright.plan.types import CollectionConfig, StoreGroup
 
 from tests.support.controller_world import World
@@ -295,6 +299,23 @@ async def test_nothing_is_created_in_a_namespace_that_is_known_to_end(world: Wor
     assert world.all("Job") == []
 
 
+async def test_jobs_of_other_stores_are_not_even_parsed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await started(world)
+    for each in ("team-b", "team-c"):
+        world.put(made("Job", "collect-1", each, labels={COMPONENT: COLLECT}))
+    parsed = []
+
+    def view(job: Json) -> CollectionView:
+        parsed.append(job["metadata"]["namespace"])
+        return collection_view(job)
+
+    monkeypatch.setattr(collection_metrics, "collection_view", view)
+    await passes(world)
+    assert set(parsed) == {NAMESPACE}
+
+
 async def test_a_namespace_without_a_store_costs_nothing() -> None:
     world = World()
     assert await world.collections.reconcile(NAMESPACE) == ReconcileResult(exists=False)
@@ -377,6 +398,39 @@ async def test_a_namespace_that_left_a_group_keeps_what_it_still_reads() -> None
     task = task_of(world.the("Job"))
     assert left[:16] in task.keep
     assert elsewhere[:16] not in task.keep
+
+
+# fault: Store | somebody creates a Job outside a group of namespaces, with the labels of one that collects the group's
+#   store | the operator, from the Job's namespace; the Job does not count | at once
+async def test_jobs_of_a_group_in_other_namespaces_do_not_count() -> None:
+    world = await world_of_group()
+    world.put(made("InferenceEngine", "e", NAMESPACE, spec=engine_spec()))
+    labels = {MANAGED_BY: OPERATOR, COMPONENT: COLLECT, STORE_GROUP: GROUP.name}
+    waiting = made("Job", "x", "outside", labels=labels, spec={"suspend": True})
+    ended = made("Job", "y", "outside", labels=labels)
+    ended["metadata"]["annotations"] = CollectionOutcome(collected=FOUND).annotations()
+    for each in (waiting, ended):
+        world.put(each)
+    await passes_of_group(await is_due(world))
+    assert [each["metadata"]["namespace"] for each in world.all("Job")].count(NAMESPACE) == 1
+    shown = {"model_namespace": GROUP.part}
+    assert world.stores.get_sample_value("enginewright_store_bytes", shown) is None
+
+
+async def test_a_group_does_not_wait_for_a_namespace_that_has_left_it() -> None:
+    world = await world_of_group()
+    for name in (NAMESPACE, "team-b"):
+        world.put(made("Namespace", name))
+        world.put(made("InferenceEngine", "e", name, spec=engine_spec()))
+    await passes_of_group(await is_due(world))
+    assert world.the("Job")["metadata"]["namespace"] == NAMESPACE
+    rest = replace(GROUP, namespaces=("team-b", "team-c"))
+    world.config = replace(world.config, store=replace(world.config.store, groups=(rest,)))
+    world.restart()
+    await world.home.load()
+    world.images.facts = {CPU_IMAGE: image_facts("cpu")}
+    await passes_of_group(await is_due(world))
+    assert {each["metadata"]["namespace"] for each in world.all("Job")} == {NAMESPACE, "team-b"}
 
 
 # event: Jobs | a group's store is due for a collection, and the release does not watch one of its namespaces | all

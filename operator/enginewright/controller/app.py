@@ -231,7 +231,13 @@ class OperatorApplication:
             namespaces=settings.namespaces,
         )
         ModelCollector(cache, registry, leads=self._leadership.release.may_act)
-        StoreCollector(cache, collection_metrics, registry, leads=self._leadership.release.may_act)
+        StoreCollector(
+            cache,
+            collection_metrics,
+            registry,
+            settings.config.store,
+            leads=self._leadership.release.may_act,
+        )
         FleetCollector(fleet, registry, leads=self._leadership.release.may_act)
         self._health = HealthServer(
             settings.http_port,

@@ -78,7 +78,7 @@ class CollectionReconciler:
     async def reconcile(self, part: str) -> ReconcileResult:
         """Do what the store needs now. Raises KubeError."""
         self.since.setdefault(part, self.now())
-        await self.pods.catch_up(collections_of(self.cache, part))
+        await self.pods.catch_up(collections_of(self.cache, self.config.store, part))
         facts = self._facts(part)
         plan = plan_collection(facts)
         wrote = await self._execute(plan)
@@ -106,7 +106,7 @@ class CollectionReconciler:
 
     def _facts(self, part: str) -> CollectionFacts:
         cache = self.cache
-        jobs = collections_of(cache, part)
+        jobs = collections_of(cache, self.config.store, part)
         uids = {job.uid for job in jobs}
         pods = cache.views(POD, cache.all(PODS))
         return CollectionFacts(

@@ -14,7 +14,8 @@ from enginewright.kube.resources import JOBS
 from enginewright.manifests.collect_job import COLLECT
 from enginewright.manifests.collection_outcome import CollectionOutcome
 from enginewright.manifests.labels import COMPONENT
-from enginewright.observed.collections import CollectionView, collection_view
+from enginewright.observed.collections import CollectionView, collection_view, part_of
+from enginewright.plan.types import StoreConfig
 
 NAMED_STORES: Final = 500  # stores with series of their own, the fullest first
 _LABEL: Final = (
@@ -22,14 +23,20 @@ _LABEL: Final = (
 )
 
 
-def collections_of(cache: ObjectCache, part: str | None = None) -> tuple[CollectionView, ...]:
-    """Return the Jobs that collect, of one store or of all."""
-    views = (
+def collections_of(
+    cache: ObjectCache, store: StoreConfig, part: str | None = None
+) -> tuple[CollectionView, ...]:
+    """Return the Jobs that collect, of one store or of all.
+
+    Not those in other namespaces than the store's, whose labels whoever may create Jobs there decides.
+    """
+    return tuple(
         collection_view(job)
         for job in cache.all(JOBS)
         if (job["metadata"].get("labels") or {}).get(COMPONENT) == COLLECT
+        and part in (None, collected := part_of(job))
+        and collected == store.part(job["metadata"]["namespace"])
     )
-    return tuple(each for each in views if part in (None, each.part))
 
 
 class CollectionMetrics:
@@ -81,11 +88,13 @@ class StoreCollector(Collector):
         cache: ObjectCache,
         metrics: CollectionMetrics,
         registry: CollectorRegistry,
+        store: StoreConfig,
         *,
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
         self._cache = cache
         self._metrics = metrics
+        self._store = store
         self._leads = leads
         registry.register(self)
 
@@ -96,7 +105,7 @@ class StoreCollector(Collector):
             return
         last: dict[str, tuple[CollectionView, Collected, int | None]] = {}
         failing: dict[str, bool] = {}
-        for job in sorted(collections_of(self._cache), key=lambda each: each.ended_at):
+        for job in sorted(collections_of(self._cache, self._store), key=lambda each: each.ended_at):
             if job.recorded:
                 failing[job.part] = job.recorded.collected is None
                 if job.recorded.collected:

@@ -22,9 +22,14 @@ class CollectionView(JobView):
 
     @property
     def part(self) -> str:
-        """Name of the store's part: that of its namespace, or of a group of namespaces."""
-        group = self.label(STORE_GROUP)
-        return group_part(group) if group else self.namespace
+        """Name of the store's part."""
+        return _part(self.label(STORE_GROUP), self.namespace)
+
+
+def part_of(obj: Json) -> str:
+    """Return the name of the store's part that such a Job says it collects."""
+    metadata = obj["metadata"]
+    return _part((metadata.get("labels") or {}).get(STORE_GROUP), metadata["namespace"])
 
 
 def collection_view(obj: Json) -> CollectionView:
@@ -34,6 +39,11 @@ def collection_view(obj: Json) -> CollectionView:
         task=_task(obj),
         recorded=CollectionOutcome.read(obj["metadata"].get("annotations") or {}),
     )
+
+
+def _part(group: str | None, namespace: str) -> str:
+    """Return the part of a group, or that of a namespace alone."""
+    return group_part(group) if group else namespace
 
 
 def _task(obj: Json) -> CollectTask | None:
