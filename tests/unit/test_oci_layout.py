@@ -17,7 +17,6 @@ from enginewright_runtime.oci.layout import (
     ImageLayer,
     digest_of,
     image_of,
-    layer_digests,
     layers_of,
     tag_of,
 )
@@ -111,17 +110,6 @@ def test_no_image_has_more_layers_than_nodes_can_stack(tmp_path: Path) -> None:
     assert len(archives) == 32
     assert [each.files[0].size_bytes for each in layers_of(found)[:2]] == [3999, 3998]
     assert unpacked(archives, tmp_path) == files
-
-
-@pytest.mark.parametrize(
-    "read",
-    [
-        None, [], {}, {"layers": {}}, {"layers": [1]}, {"layers": [{}]}, {"layers": []},
-        {"layers": [{"digest": "sha256:1"}]}, {"layers": 2 * [{"digest": f"sha256:{'1' * 64}"}]},
-    ],
-)  # fmt: skip
-def test_what_is_no_such_manifest_names_no_layers(read: object) -> None:
-    assert layer_digests(read, 1) is None
 
 
 def chart_pattern() -> str:

@@ -5,7 +5,6 @@ same bytes each time, so that what a Job has left unfinished is found by the nex
 """
 
 import hashlib
-import json
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,10 +24,10 @@ from enginewright_runtime.oci.layout import (
     ImageLayer,
     digest_of,
     image_of,
-    layer_digests,
     layers_of,
     tag_of,
 )
+from enginewright_runtime.oci.record import PushRecord
 from enginewright_runtime.oci.registry import RegistryWriter
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.sources.base import Missing
@@ -44,7 +43,7 @@ def ensure_image(repository: str, credentials: Path, store: Store, manifest: Man
     try:
         secret = Secret.read(credentials)
         writer = RegistryWriter(repository, secret, _SECONDS)
-        digest = _Push(writer, store, manifest).ensure()
+        digest = _Push(writer, store, manifest, repository).ensure()
     except StageFailure as failure:
         # that of the reason is about sources
         is_ours = failure.reason is Reason.SOURCE_UNREACHABLE and failure.finding.remedy is None
@@ -64,45 +63,46 @@ def _failed(why: str) -> Pushed:
 class _Push:
     """One artefact on its way to a repository."""
 
-    def __init__(self, writer: RegistryWriter, store: Store, manifest: Manifest) -> None:
+    def __init__(
+        self, writer: RegistryWriter, store: Store, manifest: Manifest, repository: str
+    ) -> None:
         self._writer = writer
         self._manifest = manifest
         self._files = _Files(store, manifest)
         self._layers = layers_of(manifest)
+        self._tag = tag_of(manifest)
+        self._record = PushRecord(store, repository, self._tag)
 
     def ensure(self) -> str:
         """Return the digest of the image, which the repository has then."""
-        tag = tag_of(self._manifest)
-        if (known := self._known(tag)) is not None:
+        if (known := self._known()) is not None:
             _log.info("the repository has the image already")
             return known.digest
         digests = [self._put_layer(layer) for layer in self._layers]
         image = image_of(self._manifest, self._layers, digests)
         self._put(image.config)
-        self._writer.put_manifest(tag, image.manifest)
+        if self._writer.manifest(self._tag) != image.manifest:  # some tags cannot be set twice
+            self._writer.put_manifest(self._tag, image.manifest)
+        self._record.write(digests)
         return image.digest
 
-    def _known(self, tag: str) -> Image | None:
-        """Return the image that has the tag, if it is this artefact's and all of it is there."""
-        text = self._writer.manifest(tag)
-        if text is None:
-            return None
-        try:
-            digests = layer_digests(json.loads(text), len(self._layers))
-        except ValueError:
-            return None
+    def _known(self) -> Image | None:
+        """Return the image that a Job has pushed before, if all of it is still there."""
+        digests = self._record.read(len(self._layers))
         if digests is None:
             return None
         image = image_of(self._manifest, self._layers, digests)
-        if image.manifest != text:
+        if self._writer.manifest(self._tag) != image.manifest:
             return None
-        is_whole = all(map(self._writer.has_blob, (image.config_digest, *digests)))
+        sizes = {digest: layer.size for layer, digest in zip(self._layers, digests, strict=True)}
+        blobs = {image.config_digest: len(image.config), **sizes}
+        is_whole = all(self._writer.has_blob(digest, size) for digest, size in blobs.items())
         return image if is_whole else None
 
     def _put_layer(self, layer: ImageLayer) -> str:
         with self._files:
             digest = f"sha256:{self._hash(layer)}"
-            if self._writer.has_blob(digest):
+            if self._writer.has_blob(digest, layer.size):
                 return digest
             name = layer.files[0].path + (
                 f" and {len(layer.files) - 1} more" if layer.files[1:] else ""
@@ -121,7 +121,7 @@ class _Push:
 
     def _put(self, content: bytes) -> None:
         digest = digest_of(content)
-        if not self._writer.has_blob(digest):
+        if not self._writer.has_blob(digest, len(content)):
             progress = TransferProgress(_log, "pushing the configuration", len(content))
             self._writer.put_blob(digest, len(content), lambda: iter((content,)), progress)
 

@@ -136,13 +136,9 @@ def image_of(manifest: Manifest, layers: Sequence[ImageLayer], digests: Sequence
     return Image(text.encode(), config)
 
 
-def layer_digests(manifest: Any, count: int) -> list[str] | None:  # noqa: ANN401 - any JSON value
-    """Return the digests of the layers that a manifest names; None: it has not so many."""
-    layers = manifest.get("layers") if isinstance(manifest, dict) else None
-    if not isinstance(layers, list) or len(layers) != count:
-        return None
-    found = [str(each.get("digest")) if isinstance(each, dict) else "" for each in layers]
-    return found if all(map(_DIGEST.fullmatch, found)) else None
+def is_digest(text: str) -> bool:
+    """Return whether a text is a digest as `digest_of` writes it."""
+    return _DIGEST.fullmatch(text) is not None
 
 
 def digest_of(content: bytes) -> str:

@@ -12,13 +12,13 @@ from urllib.parse import urljoin, urlsplit
 import aiohttp
 
 from enginewright_runtime.core.logs import TransferProgress
-from enginewright_runtime.oci.layout import MANIFEST_TYPE
+from enginewright_runtime.oci.layout import MANIFEST_TYPE, digest_of
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.remote.failures import unreachable
 from enginewright_runtime.remote.retry import with_retries
 from enginewright_runtime.sources.base import Missing
 from enginewright_runtime.sources.registry_login import Login, endpoint, login
-from enginewright_runtime.sources.web import Body, Web, WebResponse, failure_of, shown
+from enginewright_runtime.sources.web import Body, Web, WebResponse, failure_of, read_body, shown
 
 _REMEDY: Final = (
     "check the account in store.images.secretRef, and that it may push to this repository"
@@ -48,21 +48,21 @@ class RegistryWriter(Web):
         self._seconds = seconds
         self._end = time.monotonic() + seconds
 
-    def manifest(self, tag: str) -> bytes | None:
-        """Return the manifest that has a tag; None: there is none."""
-        url = f"{self._url}/manifests/{tag}"
+    def manifest(self, name: str) -> bytes | None:
+        """Return the manifest that has a tag or digest; None: there is none."""
+        url = f"{self._url}/manifests/{name}"
         try:
             return self._once(url, "GET", {"Accept": MANIFEST_TYPE}).body
         except Missing:
             return None
 
-    def has_blob(self, digest: str) -> bool:
-        """Return whether the repository has a blob."""
+    def has_blob(self, digest: str, size: int) -> bool:
+        """Return whether the repository has a blob, and states its size."""
         try:
-            self._once(f"{self._url}/blobs/{digest}", "HEAD", {})
+            answer = self._once(f"{self._url}/blobs/{digest}", "HEAD", {})
         except Missing:
             return False
-        return True
+        return answer.headers.get("Content-Length") == str(size)
 
     def put_blob(
         self,
@@ -104,8 +104,18 @@ class RegistryWriter(Web):
         self._run(f"{self._url}/blobs/{digest}", attempt, lambda: sent)
 
     def put_manifest(self, tag: str, content: bytes) -> None:
-        """Store a manifest under a tag."""
+        """Store a manifest under a tag.
+
+        Raises:
+            StageFailure: SourceUnreachable; also if the registry has not what it was sent.
+        """
         self._once(f"{self._url}/manifests/{tag}", "PUT", {"Content-Type": MANIFEST_TYPE}, content)
+        if self.manifest(digest_of(content)) != content:
+            raise unreachable(
+                f"{self._repository}: the registry has taken the image's manifest and does not return it",
+                "check that store.images.repository is one of a registry, which a proxy before it"
+                " may hide",
+            )
 
     def _once(
         self, url: str, method: str, headers: Mapping[str, str], body: bytes | None = None
@@ -151,7 +161,7 @@ class RegistryWriter(Web):
     ) -> WebResponse:
         async with self._request(session, method, url, headers, body, encoded=encoded) as response:
             self._check(response, _SUCCEEDED)
-            content = await response.content.read(_LARGEST_RESPONSE) if method == "GET" else b""
+            content = await read_body(response, url, _LARGEST_RESPONSE) if method == "GET" else b""
             return WebResponse(response.headers, content)
 
     def _upload_place(self, begun: str, location: str) -> str:

@@ -167,7 +167,7 @@ class Web:
                     method = "GET" if post is None else "POST"
                     async with self._request(session, method, url, headers or {}, post) as got:
                         self._check(got)
-                        return WebResponse(got.headers, await _body(got, url))
+                        return WebResponse(got.headers, await read_body(got, url))
                 except (aiohttp.ClientError, TimeoutError) as error:
                     raise failure_of(url, error, 0) from error
 
@@ -351,14 +351,15 @@ async def _receive(response: aiohttp.ClientResponse, url: str, transfer: Transfe
         transfer.receive(chunk)
 
 
-async def _body(response: aiohttp.ClientResponse, url: str) -> bytes:
+async def read_body(
+    response: aiohttp.ClientResponse, url: str, largest: int = _LARGEST_RESPONSE
+) -> bytes:
+    """Return a whole body; raises StageFailure, SourceUnreachable, for a larger one."""
     body = bytearray()
     async for chunk in response.content.iter_chunked(CHUNK):
         body += chunk
-        if len(body) > _LARGEST_RESPONSE:
-            raise unreachable(
-                f"{shown(url)} answers with more than {format_bytes(_LARGEST_RESPONSE)}"
-            )
+        if len(body) > largest:
+            raise unreachable(f"{shown(url)} answers with more than {format_bytes(largest)}")
     return bytes(body)
 
 

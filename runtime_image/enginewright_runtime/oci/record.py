@@ -1,0 +1,43 @@
+"""What Jobs have pushed, as they record it in the store.
+
+Who may push to the repository may replace tags in it, those of other namespaces too. So what is there counts only if it
+is what a Job has computed from the files of this store. A record that is lost costs one look at all files.
+"""
+
+import logging
+from typing import Final
+
+from enginewright.contract.keys import content_hash
+
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.oci.layout import is_digest
+from enginewright_runtime.store import Store
+
+_log: Final = logging.getLogger(__name__)
+_REPOSITORY_DIGITS: Final = 16
+
+
+class PushRecord:
+    """The digests of the layers of one image in one repository."""
+
+    def __init__(self, store: Store, repository: str, tag: str) -> None:
+        self._store = store
+        self._tag = tag
+        self._name = f"image-{tag}-{content_hash(repository)[:_REPOSITORY_DIGITS]}"
+
+    def read(self, count: int) -> list[str] | None:
+        """Return the digests; None: there is no record of `count` layers.
+
+        Raises:
+            StageFailure: StoreUnavailable.
+        """
+        content = self._store.get_cache(self._name)
+        found = (content or b"").decode(errors="replace").split()
+        return found if len(found) == count and all(map(is_digest, found)) else None
+
+    def write(self, digests: list[str]) -> None:
+        """PushRecord digests. It is not essential: a failure is logged."""
+        try:
+            self._store.put_cache(self._name, "\n".join(digests).encode())
+        except StageFailure as failure:
+            _log.warning("that image %s is pushed is not recorded: %s", self._tag, failure.message)

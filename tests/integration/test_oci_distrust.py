@@ -1,0 +1,155 @@
+"""Registries, repositories and Secrets that are not as they should be, and images that are pushed all the same, or not."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from enginewright_runtime import oci
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.oci import layout
+from enginewright_runtime.oci.record import PushRecord
+from enginewright_runtime.remote import retry
+from enginewright_runtime.store import Store
+from typing_extensions import override
+
+from tests.support.source_servers import SourceServers
+from tests.support.source_web import Answer, ScriptedServer, Seen
+from tests.support.store_process import FILES, publish
+
+pytestmark = pytest.mark.timeout(900)  # the servers may have to be built first
+KEY = "cd" * 32
+CONTENT = {name: np.random.default_rng(5).bytes(300_000 + len(name)) for name in FILES}
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait between tries."""
+    monkeypatch.setattr(retry, "_FIRST_PAUSE", 0.001)
+
+
+def filled(folder: Path, content: dict[str, bytes] = CONTENT) -> Store:
+    (folder / "store").mkdir(parents=True)
+    store = Store(folder / "store")
+    for name, each in content.items():
+        (folder / Path(name).name).write_bytes(each)
+    publish(store, KEY, folder)
+    return store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return filled(tmp_path / "ours")
+
+
+def push(
+    store: Store, root: Path, repository: str, secret: dict[str, str] | None = None
+) -> oci.Pushed:
+    """Push the image of the prepared model, as its stage does."""
+    paths = replace(Paths.under(root), images=repository)
+    paths.images_credentials.mkdir(exist_ok=True)
+    for key, value in (secret or {"plain-http": "true"}).items():
+        (paths.images_credentials / key).write_text(value)
+    found = store.find(KEY)
+    assert found is not None
+    return oci.push(paths, store, found)
+
+
+def pushed_to(
+    answer: Callable[[Seen], Answer], store: Store, root: Path, secret: dict[str, str] | None = None
+) -> oci.Pushed:
+    with ScriptedServer(answer) as server:
+        return push(store, root, f"{server.url.removeprefix('http://')}/team/images", secret)
+
+
+# fault: Store | who may push to the repository of OCI images gives another namespace's tag to an image of other files,
+#   of equal sizes | what is there counts only if a Job of this store has recorded it; else it is pushed again | prevented
+def test_an_image_that_another_has_put_under_the_tag_is_replaced(
+    servers: SourceServers, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = store.find(KEY)
+    assert found is not None
+    tag = layout.tag_of(found)
+    repository = f"{servers.host('registry')}/team/replaced"
+    others = filled(tmp_path / "others", {name: each[::-1] for name, each in CONTENT.items()})
+    with monkeypatch.context() as patched:
+        patched.setattr("enginewright_runtime.oci.ensure.tag_of", lambda _: tag)
+        theirs = push(others, tmp_path, repository).reference
+    ours = push(store, tmp_path, repository).reference
+    assert ours is not None
+    assert ours != theirs
+    with monkeypatch.context() as patched:
+        patched.setattr("enginewright_runtime.oci.ensure.tag_of", lambda _: tag)
+        (tmp_path / "others/store/caches").rename(tmp_path / "lost")
+        assert push(others, tmp_path, repository).reference == theirs
+    assert push(store, tmp_path, repository).reference == ours
+
+
+def test_another_store_finds_the_image_by_its_files(
+    servers: SourceServers, store: Store, tmp_path: Path
+) -> None:
+    repository = f"{servers.host('registry')}/team/equal"
+    assert push(store, tmp_path, repository).reference is not None
+    other = filled(tmp_path / "equal")
+    assert push(other, tmp_path, repository) == push(store, tmp_path, repository)
+
+
+def test_a_server_that_says_yes_to_everything_is_no_registry(store: Store, tmp_path: Path) -> None:
+    def answer(seen: Seen) -> Answer:
+        return 202, {"Location": seen.path}, b"<html>"
+
+    def empty(seen: Seen) -> Answer:
+        return 200, {"Location": seen.path}, b""
+
+    for each in (answer, empty):
+        pushed = pushed_to(each, store, tmp_path)
+        assert pushed.reference is None
+        assert "has taken the image's manifest and does not return it" in str(pushed.failure)
+
+
+class InParts(BaseHTTPRequestHandler):
+    """Has the image, and sends its manifest in two parts."""
+
+    image: layout.Image
+    sizes: ClassVar[dict[str, int]] = {}
+
+    def do_GET(self) -> None:
+        self._begin(len(self.image.manifest))
+        self.wfile.write(self.image.manifest[:100])
+        time.sleep(0.1)
+        self.wfile.write(self.image.manifest[100:])
+
+    def do_HEAD(self) -> None:
+        self._begin(self.sizes[self.path.rpartition("/")[2]])
+
+    def _begin(self, size: int) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(size))
+        self.end_headers()
+
+    @override
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+def test_a_manifest_that_arrives_in_parts_is_read_whole(store: Store, tmp_path: Path) -> None:
+    found = store.find(KEY)
+    assert found is not None
+    layers = layout.layers_of(found)
+    digests = [f"sha256:{number:064}" for number, _ in enumerate(layers)]
+    InParts.image = layout.image_of(found, layers, digests)
+    InParts.sizes = {digest: each.size for digest, each in zip(digests, layers, strict=True)}
+    InParts.sizes[InParts.image.config_digest] = len(InParts.image.config)
+    with ThreadingHTTPServer(("127.0.0.1", 0), InParts) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        repository = f"127.0.0.1:{server.server_port}/team/images"
+        PushRecord(store, repository, layout.tag_of(found)).write(digests)
+        assert push(store, tmp_path, repository).reference == (
+            f"{repository}@{InParts.image.digest}"
+        )
+        server.shutdown()
