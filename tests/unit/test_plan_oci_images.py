@@ -1,16 +1,30 @@
 """OCI images of artefacts: which stages push them, which pods mount them, and that nothing changes without them."""
 
+import copy
 from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 from enginewright.api.inference_engine import InferenceEngine
+from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Published
 from enginewright.contract.task import ENGINE_STAGES, PREPARE_STAGES
 from enginewright.manifests.artifact_images import ImageRepository
+from enginewright.manifests.labels import REVISION
 
-from tests.support.plan_objects import PREPARED_KEY, Json, published, published_engine
+from tests.support.plan_objects import (
+    OTHER as SECOND_SOURCE,
+)
+from tests.support.plan_objects import (
+    PREPARED_KEY,
+    SECOND,
+    Json,
+    published,
+    published_engine,
+)
 from tests.support.plan_world import World
+from tests.unit.test_plan_canary import CANARY_SPEC
+from tests.unit.test_plan_serving import crash
 from tests.unit.test_plan_store import containers, pod
 from tests.unit.test_preparation_records import again, built, prepares
 
@@ -18,11 +32,18 @@ REPOSITORY: Final = "registry.example.com/team/images"
 REFERENCE: Final = f"{REPOSITORY}@sha256:{'1' * 64}"
 PINNED: Final = "ec11c84c1a"  # computed before images existed
 OTHER: Final = f"{REPOSITORY}@sha256:{'2' * 64}"
+THIRD: Final = f"{REPOSITORY}@sha256:{'3' * 64}"
 WITH_IMAGE: Final = published().model_copy(update={"image": REFERENCE})
 PUSHING: Final = {"name": "ENGINEWRIGHT_IMAGES", "value": REPOSITORY}
 CREDENTIALS: Final = {"name": "images", "mountPath": "/images-credentials", "readOnly": True}
-MOUNT: Final = {"name": "artifact-image", "mountPath": "/artifact-image", "readOnly": True}
+MOUNT: Final = {"name": "enginewright-image", "mountPath": "/artifact-image", "readOnly": True}
 WHY: Final = "registry.example.com answered 401 Unauthorized"
+FALLS_BACK: Final[Json] = {
+    "fallback": {"policy": "Allow"},
+    "backends": ["tensorrt-rtx", "cuda"],
+    "replicas": 2,
+}
+WITHOUT_IT: Final = pytest.mark.parametrize("repository", [None, "other.example.com/images"])
 
 
 def with_images(
@@ -44,7 +65,7 @@ def serving(result: Published = WITH_IMAGE) -> World:
 def mounted(world: World) -> str | None:
     """Return the image that the serving pods mount."""
     (deployment,) = world.serving_deployments()
-    image = volumes(deployment).get("artifact-image")
+    image = volumes(deployment).get("enginewright-image")
     assert (MOUNT in containers(deployment)["fetch-artifact"]["volumeMounts"]) == bool(image)
     return image["image"]["reference"] if image else None
 
@@ -77,8 +98,8 @@ def test_a_serving_pod_mounts_the_image_where_it_fetches_and_nowhere_else() -> N
     world = serving()
     assert world.status["prepared"]["image"] == REFERENCE
     (deployment,) = world.serving_deployments()
-    assert volumes(deployment)["artifact-image"] == {
-        "name": "artifact-image",
+    assert volumes(deployment)["enginewright-image"] == {
+        "name": "enginewright-image",
         "image": {"reference": REFERENCE, "pullPolicy": "IfNotPresent"},
     }
     for name, each in containers(deployment).items():
@@ -99,7 +120,7 @@ def test_without_a_repository_objects_and_revisions_are_as_before() -> None:
     assert plain.status["revision"] == PINNED, "or pods of all models restarted with an upgrade"
     for obj in (job, deployment):
         assert "image:" not in str(sorted(volumes(obj)))
-        assert not {"images", "artifact-image"} & volumes(obj).keys()
+        assert not {"images", "enginewright-image"} & volumes(obj).keys()
     assert not {"image", "imageFailure"} & plain.status["prepared"].keys()
 
 
@@ -110,16 +131,152 @@ def test_enabling_images_restarts_no_pod() -> None:
     assert pod(after) == pod(before)
 
 
-@pytest.mark.parametrize("repository", [None, "other.example.com/images"])
-def test_without_the_repository_pods_are_rolled_that_need_it(repository: str | None) -> None:
+# fault: Store | the registry with the OCI images that pods mount is lost | pods are replaced by ones of the same
+#   revision that read the store; nothing that was rejected is tried again | when `store.images.repository` is emptied
+@WITHOUT_IT
+def test_without_the_repository_pods_are_replaced_that_need_it(repository: str | None) -> None:
     """Its images may be gone, and a pod whose image cannot be pulled never starts."""
     world = serving()
-    before = world.status["revision"]
+    revision = world.status["revision"]
     with_images(world, repository).settle()
-    assert world.status["revision"] != before, "what serves goes on until it is replaced"
-    assert mounted(world) is None
+    (after,) = world.serving_deployments()
+    (plain,) = World().settle().job_succeeds().serving_deployments()
+    assert pod(after) == pod(plain), "nothing else differs"
+    assert not world.canaries()
     world.all_available()
     assert world.conditions()["Ready"][0] == "True"
+    assert world.status["revision"] == world.status["active"]["revision"] == revision
+    assert mounted(with_images(world).settle()) == REFERENCE, "configured again"
+
+
+@WITHOUT_IT
+@pytest.mark.parametrize("rollout", [{"paused": True}, {"strategy": "Recreate"}])
+def test_so_are_those_of_any_model(rollout: Json, repository: str | None) -> None:
+    world = serving()
+    world.edit(rollout=rollout)
+    with_images(world, repository).settle()
+    assert mounted(world) is None
+
+
+@pytest.mark.parametrize("named_by", ["chart", "model"])
+def test_a_pull_secret_that_containers_need_too_stays(named_by: str) -> None:
+    spec = (
+        {"podTemplate": {"imagePullSecrets": [{"name": "pusher"}]}} if named_by == "model" else {}
+    )
+    world = with_images(World(**spec), account="registry" if named_by == "chart" else "pusher")
+    world.settle().job_succeeds(WITH_IMAGE).all_available()
+    (before,) = world.serving_deployments()
+    (after,) = with_images(world, None).settle().serving_deployments()
+    assert mounted(world) is None
+    assert pod(after)["spec"]["imagePullSecrets"] == pod(before)["spec"]["imagePullSecrets"]
+
+
+def test_another_secret_is_for_the_next_revision() -> None:
+    world = serving()
+    (before,) = world.serving_deployments()
+    (after,) = with_images(world, account="other").settle().serving_deployments()
+    assert pod(after) == pod(before)
+    assert world.status["revision"] == world.status["active"]["revision"]
+    world.edit(serving={"maxQueue": 7}).settle().all_available()
+    (new,) = world.serving_deployments()
+    assert {"name": "other"} in pod(new)["spec"]["imagePullSecrets"]
+
+
+# a revision beside the one that serves
+
+
+def has_canary() -> World:
+    """Return a model of which one revision serves with an image, and another one is verified."""
+    rollout = {"strategy": "Surge", "canary": CANARY_SPEC}
+    world = with_images(World(rollout=rollout, replicas=2)).settle()
+    world.job_succeeds(WITH_IMAGE).all_available().edit(source=SECOND_SOURCE)
+    return world.job_succeeds(SECOND.model_copy(update={"image": OTHER})).canary_available()
+
+
+def rejects_canary(world: World) -> World:
+    (canary,) = world.canaries()
+    world.crash(canary["metadata"]["name"], Reason.BACKEND_CRASHED, index=0)
+    world.settle()
+    assert not world.canaries()
+    return world
+
+
+def rollout_of(world: World) -> tuple[Any, ...]:
+    """Return what must not change when images do."""
+    status, (serving,) = world.status, world.serving_deployments()
+    known = [status.get(name) for name in ("revision", "active", "target", "lastFailure")]
+    rejected = world.conditions()["RolledBack"]
+    return copy.deepcopy(
+        (known, rejected, revision_of(serving), list(map(revision_of, world.canaries())))
+    )
+
+
+def revision_of(deployment: Json) -> str:
+    return str(deployment["metadata"]["labels"][REVISION])
+
+
+@pytest.mark.parametrize(
+    ("repository", "account", "reference"),
+    [
+        (None, None, None),
+        ("other.example.com/images", "pusher", None),
+        (REPOSITORY, "other", REFERENCE),
+    ],
+)
+def test_what_is_rejected_stays_so_whatever_repository_is_set(
+    repository: str | None, account: str | None, reference: str | None
+) -> None:
+    world = rejects_canary(has_canary())
+    before = rollout_of(world)
+    with_images(world, repository, account).settle()
+    assert rollout_of(world) == before
+    assert mounted(world) == reference, "by the pods that serve in its place"
+    world.all_available()
+    assert rollout_of(world) == before
+
+
+@WITHOUT_IT
+def test_a_canary_goes_on_without_its_image(repository: str | None) -> None:
+    world = has_canary()
+    before = rollout_of(world)
+    with_images(world, repository).settle()
+    assert rollout_of(world) == before
+    (canary,) = world.canaries()
+    assert "enginewright-image" not in volumes(canary)
+    assert MOUNT not in containers(canary)["fetch-artifact"]["volumeMounts"]
+    assert mounted(world) is None
+
+
+@pytest.mark.parametrize("first", [None, OTHER])
+@pytest.mark.parametrize("is_rejected", [False, True])
+def test_an_engine_whose_image_changes_begins_no_rollout_again(
+    first: str | None, is_rejected: bool
+) -> None:
+    rollout = {"strategy": "Surge", "canary": CANARY_SPEC}
+    world = with_images(World(rollout=rollout, replicas=2)).has_gpus().settle()
+    world.job_succeeds(WITH_IMAGE).engine_built(image=OTHER).all_available()
+    world.edit(source=SECOND_SOURCE).job_succeeds(SECOND)
+    world.engine_built(image=first).canary_available()
+    if is_rejected:
+        rejects_canary(world)
+    before = rollout_of(world)
+    world.engine_built(image=THIRD)
+    assert rollout_of(world) == before
+    assert mounted(world) == OTHER
+    for canary in world.canaries():
+        image = volumes(canary).get("enginewright-image")
+        assert (image["image"]["reference"] if image else None) == first
+
+
+@WITHOUT_IT
+def test_a_backend_that_is_tried_again_mounts_no_lost_image(repository: str | None) -> None:
+    world = with_images(World(**FALLS_BACK)).has_gpus().settle().job_succeeds(WITH_IMAGE)
+    crash(world.engine_built(image=OTHER), 0, "node-1", 2)
+    world.job_succeeds(SECOND).all_available().jobs_are_cleaned_away()
+    (trial,) = world.later(hours=1).trials()
+    assert volumes(trial)["enginewright-image"]["image"]["reference"] == OTHER
+    (trial,) = with_images(world, repository).settle().trials()
+    assert "enginewright-image" not in volumes(trial)
 
 
 def test_an_image_that_cannot_be_pushed_is_reported_and_pods_read_the_store() -> None:
@@ -174,13 +331,13 @@ def test_an_engine_that_is_built_again_has_another_image_and_restarts_no_pod() -
     world = with_images(World()).has_gpus().settle().job_succeeds(WITH_IMAGE)
     world.engine_built(image=OTHER).all_available()
     before = world.status["revision"]
-    world.engine_built(image=f"{REPOSITORY}@sha256:{'3' * 64}")
+    world.engine_built(image=THIRD)
     assert world.status["revision"] == before
     assert mounted(world) == OTHER
     world.edit(serving={"maxQueue": 7}).settle()
     assert world.status["revision"] != before
     world.all_available()
-    assert mounted(world) == f"{REPOSITORY}@sha256:{'3' * 64}", "the next revision has it"
+    assert mounted(world) == THIRD, "the next revision has it"
 
 
 # a model that is applied again

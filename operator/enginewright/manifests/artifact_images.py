@@ -1,6 +1,6 @@
 """OCI images of artefacts: how Jobs reach their repository, and how serving pods mount one."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from enginewright.contract.task import (
 )
 
 _CREDENTIALS: Final = "images"  # name of the Secret's volume in Jobs
-_VOLUME: Final = "artifact-image"  # name of the image's volume in serving pods
+_VOLUME: Final = "enginewright-image"  # name of the image's volume in serving pods
 
 
 class ArtifactImage(BaseModel):
@@ -32,6 +32,35 @@ class ArtifactImage(BaseModel):
     def mounts(self) -> list[dict[str, Any]]:
         """Return where the container that reads the image mounts it."""
         return [{"name": _VOLUME, "mountPath": ARTIFACT_IMAGE_PATH, "readOnly": True}]
+
+    def removed_from(
+        self, template: Mapping[str, Any], *, other_secrets: Collection[str]
+    ) -> dict[str, Any]:
+        """Return a pod template that mounts the image as it is without it.
+
+        Its pull secret stays if it is in `other_secrets`: those that the pods have for their containers.
+        """
+        spec = template["spec"]
+        unneeded = {self.secret} - set(other_secrets)
+        return {
+            **template,
+            "spec": {
+                **spec,
+                "imagePullSecrets": [
+                    each for each in spec["imagePullSecrets"] if each["name"] not in unneeded
+                ],
+                "initContainers": [
+                    {**each, "volumeMounts": _without_volume(each["volumeMounts"])}
+                    for each in spec["initContainers"]
+                ],
+                "volumes": _without_volume(spec["volumes"]),
+            },
+        }
+
+
+def _without_volume(parts: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return volumes, or mounts, without that of the image."""
+    return [each for each in parts if each["name"] != _VOLUME]
 
 
 @dataclass(frozen=True)

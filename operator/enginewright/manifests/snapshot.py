@@ -47,7 +47,8 @@ class ClassSnapshot(BaseModel):
     resource_name: str | None = None
     interim: bool = False  # it serves until the first engine is built
     device: Mapping[str, Any] | None = None  # as in the class: requested instead of resource_name
-    # OCI image of the engine, or of the prepared model that is served; None: pods read only the store
+    # OCI image that the pod template mounts, of the engine or of the prepared model that is served;
+    # None: pods read only the store
     artifact_image: ArtifactImage | None = None
 
     @property
@@ -90,20 +91,15 @@ class Snapshot(BaseModel):
         """Return the store that the pods read."""
         return StoreAccess(self.store_claim, self.store_bucket)
 
-    def with_images(self, images: Mapping[str, ArtifactImage | None]) -> Self:
-        """Return it with these OCI images of artefacts, by class."""
-        classes = (
-            each.model_copy(update={"artifact_image": images.get(each.name)})
-            for each in self.classes
-        )
-        return self.model_copy(update={"classes": tuple(classes)})
-
     def revision(self) -> str:
         """Return a short hash: equal content gives the same revision, also after other revisions.
 
-        Defaults are left out, so that a field added by a later version restarts no pods.
+        Defaults are left out, so that a field added by a later version restarts no pods. OCI images of
+        artefacts are, too: they decide nothing that runs, since pods verify each file of them.
         """
-        return content_hash(_VERSION, content(self))[:_REVISION_LENGTH]
+        classes = (each.model_copy(update={"artifact_image": None}) for each in self.classes)
+        decisive = self.model_copy(update={"classes": tuple(classes)})
+        return content_hash(_VERSION, content(decisive))[:_REVISION_LENGTH]
 
 
 class KeptSource(BaseModel):

@@ -28,7 +28,6 @@ from enginewright.plan.choice import Choice, ChosenBackend, choose, failure_of
 from enginewright.plan.engines_wanted import Engines
 from enginewright.plan.interim import Interim
 from enginewright.plan.resolve import Target
-from enginewright.plan.served import served_before
 from enginewright.plan.types import Facts
 
 # the OCI image of an engine, by its key, or of the prepared model (None); None: pods mount none
@@ -60,7 +59,7 @@ def wanted_snapshot(
     size = prepared.golden_output_bytes
     store = facts.config.store.access(facts.model.metadata.namespace)
     image = _images(facts, prepared)
-    wanted = Snapshot(
+    return Snapshot(
         prepared_key=prepared.key,
         model_digest=prepared.model_digest,
         classes=tuple(
@@ -89,7 +88,6 @@ def wanted_snapshot(
         startup_seconds=_non_default(spec.serving.startup_timeout, STARTUP_SECONDS),
         termination_seconds=_non_default(spec.serving.termination_grace_period, GRACE_SECONDS),
     )
-    return _with_served_images(facts, wanted)
 
 
 def chosen_snapshot(
@@ -162,35 +160,6 @@ def _images(facts: Facts, prepared: Prepared) -> _ImageOf:
     return image
 
 
-def _with_served_images(facts: Facts, wanted: Snapshot) -> Snapshot:
-    """Return a snapshot with the OCI images of what serves, if nothing else differs and nodes may pull them.
-
-    An artefact that is made again, or pushed only then, has the same key and another image: no pod restarts for that.
-    """
-    before = served_before(facts)
-    served = next(
-        (
-            each.kept.snapshot
-            for each in facts.revisions
-            if each.kept and before and each.revision == before.revision
-        ),
-        None,
-    )
-    if served is None:
-        return wanted
-    known = {each.name: each.artifact_image for each in served.classes}
-    if known == {each.name: each.artifact_image for each in wanted.classes}:
-        return wanted
-    repository = facts.config.store.images
-    are_there = all(
-        each is None or (repository and repository.image(each.reference) == each)
-        for each in known.values()
-    )
-    if not are_there or served.with_images({}).revision() != wanted.with_images({}).revision():
-        return wanted
-    return wanted.with_images(known)
-
-
 def _access_log(wanted: AccessLog | None) -> AccessLogTask | None:
     if wanted is None:
         return None
@@ -207,6 +176,35 @@ def _non_default(wanted: str | None, default: int) -> int | None:
     """Return the seconds if they differ from the default, else None."""
     seconds = int(duration(wanted).total_seconds()) if wanted else default
     return None if seconds == default else seconds
+
+
+def stored_revisions(facts: Facts) -> dict[str, Revision]:
+    """Return the revisions whose content is stored, by name, as their pods can start now."""
+    return {
+        each.revision: _without_other_images(facts, each.kept)
+        for each in facts.revisions
+        if each.kept
+    }
+
+
+def _without_other_images(facts: Facts, revision: Revision) -> Revision:
+    """Return a revision whose pods mount no image of another repository than the configured one.
+
+    That may be lost, and pods whose image cannot be pulled never start. Without it they read the store.
+    """
+    repository = facts.config.store.images
+    own = revision.snapshot.pod_template.get("imagePullSecrets") or ()
+    secrets = {*facts.config.image_pull_secrets, *(each["name"] for each in own)}
+    templates = {
+        each.name: image.removed_from(revision.templates[each.name], other_secrets=secrets)
+        for each in revision.snapshot.classes
+        if revision.templates
+        and (image := each.artifact_image)
+        and not (repository and repository.image(image.reference))
+    }
+    if not templates:
+        return revision
+    return revision.model_copy(update={"templates": {**revision.templates, **templates}})
 
 
 def revision_of(

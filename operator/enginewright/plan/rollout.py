@@ -30,7 +30,7 @@ from enginewright.plan.pod_counts import PodCounts, awaited_classes, pod_counts,
 from enginewright.plan.progress import RolloutProgress
 from enginewright.plan.replicas import asks_for_pods
 from enginewright.plan.requested_revision import bring_up_requested, requested_revision
-from enginewright.plan.revisions import revision_of
+from enginewright.plan.revisions import revision_of, stored_revisions
 from enginewright.plan.rollout_objects import (
     canary_objects,
     has_rejected,
@@ -100,7 +100,7 @@ def roll_out(
     Classes in `yielding` have no pods for now. For reasons in `left_to_others` another backend is tried
     instead of a rollback. `signature` is that of `wanted`.
     """
-    known = {each.revision: each.kept for each in facts.revisions if each.kept}
+    known = stored_revisions(facts)
     wanted_revision = revision_of(facts, known, wanted, source, signature) if wanted else None
     deployments = _of_classes(facts.deployments)
     requested = requested_revision(facts, known, wanted_revision)

@@ -26,7 +26,7 @@ from enginewright.plan import pods
 from enginewright.plan.classes import matching
 from enginewright.plan.replicas import fixed
 from enginewright.plan.resolve import Target
-from enginewright.plan.revisions import with_templates
+from enginewright.plan.revisions import stored_revisions, with_templates
 from enginewright.plan.rollout import RolloutPlan
 from enginewright.plan.types import EventIntent, Facts, ObjectRef
 
@@ -81,9 +81,9 @@ def trials(
     """Return which trial continues, begins or ends now; one backend of a model at a time."""
     named = {each.revision for each in rejected}
     known = {
-        each.revision: with_templates(facts, each.kept)
-        for each in facts.revisions
-        if each.kept and each.revision in named
+        name: with_templates(facts, each)
+        for name, each in stored_revisions(facts).items()
+        if name in named
     }
     decided: list[RejectedBackend] = []
     events: list[EventIntent] = []
