@@ -153,3 +153,64 @@ def test_a_manifest_that_arrives_in_parts_is_read_whole(store: Store, tmp_path: 
             f"{repository}@{InParts.image.digest}"
         )
         server.shutdown()
+
+
+def challenge(realm: str) -> Answer:
+    return 401, {"WWW-Authenticate": f'Bearer realm="{realm}"'}, b""
+
+
+@pytest.mark.parametrize(
+    ("realm", "reported"),
+    [
+        ("http://[x", "token service 'http://[x' has no address"),
+        ("http://127.0.0.1:99999/", "it does not answer as a web server should (InvalidUrl"),
+        ("", "it does not answer as a web server should (InvalidUrl"),
+    ],
+)
+def test_a_token_service_without_an_address(
+    realm: str, reported: str, store: Store, tmp_path: Path
+) -> None:
+    pushed = pushed_to(lambda _: challenge(realm), store, tmp_path)
+    assert reported in str(pushed.failure)
+
+
+@pytest.mark.parametrize(
+    ("body", "reported"),
+    [
+        (b'{"token": "a\\nb"}', "gives no token"),
+        (b'{"token": "\\ud800"}', "gives no token"),
+        (b'{"token": 5}', "gives no token"),
+        (b'{"token": {}, "access_token": ["x"]}', "gives no token"),
+        (b"[]", "gives no token"),
+        (b"[" * 100_000, "gives no token"),
+        (b"x" * (3 << 20), "/token answers with more than 1.0 MiB"),
+    ],
+)
+def test_a_token_that_is_none(body: bytes, reported: str, store: Store, tmp_path: Path) -> None:
+    def answer(seen: Seen) -> Answer:
+        if seen.path.startswith("/token"):
+            return 200, {}, body
+        return challenge(f"http://{seen.headers['Host']}/token")
+
+    assert reported in str(pushed_to(answer, store, tmp_path).failure)
+
+
+def test_a_manifest_that_nothing_can_read_is_replaced(store: Store, tmp_path: Path) -> None:
+    def answer(seen: Seen) -> Answer:
+        return (200, {}, b"[" * 100_000) if seen.method == "GET" else (404, {}, b"")
+
+    assert "404" in str(pushed_to(answer, store, tmp_path).failure)
+
+
+# fault: Store | the push of an OCI image fails with an error that nobody has foreseen | the artefact stays published, the
+#   error's name is in the report, and pods read the store | with the next Job
+def test_no_error_of_a_push_fails_the_stage(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RecursionError("wr0ng")
+
+    monkeypatch.setattr("enginewright_runtime.oci.ensure.layers_of", fail)
+    pushed = pushed_to(lambda _: (404, {}, b""), store, tmp_path)
+    assert "team/images failed unexpectedly with RecursionError" in str(pushed.failure)
+    assert "wr0ng" not in str(pushed.failure)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from enginewright.contract.manifest import ArtifactFile, Manifest
-from enginewright.contract.reasons import Reason
+from enginewright.contract.reasons import REMEDIES, Reason
 from enginewright.contract.report import render
 
 from enginewright_runtime.core.digests import Copied
@@ -52,6 +52,10 @@ def ensure_image(repository: str, credentials: Path, store: Store, manifest: Man
         return _failed(f"{missing}; create the repository, or check store.images.repository")
     except OSError as error:  # of the pod's own disk
         return _failed(f"cannot read the artefact: {error.strerror or error}")
+    except Exception as error:  # noqa: BLE001 - the boundary: the artefact is in the store already
+        _log.debug("internal error", exc_info=True)  # its text may have parts of the Secret
+        cause = f"pushing to {repository} failed unexpectedly with {type(error).__name__}"
+        return _failed(render(cause, REMEDIES[Reason.INTERNAL_ERROR]))
     return Pushed(f"{repository}@{digest}")
 
 

@@ -116,7 +116,7 @@ class RegistrySource(WebSource):
         self._digest = self._digest or f"sha256:{sha256}"
         try:
             manifest = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             manifest = None
         if not isinstance(manifest, dict):
             raise unreachable(f"{self.shown}: the registry answers with no manifest")

@@ -1,22 +1,24 @@
 """Authentication at OCI registries: Basic, or a bearer token from the registry's token service."""
 
 import base64
-import binascii
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 import aiohttp
 
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.remote.failures import unreachable
+from enginewright_runtime.sources.web import read_body
 
 _DOCKER_CONFIG: Final = ".dockerconfigjson"
 _PARAMETER: Final = re.compile(r'(\w+)="([^"]*)"')
 _DOCKER_HUB: Final = ("docker.io", "index.docker.io", "registry-1.docker.io")
 _HOSTS: Final = {"docker.io": "registry-1.docker.io"}  # Docker Hub's API has a different host
+_LARGEST_TOKEN: Final = 1 << 20
+_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1"})
 
 
@@ -57,6 +59,11 @@ def login(secret: Secret, host: str) -> Account:
     """
     secret.one_of(("username", "password"), (_DOCKER_CONFIG,), also=("plain-http",))
     username, password = secret.get("username"), secret.get("password")
+    if username and ":" in username:
+        raise unreachable(
+            "the key username of the Secret has a colon, which no user name can have",
+            "put the password into the key password",
+        )
     if username and password:
         return Account(username, password)
     config = secret.get(_DOCKER_CONFIG)
@@ -67,14 +74,14 @@ def _from_docker_config(config: str, host: str) -> Account:
     """Return the account for `host`; keys may be host names or URLs, as `docker login` writes."""
     try:
         entries = dict(json.loads(config)["auths"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise unreachable(
             f"the key {_DOCKER_CONFIG} of the Secret is no Docker configuration",
             "make it with kubectl create secret docker-registry",
         ) from None
     names = {host, *(_DOCKER_HUB if host in _DOCKER_HUB else ())}
     for server, entry in entries.items():
-        if urlsplit(server if "://" in server else f"//{server}").netloc in names:
+        if _host(server) in names:
             return _account(entry)
     raise unreachable(
         f"the Secret that secretRef names has no account for {host}, only for {', '.join(entries)}",
@@ -82,17 +89,27 @@ def _from_docker_config(config: str, host: str) -> Account:
     )
 
 
-def _account(entry: dict[str, str]) -> Account:
-    if "username" in entry and "password" in entry:
-        return Account(entry["username"], entry["password"])
+def _host(server: str) -> str:
     try:
-        username, _, password = base64.b64decode(entry["auth"]).decode().partition(":")
-    except (KeyError, binascii.Error, UnicodeDecodeError):
+        return urlsplit(server if "://" in server else f"//{server}").netloc
+    except ValueError:  # no address
+        return ""
+
+
+def _account(entry: Any) -> Account:  # noqa: ANN401 - any JSON value
+    try:
+        if "username" in entry and "password" in entry:
+            username, password = entry["username"], entry["password"]
+        else:
+            username, _, password = base64.b64decode(entry["auth"]).decode().partition(":")
+        account = Account(username, password)
+        account.header()
+    except (KeyError, TypeError, AttributeError, ValueError):
         raise unreachable(
-            f"the key {_DOCKER_CONFIG} of the Secret has an account without user name and password",
+            f"the key {_DOCKER_CONFIG} of the Secret has an account without a valid user name and password",
             "make it with kubectl create secret docker-registry",
         ) from None
-    return Account(username, password)
+    return account
 
 
 class Login:
@@ -135,7 +152,11 @@ class Login:
         self, session: aiohttp.ClientSession, challenge: dict[str, str]
     ) -> dict[str, str]:
         realm = challenge.get("realm", "")
-        if urlsplit(realm).scheme != "https" and not self._plain:
+        try:
+            scheme = urlsplit(realm).scheme
+        except ValueError:
+            raise unreachable(f"the registry's token service {realm!r} has no address") from None
+        if scheme != "https" and not self._plain:
             raise unreachable(f"the registry's token service {realm!r} is not behind https")
         query = {"scope": self._scope}
         if service := challenge.get("service"):
@@ -151,9 +172,17 @@ class Login:
                     "check the credentials in secretRef (keys username and password, or"
                     f" {_DOCKER_CONFIG})",
                 )
-            try:
-                answer = json.loads(await response.read())
-                token = answer.get("token") or answer["access_token"]
-            except (ValueError, KeyError, AttributeError):
-                raise unreachable(f"the registry's token service {realm} gives no token") from None
+            token = _token_in(await read_body(response, realm, _LARGEST_TOKEN))
+        if token is None:
+            raise unreachable(f"the registry's token service {realm} gives no token")
         return {"Authorization": f"Bearer {token}"}
+
+
+def _token_in(body: bytes) -> str | None:
+    """Return the token in an answer; None: there is none that a header can have."""
+    try:
+        answer = json.loads(body)
+        token = answer.get("token") or answer["access_token"]
+        return token if _TOKEN.fullmatch(token) else None
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        return None

@@ -89,7 +89,7 @@ class WebResponse:
         """
         try:
             return json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise unreachable(f"{what} answered with something else than JSON") from None
 
 
