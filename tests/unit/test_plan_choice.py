@@ -1,5 +1,6 @@
 """Which backend serves by the benchmarks of its engine's Job: when, on which classes, and what is reported."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -261,7 +262,7 @@ def test_engines_serve_if_the_chosen_one_fails_beside_them() -> None:
     assert failed["reason"] == "ParityFailed"
     backend, why = choices(world)["l4"]
     assert backend == "tensorrt"
-    assert f"revision {failed['revision']} on cuda failed: " in why
+    assert f"revision {failed['revision']} with cuda failed: " in why
     assert world.event_reasons().count("BackendChosen") == 2
     world.operator_restarts().later(seconds=3600)
     assert backends(world) == {"l4": "tensorrt"}
@@ -412,3 +413,176 @@ def test_a_choice_moves_to_other_images_with_the_engine_that_it_was_compared_wit
     assert backends(world) == {"l4": "tensorrt"}
     assert world.status["images"]["state"] == "Moved"
     assert choices(world)["l4"][0] == "tensorrt"
+
+
+# what is not known for a while
+
+
+# fault: Engines | the image of the chosen backend cannot be probed for a while, as after it was replaced | the choice before
+#   holds, and what has failed stays failed | while the image is not probed
+@pytest.mark.parametrize("failure", ["", "ErrImagePull"])
+@pytest.mark.parametrize("strategy", ["Recreate", "InPlace"])
+def test_a_choice_holds_while_its_image_is_not_probed(strategy: str, failure: str) -> None:
+    world = compared(ms("tensorrt", 3), ms("cpu", 1), rollout={"strategy": strategy})
+    world.all_available()
+    serving, before = world.status["serving"]["revision"], choices(world)
+    known, image = world.images, world.config.images["cpu"]
+    world.images = {each: known[each] for each in known if each != image}
+    world.image_failures = {image: failure} if failure else {}
+    world.settle().all_available()
+    assert (world.status["serving"]["revision"], choices(world)) == (serving, before)
+    assert backends(world) == {"l4": "cpu"}
+    world.images, world.image_failures = known, {}
+    world.settle().all_available()
+    assert (world.status["serving"]["revision"], choices(world)) == (serving, before)
+    assert world.event_reasons().count("BackendChosen") == 1
+
+
+@pytest.mark.parametrize("failure", ["", "ErrImagePull"])
+def test_what_has_failed_stays_failed_while_its_image_is_not_probed(failure: str) -> None:
+    world = compared(ms("tensorrt", 3), ms("cpu", 1))
+    world.new_pod_fails(Reason.PARITY_FAILED).all_available()
+    failed = world.status["failedChoice"]
+    known, image = world.images, world.config.images["cpu"]
+    world.images = {each: known[each] for each in known if each != image}
+    world.image_failures = {image: failure} if failure else {}
+    world.settle()
+    assert world.status["failedChoice"] == failed
+    world.images, world.image_failures = known, {}
+    world.settle().all_available()
+    assert (world.status["failedChoice"], backends(world)) == (failed, {"l4": "tensorrt"})
+
+
+def test_a_model_is_served_if_the_image_of_a_compared_backend_cannot_be_probed() -> None:
+    world = prepared()
+    image = world.config.images["cpu"]
+    world.images = {each: known for each, known in world.images.items() if each != image}
+    world.image_failures = {image: "ErrImagePull"}
+    world.engine_built(backends=[ms("tensorrt", 3), ms("cpu", 1)]).all_available()
+    assert backends(world) == {"l4": "tensorrt"}
+    assert "cannot probe the runtime image" in choices(world)["l4"][1]
+
+
+@pytest.mark.parametrize("reason", [Reason.SECRET_UNUSABLE, Reason.STORE_UNAVAILABLE])
+def test_a_failure_of_the_store_or_a_secret_gives_no_choice_up(reason: Reason) -> None:
+    world = compared(ms("tensorrt", 3), ms("cuda", 1)).new_pod_fails(reason)
+    world.later(seconds=3600).operator_restarts()
+    assert "failedChoice" not in world.status
+    assert backends(world) == {"l4": "cuda"}
+    world.all_available()
+    assert world.conditions()["Ready"] == ("True", "Serving")
+
+
+def two_classes(**spec: Any) -> World:
+    """Return a model whose first revision serves cuda on l4, as chosen, and the engine on a100."""
+    a100 = accelerator_class("a100", *BACKENDS, resourceName="nvidia.com/gpu")
+    world = prepared(None, a100, accelerators=[{"class": "l4"}, {"class": "a100"}], **spec)
+    built(world, lambda engine: 2 if engine["spec"]["class"] == "l4" else 4)
+    assert backends(world) == {"l4": "cuda", "a100": "tensorrt"}
+    return world
+
+
+def built(world: World, cuda: Callable[[dict[str, Any]], float]) -> None:
+    """Have each engine be built; tensorrt has a median of 3 ms."""
+    for engine in world.all("InferenceEngine"):
+        median = cuda(engine)
+        engine["status"] = {
+            "engine": {
+                "sha256": "e" * 64,
+                "sizeBytes": 3_450_000,
+                "buildMilliseconds": 512,
+                "computeCapabilities": ["8.9"],
+                "nodesTotal": 105,
+                "nodesAccelerated": 105,
+                "backends": [ms("tensorrt", 3), ms("cuda", median)],
+            }
+        }
+    world.settle()
+
+
+def crash(world: World, accelerator_class: str) -> None:
+    for each in world.serving_deployments():
+        if each["metadata"]["labels"]["enginewright.dev/class"] == accelerator_class:
+            world.crash(each["metadata"]["name"], reason=Reason.PARITY_FAILED)
+    world.settle()
+
+
+def test_a_class_that_chose_nothing_gives_no_choice_up() -> None:
+    world = two_classes()
+    crash(world, "a100")
+    assert "failedChoice" not in world.status
+    assert choices(world)["l4"][0] == "cuda"
+    other = two_classes()
+    crash(other, "l4")
+    assert other.status["failedChoice"]["reason"] == "ParityFailed"
+    assert backends(other) == {"l4": "tensorrt", "a100": "tensorrt"}
+
+
+def test_the_engines_are_tried_if_another_backend_may_follow_them() -> None:
+    world = two_classes(fallback={"policy": "Allow"})
+    crash(world, "a100")
+    assert world.status["failedChoice"]["message"].startswith("on class a100: ")
+    assert backends(world) == {"l4": "tensorrt", "a100": "tensorrt"}
+
+
+def test_a_choice_ends_with_the_backend_whose_engines_it_was_made_of() -> None:
+    world = compared(ms("tensorrt", 3), ms("cuda", 2), fallback={"policy": "Allow"})
+    world.new_pod_fails(Reason.PARITY_FAILED)
+    assert "failedChoice" in world.status
+    world.new_pod_fails(Reason.PARITY_FAILED)
+    if world.running_jobs():
+        world.job_succeeds()
+    world.all_available()
+    assert backends(world) == {"l4": "cuda"}
+    assert {"choices", "failedChoice"}.isdisjoint(world.status)
+    assert world.status["summary"].get("choice", "") == ""
+
+
+# beside moves to other images
+
+
+def with_new_gpu_image(world: World) -> World:
+    newer = world.images[GPU_IMAGE].model_copy(
+        update={"backends": {"tensorrt": "10.10.0", "cuda": "13", "cpu": "1.31.1"}}
+    )
+    return world.new_runtime_image("registry.example/gpu:2", "gpu", like=newer)
+
+
+# fault: Engines | `spec.build.choose` changes to `First` while a chosen backend serves, and the model waits for its turn
+#   to move to new images | the engines are held on the model's own images | prevented
+def test_the_end_of_a_choice_does_not_bypass_the_turn_to_move() -> None:
+    world = compared(ms("tensorrt", 3), ms("cpu", 1)).all_available()
+    world.turn = False
+    with_new_gpu_image(world)
+    assert world.status["images"]["state"] == "Waiting"
+    world.edit(build={})
+    assert world.running_jobs() == []
+    world.all_available()
+    assert backends(world) == {"l4": "tensorrt"}
+    (deployment,) = world.serving_deployments()
+    server = deployment["spec"]["template"]["spec"]["containers"][0]
+    assert server["image"] == GPU_IMAGE
+    assert world.status["images"]["state"] == "Waiting"
+
+
+@pytest.mark.parametrize("before", [2.0, 3.0])  # ms of cuda, with the image before
+def test_engines_move_to_new_images_if_what_was_chosen_with_them_fails(before: float) -> None:
+    world = compared(ms("tensorrt", 3), ms("cuda", before))
+    if before < 3:
+        world.new_pod_fails(Reason.PARITY_FAILED)
+    world.all_available()
+    assert backends(world) == {"l4": "tensorrt"}
+    old = {each["metadata"]["name"] for each in world.all("InferenceEngine")}
+    with_new_gpu_image(world).job_succeeds().misses()
+    built(world, lambda engine: before if engine["metadata"]["name"] in old else 2)
+    assert backends(world) == {"l4": "cuda"}
+    world.new_pod_fails(Reason.PARITY_FAILED)
+    assert world.status["images"]["state"] == "Moving"
+    world.all_available()
+    assert world.status["images"]["state"] == "Moved"
+    assert world.status["failedChoice"]["reason"] == "ParityFailed"
+    (deployment,) = world.serving_deployments()
+    server = deployment["spec"]["template"]["spec"]["containers"][0]
+    assert (server["image"], backends(world)) == ("registry.example/gpu:2", {"l4": "tensorrt"})
+    world.later(seconds=7200).operator_restarts()
+    assert world.status["images"]["state"] == "Moved"

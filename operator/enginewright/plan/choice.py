@@ -42,6 +42,7 @@ class Choice:
     summary: str  # the medians, for `kubectl get`
     chosen: Mapping[str, ChosenBackend] = field(default_factory=dict)  # in place of engines
     failed: RolloutFailure | None = None  # of the revision with `chosen`: the engines serve
+    waits: bool = False  # an image is being probed: no new revision is wanted until that is done
 
     def given_up(self, failure: RolloutFailure) -> "Choice":
         """Return the choice after what was chosen has failed."""
@@ -55,7 +56,7 @@ class Choice:
     def _without(self, choice: BackendChoice, failure: RolloutFailure) -> BackendChoice:
         if choice.class_name not in self.chosen:
             return choice
-        why = f"revision {failure.revision} on {choice.backend} failed: {failure.message}"
+        why = f"revision {failure.revision} with {choice.backend} failed: {failure.message}"
         update = {"backend": choice.engine_backend, "message": f"{choice.message}; {why}"}
         return choice.model_copy(update=update)
 
@@ -65,35 +66,74 @@ def choose(facts: Facts, target: Target, prepared: Prepared, engines: Engines) -
     if facts.model.spec.build.choose != "Fastest" or not (engines.needed and engines.complete):
         return None
     names = {each.class_name: each.name for each in engines.references}
+    before = {each.class_name: each for each in facts.model.status.choices}
     classes: list[BackendChoice] = []
     medians: dict[str, str] = {}
-    chosen: dict[str, ChosenBackend] = {}
+    waits, keeps = False, False
     for each in target.classes:
         name = each.metadata.name
         engine = facts.engines[names[name]].status.engine
         wanted = benchmark_backends(facts, target, prepared.precision, each)
         found = _compared(engine, wanted)
-        unusable = {one.backend: why for one in found if (why := _why_not(facts, target, one))}
-        backend = _fastest(target.backend, [one for one in found if one.backend not in unusable])
-        why = "; ".join(
-            filter(
-                None,
-                (
-                    _medians(found) or target.backend,
-                    *(f"{other} cannot serve: {reason}" for other, reason in unusable.items()),
-                    _not_compared(target, each, found, wanted),
-                ),
-            )
-        )
         medians[name] = _medians(found)
-        classes.append(
-            BackendChoice(
-                class_name=name, backend=backend, engine_backend=target.backend, message=why
-            )
-        )
-        if backend != target.backend:
-            chosen[name] = ChosenBackend(backend, facts.config.images[VARIANTS[backend]])
-    return Choice(tuple(classes), _summary(medians), chosen)
+        unknown = _unknown_images(facts, target, found)
+        waits = waits or any(image not in facts.image_failures for image in unknown.values())
+        kept = _kept(facts, target, before.get(name), found) if unknown else None
+        keeps = keeps or kept is not None
+        classes.append(kept or _choose_on(facts, target, each, found, wanted))
+    chosen = {
+        each.class_name: ChosenBackend(each.backend, facts.config.images[VARIANTS[each.backend]])
+        for each in classes
+        if each.backend != target.backend
+    }
+    failed = facts.model.status.failed_choice if keeps and not chosen else None
+    return Choice(tuple(classes), _summary(medians), chosen, failed, waits)
+
+
+def _choose_on(
+    facts: Facts,
+    target: Target,
+    accelerator: AcceleratorClass,
+    found: Sequence[EngineBackend],
+    wanted: Sequence[str],
+) -> BackendChoice:
+    unusable = {one.backend: why for one in found if (why := _why_not(facts, target, one))}
+    reasons = (
+        _medians(found) or target.backend,
+        *(f"{other} cannot serve: {reason}" for other, reason in unusable.items()),
+        _not_compared(target, accelerator, found, wanted),
+    )
+    return BackendChoice(
+        class_name=accelerator.metadata.name,
+        backend=_fastest(target.backend, [one for one in found if one.backend not in unusable]),
+        engine_backend=target.backend,
+        message="; ".join(filter(None, reasons)),
+    )
+
+
+def _kept(
+    facts: Facts, target: Target, before: BackendChoice | None, found: Sequence[EngineBackend]
+) -> BackendChoice | None:
+    """Return the choice before, which holds while an image cannot be probed; None: none, or it cannot serve any more."""
+    if before is None or before.engine_backend != target.backend:
+        return None
+    unknown = _unknown_images(facts, target, found)
+    may_serve = any(
+        each.backend in unknown or not _why_not(facts, target, each)
+        for each in found
+        if each.backend == before.backend
+    )
+    return before if may_serve or before.backend == target.backend else None
+
+
+def _unknown_images(facts: Facts, target: Target, found: Sequence[EngineBackend]) -> dict[str, str]:
+    """Return the images, by measured backend, of which it is not known now what they contain."""
+    images = {
+        each.backend: facts.config.images.get(VARIANTS[each.backend], "")
+        for each in found
+        if each.backend != target.backend and not each.excluded
+    }
+    return {name: image for name, image in images.items() if image and image not in facts.images}
 
 
 def failure_of(facts: Facts, revision: str) -> RolloutFailure | None:

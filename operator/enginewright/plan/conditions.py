@@ -60,6 +60,9 @@ class ModelState:
     rollout: RolloutPlan
     proofs: Proofs | None  # None: no serving pod was polled yet
     interim: Interim | None = None  # until the engines are built; None: none
+    chooses: bool = (
+        False  # the wanted revision has backends that a benchmark chose, in place of engines
+    )
     repair: Repair | None = None  # of what serves, beside a move that is paused
     store_loss: str = ""  # of a revision's earlier store, as a sentence; empty: none
     route: Statement | None = None  # whether gateways take it; None: the model asks for none

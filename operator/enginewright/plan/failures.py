@@ -17,6 +17,7 @@ from enginewright.observed.pods import PodView
 from enginewright.plan import pods
 from enginewright.plan.classes import matching
 from enginewright.plan.proofs import refusal
+from enginewright.plan.served import served_before
 from enginewright.plan.types import Facts
 
 # Failures of the store or of a Secret, not of a revision: the artefact is prepared again, the Secret corrected.
@@ -68,6 +69,30 @@ def unready(facts: Facts, mine: Iterable[PodView]) -> Unready:
         waits_for=next((each for each in map(pods.waiting_for, waiting) if each), ""),
         missing=next(filter(None, map(pods.missing_claim, waiting)), ""),
     )
+
+
+def lasting_on(facts: Facts, revision: str, accelerator_class: str) -> pods.Failure | None:
+    """Return a failure that would repeat of a revision that never served on a class; None: there is none.
+
+    Those of the store, of a Secret or of one of several nodes are not the revision's.
+    """
+    mine = [
+        pod
+        for pod in pods.serving_pods(facts.pods, revision)
+        if pod.label(CLASS) == accelerator_class
+    ]
+    before = served_before(facts)
+    if any(pod.ready for pod in mine) or (before and before.last_complete == revision):
+        return None
+    return unready(facts, (pod for pod in mine if not _is_of_others(facts, pod))).lasting
+
+
+def _is_of_others(facts: Facts, pod: PodView) -> bool:
+    found = failure_of(facts, pod)
+    if found is None:
+        return False
+    of_node = found.reason in _OF_NODES and not _only_node(facts, pod)
+    return of_node or found.reason in _OF_OTHERS
 
 
 def pods_of(facts: Facts, revision: str) -> list[PodView]:

@@ -317,6 +317,10 @@ def _current(facts: Facts, serving: ServingState | None) -> dict[str, str]:
     known = _by_variant(status.images.current) if status.images else {}
     backends = {each.backend for each in status.rejected_backends}
     backends |= {name for each in status.choices for name in (each.backend, each.engine_backend)}
+    if any(each.engine_key is None and not each.interim for each in snapshot.classes):
+        # beside a chosen backend, also once the spec does not request a choice any more
+        names = {each.name for each in status.engines}
+        backends |= {each.spec.backend for name, each in facts.engines.items() if name in names}
     interim = interim_backend(facts.model.spec)
     if interim and any(each.interim or each.engine_key for each in snapshot.classes):
         backends.add(interim)
@@ -387,7 +391,8 @@ def _is_rolled_out(state: ModelState) -> bool:
 
 def _lasting(state: ModelState) -> _Why | None:
     """Return the failure for which what was planned will not serve."""
-    if rejection := state.rollout.rejection:
+    rejection = state.rollout.rejection
+    if rejection and not _is_of_choice(state, rejection):
         return _of_rejection(rejection)
     failures = (
         state.outcome.failure if state.outcome else None,
@@ -395,6 +400,12 @@ def _lasting(state: ModelState) -> _Why | None:
     )
     found = next((each for each in failures if each and each.lasting), None)
     return _Why(found.reason, found.sentence) if found else None
+
+
+def _is_of_choice(state: ModelState, rejection: RolloutFailure) -> bool:
+    """Return whether the backends are rejected that a benchmark chose: the engines' revision, tried next, decides."""
+    by_user = rejection.reason == StatusReason.ROLLED_BACK_BY_USER
+    return state.chooses and rejection.revision == state.rollout.wanted and not by_user
 
 
 def _of_rejection(rejection: RolloutFailure) -> _Why:

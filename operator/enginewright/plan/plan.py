@@ -99,12 +99,13 @@ def _wanted(
     """Return what the spec requests, None: not known yet; and which backends a benchmark has chosen for it."""
     if not engines.complete and (interim is None or interim.why_not):
         return None, None
-    return chosen_snapshot(facts, target, prepared, engines, engines.keys, interim)
+    wanted, choice = chosen_snapshot(facts, target, prepared, engines, engines.keys, interim)
+    return None if choice and choice.waits else wanted, choice
 
 
 def _is_apart(interim: Interim | None, choice: Choice | None) -> bool:
     """Return whether the wanted revision has another backend than the engines' on some classes."""
-    return interim is not None or (choice is not None and bool(choice.chosen))
+    return interim is not None or (choice is not None and bool(choice.chosen or choice.waits))
 
 
 def _assemble(
@@ -132,6 +133,7 @@ def _assemble(
         route=route_accepted(facts),
         repair=repairing,
         interim=interim,
+        chooses=choice is not None and bool(choice.chosen),
         store_loss=earlier_store_loss(facts),
     )
     rejected = rejected_backends(
@@ -235,8 +237,8 @@ def _status(
         prepared=prepared,
         source=source,
         engines=references(state.engines, state.repair) or _named(model, state.obstacle),
-        choices=_choices(model, choice),
-        failed_choice=failed_choice(facts, choice, rollout),
+        choices=_choices(model, state.engines, choice),
+        failed_choice=failed_choice(facts, state.engines, choice, rollout),
         rejected_backends=rejected,
         serving=_serving(facts, target, rollout.serving, prepared),
         applied=applied_state(facts, rollout),
@@ -245,22 +247,24 @@ def _status(
         images=images,
         last_failure=_last_failure(model, state),
         summary=_summary(model.status.summary, rollout, state.proofs).model_copy(
-            update={"choice": _choice_summary(model, choice)}
+            update={"choice": _choice_summary(model, state.engines, choice)}
         ),
     )
 
 
-def _choices(model: InferenceModel, choice: Choice | None) -> tuple[BackendChoice, ...]:
+def _choices(
+    model: InferenceModel, engines: Engines | None, choice: Choice | None
+) -> tuple[BackendChoice, ...]:
     """Return the backends chosen by a benchmark; those before while the next engines are built."""
-    if model.spec.build.choose != "Fastest":
+    if model.spec.build.choose != "Fastest" or (engines and not engines.needed):
         return ()
-    return choice.classes if choice else model.status.choices
+    return choice.classes if choice and not choice.waits else model.status.choices
 
 
-def _choice_summary(model: InferenceModel, choice: Choice | None) -> str:
-    if model.spec.build.choose != "Fastest":
+def _choice_summary(model: InferenceModel, engines: Engines | None, choice: Choice | None) -> str:
+    if model.spec.build.choose != "Fastest" or (engines and not engines.needed):
         return ""
-    return choice.summary if choice else model.status.summary.choice
+    return choice.summary if choice and not choice.waits else model.status.summary.choice
 
 
 def _preparation(model: InferenceModel, state: ModelState) -> Preparation | None:
