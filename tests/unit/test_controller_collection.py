@@ -400,6 +400,27 @@ async def test_a_namespace_that_left_a_group_keeps_what_it_still_reads() -> None
     assert elsewhere[:16] not in task.keep
 
 
+@pytest.mark.parametrize(
+    ("reads", "blocks"),
+    [
+        ({"store_bucket": {"uri": "s3://models/team/_research"}}, True),
+        ({"store_bucket": {"uri": "s3://models/team/left"}}, False),
+        ({"store_bucket": "written by another version"}, True),
+    ],
+)
+async def test_a_revision_that_cannot_be_read_blocks_unless_it_is_of_another_store(
+    reads: Json, blocks: bool
+) -> None:
+    world = await world_of_group()
+    world.put(made("InferenceEngine", "e", NAMESPACE, spec=engine_spec()))
+    found = revision("ab" * 32, store_claim="", classes="written by another version", **reads)
+    found["metadata"] |= {"namespace": "left", "labels": {MANAGED_BY: OPERATOR}}
+    world.put(found)
+    await passes_of_group(await is_due(world))
+    assert (world.all("Job") == []) is blocks
+    assert await world.events() == ["CollectionBlocked"] * blocks
+
+
 # fault: Store | somebody creates a Job outside a group of namespaces, with the labels of one that collects the group's
 #   store | the operator, from the Job's namespace; the Job does not count | at once
 async def test_jobs_of_a_group_in_other_namespaces_do_not_count() -> None:
@@ -449,6 +470,7 @@ async def test_nothing_is_removed_where_a_namespace_of_the_group_is_not_watched(
     (event,) = world.all("Event")
     assert event["involvedObject"]["name"] == "enginewright"
     assert "does not watch what team-c needs" in event["message"]
+    assert "once no Deployment there reads the group's artefacts" in event["message"]
 
 
 async def test_nothing_is_removed_while_an_object_of_the_group_cannot_be_read() -> None:

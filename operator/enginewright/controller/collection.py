@@ -183,16 +183,15 @@ class CollectionReconciler:
         return "", None
 
     def _readers(self, facts: CollectionFacts, members: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the namespaces that need artefacts: the members, and those that have left the group and read it."""
+        """Return the namespaces that need artefacts: the members, and those that have left the group and read it.
+
+        Where a revision does not say what it reads, it may be this store.
+        """
         if facts.group is None:
             return members
         place = self.config.store.access(members[0]).place
         revisions = self.cache.views(REVISION, self.cache.all(CONTROLLER_REVISIONS))
-        left = {
-            each.namespace
-            for each in revisions
-            if each.kept and each.kept.snapshot.store.place == place
-        }
+        left = {each.namespace for each in revisions if each.place in (None, place)}
         return (*members, *sorted(left - {*members}))
 
     def _block(self, facts: CollectionFacts, blocked: Blocked) -> ReconcileResult:

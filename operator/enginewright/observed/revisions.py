@@ -1,5 +1,6 @@
 """ControllerRevisions: the revisions stored in them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from enginewright.manifests.labels import REVISION
@@ -20,6 +21,8 @@ class RevisionView(ObservedObject):
         Revision | None
     )  # None: written by another version and not readable, so it cannot be served
 
+    place: str | None  # of the store that its pods read; None: not readable
+
     @property
     def revision(self) -> str:
         """Short hash that names it."""
@@ -37,4 +40,13 @@ def revision_view(obj: Json) -> RevisionView:
         number=int(obj.get("revision") or 0),
         outcome=RevisionOutcome.read(obj["metadata"].get("annotations") or {}),
         kept=kept,
+        place=kept.snapshot.store.place if kept else _bucket(obj),
     )
+
+
+def _bucket(obj: Json) -> str | None:
+    """Return the bucket's address of a revision of another version, if that can be read."""
+    data = obj.get("data")
+    bucket = data.get("store_bucket") if isinstance(data, Mapping) else None
+    address = bucket.get("uri") if isinstance(bucket, Mapping) else None
+    return address if isinstance(address, str) else None

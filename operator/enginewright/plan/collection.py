@@ -159,7 +159,8 @@ def why_not_known(facts: CollectionFacts) -> Blocked | None:
     named = ", ".join(unknown[:_NAMED]) + (", ..." if len(unknown) > _NAMED else "")
     return Blocked(
         f"nothing is removed from the store of group {group.name}, as this release does not watch what {named} needs:"
-        " name all namespaces of the group in watchNamespaces, or take those out of store.bucket.shared"
+        " name all namespaces of the group in watchNamespaces, or take those out of store.bucket.shared once no"
+        " Deployment there reads the group's artefacts, which are removed then"
     )
 
 
