@@ -20,18 +20,19 @@ from tests.support.plan_objects import Json, engine_spec, made
 from tests.support.plan_world import CONFIG
 
 A, B, ALONE = "team-a", "team-b", "alone"
+MANY = tuple(f"team-{each}" for each in "abcdef")
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 WAITS = ("False", "SharedPreparation")
 
 
 class Group(ManyModels):
-    """Two namespaces that share a part of a bucket, and one that does not."""
+    """Two namespaces or more that share a part of a bucket, and one that does not."""
 
-    def __init__(self, **limits: Any) -> None:
+    def __init__(self, *namespaces: str, **limits: Any) -> None:
         store = replace(
             CONFIG.store,
             bucket=StoreBucket(uri="s3://models/all"),
-            groups=(StoreGroup("research", (A, B)),),
+            groups=(StoreGroup("research", namespaces or (A, B)),),
         )
         super().__init__(replace(CONFIG, store=store, **limits))
 
@@ -271,6 +272,24 @@ def test_a_build_without_a_free_device_holds_the_other_namespace_up_for_a_while(
     world.after(seconds=PATIENCE.total_seconds())
     world.misses(of=world.job_in(B))
     assert world.running() == [(A, "engine"), (B, "engine")]
+
+
+def test_waiting_for_other_namespaces_uses_no_attempt_up() -> None:
+    world = Group(*MANY).engines_at_once(*MANY)
+    failed: list[str] = []
+    while len(failed) < len(MANY):
+        namespace, component = next(
+            (each for each in world.running() if each[1] == "engine-lookup"), world.running()[0]
+        )
+        if component == "engine-lookup":
+            world.misses(of=world.job_in(namespace))
+            continue
+        failed.append(namespace)
+        world.job_fails(Reason.OUT_OF_MEMORY, "build", of=world.job_in(namespace))
+        status = world.engine_in(namespace)["status"]
+        assert status["attempt"] == 1
+        assert not status["failure"].get("lasting")
+    assert sorted(failed) == sorted(MANY)
 
 
 # who is waited for

@@ -50,7 +50,7 @@ class EngineState:
     ready: bool = False
     stalled: bool = False
     apply: tuple[dict[str, Any], ...] = ()
-    end: str = ""  # name of a running Job to delete
+    end: str = ""  # name of a Job to delete that has not been replaced
     requeue_after: float | None = None
     awaits_turn: bool = False  # to create a Job
     awaits: tuple[str, ...] = ()  # its key, while another namespace's Job builds it

@@ -200,7 +200,7 @@ class _Found:
 def _of_attempt(facts: BuildFacts, known: InferenceEngineStatus, attempt: int) -> EngineState:
     ineffective = {each.freed_for_job for each in facts.references if not each.freed_at}
     awaited = known.job if known.job in ineffective else ""
-    observed = Observed({job.name: job for job in facts.jobs}, facts.pods, facts.now, awaited)
+    observed = Observed({job.name: job for job in facts.jobs}, _pods(facts), facts.now, awaited)
     work = _build(facts.engine, known)
     if _needs_lookup(facts.engine, known) and work.name(attempt) not in observed.jobs:
         work = _lookup(facts.engine, known)
@@ -216,6 +216,12 @@ def _of_attempt(facts: BuildFacts, known: InferenceEngineStatus, attempt: int) -
             return _next_job(facts, known, state)
         case InProgress():
             return _in_progress(facts, known, state)
+
+
+def _pods(facts: BuildFacts) -> tuple[PodView, ...]:
+    """Return the pods of the Jobs, and not those of a deleted Job whose name the next one has."""
+    uids = {job.uid for job in facts.jobs}
+    return tuple(each for each in facts.pods if each.owners.get("Job") in (None, *uids))
 
 
 def _is_requested(facts: BuildFacts) -> bool:
@@ -298,14 +304,13 @@ def _next_job(
 ) -> EngineState:
     """Return the state once a Job is to be created: the one that builds, if a lookup has just found nothing."""
     if isinstance(state, Succeeded):
-        start, lookup = Start(state.attempt, known.failure), False
-        later = replace(start, attempt=state.attempt + 1)  # after a wait it looks again
+        start, lookup, looked = Start(state.attempt, known.failure), False, state.job
     else:
         again = state.after_success and _takes_device(facts.engine)
-        start = later = state
-        lookup = again or _needs_lookup(facts.engine, known)
-    waits = _built_elsewhere(facts, known, later)
-    return waits or _start(facts, known, start, lookup=lookup)
+        start, lookup, looked = state, again or _needs_lookup(facts.engine, known), ""
+    if waits := _built_elsewhere(facts, known, start):
+        return replace(waits, end=looked)  # after the wait, the same attempt looks again
+    return _start(facts, known, start, lookup=lookup)
 
 
 def _built_elsewhere(
