@@ -174,6 +174,35 @@ def test_a_job_that_no_node_takes_is_waited_for_until_patience_ends() -> None:
     assert [bool(world.model_in(each)["status"].get("prepared")) for each in (A, B)] == [True] * 2
 
 
+# fault: Store | a Job that another namespace of its group waits for is on a node and cannot start: its image or its volume is
+#   missing | the operator, from its pod's containers; the other namespace creates its own | 5 min
+def test_a_job_whose_containers_do_not_start_is_not_waited_for_longer() -> None:
+    world = Group().applied_at_once(A, B)
+    waits = {"reason": "ImagePullBackOff", "message": "no such image"}
+    waiting = {"name": "fetch", "state": {"waiting": waits}}
+    world.job_pod_becomes(of=world.job_in(A), initContainerStatuses=[waiting])
+    world.after(seconds=PATIENCE.total_seconds() - 1)
+    assert world.running() == [(A, "prepare")]
+    world.after(seconds=1)
+    assert world.running() == [(A, "prepare"), (B, "prepare")]
+
+
+def test_all_namespaces_lose_patience_at_the_same_time() -> None:
+    world = Group(*MANY).applied_at_once(*MANY)
+    assert world.running() == [(MANY[0], "prepare")]
+    world.after(seconds=PATIENCE.total_seconds())
+    assert [namespace for namespace, _ in world.running()] == list(MANY)
+
+
+def test_once_a_job_has_ended_well_all_look_at_the_same_time() -> None:
+    world = Group(*MANY).applied_at_once(*MANY)
+    world.job_succeeds(of=world.job_in(MANY[0]))
+    assert [namespace for namespace, _ in world.running()] == list(MANY[1:])
+    world = Group(*MANY).engines_at_once(*MANY, ahead_of_time=True)
+    world.succeeds(of=world.job_in(MANY[0]))
+    assert [namespace for namespace, _ in world.running()] == list(MANY[1:])
+
+
 def test_a_job_on_a_node_is_waited_for_until_it_ends() -> None:
     world = Group().applied_at_once(A, B)
     world.stage_runs("convert", of=world.job_in(A))
@@ -295,8 +324,8 @@ def test_waiting_for_other_namespaces_uses_no_attempt_up() -> None:
 # who is waited for
 
 
-def making(namespace: str, *, age: float = 0, has_node: bool = False) -> MakingJob:
-    return MakingJob(namespace, "InferenceModel m", NOW - timedelta(seconds=age), has_node)
+def making(namespace: str, *, age: float = 0, runs: bool = False) -> MakingJob:
+    return MakingJob(namespace, "InferenceModel m", NOW - timedelta(seconds=age), runs)
 
 
 def test_the_first_job_of_another_namespace_is_waited_for() -> None:
@@ -306,6 +335,10 @@ def test_the_first_job_of_another_namespace_is_waited_for() -> None:
     found = awaited([making("team-c", age=5), making(A, age=9)], B, NOW)
     assert found is not None
     assert (found.namespace, found.seconds) == (A, PATIENCE.total_seconds() - 9)
-    found = awaited([making("team-c", age=9999, has_node=True), making(A, age=9)], B, NOW)
+    old = making(B, age=PATIENCE.total_seconds())
+    assert awaited([making(A, age=9), old], B, NOW) is None, "from the first one on"
+    ended = replace(making("team-c", age=9999), succeeded=True)
+    assert awaited([ended, making(A, runs=True)], B, NOW) is None
+    found = awaited([making("team-c", age=9999, runs=True), making(A, age=9)], B, NOW)
     assert found is not None
     assert (found.namespace, found.seconds) == ("team-c", PATIENCE.total_seconds())

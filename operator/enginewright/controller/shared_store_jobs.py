@@ -19,6 +19,7 @@ from enginewright.kube.resources import JOBS, PODS
 from enginewright.manifests.labels import ENGINE, MAKES, MODEL
 from enginewright.observed.jobs import JobView, job_view
 from enginewright.observed.pods import of_job
+from enginewright.plan.pods import has_begun
 from enginewright.plan.shared_store import MakingJob, awaited
 from enginewright.plan.types import Elsewhere, Plan, StoreConfig
 
@@ -98,18 +99,20 @@ class SharedStoreJobs:
     def _making(self, made: _Made) -> Iterator[MakingJob]:
         for (namespace, _), (owner, job) in self._jobs.get(made, {}).items():
             created = datetime.fromisoformat(job.created)
-            yield MakingJob(namespace, owner, created, has_node=self._has_node(job))
+            yield MakingJob(
+                namespace, owner, created, runs=self._runs(job), succeeded=job.succeeded
+            )
         for (kind, namespace, name), starts in self._starts.items():
             if since := starts.get(made):
                 yield MakingJob(namespace, f"{kind} {name}", since)
 
-    def _has_node(self, job: JobView) -> bool:
+    def _runs(self, job: JobView) -> bool:
         if model := job.label(MODEL):
             observed = self._cache.of_model(PODS, job.namespace, model)
         else:
             observed = self._cache.of_engine(PODS, job.namespace, job.label(ENGINE))
         pods = of_job(self._cache.views(POD, observed), job.name)
-        return any(each.node and not each.leaving for each in pods)
+        return any(has_begun(each) and not each.deleting for each in pods)
 
     def _job_observed(self, name: _Name, obj: Mapping[str, Any] | None) -> None:
         before = self._made.pop(name, None)
@@ -118,10 +121,11 @@ class SharedStoreJobs:
             if not self._jobs[before]:
                 del self._jobs[before]
         artifact = (obj["metadata"].get("annotations") or {}).get(MAKES) if obj else None
-        if obj and artifact and (job := job_view(obj)).proceeds:
+        job = job_view(obj) if obj and artifact else None
+        if obj and artifact and job and (job.proceeds or job.succeeded):
             made = self._made[name] = (self._store.part(name[0]), artifact)
             self._jobs.setdefault(made, {})[name] = (_named_owner(obj), job)
-        elif before:
+        if before and not (job and job.proceeds):
             self._wake(before)
 
     def _wake(self, made: _Made) -> None:

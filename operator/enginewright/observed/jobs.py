@@ -43,6 +43,11 @@ class JobView(ObservedObject):
         return self.outcome != ""
 
     @property
+    def succeeded(self) -> bool:
+        """Whether it has finished well."""
+        return self.outcome == "Complete"
+
+    @property
     def proceeds(self) -> bool:
         """Whether it will end by itself, unlike one that somebody has suspended without a queue."""
         return not self.ended and not self.deleting and (self.queue != "" or not self.suspended)

@@ -146,7 +146,7 @@ class Elsewhere:
 
     namespace: str
     owner: str  # kind and name
-    seconds: float  # for which it is waited for, unless it ends before; then again, once its pod has a node
+    seconds: float  # for which it is waited for, unless it ends before; then again, once it runs
 
 
 @dataclass(frozen=True)
