@@ -11,7 +11,7 @@ from enginewright.contract.report import StageReport
 from enginewright.controller import collection_metrics
 from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.routing import ModelKey
-from enginewright.kube.errors import NotFound, Terminating
+from enginewright.kube.errors import Forbidden, NotFound, Terminating
 from enginewright.manifests.collect_job import COLLECT
 from enginewright.manifests.collection_outcome import CollectionOutcome
 from enginewright.manifests.labels import COMPONENT, MANAGED_BY, OPERATOR, STORE_GROUP
@@ -491,6 +491,51 @@ async def test_the_job_of_a_group_runs_where_it_is_accepted() -> None:
     world.get("Namespace", "team-b")["metadata"]["deletionTimestamp"] = "2026-03-01T00:00:00Z"
     await passes_of_group(await is_due(world))
     assert world.the("Job")["metadata"]["namespace"] == NAMESPACE
+
+
+# fault: Store | a namespace of a group refuses the Job that collects the group's store, as with a quota, or it fails there |
+#   the operator, from the API server's answer or the Job; it runs in the next namespace | at once; after a failure 1 h
+async def test_a_namespace_that_refuses_the_job_is_followed_by_the_next_one() -> None:
+    world = await world_of_group()
+    refusing = {NAMESPACE}
+
+    def refuse(obj: Json) -> None:
+        if obj["kind"] == "Job" and obj["metadata"]["namespace"] in refusing:
+            raise Forbidden("exceeded quota: count/jobs.batch", code=403)
+
+    world.kube.rewrite = refuse
+    for name in (NAMESPACE, "team-b"):
+        world.put(made("Namespace", name))
+        world.put(made("InferenceEngine", "e", name, spec=engine_spec()))
+    refusing.add("team-b")
+    assert (await passes_of_group(await is_due(world))).requeue_after == 600
+    assert world.all("Job") == []
+    assert await world.events() == ["CollectionBlocked"]
+    (event,) = world.all("Event")
+    assert f"{NAMESPACE}: exceeded quota: count/jobs.batch; team-b: exceeded" in event["message"]
+    trouble = {"model_namespace": GROUP.part, "reason": "CollectionBlocked"}
+    shown = "enginewright_store_collection_trouble"
+    assert world.stores.get_sample_value(shown, trouble) == 1
+    refusing.remove("team-b")
+    await passes_of_group(world)
+    assert world.the("Job")["metadata"]["namespace"] == "team-b"
+    assert world.stores.get_sample_value(shown, trouble) is None
+
+
+async def test_where_the_job_of_a_group_has_failed_is_not_the_next_place() -> None:
+    world = await world_of_group()
+    for name in (NAMESPACE, "team-b"):
+        world.put(made("Namespace", name))
+        world.put(made("InferenceEngine", "e", name, spec=engine_spec()))
+    await passes_of_group(await is_due(world))
+    for expected in (NAMESPACE, "team-b", NAMESPACE):
+        job = max(world.all("Job"), key=lambda each: str(each["metadata"]["creationTimestamp"]))
+        world.namespace = job["metadata"]["namespace"]
+        assert world.namespace == expected
+        world.job_ends("Failed", of=job["metadata"]["name"])
+        await passes_of_group(world)
+        world.now += timedelta(hours=1)
+        await passes_of_group(world)
 
 
 async def test_a_group_none_of_whose_namespaces_accepts_a_job_waits() -> None:

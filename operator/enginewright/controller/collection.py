@@ -22,7 +22,7 @@ from enginewright.controller.observe import NODE, POD, REVISION
 from enginewright.controller.operator_namespace import OperatorNamespace
 from enginewright.controller.reconcile import Images
 from enginewright.kube.api import JsonObject, KubeApi
-from enginewright.kube.errors import NotFound, Terminating
+from enginewright.kube.errors import Forbidden, Invalid, NotFound, Terminating
 from enginewright.kube.resources import (
     CLAIMS,
     CONTROLLER_REVISIONS,
@@ -43,6 +43,8 @@ from enginewright.plan.collection import (
     EndedCollection,
     collecting_image,
     collection,
+    nowhere,
+    places,
     plan_collection,
     why_not_known,
 )
@@ -159,28 +161,38 @@ class CollectionReconciler:
             return self._block(facts, blocked)
         as_of = self.now()
         members = self.config.store.members(facts.part)
-        namespace, max_size = await self._place(members)
+        accepting = await self._places(facts, members)
         later = ReconcileResult(requeue_after=plan.requeue_after)
-        if not namespace:
+        if not accepting:
             return self._not_now(facts) if plan.starts else later
         listed = await self._listed(self._readers(facts, members))
         cluster = await self.users.of_part(facts.part)
         needed, name = needed_keys(listed), plan.starts or plan.first
-        wanted = collection(facts, namespace, name, needed, as_of, max_size, cluster)
-        if isinstance(wanted, Blocked):
-            return self._block(facts, wanted)
-        self.metrics.blocked.pop(facts.part, None)
-        if not plan.starts:
-            return later
-        await self.executor.apply(wanted)
-        return ReconcileResult()  # the end of the Job queues it again
+        refused: dict[str, str] = {}
+        for namespace, max_size in accepting:
+            wanted = collection(facts, namespace, name, needed, as_of, max_size, cluster)
+            if isinstance(wanted, Blocked):
+                return self._block(facts, wanted)
+            try:
+                if plan.starts:
+                    await self.executor.apply(wanted)
+            except (Forbidden, Invalid) as error:
+                if facts.group is None:
+                    raise
+                refused[namespace] = error.message
+            else:
+                self.metrics.blocked.pop(facts.part, None)
+                # the end of the Job queues it again
+                return ReconcileResult() if plan.starts else later
+        return self._block(facts, nowhere(facts.group, refused)) if facts.group else later
 
-    async def _place(self, members: tuple[str, ...]) -> tuple[str, str | None]:
-        """Return the namespace of the Job, which others follow in a group, and its limit; empty: none accepts it."""
-        for each in sorted(members, key=lambda each: not self._has_store(each)):
-            if (annotations := await self._annotations(each)) is not None:
-                return each, annotations.get(STORE_MAX_SIZE)
-        return "", None
+    async def _places(
+        self, facts: CollectionFacts, members: tuple[str, ...]
+    ) -> list[tuple[str, str | None]]:
+        """Return the namespaces that are not being deleted, where the Job is tried first to last, and their limits."""
+        preferred = sorted(members, key=lambda each: not self._has_store(each))
+        found = [(each, await self._annotations(each)) for each in places(facts, preferred)]
+        return [(each, known.get(STORE_MAX_SIZE)) for each, known in found if known is not None]
 
     def _readers(self, facts: CollectionFacts, members: tuple[str, ...]) -> tuple[str, ...]:
         """Return the namespaces that need artefacts: the members, and those that have left the group and read it.

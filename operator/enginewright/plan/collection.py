@@ -164,6 +164,28 @@ def why_not_known(facts: CollectionFacts) -> Blocked | None:
     )
 
 
+def places(facts: CollectionFacts, members: Sequence[str]) -> Sequence[str]:
+    """Return the namespaces of a store in the order in which the Job is tried there.
+
+    Args:
+        facts: of the store.
+        members: the namespaces in the preferred order; where the last Job failed is tried last.
+    """
+    finished = sorted((each for each in facts.jobs if each.ended), key=_ended_at)
+    failed = [each.namespace for each in finished[-1:] if not each.succeeded]
+    begin = members.index(failed[0]) + 1 if failed else 0
+    return (*members[begin:], *members[:begin])
+
+
+def nowhere(group: StoreGroup, refused: Mapping[str, str]) -> Blocked:
+    """Return that no namespace of a group accepts the Job, and why, by namespace."""
+    named = "; ".join(f"{each}: {why}" for each, why in list(refused.items())[:_NAMED])
+    return Blocked(
+        f"nothing is removed from the store of group {group.name}, as none of its namespaces accepts the Job: {named}:"
+        " let one of them have it, as with a larger quota"
+    )
+
+
 def collection(
     facts: CollectionFacts,
     namespace: str,
