@@ -453,6 +453,20 @@ def test_what_has_failed_stays_failed_while_its_image_is_not_probed(failure: str
     assert (world.status["failedChoice"], backends(world)) == (failed, {"l4": "tensorrt"})
 
 
+def test_the_first_choice_waits_for_the_probe() -> None:
+    world = prepared()
+    known, image = world.images, world.config.images["cpu"]
+    world.images = {each: known[each] for each in known if each != image}
+    world.engine_built(backends=[ms("tensorrt", 3), ms("cpu", 1)])
+    assert world.conditions()["Ready"] == ("False", "ProbingImage")
+    assert world.message() == f"probing the runtime image {image}"
+    assert world.serving_deployments() == []
+    world.images = known
+    world.settle().all_available()
+    assert backends(world) == {"l4": "cpu"}
+    assert world.event_reasons().count("BackendChosen") == 1
+
+
 def test_a_model_is_served_if_the_image_of_a_compared_backend_cannot_be_probed() -> None:
     world = prepared()
     image = world.config.images["cpu"]

@@ -42,7 +42,7 @@ class Choice:
     summary: str  # the medians, for `kubectl get`
     chosen: Mapping[str, ChosenBackend] = field(default_factory=dict)  # in place of engines
     failed: RolloutFailure | None = None  # of the revision with `chosen`: the engines serve
-    waits: bool = False  # an image is being probed: no new revision is wanted until that is done
+    waits: str = ""  # for an image that is being probed: no new revision is wanted until then; empty: it does not
 
     def given_up(self, failure: RolloutFailure) -> "Choice":
         """Return the choice after what was chosen has failed."""
@@ -69,7 +69,7 @@ def choose(facts: Facts, target: Target, prepared: Prepared, engines: Engines) -
     before = {each.class_name: each for each in facts.model.status.choices}
     classes: list[BackendChoice] = []
     medians: dict[str, str] = {}
-    waits, keeps = False, False
+    waits, keeps = "", False
     for each in target.classes:
         name = each.metadata.name
         engine = facts.engines[names[name]].status.engine
@@ -77,7 +77,8 @@ def choose(facts: Facts, target: Target, prepared: Prepared, engines: Engines) -
         found = _compared(engine, wanted)
         medians[name] = _medians(found)
         unknown = _unknown_images(facts, target, found)
-        waits = waits or any(image not in facts.image_failures for image in unknown.values())
+        probed = (one for one, image in unknown.items() if image not in facts.image_failures)
+        waits = waits or next((why_no_image(facts, target, one) for one in probed), "")
         kept = _kept(facts, target, before.get(name), found) if unknown else None
         keeps = keeps or kept is not None
         classes.append(kept or _choose_on(facts, target, each, found, wanted))

@@ -60,6 +60,9 @@ class ModelState:
     rollout: RolloutPlan
     proofs: Proofs | None  # None: no serving pod was polled yet
     interim: Interim | None = None  # until the engines are built; None: none
+    waits: str = (
+        ""  # for an image of which it must be known what it contains before a backend is chosen
+    )
     chooses: bool = (
         False  # the wanted revision has backends that a benchmark chose, in place of engines
     )
@@ -110,6 +113,8 @@ def _ready_state(state: ModelState) -> ReadyState:
     if ready := _not_prepared(state, serves) or _not_promoted(state.rollout, serves):
         return ready
     progress = state.rollout.progress
+    if progress is None and state.waits:
+        return ReadyState("False", StatusReason.PROBING_IMAGE, state.waits)
     if progress is None:
         return ReadyState("False", StatusReason.ROLLING_OUT, "starting the first revision")
     if progress.complete:

@@ -133,6 +133,7 @@ def _assemble(
         route=route_accepted(facts),
         repair=repairing,
         interim=interim,
+        waits=choice.waits if choice else "",
         chooses=choice is not None and bool(choice.chosen),
         store_loss=earlier_store_loss(facts),
     )
