@@ -225,11 +225,12 @@ async def test_a_first_collection_that_is_blocked_stays_reported_over_restarts(
         assert (await passes(world)).requeue_after == 600, "it is due"
         world.restart()
         world.images.facts = {CPU_IMAGE: image_facts("cpu")}
-    world.kube.lacks = {"InferenceEngine"}
-    with pytest.raises(NotFound):
+    world.kube.fail["get"] = [Forbidden("not now")]
+    with pytest.raises(Forbidden):
         await passes(world)
-    world.kube.lacks = set()
+    lists = world.kube.calls["list"]
     await passes(world)
+    assert world.kube.calls["list"] == lists, "for a report the cache is enough"
     assert size(world, "collection_trouble", reason="CollectionBlocked") == 1
     world.put(made("InferenceModel", "resnet", NAMESPACE, spec=SOURCE))
     waits = (await passes(world)).requeue_after

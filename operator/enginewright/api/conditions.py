@@ -116,7 +116,7 @@ class StatusReason(StrEnum):
     COLLECTION_FAILED = (
         "CollectionFailed"  # an Event: the Job that removes what nothing needs has failed
     )
-    COLLECTION_BLOCKED = "CollectionBlocked"  # an Event: what the store's namespaces need is not known, so nothing is removed
+    COLLECTION_BLOCKED = "CollectionBlocked"  # an Event: what the store's namespaces need is not known, or no namespace of a group accepts the Job, so nothing is removed
     STORE_OVER_LIMIT = "StoreOverLimit"  # an Event: what is needed is larger than store.gc.maxSize
     IMAGE_NOT_PUSHED = "ImageNotPushed"  # an Event: an artefact has no OCI image in store.images.repository, so that pods read it from the store
     NO_ENGINE_NEEDED = "NoEngineNeeded"  # the backend uses no engines

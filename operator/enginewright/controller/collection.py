@@ -1,6 +1,6 @@
 """Collections of the stores: gather the facts, plan, list what is needed, execute. No decision is made here.
 
-What is needed is read from the API server, not from the cache: a watch may hang without an error.
+What is needed is read from the API server when a Job is created, not from the cache: a watch may hang without an error.
 """
 
 import logging
@@ -165,7 +165,8 @@ class CollectionReconciler:
         later = ReconcileResult(requeue_after=plan.requeue_after)
         if not accepting:
             return self._not_now(facts) if plan.starts else later
-        listed = await self._listed(self._readers(facts, members))
+        readers = self._readers(facts, members)
+        listed = await self._listed(readers) if plan.starts else self._cached(readers)
         cluster = await self.users.of_part(facts.part)
         needed, name = needed_keys(listed), plan.starts or plan.first
         refused: dict[str, str] = {}
@@ -233,6 +234,21 @@ class CollectionReconciler:
             revisions=await items(CONTROLLER_REVISIONS, MANAGED),
             deployments=await items(DEPLOYMENTS, MANAGED),
             jobs=await items(JOBS, MANAGED),
+        )
+
+    def _cached(self, namespaces: tuple[str, ...]) -> NamespaceObjects:
+        """Return the same from the cache, which is enough for a report, as after a start of all stores at once."""
+
+        def items(resource: Resource) -> tuple[JsonObject, ...]:
+            known = self.cache.all(resource)
+            return tuple(each for each in known if each["metadata"]["namespace"] in namespaces)
+
+        return NamespaceObjects(
+            models=items(INFERENCE_MODELS),
+            engines=items(INFERENCE_ENGINES),
+            revisions=items(CONTROLLER_REVISIONS),
+            deployments=items(DEPLOYMENTS),
+            jobs=items(JOBS),
         )
 
     async def _annotations(self, namespace: str) -> Mapping[str, str] | None:
