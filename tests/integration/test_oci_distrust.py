@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -13,6 +13,7 @@ import pytest
 from enginewright_runtime import oci
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.oci import layout
+from enginewright_runtime.oci.deadline import PushDeadline
 from enginewright_runtime.oci.record import PushRecord
 from enginewright_runtime.remote import retry
 from enginewright_runtime.store import Store
@@ -47,24 +48,22 @@ def store(tmp_path: Path) -> Store:
     return filled(tmp_path / "ours")
 
 
-def push(
-    store: Store, root: Path, repository: str, secret: dict[str, str] | None = None
-) -> oci.Pushed:
+def push(store: Store, root: Path, repository: str, seconds: float = 300) -> oci.Pushed:
     """Push the image of the prepared model, as its stage does."""
     paths = replace(Paths.under(root), images=repository)
     paths.images_credentials.mkdir(exist_ok=True)
-    for key, value in (secret or {"plain-http": "true"}).items():
-        (paths.images_credentials / key).write_text(value)
+    (paths.images_credentials / "plain-http").write_text("true")
     found = store.find(KEY)
     assert found is not None
-    return oci.push(paths, store, found)
+    return oci.push(paths, store, found, seconds)
 
 
 def pushed_to(
-    answer: Callable[[Seen], Answer], store: Store, root: Path, secret: dict[str, str] | None = None
+    answer: Callable[[Seen], Answer], store: Store, root: Path, seconds: float = 300
 ) -> oci.Pushed:
     with ScriptedServer(answer) as server:
-        return push(store, root, f"{server.url.removeprefix('http://')}/team/images", secret)
+        repository = f"{server.url.removeprefix('http://')}/team/images"
+        return push(store, root, repository, seconds=seconds)
 
 
 # fault: Store | who may push to the repository of OCI images gives another namespace's tag to an image of other files,
@@ -214,3 +213,51 @@ def test_no_error_of_a_push_fails_the_stage(
     pushed = pushed_to(lambda _: (404, {}, b""), store, tmp_path)
     assert "team/images failed unexpectedly with RecursionError" in str(pushed.failure)
     assert "wr0ng" not in str(pushed.failure)
+
+
+TOO_SLOW = "if that repeats, the store or the registry is too slow for this artefact"
+
+
+def test_a_registry_that_does_not_answer_in_time(store: Store, tmp_path: Path) -> None:
+    def answer(_: Seen) -> Answer:
+        time.sleep(2)
+        return 404, {}, b""
+
+    pushed = pushed_to(answer, store, tmp_path, seconds=0.2)
+    assert "was ended after 0 s, before anything was stored, at " in str(pushed.failure)
+    assert TOO_SLOW in str(pushed.failure)
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_store_that_cannot_be_read_in_time(
+    is_taken: bool,
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The end counts for what is read too, and says whether the next Job gets further."""
+    found = store.find(KEY)
+    assert found is not None
+    slow = layout.layers_of(found)[1 if is_taken else 0].files[0]
+    chunks = layout.ImageLayer.chunks
+    late: list[bytes] = []
+
+    def slowly(layer: layout.ImageLayer, opened: layout.Opened) -> Iterator[bytes]:
+        for chunk in chunks(layer, opened):
+            if layer.files[0] == slow:
+                late.append(chunk)
+            yield chunk
+
+    def answer(seen: Seen) -> Answer:
+        if seen.method == "POST":
+            return 202, {"Location": "/upload"}, b""
+        return (201 if seen.method == "PUT" else 404), {}, b""
+
+    monkeypatch.setattr(layout.ImageLayer, "chunks", slowly)
+    monkeypatch.setattr(PushDeadline, "left", lambda _: -1.0 if late else 300.0)
+    failure = str(pushed_to(answer, store, tmp_path).failure)
+    if is_taken:
+        assert "s; no action needed: the next Job that finds the artefact goes on" in failure
+    else:
+        assert f"before anything was stored, at {slow.path} (" in failure
+        assert TOO_SLOW in failure

@@ -3,7 +3,6 @@
 import io
 import json
 import tarfile
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from enginewright.contract.task import EngineRecipe, EngineTask
 from enginewright_runtime import oci
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.engine import lookup
-from enginewright_runtime.oci import ensure, layout
+from enginewright_runtime.oci import layout
 from enginewright_runtime.remote import retry
 from enginewright_runtime.store import ENGINE, Store
 
@@ -274,19 +273,6 @@ def test_credentials_are_sent_to_no_other_server(store: Store, tmp_path: Path) -
             pushed = push(store, tmp_path, f"{host}/team/images", ACCOUNT)
         assert "which is not its own address" in str(pushed.failure)
         assert other.seen == []
-
-
-def test_a_push_ends_in_time(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ensure, "_SECONDS", 0.2)
-
-    def answer(_: Seen) -> Answer:
-        time.sleep(2)
-        return 404, {}, b""
-
-    with ScriptedServer(answer) as server:
-        host = server.url.removeprefix("http://")
-        pushed = push(store, tmp_path, f"{host}/team/images")
-    assert "was ended after 0 s; no action needed" in str(pushed.failure)
 
 
 def test_a_lookup_reports_the_image_of_an_engine(servers: SourceServers, tmp_path: Path) -> None:

@@ -70,6 +70,16 @@ def mounted(world: World) -> str | None:
     return image["image"]["reference"] if image else None
 
 
+def test_a_look_for_an_engine_has_time_for_its_image() -> None:
+    deadlines = [
+        pod(with_images(World.of_engine(), repository).settle().job())["spec"][
+            "activeDeadlineSeconds"
+        ]
+        for repository in (None, REPOSITORY)
+    ]
+    assert deadlines == [600, 1200], "without images nothing changes"
+
+
 def test_stages_that_publish_or_find_an_artefact_push_its_image() -> None:
     prepares_model = with_images(World()).settle().job()
     builds = with_images(World.of_engine()).settle()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from enginewright.api.inference_engine import InferenceEngine
+from enginewright.contract.oci_images import PUSH_SECONDS
 from enginewright.contract.task import (
     ENGINE_STAGES,
     LOOKUP_STAGE,
@@ -55,7 +56,9 @@ class EngineJob:
 def lookup_job(engine: InferenceEngine, wanted: EngineJob) -> dict[str, Any]:
     """Return the Job that looks for the engine in the store."""
     stages = [_stage(engine, wanted, LOOKUP_STAGE, _DEFAULT_RESOURCES)]
-    pod = {"activeDeadlineSeconds": _LOOKUP_SECONDS}
+    # twice: what waits for the store or the registry ends a little later
+    pushing = 2 * PUSH_SECONDS if wanted.images else 0
+    pod = {"activeDeadlineSeconds": _LOOKUP_SECONDS + pushing}
     return _job(engine, wanted, LOOKUP_COMPONENT, stages, pod)
 
 

@@ -25,6 +25,7 @@ from enginewright_runtime.engine.verify import read_manifest
 from enginewright_runtime.store import ENGINE, open_store
 
 STAGE: Final = "publish-engine"
+_PUSH_SECONDS: Final = 120  # the pod holds a device; a Job that only looks has more time
 
 
 def run(task: EngineTask, paths: Paths) -> StageReport:
@@ -45,7 +46,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
             f"engine {task.engine_key[:12]} was removed from the store meanwhile",
             remedy="no action needed: it is rebuilt",
         )
-    pushed = oci.push(paths, store, manifest)
+    pushed = oci.push(paths, store, manifest, _PUSH_SECONDS)
     did = "the store already has" if cached else "published"
     return StageReport(
         stage=STAGE,

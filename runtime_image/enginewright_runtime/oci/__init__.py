@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from enginewright.contract.base import TEXT_LENGTH
 from enginewright.contract.manifest import Manifest
+from enginewright.contract.oci_images import PUSH_SECONDS
 from enginewright.contract.report import Published, PublishedEngine
 
 from enginewright_runtime.core.paths import Paths
@@ -39,11 +40,14 @@ class Pushed:
         return f"{message}; its OCI image is {self.reference}" if self.reference else message
 
 
-def push(paths: Paths, store: Store, manifest: Manifest) -> Pushed:
-    """Make sure that an artefact of the store has its image, where the pod names a repository for images."""
+def push(paths: Paths, store: Store, manifest: Manifest, seconds: float = PUSH_SECONDS) -> Pushed:
+    """Make sure that an artefact of the store has its image, where the pod names a repository for images.
+
+    It ends after `seconds`, whatever is left to do.
+    """
     if paths.images is None:
         return Pushed()
     # imported on demand: it is slow to load, and rarely used
     from enginewright_runtime.oci.ensure import ensure_image  # noqa: PLC0415 - above
 
-    return ensure_image(paths.images, paths.images_credentials, store, manifest)
+    return ensure_image(paths.images, paths.images_credentials, store, manifest, seconds)

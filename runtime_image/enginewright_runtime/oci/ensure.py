@@ -17,8 +17,9 @@ from enginewright.contract.report import render
 
 from enginewright_runtime.core.digests import Copied
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.logs import TransferProgress
+from enginewright_runtime.core.logs import TransferProgress, format_bytes
 from enginewright_runtime.oci import Pushed
+from enginewright_runtime.oci.deadline import PushDeadline
 from enginewright_runtime.oci.layout import (
     Image,
     ImageLayer,
@@ -35,15 +36,17 @@ from enginewright_runtime.store import Store
 
 _log: Final = logging.getLogger(__name__)
 _REMEDY: Final = "check store.images, and that pods of this namespace reach the registry"
-_SECONDS: Final = 300.0  # for a push: the Job, which has a deadline, has done its work already
 
 
-def ensure_image(repository: str, credentials: Path, store: Store, manifest: Manifest) -> Pushed:
+def ensure_image(
+    repository: str, credentials: Path, store: Store, manifest: Manifest, seconds: float
+) -> Pushed:
     """Return the image of an artefact, pushed now or before; its failure is none of the stage."""
+    deadline = PushDeadline(repository, seconds)
     try:
         secret = Secret.read(credentials)
-        writer = RegistryWriter(repository, secret, _SECONDS)
-        digest = _Push(writer, store, manifest, repository).ensure()
+        writer = RegistryWriter(repository, secret, deadline)
+        digest = _Push(writer, store, manifest, repository, deadline).ensure()
     except StageFailure as failure:
         # that of the reason is about sources
         is_ours = failure.reason is Reason.SOURCE_UNREACHABLE and failure.finding.remedy is None
@@ -68,10 +71,16 @@ class _Push:
     """One artefact on its way to a repository."""
 
     def __init__(
-        self, writer: RegistryWriter, store: Store, manifest: Manifest, repository: str
+        self,
+        writer: RegistryWriter,
+        store: Store,
+        manifest: Manifest,
+        repository: str,
+        deadline: PushDeadline,
     ) -> None:
         self._writer = writer
         self._manifest = manifest
+        self._deadline = deadline
         self._files = _Files(store, manifest)
         self._layers = layers_of(manifest)
         self._tag = tag_of(manifest)
@@ -104,22 +113,24 @@ class _Push:
         return image if is_whole else None
 
     def _put_layer(self, layer: ImageLayer) -> str:
+        more = f" and {len(layer.files) - 1} more" if layer.files[1:] else ""
+        name = f"{layer.files[0].path}{more}"
+        self._deadline.begin(f"{name} ({format_bytes(layer.size)})")
         with self._files:
             digest = f"sha256:{self._hash(layer)}"
             if self._writer.has_blob(digest, layer.size):
                 return digest
-            name = layer.files[0].path + (
-                f" and {len(layer.files) - 1} more" if layer.files[1:] else ""
-            )
             progress = TransferProgress(_log, f"pushing {name}", layer.size)
             self._writer.put_blob(
                 digest, layer.size, lambda: layer.chunks(self._files.opened), progress
             )
+            self._deadline.stored()
         return digest
 
     def _hash(self, layer: ImageLayer) -> str:
         digest = hashlib.sha256()
         for chunk in layer.chunks(self._files.checked):
+            self._deadline.check()
             digest.update(chunk)
         return digest.hexdigest()
 

@@ -54,13 +54,14 @@ class ImageLayer:
         return heads + sum(map(_padded, self.files)) + len(_END)
 
     def chunks(self, opened: Opened) -> Iterator[bytes]:
-        """Yield its content; `opened` returns each file, of the listed size."""
+        """Yield its content, no empty chunk; `opened` returns each file, of the listed size."""
         for file, head in self._heads():
             yield head
             with opened(file) as reader:
                 while chunk := reader.read(CHUNK):
                     yield chunk
-            yield bytes(_padded(file) - file.size_bytes)
+            if padding := bytes(_padded(file) - file.size_bytes):
+                yield padding
         yield _END
 
     def _heads(self) -> Iterator[tuple[ArtifactFile, bytes]]:

@@ -4,7 +4,6 @@ Sources: OCI distribution specification 1.1 (pushing a blob with POST and PUT, p
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Final, TypeVar
 from urllib.parse import urljoin, urlsplit
@@ -12,6 +11,7 @@ from urllib.parse import urljoin, urlsplit
 import aiohttp
 
 from enginewright_runtime.core.logs import TransferProgress
+from enginewright_runtime.oci.deadline import PushDeadline
 from enginewright_runtime.oci.layout import MANIFEST_TYPE, digest_of
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.remote.failures import unreachable
@@ -34,10 +34,10 @@ class RegistryWriter(Web):
     Args:
         repository: with its host.
         secret: as of a source; its keys ca.crt and plain-http count too.
-        seconds: for all that is done with it.
+        deadline: of all that is done with it.
     """
 
-    def __init__(self, repository: str, secret: Secret, seconds: float) -> None:
+    def __init__(self, repository: str, secret: Secret, deadline: PushDeadline) -> None:
         host, _, name = repository.partition("/")
         at = endpoint(secret, host, name)
         super().__init__(
@@ -45,8 +45,7 @@ class RegistryWriter(Web):
         )
         self._url = at.url
         self._repository = repository
-        self._seconds = seconds
-        self._end = time.monotonic() + seconds
+        self._deadline = deadline
 
     def manifest(self, name: str) -> bytes | None:
         """Return the manifest that has a tag or digest; None: there is none."""
@@ -88,7 +87,9 @@ class RegistryWriter(Web):
             nonlocal sent
             sent = 0
             progress.restart()
-            for chunk in chunks():
+            rest = chunks()
+            # in a thread: the time ends also while the store is read
+            while chunk := await asyncio.to_thread(next, rest, b""):
                 yield chunk
                 sent += len(chunk)
                 progress.add(len(chunk))
@@ -138,16 +139,13 @@ class RegistryWriter(Web):
                     raise failure_of(url, error, sent()) from error
 
         async def bounded() -> _T:
-            async with asyncio.timeout(self._end - time.monotonic()):
+            async with asyncio.timeout(self._deadline.left()):
                 return await with_retries(f"reach {shown(url)}", one, sent)
 
         try:
             return asyncio.run(bounded())
         except TimeoutError:
-            raise unreachable(
-                f"pushing to {self._repository} was ended after {self._seconds:.0f} s",
-                "no action needed: the next Job that finds the artefact goes on with it",
-            ) from None
+            raise self._deadline.passed() from None
 
     async def _send(
         self,

@@ -1,0 +1,54 @@
+"""The time that a push may take: the Job, which has a deadline itself, has done its work already."""
+
+import time
+from typing import Final
+
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.remote.failures import unreachable
+
+_GOES_ON: Final = "no action needed: the next Job that finds the artefact goes on with it"
+_TOO_SLOW: Final = (
+    "if that repeats, the store or the registry is too slow for this artefact, which pods read from the"
+    " store: make it faster, or empty store.images.repository"
+)
+
+
+class PushDeadline:
+    """The end of one push, and how far it has come.
+
+    Args:
+        repository: for messages.
+        seconds: from now on.
+    """
+
+    def __init__(self, repository: str, seconds: float) -> None:
+        self._repository = repository
+        self._seconds = seconds
+        self._end = time.monotonic() + seconds
+        self._at = "the first request"
+        self._has_stored = False
+
+    def begin(self, what: str) -> None:
+        """Go on with another part, if there is time."""
+        self._at = what
+        self.check()
+
+    def stored(self) -> None:
+        """Note that the registry has more than before, which the next Job need not push."""
+        self._has_stored = True
+
+    def left(self) -> float:
+        """Return the seconds that are left, negative ones after the end."""
+        return self._end - time.monotonic()
+
+    def check(self) -> None:
+        """Raise StageFailure, SourceUnreachable, after the end."""
+        if self.left() < 0:
+            raise self.passed()
+
+    def passed(self) -> StageFailure:
+        """Return the failure of a push that was ended."""
+        ended = f"pushing to {self._repository} was ended after {self._seconds:.0f} s"
+        if self._has_stored:
+            return unreachable(ended, _GOES_ON)
+        return unreachable(f"{ended}, before anything was stored, at {self._at}", _TOO_SLOW)
