@@ -1,5 +1,6 @@
 """Registries, repositories and Secrets that are not as they should be, and images that are pushed all the same, or not."""
 
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +22,8 @@ from typing_extensions import override
 
 from tests.support.source_servers import SourceServers
 from tests.support.source_web import Answer, ScriptedServer, Seen
-from tests.support.store_process import FILES, publish
+from tests.support.store_places import Place
+from tests.support.store_process import FILES, manifest, publish
 
 pytestmark = pytest.mark.timeout(900)  # the servers may have to be built first
 KEY = "cd" * 32
@@ -261,3 +263,42 @@ def test_a_store_that_cannot_be_read_in_time(
     else:
         assert f"before anything was stored, at {slow.path} (" in failure
         assert TOO_SLOW in failure
+
+
+def test_an_artefact_in_a_bucket_is_pushed_without_a_copy_on_the_disk(
+    servers: SourceServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pod's disk may have a limit; a file larger than one request, and more than an image has layers."""
+    servers.put_s3("images", {})
+    bucket = Place("s3://images/large", servers.s3()).store()
+    content = {**CONTENT, FILES[0]: np.random.default_rng(7).bytes((33 << 20) + 5)}
+    content |= {f"model/parts/{number}": b"%d" % number for number in range(40)}
+    files = {name: tmp_path / name.replace("/", "-") for name in content}
+    for name, path in files.items():
+        path.write_bytes(content[name])
+    bucket.publish(KEY, files, lambda listed: manifest(KEY, listed))
+    (tmp_path / "store").mkdir()
+    volume = Store(tmp_path / "store")
+    volume.publish(KEY, files, lambda listed: manifest(KEY, listed))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    pushed = push(bucket, tmp_path, f"{servers.host('registry')}/team/large")
+    assert pushed.failure is None
+    # it finds the same layers, which the registry has compared with their digests
+    assert push(volume, tmp_path, f"{servers.host('registry')}/team/large") == pushed
+
+
+def test_a_damaged_object_is_not_pushed(servers: SourceServers, tmp_path: Path) -> None:
+    servers.put_s3("images", {})
+    bucket = Place("s3://images/damaged", servers.s3()).store()
+    files = {name: tmp_path / Path(name).name for name in FILES}
+    for name, path in files.items():
+        path.write_bytes(CONTENT[name])
+    found, _ = bucket.publish(KEY, files, lambda listed: manifest(KEY, listed))
+    for file, content, reported in (
+        (found.files[0], CONTENT[FILES[0]][:-1], "300015 bytes instead of 300016"),
+        (found.files[0], b"x" + CONTENT[FILES[0]][1:], "has sha256"),
+    ):
+        servers.put_s3("images", {f"damaged/files/{file.sha256}": content})
+        pushed = push(bucket, tmp_path, f"{servers.host('registry')}/team/damaged-object")
+        assert f"file {file.path} " in str(pushed.failure)
+        assert reported in str(pushed.failure)

@@ -20,7 +20,6 @@ one could hit the manifest that has just replaced it.
 import json
 import logging
 import secrets
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -49,6 +48,7 @@ from enginewright_runtime.store.artifacts import (
     is_digest,
 )
 from enginewright_runtime.store.medium import Leftover, Listed, Medium, Publication, Stored
+from enginewright_runtime.store.object_reader import object_reader
 from enginewright_runtime.store.objects import ObjectInfo, Objects, unavailable
 
 _log: Final = logging.getLogger(__name__)
@@ -111,13 +111,14 @@ class BucketMedium(Medium):
     @override
     @contextmanager
     def opened(self, artifact: Artifact, file: ArtifactFile) -> Iterator[BinaryIO | None]:
-        """Open a local copy."""
-        with tempfile.TemporaryFile() as local:
-            if self.copy(artifact, file, local) is None:
-                yield None
-                return
-            local.seek(0)
-            yield local
+        """Open an object, whatever its size."""
+        del artifact  # files of all artefacts are in one folder
+        found = self._objects.info(_name(file))
+        if found is None:
+            yield None
+            return
+        with object_reader(self._objects, _name(file), found.size) as reader:
+            yield reader
 
     @override
     def publish(self, publication: Publication) -> tuple[Manifest, bool]:

@@ -106,6 +106,18 @@ class Objects:
 
         return self._run(f"read {name}", once)
 
+    def get_range(self, name: str, start: int, end: int) -> bytes:
+        """Return the bytes of an object from `start` to `end`, which both are in it."""
+        key = self._key(name)
+
+        async def once() -> bytes:
+            got = await self._ask(
+                lambda store: obstore.get_range_async(store, key, start=start, end=end)
+            )
+            return bytes(got)
+
+        return self._run(f"read {name}", once)
+
     def put(self, name: str, content: bytes) -> None:
         """Write an object, or replace it."""
 
