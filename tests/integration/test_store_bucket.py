@@ -733,7 +733,12 @@ def test_a_store_that_refuses_conditions(
         if path not in objects:
             return 404, {}, b"<Error><Code>NoSuchKey</Code></Error>"
         dated = {"ETag": '"1"', "Last-Modified": "Tue, 24 Nov 2026 10:00:00 GMT"}
-        return 200, dated, objects[path]
+        whole = objects[path]
+        if span := seen.headers.get("range"):
+            first, last = map(int, span.removeprefix("bytes=").split("-"))
+            part = whole[first : last + 1]
+            return 206, {**dated, "Content-Range": f"bytes {first}-{last}/{len(whole)}"}, part
+        return 200, dated, whole
 
     with ScriptedServer(answer) as server:
         secret = {
