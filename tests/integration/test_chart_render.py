@@ -360,6 +360,28 @@ def test_a_repository_for_images_arrives() -> None:
     assert "set store.images.repository" in refusal(
         {**IMAGES, "store": {"images": {"secretRef": "pusher"}}}
     )
+    for wrong in (
+        "https://registry.example.com/team",
+        "registry.example.com/team:v1",
+        "team/images",
+    ):
+        assert f"store.images.repository is {wrong}: write HOST/PATH" in refusal(
+            {**IMAGES, "store": {"images": {"repository": wrong}}}
+        )
+
+
+def test_values_of_an_earlier_chart_are_enough() -> None:
+    """As `helm upgrade --reuse-values` leaves them."""
+    values = {
+        **IMAGES,
+        "accelerators": {"productLabels": None},
+        "store": {"bucket": {"uri": "s3://models/team"}, "cache": {"keepFree": None}},
+    }
+    objects = render(values)
+    assert load_settings(environment(objects)).config.product_labels == ()
+    (cache,) = of_kind(objects, "DaemonSet")
+    (container,) = cache["spec"]["template"]["spec"]["containers"]
+    assert "--keep-free=25%" in container["command"]
 
 
 CACHED: Object = {**IMAGES, "store": {"bucket": {"uri": "s3://models/team"}}}

@@ -281,6 +281,29 @@ async def test_a_namespaces_own_limit_is_read(world: World) -> None:
     assert task_of(await started(world)).max_bytes == 1024
 
 
+async def test_a_limit_that_cannot_be_read_is_reported_where_no_claim_is_the_store() -> None:
+    world = world_with(bucket=StoreBucket(uri="s3://models/team"))
+    world.deployment = "enginewright"
+    world.put(made("Deployment", "enginewright", world.config.namespace))
+    world.restart()
+    await world.home.load()
+    world.images.facts = {CPU_IMAGE: image_facts("cpu")}
+    world.put(made("InferenceModel", "resnet", NAMESPACE, spec=SOURCE))
+    world.put(made("Namespace", "kube-system"))
+    namespace = made("Namespace", NAMESPACE)
+    namespace["metadata"]["annotations"] = {"enginewright.dev/store-max-size": "plenty"}
+    world.put(namespace)
+    await passes(world)
+    waits = (await passes(world)).requeue_after
+    assert waits is not None
+    world.now += timedelta(seconds=waits)
+    await passes(world)
+    assert await world.events() == ["CollectionBlocked"]
+    (event,) = world.all("Event")
+    assert event["involvedObject"]["kind"] == "Deployment"
+    assert "plenty" in event["message"]
+
+
 async def test_a_namespace_that_ends_is_left_alone(world: World) -> None:
     waits = (await passes(world)).requeue_after
     assert waits is not None

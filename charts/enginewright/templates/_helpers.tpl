@@ -99,6 +99,9 @@ app.kubernetes.io/component: node-cache
 {{- end -}}
 {{- with .Values.store.images -}}
 {{- if .repository -}}
+{{- if not (regexMatch `^([a-z0-9-]+(\.[a-z0-9-]+)+(:[0-9]+)?|[a-z0-9-]+:[0-9]+|localhost)(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)+$` .repository) -}}
+{{- fail (printf "store.images.repository is %s: write HOST/PATH without scheme and tag, such as registry.example.com/team/artefacts" .repository) -}}
+{{- end -}}
 {{- $_ := set $store "images" (dict "repository" .repository "secretRef" (.secretRef | default nil)) -}}
 {{- else if .secretRef -}}
 {{- fail "store.images.secretRef applies only to a repository: set store.images.repository" -}}
@@ -120,7 +123,7 @@ app.kubernetes.io/component: node-cache
   "fleet" .Values.fleet
   "openshift" .Values.openshift
   "proposeClasses" .Values.accelerators.propose
-  "productLabels" .Values.accelerators.productLabels
+  "productLabels" (.Values.accelerators.productLabels | default list)
   "deployment" (include "enginewright.name" .)
   "watchNamespaces" .Values.watchNamespaces
   "logLevel" .Values.logLevel

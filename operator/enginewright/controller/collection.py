@@ -213,7 +213,7 @@ class CollectionReconciler:
         self.metrics.blocked[facts.part] = blocked.message
         about: list[Any] = [each.obj for each in blocked.objects]
         event = EventIntent("Warning", StatusReason.COLLECTION_BLOCKED, blocked.message)
-        shown = self.home.deployment if facts.group else self._regarding(facts.part)
+        shown = self._regarding(facts.part) or self.home.deployment
         for each in about or filter(None, (shown,)):
             self.recorder.record(each, event)
         return ReconcileResult(requeue_after=BLOCKED_RETRY)

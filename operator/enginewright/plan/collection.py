@@ -182,7 +182,7 @@ def nowhere(group: StoreGroup, refused: Mapping[str, str]) -> Blocked:
     named = "; ".join(f"{each}: {why}" for each, why in list(refused.items())[:_NAMED])
     return Blocked(
         f"nothing is removed from the store of group {group.name}, as none of its namespaces accepts the Job: {named}:"
-        " let one of them have it, as with a larger quota"
+        " allow the Job in one of them, for example by a larger quota"
     )
 
 

@@ -146,7 +146,12 @@ def gc(
 
 def release(
     address: _Address,
-    cluster: Annotated[str, typer.Argument(help="UID of the cluster's namespace kube-system.")],
+    cluster: Annotated[
+        str,
+        typer.Argument(
+            help="UID that StoreShared names: of namespace kube-system or, in a group's part, of the operator's namespace."
+        ),
+    ],
 ) -> None:
     """Forget a cluster that is gone, so that the others may remove from a bucket what they do not need."""
     with _opened("release", address) as contents:
