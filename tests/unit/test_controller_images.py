@@ -1,5 +1,6 @@
 """Asking images what they hold: once, kept over restarts, failures reported and tried again."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -64,8 +65,21 @@ async def test_a_tenants_pod_cannot_answer_for_an_image(world: World) -> None:
     pod["metadata"] |= {"namespace": "tenant", "uid": "another"}
     world.put(pod)
     world.watch()
-    assert await world.images.reconcile(KEY) == ReconcileResult()
+    assert await world.images.reconcile(KEY) == ReconcileResult(requeue_after=120)
     assert not world.images.facts
+
+
+async def test_a_job_that_gets_no_pod_is_reported(world: World) -> None:
+    await world.images.reconcile(KEY)
+    waits = (await world.images.reconcile(KEY)).requeue_after
+    assert CPU_IMAGE not in world.images.failures
+    assert waits is not None
+    world.now += timedelta(seconds=waits)
+    await world.images.reconcile(KEY)
+    assert "has no pod" in world.images.failures[CPU_IMAGE]
+    ended(world, 0, FACTS.to_json())
+    await world.images.reconcile(KEY)
+    assert world.images.facts == {CPU_IMAGE: FACTS}
 
 
 async def test_a_restart_asks_nothing(world: World) -> None:
@@ -188,7 +202,7 @@ async def test_a_restart_goes_on_with_the_newest_probe(world: World) -> None:
     world.now += FIRST_RETRY
     await world.images.reconcile(KEY)
     world.restart()
-    assert await world.images.reconcile(KEY) == ReconcileResult()
+    assert await world.images.reconcile(KEY) == ReconcileResult(requeue_after=120)
     assert jobs(world) == [f"probe-{KEY}-2"]
     ended(world, 0, FACTS.to_json())
     await world.images.reconcile(KEY)

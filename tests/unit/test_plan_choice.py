@@ -17,6 +17,14 @@ from tests.support.plan_world import World
 
 BACKENDS: Final = ["tensorrt", "cuda", "cpu"]
 FASTEST: Final = {"choose": "Fastest"}
+BUILT: Final = {
+    "sha256": "e" * 64,
+    "sizeBytes": 3_450_000,
+    "buildMilliseconds": 512,
+    "computeCapabilities": ["8.9"],
+    "nodesTotal": 105,
+    "nodesAccelerated": 105,
+}
 
 
 def ms(backend: str, p50: float) -> dict[str, Any]:
@@ -119,6 +127,19 @@ def test_a_job_after_one_that_was_ended_in_the_benchmark_compares_nothing() -> N
     first = prepared(build={}).misses().is_too_late("benchmark", of="engine")
     (engine,) = first.all("InferenceEngine")
     assert engine["status"]["failure"]["lasting"]
+
+
+def test_attempts_that_end_in_the_benchmark_every_other_time_end() -> None:
+    world = prepared().misses()
+    for _ in range(2):
+        world.is_too_late("benchmark", of="engine").later(seconds=3700)
+        (engine,) = world.all("InferenceEngine")
+        assert "lasting" not in engine["status"]["failure"]
+        world.job_fails(Reason.STORE_UNAVAILABLE, "publish-engine", of="engine").later(seconds=3700)
+    world.is_too_late("benchmark", of="engine")
+    (engine,) = world.all("InferenceEngine")
+    assert engine["status"]["failure"]["lasting"]
+    assert "given up after 5 attempts" in engine["status"]["failure"]["message"]
 
 
 def test_what_the_job_reports_is_recorded_by_the_engine() -> None:
@@ -467,6 +488,14 @@ def test_the_first_choice_waits_for_the_probe() -> None:
     assert world.event_reasons().count("BackendChosen") == 1
 
 
+def test_no_choice_waits_for_the_probe_of_what_is_slower() -> None:
+    world = prepared()
+    image = world.config.images["cpu"]
+    world.images = {each: known for each, known in world.images.items() if each != image}
+    world.engine_built(backends=[ms("tensorrt", 3), ms("cpu", 4)]).all_available()
+    assert backends(world) == {"l4": "tensorrt"}
+
+
 def test_a_model_is_served_if_the_image_of_a_compared_backend_cannot_be_probed() -> None:
     world = prepared()
     image = world.config.images["cpu"]
@@ -501,15 +530,7 @@ def built(world: World, cuda: Callable[[dict[str, Any]], float]) -> None:
     for engine in world.all("InferenceEngine"):
         median = cuda(engine)
         engine["status"] = {
-            "engine": {
-                "sha256": "e" * 64,
-                "sizeBytes": 3_450_000,
-                "buildMilliseconds": 512,
-                "computeCapabilities": ["8.9"],
-                "nodesTotal": 105,
-                "nodesAccelerated": 105,
-                "backends": [ms("tensorrt", 3), ms("cuda", median)],
-            }
+            "engine": {**BUILT, "backends": [ms("tensorrt", 3), ms("cuda", median)]},
         }
     world.settle()
 
@@ -530,6 +551,32 @@ def test_a_class_that_chose_nothing_gives_no_choice_up() -> None:
     crash(other, "l4")
     assert other.status["failedChoice"]["reason"] == "ParityFailed"
     assert backends(other) == {"l4": "tensorrt", "a100": "tensorrt"}
+
+
+def test_no_part_of_a_failed_choice_is_tried_while_an_image_is_not_probed() -> None:
+    a100 = accelerator_class("a100", *BACKENDS, resourceName="nvidia.com/gpu")
+    world = prepared(None, a100, accelerators=[{"class": "l4"}, {"class": "a100"}])
+    cpu_on_l4 = {
+        "l4": [ms("tensorrt", 3), ms("cpu", 1)],
+        "a100": [ms("tensorrt", 3), ms("cuda", 1)],
+    }
+    for engine in world.all("InferenceEngine"):
+        engine["status"] = {
+            "engine": {**BUILT, "backends": cpu_on_l4[engine["spec"]["class"]]},
+        }
+    world.settle()
+    assert backends(world) == {"l4": "cpu", "a100": "cuda"}
+    crash(world, "l4")
+    failed = world.status["failedChoice"]
+    engines_serve = {"l4": "tensorrt", "a100": "tensorrt"}
+    assert backends(world.all_available()) == engines_serve
+    known, image = world.images, world.config.images["cpu"]
+    world.images = {each: known[each] for each in known if each != image}
+    world.settle().all_available()
+    assert (backends(world), world.status["failedChoice"]) == (engines_serve, failed)
+    world.images = known
+    world.settle().all_available()
+    assert (backends(world), world.status["failedChoice"]) == (engines_serve, failed)
 
 
 def test_the_engines_are_tried_if_another_backend_may_follow_them() -> None:

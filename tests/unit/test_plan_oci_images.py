@@ -80,6 +80,16 @@ def test_a_look_for_an_engine_has_time_for_its_image() -> None:
     assert deadlines == [600, 1200], "without images nothing changes"
 
 
+def test_a_job_that_publishes_has_time_for_its_image_besides_its_own() -> None:
+    def seconds(job: dict[str, Any]) -> int:
+        return int(pod(job)["spec"]["activeDeadlineSeconds"])
+
+    for repository, besides in ((None, 0), (REPOSITORY, 600)):
+        assert seconds(with_images(World(), repository).settle().job()) == 3600 + besides
+        builds = with_images(World.of_engine(), repository).settle().misses().job()
+        assert seconds(builds) == 3600 + besides
+
+
 def test_stages_that_publish_or_find_an_artefact_push_its_image() -> None:
     prepares_model = with_images(World()).settle().job()
     builds = with_images(World.of_engine()).settle()

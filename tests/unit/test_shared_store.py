@@ -337,8 +337,13 @@ def test_the_first_job_of_another_namespace_is_waited_for() -> None:
     assert (found.namespace, found.seconds) == (A, PATIENCE.total_seconds() - 9)
     old = making(B, age=PATIENCE.total_seconds())
     assert awaited([making(A, age=9), old], B, NOW) is None, "from the first one on"
-    ended = replace(making("team-c", age=9999), succeeded=True)
+    ended = replace(making("team-c", age=9999), succeeded=NOW - timedelta(seconds=9))
     assert awaited([ended, making(A, runs=True)], B, NOW) is None
+    long_ago = replace(ended, succeeded=NOW - PATIENCE)  # what it made may be gone
+    assert awaited([long_ago], B, NOW) is None
+    found = awaited([long_ago, making(A, age=9)], B, NOW)
+    assert found is not None
+    assert (found.namespace, found.seconds) == (A, PATIENCE.total_seconds() - 9)
     found = awaited([making("team-c", age=9999, runs=True), making(A, age=9)], B, NOW)
     assert found is not None
     assert (found.namespace, found.seconds) == ("team-c", PATIENCE.total_seconds())

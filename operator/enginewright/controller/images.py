@@ -8,7 +8,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from pydantic import ValidationError
@@ -46,6 +46,8 @@ from enginewright.plan.types import Config, ObjectRef
 
 CONFIG_MAP: Final = "enginewright-images"
 
+_PODLESS: Final = timedelta(minutes=2)  # until a Job is reported that gets no pod
+
 _logger = logging.getLogger(__name__)
 
 
@@ -55,6 +57,17 @@ class _Attempts:
 
     attempt: int = 1
     failure: JobFailure | None = None
+
+
+def _without_pod(state: InProgress, observed: Observed) -> str:
+    """Return that no pod is created for a Job, of which nothing else tells; empty: it has one, or is new."""
+    job = observed.jobs.get(state.job)
+    if state.pod or job is None or observed.now - datetime.fromisoformat(job.created) < _PODLESS:
+        return ""
+    return (
+        f"Job {job.name} in the operator's namespace has no pod, as with a quota, Pod Security or a webhook that"
+        " refuses it: see its Events"
+    )
 
 
 class ImageReconciler:
@@ -124,9 +137,12 @@ class ImageReconciler:
             case Start():
                 return await self._start(key, image, state, observed)
             case InProgress():
-                if why := state.waiting_for or (state.failure.sentence if state.failure else ""):
+                podless = _without_pod(state, observed)
+                failed = state.failure.sentence if state.failure else ""
+                if why := state.waiting_for or failed or podless:
                     self._report(image, why)
-                return ReconcileResult(requeue_after=state.requeue_after)
+                later = None if state.pod else _PODLESS.total_seconds()
+                return ReconcileResult(requeue_after=state.requeue_after or later)
             case Failed():
                 self._memory[key] = _Attempts(state.attempt, state.failure)
                 self._report(image, state.failure.sentence)

@@ -99,9 +99,8 @@ class SharedStoreJobs:
     def _making(self, made: _Made) -> Iterator[MakingJob]:
         for (namespace, _), (owner, job) in self._jobs.get(made, {}).items():
             created = datetime.fromisoformat(job.created)
-            yield MakingJob(
-                namespace, owner, created, runs=self._runs(job), succeeded=job.succeeded
-            )
+            ended = datetime.fromisoformat(job.ended_at) if job.succeeded else None
+            yield MakingJob(namespace, owner, created, runs=self._runs(job), succeeded=ended)
         for (kind, namespace, name), starts in self._starts.items():
             if since := starts.get(made):
                 yield MakingJob(namespace, f"{kind} {name}", since)

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
+from enginewright.contract.oci_images import PUSH_SECONDS
 from enginewright.contract.task import (
     ARTIFACT_IMAGE_PATH,
     IMAGES_CREDENTIALS_PATH,
@@ -92,3 +93,8 @@ class ImageRepository:
     def env(self) -> Iterable[Mapping[str, Any]]:
         """Return the variables of a stage that pushes."""
         return ({"name": IMAGES_VARIABLE, "value": self.repository},)
+
+
+def pushing_seconds(images: ImageRepository | None) -> int:
+    """Return the seconds that a Job has for its pushes, besides those of its work."""
+    return 2 * PUSH_SECONDS if images else 0  # what waits for store or registry ends a little later

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from enginewright.api.inference_engine import InferenceEngine
-from enginewright.contract.oci_images import PUSH_SECONDS
 from enginewright.contract.task import (
     ENGINE_STAGES,
     LOOKUP_STAGE,
@@ -17,7 +16,7 @@ from enginewright.contract.task import (
     WORK_PATH,
     EngineTask,
 )
-from enginewright.manifests.artifact_images import ImageRepository
+from enginewright.manifests.artifact_images import ImageRepository, pushing_seconds
 from enginewright.manifests.device_claim import (
     claim_template,
     pod_claims,
@@ -56,9 +55,7 @@ class EngineJob:
 def lookup_job(engine: InferenceEngine, wanted: EngineJob) -> dict[str, Any]:
     """Return the Job that looks for the engine in the store."""
     stages = [_stage(engine, wanted, LOOKUP_STAGE, _DEFAULT_RESOURCES)]
-    # twice: what waits for the store or the registry ends a little later
-    pushing = 2 * PUSH_SECONDS if wanted.images else 0
-    pod = {"activeDeadlineSeconds": _LOOKUP_SECONDS + pushing}
+    pod = {"activeDeadlineSeconds": _LOOKUP_SECONDS + pushing_seconds(wanted.images)}
     return _job(engine, wanted, LOOKUP_COMPONENT, stages, pod)
 
 
@@ -78,7 +75,8 @@ def engine_job(engine: InferenceEngine, wanted: EngineJob) -> dict[str, Any]:
     ]
     # The operator polls the build's progress here; the endpoint needs no authorization.
     stages[0]["ports"] = [{"name": "progress", "containerPort": SIDECAR_PORT, "protocol": "TCP"}]
-    pod: dict[str, Any] = {"activeDeadlineSeconds": build.timeout_seconds}
+    seconds = build.timeout_seconds + pushing_seconds(wanted.images)
+    pod: dict[str, Any] = {"activeDeadlineSeconds": seconds}
     if build.node_selector:
         pod["nodeSelector"] = dict(build.node_selector)
     if build.tolerations:

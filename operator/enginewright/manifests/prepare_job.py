@@ -15,7 +15,7 @@ from enginewright.contract.task import (
     WORK_PATH,
     PrepareTask,
 )
-from enginewright.manifests.artifact_images import ImageRepository
+from enginewright.manifests.artifact_images import ImageRepository, pushing_seconds
 from enginewright.manifests.jobs import stages_job
 from enginewright.manifests.labels import MAKES, PREPARATION_RECORD, SHARED_PREPARATION, of_model
 from enginewright.manifests.owner import owned_metadata
@@ -115,7 +115,7 @@ def prepare_job(model: InferenceModel, wanted: PrepareJob) -> dict[str, Any]:
         assigned_ids=wanted.assigned_ids,
         architecture=wanted.architecture,
         pod={
-            "activeDeadlineSeconds": wanted.deadline_seconds,
+            "activeDeadlineSeconds": wanted.deadline_seconds + pushing_seconds(images),
             **wanted.nodes,
             **({"serviceAccountName": account} if account else {}),
             **({"automountServiceAccountToken": True} if wanted.account else {}),

@@ -246,7 +246,8 @@ class _Attempt(Generic[Result]):
         return "", Finding(reason=Reason.INTERNAL_ERROR, cause=cause)
 
     def _recorded(self, stage: str, finding: Finding) -> JobFailure:
-        bounded = finding.reason in RARELY_TRANSIENT or self.awaited
+        lightened = _is_lightened(self.work, stage, finding.reason)
+        bounded = finding.reason in RARELY_TRANSIENT or self.awaited or lightened
         limit = self.work.limit if bounded else None
         given_up = limit is not None and self.number >= limit
         after = f"; given up after {self.number} attempts" if given_up else ""
@@ -261,12 +262,13 @@ class _Attempt(Generic[Result]):
             or (
                 _is_lasting(self.work, finding.reason)
                 # if the attempt before has failed there as well, this one had left the rest out
-                and not (_is_lightened(self.work, stage, finding.reason) and not self._again(stage))
+                and not (lightened and not self._again(stage))
             ),
         )
 
     def _again(self, stage: str) -> bool:
-        return self.known is not None and self.known.stage == stage
+        before = self.known if self.known and self.known.attempts < self.number else None
+        return before is not None and before.stage == stage
 
     def _stage(self, pod: PodView | None) -> str:
         return pods.running_stage(pod, self.work.stages) if pod else self.work.stages[0]

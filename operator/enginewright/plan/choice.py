@@ -77,11 +77,14 @@ def choose(facts: Facts, target: Target, prepared: Prepared, engines: Engines) -
         found = _compared(engine, wanted)
         medians[name] = _medians(found)
         unknown = _unknown_images(facts, target, found)
-        probed = (one for one, image in unknown.items() if image not in facts.image_failures)
-        waits = waits or next((why_no_image(facts, target, one) for one in probed), "")
+        waits = waits or _awaited(facts, target, found, unknown)
         kept = _kept(facts, target, before.get(name), found) if unknown else None
         keeps = keeps or kept is not None
         classes.append(kept or _choose_on(facts, target, each, found, wanted))
+    if (
+        keeps and facts.model.status.failed_choice
+    ):  # all of it, or another part of it would be tried
+        classes = [before.get(each.class_name, each) for each in classes]
     chosen = {
         each.class_name: ChosenBackend(each.backend, facts.config.images[VARIANTS[each.backend]])
         for each in classes
@@ -89,6 +92,17 @@ def choose(facts: Facts, target: Target, prepared: Prepared, engines: Engines) -
     }
     failed = facts.model.status.failed_choice if keeps and not chosen else None
     return Choice(tuple(classes), _summary(medians), chosen, failed, waits)
+
+
+def _awaited(
+    facts: Facts, target: Target, found: Sequence[EngineBackend], unknown: Mapping[str, str]
+) -> str:
+    """Return why the backend that would be chosen is not known to serve yet; empty: it is, or another one would be."""
+    may_serve = [one for one in found if one.backend in unknown or not _why_not(facts, target, one)]
+    fastest = _fastest(target.backend, may_serve)
+    image = unknown.get(fastest)
+    is_probed = image is not None and image not in facts.image_failures
+    return why_no_image(facts, target, fastest) if is_probed else ""
 
 
 def _choose_on(

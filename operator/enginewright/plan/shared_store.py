@@ -3,7 +3,7 @@
 None takes over another namespace's result, since it may read other content with other credentials: it waits, and its
 own Job finds the artefact in the store. Quotas, queues, classes and Secrets may keep a Job from running in one namespace
 alone, so such a Job is not waited for long, and a failed one not at all. Once one has ended well, all others look at
-the same time.
+the same time; what it made may be removed later, so it counts no longer than that.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ class MakingJob:
     owner: str  # kind and name
     created: datetime
     runs: bool = False  # a container of a pod of it has been started, and the pod has not ended
-    succeeded: bool = False
+    succeeded: datetime | None = None  # when it has ended well
 
 
 def awaited(jobs: Iterable[MakingJob], namespace: str, now: datetime) -> Elsewhere | None:
@@ -36,9 +36,10 @@ def awaited(jobs: Iterable[MakingJob], namespace: str, now: datetime) -> Elsewhe
         namespace: whose own Jobs do not count.
         now: timezone-aware.
     """
-    making = sorted(jobs, key=lambda job: (not job.runs, job.created, job.namespace))
-    if any(each.succeeded for each in making):
+    known = sorted(jobs, key=lambda job: (not job.runs, job.created, job.namespace))
+    if any(each.succeeded and now - each.succeeded < PATIENCE for each in known):
         return None
+    making = [each for each in known if each.succeeded is None]
     first = min((each.created for each in making), default=now)
     for each in making:
         left = PATIENCE if each.runs else first + PATIENCE - now

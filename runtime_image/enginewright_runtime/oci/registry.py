@@ -88,8 +88,7 @@ class RegistryWriter(Web):
             sent = 0
             progress.restart()
             rest = chunks()
-            # in a thread: the time ends also while the store is read
-            while chunk := await asyncio.to_thread(next, rest, b""):
+            while chunk := await _next(rest):
                 yield chunk
                 sent += len(chunk)
                 progress.add(len(chunk))
@@ -176,3 +175,17 @@ class RegistryWriter(Web):
                 "configure the registry, or the proxy before it, with the address that clients use",
             )
         return place
+
+
+async def _next(chunks: Iterator[bytes]) -> bytes:
+    """Return the next chunk; empty: there is none.
+
+    In a thread, as the time ends also while the store is read; the thread's read ends before what cancels it
+    goes on, as another try reads the same file.
+    """
+    reading = asyncio.ensure_future(asyncio.to_thread(next, chunks, b""))
+    try:
+        return await asyncio.shield(reading)
+    finally:
+        if not reading.done():
+            await asyncio.wait([reading])
