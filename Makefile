@@ -49,10 +49,8 @@ integration: venv programs ## Run the tests that start processes, servers and en
 apiserver: venv programs ## Run the tests on a kube-apiserver, and those of the local cluster itself
 	nice -n 5 $(RUN)/pytest tests/apiserver tests/cluster $(IN_TWO) --durations 25
 
-e2e: venv programs images ## Run the tests on complete clusters with the chart installed, and those on a GPU if there is one
-	# two processes, each with a cluster: they wait most of the time; as listed, since the last file changes an installation
-	$(RUN)/pytest tests/e2e $(IN_TWO) --no-loadscope-reorder --durations 25
-	$(RUN)/pytest tests/gpu
+e2e: venv programs images ## Run the tests on a complete cluster with the chart installed, and those on a GPU if there is one
+	$(RUN)/pytest tests/e2e tests/gpu --durations 25
 
 lint: venv programs ## Check style, types, imports, shell scripts, the chart and generated files
 	nice hack/lint
