@@ -58,14 +58,16 @@ class Stores:
 
 
 @pytest.fixture(scope="module")
-def stores(new_namespace: Callable[..., Namespace], file_server: Files) -> Stores:
+def stores(new_namespace: Callable[..., Namespace], file_server: Files) -> Iterator[Stores]:
     used, unreadable = map(new_namespace, islice(collecting.names_due(COLLECTED_AFTER), 2))
     source = {"uri": file_server.url("magika.onnx")}
     used.apply(inference_model(SUDDEN, "", source=source))
     limit = {"metadata": {"annotations": {STORE_MAX_SIZE: "plenty"}}}
     unreadable.patch("namespace", unreadable.name, limit)
     unreadable.apply(collecting.claim())
-    return Stores(used, unreadable)
+    yield Stores(used, unreadable)
+    # or each operator that starts later reports its limit again
+    unreadable.kubectl("delete", "namespace", unreadable.name, "--wait=false")
 
 
 @pytest.fixture(scope="module")
