@@ -113,14 +113,13 @@ def test_no_image_has_more_layers_than_nodes_can_stack(tmp_path: Path) -> None:
 
 
 def chart_pattern() -> str:
-    schema = json.loads(Path("charts/enginewright/values.schema.json").read_text())
-    store = schema["properties"]["store"]["properties"]
-    found: str = store["images"]["properties"]["repository"]["pattern"]
-    return found
+    template = Path("charts/enginewright/templates/_helpers.tpl").read_text()
+    (found,) = re.findall(r"regexMatch `(.*)` \.repository", template)
+    return str(found)
 
 
 def test_the_chart_has_the_pattern_of_the_settings() -> None:
-    assert chart_pattern() == f"^$|{IMAGE_REPOSITORY}"
+    assert chart_pattern() == IMAGE_REPOSITORY
 
 
 @pytest.mark.parametrize(
