@@ -7,6 +7,7 @@ from enginewright.contract.images import ImageFacts
 from enginewright.manifests.placement import ARCHITECTURE, USUAL_ARCHITECTURE, architecture_label
 from enginewright.manifests.snapshot import Snapshot
 from enginewright.observed.nodes import NodeView
+from enginewright.plan.classes import selected
 from enginewright.plan.types import Facts
 
 
@@ -45,9 +46,7 @@ def only_architectures(facts: Facts, snapshot: Snapshot) -> dict[str, str]:
         image = facts.images.get(each.image)
         if image is None or len(image.architectures) > 1:
             continue
-        selected = each.node_selector.items()
-        nodes = [node for node in facts.nodes if selected <= node.labels.items()]
-        if only := architecture_of(image, nodes):
+        if only := architecture_of(image, selected(each.node_selector, facts.nodes)):
             found[each.name] = only
     return found
 

@@ -69,7 +69,7 @@ def choose(facts: Facts, target: Target, prepared: Prepared, engines: Engines) -
     before = {each.class_name: each for each in facts.model.status.choices}
     classes: list[BackendChoice] = []
     medians: dict[str, str] = {}
-    waits, keeps = "", False
+    waits, keeps, failed = "", False, facts.model.status.failed_choice
     for each in target.classes:
         name = each.metadata.name
         engine = facts.engines[names[name]].status.engine
@@ -77,28 +77,28 @@ def choose(facts: Facts, target: Target, prepared: Prepared, engines: Engines) -
         found = _compared(engine, wanted)
         medians[name] = _medians(found)
         unknown = _unknown_images(facts, target, found)
-        waits = waits or _awaited(facts, target, found, unknown)
-        kept = _kept(facts, target, before.get(name), found) if unknown else None
+        may_serve = [
+            one for one in found if one.backend in unknown or not _why_not(facts, target, one)
+        ]
+        waits = waits or _awaited(facts, target, may_serve, unknown)
+        kept = _kept(target, before.get(name), may_serve) if unknown else None
         keeps = keeps or kept is not None
         classes.append(kept or _choose_on(facts, target, each, found, wanted))
-    if (
-        keeps and facts.model.status.failed_choice
-    ):  # all of it, or another part of it would be tried
+    if keeps and failed:  # all of it, or another part of it would be tried
         classes = [before.get(each.class_name, each) for each in classes]
     chosen = {
         each.class_name: ChosenBackend(each.backend, facts.config.images[VARIANTS[each.backend]])
         for each in classes
         if each.backend != target.backend
     }
-    failed = facts.model.status.failed_choice if keeps and not chosen else None
-    return Choice(tuple(classes), _summary(medians), chosen, failed, waits)
+    carried = failed if keeps and not chosen else None
+    return Choice(tuple(classes), _summary(medians), chosen, carried, waits)
 
 
 def _awaited(
-    facts: Facts, target: Target, found: Sequence[EngineBackend], unknown: Mapping[str, str]
+    facts: Facts, target: Target, may_serve: Sequence[EngineBackend], unknown: Mapping[str, str]
 ) -> str:
     """Return why the backend that would be chosen is not known to serve yet; empty: it is, or another one would be."""
-    may_serve = [one for one in found if one.backend in unknown or not _why_not(facts, target, one)]
     fastest = _fastest(target.backend, may_serve)
     image = unknown.get(fastest)
     is_probed = image is not None and image not in facts.image_failures
@@ -127,18 +127,13 @@ def _choose_on(
 
 
 def _kept(
-    facts: Facts, target: Target, before: BackendChoice | None, found: Sequence[EngineBackend]
+    target: Target, before: BackendChoice | None, may_serve: Sequence[EngineBackend]
 ) -> BackendChoice | None:
     """Return the choice before, which holds while an image cannot be probed; None: none, or it cannot serve any more."""
     if before is None or before.engine_backend != target.backend:
         return None
-    unknown = _unknown_images(facts, target, found)
-    may_serve = any(
-        each.backend in unknown or not _why_not(facts, target, each)
-        for each in found
-        if each.backend == before.backend
-    )
-    return before if may_serve or before.backend == target.backend else None
+    holds = before.backend in {target.backend, *(each.backend for each in may_serve)}
+    return before if holds else None
 
 
 def _unknown_images(facts: Facts, target: Target, found: Sequence[EngineBackend]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 A class is proposed once for each kind of GPU, and from then on belongs to the administrator.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -39,8 +39,12 @@ _RANKED: Final = (Backend.TENSORRT, Backend.TENSORRT_RTX, Backend.CUDA)
 
 def matching(accelerator: AcceleratorClass, nodes: Iterable[NodeView]) -> list[NodeView]:
     """Return the nodes that have all labels of the class's selector."""
-    selector = accelerator.spec.node_selector.items()
-    return [node for node in nodes if selector <= node.labels.items()]
+    return selected(accelerator.spec.node_selector, nodes)
+
+
+def selected(selector: Mapping[str, str], nodes: Iterable[NodeView]) -> list[NodeView]:
+    """Return the nodes that have all labels of a selector."""
+    return [node for node in nodes if selector.items() <= node.labels.items()]
 
 
 def device(accelerator: AcceleratorClass, own: Sequence[str] = ()) -> str:
