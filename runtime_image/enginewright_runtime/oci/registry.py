@@ -18,7 +18,7 @@ from enginewright_runtime.remote.failures import unreachable
 from enginewright_runtime.remote.retry import with_retries
 from enginewright_runtime.sources.base import Missing
 from enginewright_runtime.sources.registry_login import Login, endpoint, login
-from enginewright_runtime.sources.web import Body, Web, WebResponse, failure_of, read_body, shown
+from enginewright_runtime.sources.web import Body, Web, WebResponse, read_body, shown
 
 _REMEDY: Final = (
     "check the account in store.images.secretRef, and that it may push to this repository"
@@ -131,11 +131,8 @@ class RegistryWriter(Web):
         """Repeat an attempt after transient failures, as long as there is time."""
 
         async def one() -> _T:
-            async with self._session() as session:
-                try:
-                    return await attempt(session)
-                except (aiohttp.ClientError, TimeoutError) as error:
-                    raise failure_of(url, error, sent()) from error
+            async with self._exchange(url, sent) as session:
+                return await attempt(session)
 
         async def bounded() -> _T:
             async with asyncio.timeout(self._deadline.left()):

@@ -135,14 +135,13 @@ class Web:
                     "Range": f"bytes={transfer.size}-",
                     "If-Range": transfer.validator,
                 }
-            async with self._session() as session:
-                try:
-                    async with self._request(session, "GET", url, headers) as response:
-                        _check_download(response, url, transfer)
-                        self._check(response)
-                        await _receive(response, url, transfer)
-                except (aiohttp.ClientError, TimeoutError) as error:
-                    raise failure_of(url, error, transfer.size) from error
+            async with (
+                self._exchange(url, lambda: transfer.size) as session,
+                self._request(session, "GET", url, headers) as response,
+            ):
+                _check_download(response, url, transfer)
+                self._check(response)
+                await _receive(response, url, transfer)
 
         display_name = name or Path(urlsplit(url).path).name or shown(url)
         return asyncio.run(transfer_file(shown(url), display_name, target, quota, attempt))
@@ -162,14 +161,13 @@ class Web:
         """
 
         async def attempt() -> WebResponse:
-            async with self._session() as session:
-                try:
-                    method = "GET" if post is None else "POST"
-                    async with self._request(session, method, url, headers or {}, post) as got:
-                        self._check(got)
-                        return WebResponse(got.headers, await read_body(got, url))
-                except (aiohttp.ClientError, TimeoutError) as error:
-                    raise failure_of(url, error, 0) from error
+            method = "GET" if post is None else "POST"
+            async with (
+                self._exchange(url) as session,
+                self._request(session, method, url, headers or {}, post) as got,
+            ):
+                self._check(got)
+                return WebResponse(got.headers, await read_body(got, url))
 
         return asyncio.run(with_retries(f"read {shown(url)}", attempt))
 
@@ -210,6 +208,17 @@ class Web:
             connector=connector,
         ) as session:
             yield session
+
+    @asynccontextmanager
+    async def _exchange(
+        self, url: str, moved: Callable[[], int] = lambda: 0
+    ) -> AsyncIterator[aiohttp.ClientSession]:
+        """Yield a session whose errors are those of `_failure_of`; `moved`: bytes received, or sent, by then."""
+        async with self._session() as session:
+            try:
+                yield session
+            except (aiohttp.ClientError, TimeoutError) as error:
+                raise _failure_of(url, error, moved()) from error
 
     @asynccontextmanager
     async def _request(
@@ -435,7 +444,7 @@ def _date(response: aiohttp.ClientResponse, header: str) -> datetime | None:
     return date.replace(tzinfo=UTC) if date.tzinfo is None else date
 
 
-def failure_of(url: str, error: Exception, received: int) -> Exception:
+def _failure_of(url: str, error: Exception, received: int) -> Exception:
     """Return what to raise for an error of a transfer after some bytes: `Unavailable`, or a StageFailure."""
     answer = _describe_error(error, received)
     if isinstance(error, aiohttp.ClientConnectorCertificateError):  # permanent
