@@ -5,22 +5,18 @@ Their contents are empty: building them takes an emulator many minutes.
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 from urllib.request import Request, urlopen
 
 import pytest
 
+from tests.support.image_builder import load_images
 from tests.support.source_servers import SourceServers
 
 pytestmark = pytest.mark.timeout(900)  # the servers and buildah may have to be installed first
-REPOSITORY: Final = Path(__file__).resolve().parents[2]
 BOTH: Final = ("amd64", "arm64")
 LIST: Final = "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json"
 IMAGE: Final = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
@@ -28,10 +24,7 @@ IMAGE: Final = "application/vnd.oci.image.manifest.v1+json, application/vnd.dock
 
 @pytest.fixture(scope="module")
 def images() -> ModuleType:
-    loader = SourceFileLoader("hack_images", str(REPOSITORY / "hack/images"))
-    module = module_from_spec(spec_from_file_location(loader.name, loader.path, loader=loader))  # type: ignore[arg-type]  # it has a loader
-    sys.modules[loader.name] = module  # for its dataclasses
-    loader.exec_module(module)
+    module = load_images()
     module.install_tools()
     return module
 

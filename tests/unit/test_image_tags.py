@@ -1,26 +1,21 @@
 """An image's tag changes with what runs in it, and with nothing else: a new tag replaces every pod."""
 
 import re
-import sys
 from dataclasses import replace
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Final
 
 import pytest
 
+from tests.support.image_builder import load_images
+
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def images() -> ModuleType:
-    loader = SourceFileLoader("hack_images", str(REPOSITORY / "hack/images"))
-    module = module_from_spec(spec_from_file_location(loader.name, loader.path, loader=loader))  # type: ignore[arg-type]  # it has a loader
-    sys.modules[loader.name] = module  # for its dataclasses
-    loader.exec_module(module)
-    return module
+    return load_images()
 
 
 def sources(images: ModuleType, name: str) -> set[str]:
