@@ -298,6 +298,22 @@ def test_unsafe_operators_stay_and_are_reported(tmp_path: Path) -> None:
     assert cosine(run(source, feeds)[0], run(simulated(path), feeds)[0]) > 0.999
 
 
+@pytest.mark.parametrize(("opset", "stays"), [(11, True), (12, False)])
+def test_operators_that_gpus_have_in_half_precision_from_a_later_opset_stay(
+    opset: int, stays: bool, tmp_path: Path
+) -> None:
+    """Seen on an H200: the CUDA provider leaves a Clip of opset 11 in FP16 to the CPU."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], name="product"),
+        helper.make_node("Clip", ["h"], ["y"], name="clip"),
+    ]
+    source = build(
+        nodes, [value("x", 1, 4)], [value("y", 1, 4)], [weight("w", np.eye(4))], opset=opset
+    )
+    _, result = lowered(subject(tmp_path, source), tmp_path / "out")
+    assert [name for name in result.kept if "clip" in name] == ["clip (Clip)"] * stays
+
+
 def test_a_shared_weight_is_there_once_in_each_type(tmp_path: Path) -> None:
     source = dense(3, operator="MatMul")
     for node in source.graph.node:

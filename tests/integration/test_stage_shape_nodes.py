@@ -50,6 +50,54 @@ def model(
     return built
 
 
+UNKNOWN_RANK = [  # a Reshape to computed sizes: shape inference knows no rank of `turned`
+    n("Shape", "x", "whole"),
+    n("Slice", "whole zeros ends", "sizes"),
+    n("Concat", "sizes minus", "target", axis=0),
+    n("Gather", "target order", "turned_target"),
+    n("Reshape", "x turned_target", "turned"),
+]
+UNKNOWN_WEIGHTS = [ints("zeros", 0), ints("ends", 2), ints("minus", -1), ints("order", 0, 1, 2)]
+FROM_UNKNOWN_RANK = [
+    n("Shape", "turned", "later"),
+    n("Cast", "later", "narrow", to=TensorProto.INT32),
+    n("Slice", "narrow zeros ends", "two"),
+    n("Cast", "two", "wide", to=INT),
+    n("Add", "wide minus", "less"),
+    n("Max", "less wide", "most"),
+]
+
+
+def test_sizes_of_a_tensor_of_unknown_rank_are_shape_arithmetic() -> None:
+    """Text recognisers from PaddlePaddle end so; on a GPU ONNX Runtime leaves these nodes on the CPU."""
+    nodes = [*UNKNOWN_RANK, *FROM_UNKNOWN_RANK, n("ReduceSum", "most", "y")]
+    found = shape_nodes(model(nodes, UNKNOWN_WEIGHTS))
+    expected = {node.name for node in FROM_UNKNOWN_RANK} | {"y"}
+    assert expected <= {label.partition(" (")[0] for label in found}
+
+
+@pytest.mark.parametrize(
+    "grows",
+    [
+        n("ConstantOfShape", "two64", "y"),
+        n("Expand", "two64 two64", "y"),
+        n("Tile", "two64 first", "y"),
+    ],
+    ids=lambda node: node.op_type,
+)
+def test_what_may_become_large_from_sizes_of_unknown_rank_counts(grows: NodeProto) -> None:
+    nodes = [
+        *UNKNOWN_RANK,
+        *FROM_UNKNOWN_RANK[:3],
+        n("Cast", "two", "two64", to=INT),
+        n("Slice", "two64 zeros one", "first"),
+        grows,
+    ]
+    found = shape_nodes(model(nodes, [*UNKNOWN_WEIGHTS, ints("one", 1)]))
+    assert "two64 (Cast)" in found
+    assert f"y ({grows.op_type})" not in found
+
+
 FLATTENED = [
     n("Shape", "x", "shape"),
     n("Gather", "shape zero", "batch"),

@@ -5,11 +5,13 @@ provider does so for everything after a Shape node. They compute sizes and never
 promises about placement ignore them. In doubt, a node counts as compute.
 """
 
+import math
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Self
 
-from onnx import ModelProto, NodeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorShapeProto
 
 from enginewright_runtime.core.labels import reported_label
 from enginewright_runtime.graph.raw.constants import LARGE
@@ -35,9 +37,24 @@ ARITHMETIC: Final = frozenset(
         *("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Not", "Xor"),
     }
 )
+# The output has as many elements as the largest input, if it has at most one dimension
+_ELEMENTWISE: Final = ARITHMETIC & {
+    *("Cast", "CastLike", "Identity", "Where"),
+    *("Abs", "Add", "Sub", "Mul", "Div", "Mod", "Neg", "Sign", "Min", "Max", "Pow", "Sqrt"),
+    *("Reciprocal", "Floor", "Ceil", "Round", "Clip"),
+    *("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Not", "Xor"),
+}
+# The output has no more elements than the first input
+_SELECTING: Final = ARITHMETIC & {
+    *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Split"),
+    *("ReduceProd", "ReduceSum", "ReduceMin", "ReduceMax"),
+}
 _RANDOM: Final = frozenset({"RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"})
 _MOST_DIMENSIONS: Final = 2  # exporters transpose lists of pads as [n, 2]
 _MOST_ELEMENTS: Final = 64  # more than the pads of a tensor of any common rank
+_MOST_SIZES: Final = (
+    8  # that a Shape returns of a tensor whose rank is unknown: models have no larger rank
+)
 _FIRST_WITH_CONSTANTS: Final = 4  # the first IR version with initializers that are not inputs
 
 
@@ -68,19 +85,20 @@ class _Kinds:
 
     def __init__(self, constants: set[Value]) -> None:
         self._constants = constants
-        self._shapes: set[Value] = set()
+        self._shapes: dict[Value, int | None] = {}  # elements at most; None: unknown
         self.found: dict[str, bool] = {}
 
     def walk(self, scope: Scope) -> None:
         graph = scope.graph
-        small = {value.name for value in (*graph.value_info, *graph.output) if _is_small(value)}
+        known = _Known.of(graph)
         for node in scope.nodes:
             given = {scope.find(name) for name in node.proto.input if name}
-            is_shape = self._is_shape_arithmetic(node.proto, given, small)
+            most = self._elements(node, known)
+            is_shape = self._is_shape_arithmetic(node.proto, given, known.small, most)
             name = reported_label(node.proto.name, node.proto.op_type)
             self.found[name] = is_shape and self.found.get(name, True)
             if is_shape:
-                self._shapes.update(node.produces())
+                self._shapes.update(dict.fromkeys(node.produces(), most))
             elif self._is_constant(node, given):
                 self._constants.update(node.produces())
             for body in node.bodies:
@@ -89,7 +107,11 @@ class _Kinds:
                 self.walk(body)
 
     def _is_shape_arithmetic(
-        self, node: NodeProto, given: set[Value | None], small: set[str]
+        self,
+        node: NodeProto,
+        given: set[Value | None],
+        small: frozenset[str],
+        most: int | None,
     ) -> bool:
         if node.domain not in STANDARD:
             return False
@@ -99,9 +121,43 @@ class _Kinds:
         return (
             node.op_type in ARITHMETIC
             and bool(computed)  # else it is folded, and so not placed
-            and computed <= self._shapes
-            and {name for name in node.output if name} <= small
+            and computed <= self._shapes.keys()
+            and (
+                {name for name in node.output if name} <= small
+                or (most is not None and most <= _MOST_ELEMENTS)
+            )
         )
+
+    def _elements(self, node: Node, known: "_Known") -> int | None:
+        """Return how many elements an output of a node has at most; None: unknown.
+
+        Shape inference does not know the sizes of what follows a tensor of unknown rank, such as that
+        of a Reshape to computed sizes.
+        """
+        operator = node.proto.op_type
+        if operator in _SOURCES:
+            return 1 if operator == "Size" else _MOST_SIZES
+        if not known.deep.isdisjoint(node.proto.output):
+            return None
+        inputs = [self._input_elements(node, name, known) for name in node.proto.input if name]
+        counts = [count for count in inputs if count is not None]
+        if not counts or len(counts) < len(inputs):
+            return None
+        most: int | None = None
+        if operator == "Concat":
+            most = sum(counts)
+        elif operator in _SELECTING:
+            most = counts[0]
+        elif operator == "Gather" and node.proto.input[0] in known.lists:
+            most = counts[1]
+        elif operator in _ELEMENTWISE and known.lists.issuperset(node.proto.output):
+            most = max(counts)
+        return most
+
+    def _input_elements(self, node: Node, name: str, known: "_Known") -> int | None:
+        value = node.scope.find(name)
+        bound = self._shapes.get(value) if value is not None else None
+        return known.elements.get(name) if bound is None else bound
 
     def _is_constant(self, node: Node, given: set[Value | None]) -> bool:
         """Return whether ONNX Runtime folds the node."""
@@ -111,16 +167,50 @@ class _Kinds:
         )
 
 
-def _is_small(value: ValueInfoProto) -> bool:
-    tensor = value.type.tensor_type
-    if not tensor.HasField("shape") or len(tensor.shape.dim) > _MOST_DIMENSIONS:
-        return False
-    elements = 1
-    for dimension in tensor.shape.dim:
-        if dimension.WhichOneof("value") != "dim_value" or dimension.dim_value < 0:
-            return False
-        elements *= dimension.dim_value
-    return elements <= _MOST_ELEMENTS
+@dataclass(frozen=True)
+class _Known:
+    """What shape inference and the initializers of a graph say of its values."""
+
+    elements: Mapping[str, int]  # of values of fixed sizes
+    small: frozenset[str]  # values that sizes are computed in
+    lists: frozenset[str]  # values of at most one dimension
+    deep: frozenset[str]  # values of more dimensions than sizes are computed in
+
+    @classmethod
+    def of(cls, graph: GraphProto) -> Self:
+        given = {each.name: tuple(each.dims) for each in graph.initializer}
+        values = (*graph.value_info, *graph.output, *graph.input)
+        shaped = [value for value in values if value.type.tensor_type.HasField("shape")]
+        dimensions: dict[str, tuple[int | None, ...]] = {
+            value.name: tuple(map(_size, value.type.tensor_type.shape.dim)) for value in shaped
+        }
+        fixed = {
+            name: math.prod(size for size in sizes if size is not None)
+            for name, sizes in dimensions.items()
+            if None not in sizes
+        }
+        produced = {value.name for value in (*graph.value_info, *graph.output)}
+        return cls(
+            elements=fixed | {name: math.prod(sizes) for name, sizes in given.items()},
+            small=frozenset(
+                name
+                for name, count in fixed.items()
+                if name in produced
+                and len(dimensions[name]) <= _MOST_DIMENSIONS
+                and count <= _MOST_ELEMENTS
+            ),
+            lists=frozenset(
+                name for name, sizes in (*dimensions.items(), *given.items()) if len(sizes) <= 1
+            ),
+            deep=frozenset(
+                name for name, sizes in dimensions.items() if len(sizes) > _MOST_DIMENSIONS
+            ),
+        )
+
+
+def _size(dimension: TensorShapeProto.Dimension) -> int | None:
+    fixed = dimension.WhichOneof("value") == "dim_value" and dimension.dim_value >= 0
+    return dimension.dim_value if fixed else None
 
 
 def function_calls(model: ModelProto) -> Iterator[NodeProto]:

@@ -77,6 +77,9 @@ _UNSAFE: Final[Mapping[str, str]] = {
         "its random numbers would differ",
     ),
 }
+# Operators that ONNX Runtime's CUDA provider has in half precision from an opset on (1.31.1, on an H200: nodes
+# of earlier opsets run on the CPU).
+_SINCE: Final[Mapping[str, int]] = {"Clip": 12}
 # Share of the format's largest value that observed values may reach: golden samples are few.
 _HEADROOM: Final = 0.25
 # Relative root-mean-square error of a weight: rounding to FP16 costs 2e-4, to BF16 2e-3; underflow of
@@ -102,12 +105,17 @@ _DIVIDING: Final = frozenset({"Div", "Reciprocal", "Log", "Sqrt"})
 class Judge:
     """Decides whether nodes must stay in single precision; called in the order of the graph."""
 
-    def __init__(self, half: Half, largest: Mapping[str, float]) -> None:
-        """Create a judge.
+    def __init__(self, half: Half, largest: Mapping[str, float], opset: int) -> None:
+        """Create a judge of a model of this opset.
 
         `largest` has the largest absolute value observed of values of the main graph, by name.
         """
         self._half = half
+        self._lacking = {
+            operator: f"GPUs compute it in {half.name} only from opset {since} on"
+            for operator, since in _SINCE.items()
+            if opset < since
+        }
         limit = half.largest * _HEADROOM
         self._far = {name for name, value in largest.items() if not value <= limit}
         self._losses: dict[str, str | None] = {}  # of constants examined so far
@@ -122,7 +130,11 @@ class Judge:
         `halved` are its inputs that would become half; `main` says whether it is in the main graph,
         whose values were observed.
         """
-        listed = _UNSAFE.get(node.op_type) or self._half.refused.get(node.op_type)
+        listed = (
+            _UNSAFE.get(node.op_type)
+            or self._half.refused.get(node.op_type)
+            or self._lacking.get(node.op_type)
+        )
         reads_wide = bool(self._wide & {*node.input})
         if node.op_type in _WIDENING or (node.op_type in _PASSING and reads_wide):
             self._wide.update(node.output)

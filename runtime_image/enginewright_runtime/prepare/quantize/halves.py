@@ -59,7 +59,7 @@ class _Lowering(ModelEditor):
         self._excluded = excluded
         self._signatures = OperatorSignatures(self.model)
         self._types = element_types(self.model)
-        self._judge = Judge(how.half, how.largest)
+        self._judge = Judge(how.half, how.largest, graphs.default_opset(self.model) or 0)
         self._pinned = {  # must keep name and type
             name
             for graph in graphs.graphs_in(self.model.graph)
