@@ -1,0 +1,55 @@
+"""Runs one step of the proof in a process of its own, so that a crash or a hang costs only that step."""
+
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from gpu_proof.pod import StepError, isolate_network
+
+
+def main(name: str, context: str, result: str) -> None:
+    """Run a step and write its result; always end normally.
+
+    Args:
+        name: of the step.
+        context: fields of a `Context` as JSON.
+        result: file to write.
+    """
+    isolated = isolate_network()
+    from gpu_proof.groups import STEPS  # noqa: PLC0415 - loads what the network must not share
+    from gpu_proof.steps import Context, NeedsDeviceError, RefusedError  # noqa: PLC0415 - likewise
+
+    fields = json.loads(context)
+    for each in ("work", "shared", "models"):
+        fields[each] = Path(fields[each])
+        fields[each].mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    found: dict[str, Any]
+    try:
+        found = {"status": "passed", "figures": STEPS[name].run(Context(**fields))}
+    except NeedsDeviceError:
+        found = {"status": "needs a device"}
+    except RefusedError as error:
+        found = {"status": "refused", "message": str(error)}
+    except StepError as error:
+        found = {"status": "failed", "message": str(error)}
+    except Exception as error:  # noqa: BLE001 - the other steps run on
+        found = {
+            "status": "failed",
+            "message": repr(error),
+            "trace": traceback.format_exc()[-1500:],
+        }
+    found |= {"seconds": round(time.monotonic() - began, 2), "isolated": isolated}
+    temporary = Path(f"{result}.tmp")
+    temporary.write_text(json.dumps(found, default=str))
+    temporary.rename(result)
+    sys.stdout.flush()
+    os._exit(0)  # a native library may not survive a regular exit
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

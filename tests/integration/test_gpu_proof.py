@@ -1,0 +1,251 @@
+"""`hack/gpu-proof`: pieces arrive in any order and whole, and every bad input is one sentence."""
+
+import importlib
+import json
+import os
+import random
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+COMMAND = ROOT / "hack/gpu-proof"
+LIMIT = 5 << 20  # bytes of a piece
+
+
+@pytest.fixture(autouse=True)
+def _finds_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "hack"))
+
+
+def module(name: str) -> Any:
+    return importlib.import_module(f"gpu_proof.{name}")
+
+
+def run(*arguments: str | Path, python: str = sys.executable) -> tuple[int, str]:
+    """Run the command; return exit code and what it says on standard error."""
+    done = subprocess.run(
+        [python, COMMAND, *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stderr.strip()
+
+
+def packed(folder: Path) -> tuple[Any, dict[str, bytes]]:
+    """Pack files that no compressor shortens, an empty and a small one; return index and contents."""
+    pieces = module("pieces")
+    contents = {
+        "large/library.so": random.Random(0).randbytes(13 << 20),
+        "empty": b"",
+        "small.py": b"print()\n",
+    }
+    sources = []
+    for name, content in contents.items():
+        path = folder / "source" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        sources.append(pieces.Source(path, name))
+    (folder / "source/small.py").chmod(0o755)
+    target = folder / "pieces"
+    target.mkdir()
+    made, files = pieces.pack("cuda", sources, target, LIMIT)
+    index = pieces.Index("3.12", "9.0", tuple(made), tuple(files))
+    index.write(target)
+    return index, contents
+
+
+def test_pieces_are_bounded_and_unpacked_in_any_order(tmp_path: Path) -> None:
+    pieces = module("pieces")
+    index, contents = packed(tmp_path)
+    assert len(index.pieces) > 2
+    assert all(
+        (tmp_path / "pieces" / each.name).stat().st_size == each.size <= LIMIT
+        for each in index.pieces
+    )
+    assert pieces.Index.read(tmp_path / "pieces") == index
+    target, state = tmp_path / "files", tmp_path / "state"
+    for each in reversed(index.pieces):
+        pieces.unpack(tmp_path / "pieces", [each], target, state)
+        (tmp_path / "pieces" / each.name).unlink()  # nothing is read twice
+        pieces.unpack(tmp_path / "pieces", [each], target, state)
+    pieces.verify(index.files, target)
+    assert {name: (target / name).read_bytes() for name in contents} == contents
+    assert os.access(target / "small.py", os.X_OK)
+
+
+def test_a_piece_that_is_still_being_copied_has_not_arrived(tmp_path: Path) -> None:
+    pieces = module("pieces")
+    index, _ = packed(tmp_path)
+    first = index.pieces[0]
+    path = tmp_path / "pieces" / first.name
+    assert pieces.arrived(tmp_path / "pieces", first)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert not pieces.arrived(tmp_path / "pieces", first)
+
+
+def test_a_damaged_piece_is_named_and_the_others_are_unpacked(tmp_path: Path) -> None:
+    pieces = module("pieces")
+    index, _ = packed(tmp_path)
+    second = index.pieces[1]
+    path = tmp_path / "pieces" / second.name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    state = tmp_path / "state"
+    with pytest.raises(pieces.PieceError, match=f"{second.name} is damaged: .*; copy it again"):
+        pieces.unpack(tmp_path / "pieces", index.pieces, tmp_path / "files", state)
+    assert {path.name for path in state.iterdir()} == {
+        each.sha256 for each in index.pieces if each != second
+    }
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
+def test_unpacked_files_that_changed_are_named(damage: str, tmp_path: Path) -> None:
+    pieces = module("pieces")
+    index, _ = packed(tmp_path)
+    target = tmp_path / "files"
+    pieces.unpack(tmp_path / "pieces", index.pieces, target, tmp_path / "state")
+    file = target / "large/library.so"
+    if damage == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:-1] + b"?" * (damage == "changed"))
+    with pytest.raises(pieces.PieceError, match=r"library\.so is .*: delete .*, then run again"):
+        pieces.verify(index.files, target)
+
+
+def test_machine_code_of_other_devices_is_overwritten_and_nothing_moves(tmp_path: Path) -> None:
+    """A container with code for 8.6 and 9.0 and PTX, and one with PTX and code for 8.6 only."""
+    fatbin = module("fatbin")
+
+    def entry(kind: int, architecture: int, fill: bytes) -> bytes:
+        return (
+            struct.pack("<HHIQ12xI", kind, 0x101, 64, 32, architecture).ljust(64, b"h") + fill * 32
+        )
+
+    def container(*entries: bytes) -> bytes:
+        body = b"".join(entries)
+        return struct.pack("<4sHHQ", b"\x50\xed\x55\xba", 1, 16, len(body)) + body
+
+    chance = b"\x50\xed\x55\xba" + b"no container"
+    library = (
+        b"before" + chance + container(entry(1, 80, b"p"), entry(2, 86, b"a"), entry(2, 90, b"b"))
+    )
+    library += b"between" + container(entry(1, 86, b"q"), entry(2, 86, b"c")) + b"after"
+    source, target = tmp_path / "full.so", tmp_path / "reduced.so"
+    source.write_bytes(library)
+    assert fatbin.reduce(source, target, "9.0") == 3 * 32
+    expected = library
+    for unused in (b"p", b"a", b"c"):  # PTX beside machine code of the device is not loaded
+        expected = expected.replace(unused * 32, bytes(32))
+    assert target.read_bytes() == expected
+
+
+def test_wheels_of_another_python_or_platform_are_found(tmp_path: Path) -> None:
+    fitting = (
+        "numpy-2.4.6-cp312-cp312-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl",
+        "obstore-0.12.1-cp311-abi3-manylinux_2_17_x86_64.whl",
+        "idna-3.20-py3-none-any.whl",
+        "tensorrt_cu12_bindings-10.6.0-cp312-none-manylinux_2_17_x86_64.whl",
+    )
+    wrong = ("numpy-2.4.6-cp311-cp311-manylinux_2_28_x86_64.whl", "uvloop-1-cp312-cp312-win32.whl")
+    for name in (*fitting, *wrong):
+        (tmp_path / name).touch()
+    assert module("packing").check_wheels(tmp_path, "3.12") == list(wrong)
+
+
+def test_a_folder_without_pieces_is_named(tmp_path: Path) -> None:
+    code, said = run("run", "--pieces", tmp_path / "nothing", "--work", tmp_path / "work")
+    assert (code, said) == (
+        1,
+        f"gpu-proof: {tmp_path}/nothing is no folder: name the one that `hack/gpu-proof pack` has written",
+    )
+    code, said = run("run", "--pieces", tmp_path, "--work", tmp_path / "work")
+    assert code == 1
+    assert "has no index.json: run `hack/gpu-proof pack`" in said
+
+
+def test_another_python_and_a_machine_without_a_driver_are_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    index, _ = packed(tmp_path)
+    work = tmp_path / "work"
+    code, said = run("run", "--pieces", tmp_path / "pieces", "--work", work)
+    assert code == 1
+    assert "but the pieces are for Python 3.12: run it with python3.12" in said
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    module("pieces").Index(own, "9.0", index.pieces, index.files).write(tmp_path / "pieces")
+    code, said = run("run", "--pieces", tmp_path / "pieces", "--work", work)
+    if not Path("/proc/driver/nvidia/version").exists():
+        assert code == 1
+        assert "this machine has no NVIDIA driver" in said
+        assert not work.exists()
+
+
+def test_a_full_disk_is_told_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, pieces = module("machine"), module("pieces")
+
+    class Driver:
+        @staticmethod
+        def cuInit(flags: int) -> int:  # noqa: N802 - the driver's name
+            return flags
+
+    monkeypatch.setattr(machine.ctypes, "CDLL", lambda _: Driver)
+    monkeypatch.setattr(machine, "_found", lambda name: [Path("/lib") / name])
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    large = pieces.Packed("a", "cuda", 1 << 60, "0")
+    refusal = machine.refuse(pieces.Index(own, "9.0", (), (large,)), tmp_path / "work")
+    assert "MiB are needed: name another folder with --work" in refusal
+    monkeypatch.setattr(machine, "_found", lambda _: [])
+    refusal = machine.refuse(pieces.Index(own, "9.0", (), ()), tmp_path / "work")
+    assert "CUDA's libraries are not in this Python's packages: libcublas.so.13" in refusal
+
+
+def test_results_become_the_page(tmp_path: Path) -> None:
+    report = module("report")
+    document = {
+        "date": "2026-01-02",
+        "machine": {"devices": ["NVIDIA X, 580.1, 81559 MiB, 9.0"], "python": "3.12.3"},
+        "versions": {"onnxruntime_gpu": "1.31.1"},
+        "steps": {
+            "model-magika-source": {
+                "group": "cuda",
+                "about": "a real model",
+                "status": "passed",
+                "figures": {
+                    "ready_seconds": 3.9,
+                    "usual": {"p50": 0.0008},
+                    "fallback": {"nodes_total": 83, "nodes_elsewhere": 0},
+                    "parity_max_abs_error": 8.1e-4,
+                    "load": {"requests_per_second": 523.7},
+                },
+            },
+            "whole-fallback": {
+                "group": "cuda",
+                "about": "hidden | libraries",
+                "status": "failed",
+                "message": "ready without CUDA's libraries",
+            },
+        },
+    }
+    results, page = tmp_path / "results.json", tmp_path / "gpu.md"
+    results.write_text(json.dumps(document))
+    page.write_text(
+        "# On a GPU\n\n<!-- hack/gpu-proof: results -->\nold\n<!-- /hack/gpu-proof -->\nend\n"
+    )
+    report.write(results, page)
+    text = page.read_text()
+    assert text.startswith("# On a GPU\n")
+    assert text.endswith("<!-- /hack/gpu-proof -->\nend\n")
+    assert "old" not in text
+    assert "| model-magika-source | passed | 83 / 0 | 3.9 s | 0.80 ms | 8.1e-04 | 523.7 |" in text
+    assert "| hidden / libraries | failed | ready without CUDA's libraries |" in text
+    page.write_text("# Another page\n")
+    with pytest.raises(module("pieces").PieceError, match="has no line"):
+        report.write(results, page)
