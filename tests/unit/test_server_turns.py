@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 from enginewright_runtime.serve.server.batching import BatchLimits
 from enginewright_runtime.serve.server.call import InferenceCall
 from enginewright_runtime.serve.server.job import Job
@@ -80,3 +81,30 @@ async def test_a_request_that_is_handed_over_waits_as_if_it_had_not_run() -> Non
     assert [(each.started, each.finished, each.error, each.ran) for each in handed] == [
         (0.0, 0.0, None, {})
     ] * len(jobs)
+
+
+async def test_requests_that_cannot_be_joined_for_an_internal_error_run_in_the_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_: Any, __: Any) -> Any:
+        raise KeyError("x")
+
+    done: list[Job] = []
+    handed: list[Job] = []
+    limits = BatchLimits(rows=2, turn_rows=2, turn_elements=4)
+    runs = ModelRuns(lambda _, feeds: [feeds["x"]])
+    turns = Turns(runs, limits, done.append, hand_over=handed.append)
+    x = {"x": np.ones((1, 2), np.float32)}
+    responder: Any = Responder()
+    jobs = [Job(InferenceCall(), Plan(["y"]), x, responder, 1.0) for _ in range(3)]
+    with monkeypatch.context() as patch:
+        patch.setattr(Job, "joins", fail)
+        for each in jobs[:2]:
+            turns.add(each)
+        await asyncio.sleep(0.01)
+    assert handed == jobs[:1]
+    assert done == jobs[1:2]
+    assert [each.rows for each in handed] == [0], "it joins no other there"
+    turns.add(jobs[2])
+    await asyncio.sleep(0.01)
+    assert done == jobs[1:]

@@ -73,4 +73,4 @@ class Responder(Protocol):
         """Release the memory that is accounted for the request, which needs no answer; idempotent."""
 
     def abort(self) -> None:
-        """Close the client's connection: answering has failed."""
+        """Close the client's connection, as answering has failed, and release the request's memory."""

@@ -124,6 +124,7 @@ class HttpResponder:
     def abort(self) -> None:
         """Close the connection."""
         self._connection.abort()
+        self.release()
 
 
 def _timing(job: Job) -> bytes:

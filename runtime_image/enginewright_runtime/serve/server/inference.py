@@ -263,7 +263,7 @@ class InferenceService:
             worker = serving.outside.worker
             if why := serving.outside.why_refused():
                 raise busy(why)
-            if worker.full:  # a long run must not let expired requests fill its small queue
+            if worker.full:  # a long run must not let those whose clients have left fill its queue
                 for dropped in worker.take_dropped():
                     self.results.drop(dropped)
         job = Job(call, plan, feeds, responder, time.monotonic())

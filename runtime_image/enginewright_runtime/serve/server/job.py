@@ -1,12 +1,15 @@
-"""One inference request on its way through the model."""
+"""One inference request on its way through the model, and who may change it meanwhile."""
 
 import logging
+import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from enginewright_runtime.serve.server.batching import elements_of, joinable, rows_of
 from enginewright_runtime.serve.server.call import InferenceCall, Responder
 from enginewright_runtime.serve.server.decode import Feeds
 from enginewright_runtime.serve.server.priorities import HIGHEST, LOWEST
+from enginewright_runtime.serve.server.request_failures import unexpected
 
 if TYPE_CHECKING:
     import asyncio
@@ -42,8 +45,29 @@ class RequestPlan(Protocol):
         """Whether a request with the same shapes has run."""
 
 
+class Holder(Protocol):
+    """What a job was submitted to."""
+
+    def withdraw(self, job: "Job") -> bool:
+        """Take back a job that waits, for the event loop; False: a thread has it, or had it."""
+
+
 class Job:
-    """One request in the worker. Times are of `time.monotonic()`, 0: not yet."""
+    """One request in the worker. Times are of `time.monotonic()`, 0: not yet.
+
+    Only its owner changes it:
+
+    1. the event loop, until it queues the job;
+    2. while the job waits in a queue, nobody: the model's threads read it to form batches. The event loop
+       takes it out of the queue first (`withdraw`, or `give_up` of the queue), and owns it again then;
+    3. a thread of the model, from `JobQueue.take` until it has passed the job to the worker's results;
+    4. the event loop again.
+
+    A job that the event loop runs itself (`Turns`) is always the event loop's. Three things are the event
+    loop's in every state, and no thread writes them: `timer`, `answered` and `call.abandoned`. The last two
+    are only ever set, and a thread that reads them in time does not run the job. So the inputs of a job
+    that a thread has, and that expires just before its run, are kept until the thread returns it.
+    """
 
     __slots__ = (
         "__weakref__",
@@ -58,6 +82,7 @@ class Job:
         "fault",
         "feeds",
         "finished",
+        "holder",
         "latest",
         "plan",
         "priority",
@@ -95,7 +120,8 @@ class Job:
         # of a deferred job: the time until which it may wait for an idle moment; 0: not deferred
         self.latest = now + call.defer if call.reserved and call.defer else 0.0
         self.timer: asyncio.TimerHandle | None = None
-        self.answered = False  # with 504; the worker's result is discarded
+        self.holder: Holder | None = None  # None: not submitted
+        self.answered = False  # before it was run; the worker's result is discarded
         self.arrays: list[NDArray[Any]] | None = None
         self.error: Exception | None = None
         self.fault: Fault | None = None  # who caused `error`
@@ -108,6 +134,10 @@ class Job:
     def is_late(self, now: float) -> bool:
         """Whether its timeout has passed."""
         return bool(self.deadline) and now > self.deadline
+
+    def withdraw(self) -> bool:
+        """Take it out of the queue in which it waits; False: it waits in none."""
+        return self.holder is not None and self.holder.withdraw(self)
 
     def forget_run(self) -> None:
         """Be as before a run that has failed and is repeated: until then the request waits, and may expire."""
@@ -127,3 +157,19 @@ class Job:
         if self.plan is other.plan:  # the same JSON, so the same shapes
             return True
         return self.plan.outputs == other.plan.outputs and joinable(self.feeds, other.feeds)
+
+
+def fail_all(jobs: Iterable[Job], doing: str) -> None:
+    """Fail those of `jobs` that have no result yet, for the exception that is being handled; log it once.
+
+    Args:
+        jobs: of the caller's thread.
+        doing: what has failed, for the log.
+    """
+    error, now = unexpected(doing), time.monotonic()
+    for job in jobs:
+        if job.arrays is None and job.error is None:
+            job.error = error
+            job.started = job.started or now
+            job.finished = now
+            job.batch = 0  # it counts as no run

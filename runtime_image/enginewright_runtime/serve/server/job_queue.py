@@ -1,8 +1,9 @@
 """The jobs of the model's threads: requests by priority, and golden inferences that may be deferred.
 
-The event loop adds jobs, the model's threads take them; a lock guards what they use. What is queued when
-a thread asks for more is taken together, if batches are worthwhile. Golden inferences that may be
-deferred wait until no request would be delayed.
+The event loop adds jobs, and takes back those that nobody waits for; the model's threads take the others. A
+lock guards what they use, and who holds it may read what waits: `Job` states who may change it. What is
+queued when a thread asks for more is taken together, if batches are worthwhile. Golden inferences that may
+be deferred wait until no request would be delayed.
 
 A run beside others takes longer. So that times can be compared, a golden inference runs alone, as at
 startup, and so does a request now and then.
@@ -10,12 +11,11 @@ startup, and so does a request now and then.
 
 import threading
 import time
-from collections import deque
 from typing import Final
 
 from enginewright_runtime.serve.server.batching import BatchLimits
 from enginewright_runtime.serve.server.idle import Pauses
-from enginewright_runtime.serve.server.job import Job
+from enginewright_runtime.serve.server.job import Job, fail_all
 from enginewright_runtime.serve.server.waiting import Waiting
 
 _LOOK_SECONDS: Final = 1.0  # interval at which abandoned deferred jobs are looked for
@@ -43,7 +43,7 @@ class JobQueue:
         self._last_seconds = 0.0  # duration of the last run
         self._changed = threading.Condition(threading.Lock())
         self._waiting: Waiting[Job] = Waiting()
-        self._deferred: deque[Job] = deque()
+        self._deferred: Waiting[Job] = Waiting()  # in the order of their arrival
         self._deferring = True
         self._deferred_seconds = 0.0  # duration of the last deferred job
         self._pauses = Pauses()
@@ -86,7 +86,7 @@ class JobQueue:
     def remove(self, job: Job) -> bool:
         """Remove a job; False: it does not wait any more."""
         with self._changed:
-            return self._waiting.discard(job)
+            return (self._deferred if job.latest else self._waiting).discard(job)
 
     def stop_deferring(self) -> None:
         """Let deferred jobs run without further delay: the server is draining."""
@@ -97,15 +97,19 @@ class JobQueue:
     # In the model's threads.
 
     def take(self, thread: int) -> list[Job]:
-        """Wait for the jobs of the thread's next run, those that nobody waits for included."""
+        """Wait for the jobs of the thread's next run, those that nobody waits for included.
+
+        They are the thread's from now on. Those that have an error already are not run.
+        """
         with self._changed:
-            while not isinstance(found := self._next(thread), list):
+            while not isinstance(found := self._next(), list):
                 self._changed.wait(found)
-            if self._shared and (found[0].call.reserved or self._alone_is_due(time.monotonic())):
-                self._only = thread
-                patience = max(_PATIENCE * self._last_seconds, _LEAST_PATIENCE)
-                if not self._changed.wait_for(lambda: not self._alone, patience):
-                    self._beside = 0
+            try:
+                self._add_joining(thread, found)
+                self._wait_to_be_alone(thread, found[0])
+            except BaseException:  # noqa: BLE001 - what has left the queue is returned in any case
+                fail_all(found, "taking requests from the queue")
+                if self._only == thread:
                     self._let_all_begin()
             self._alone = dict.fromkeys(self._alone, False)
             self._alone[thread] = not self._alone
@@ -140,28 +144,32 @@ class JobQueue:
     def _alone_is_due(self, now: float) -> bool:
         return self._beside >= _RUNS_BESIDE and now - self._last_alone >= _SECONDS_BESIDE
 
-    def _next(self, thread: int) -> list[Job] | float | None:
-        """Return the next jobs; if there are none, the seconds after which to ask again, None: no limit."""
+    def _next(self) -> list[Job] | float | None:
+        """Return the next job; if there is none, the seconds after which to ask again, None: no limit."""
         if self._only is not None:
             return None
         now = time.monotonic()
         if self._deferred and self._overdue(self._deferred[0], now):
             return [self._deferred.popleft()]
         if self._waiting:
-            return self._batch(thread)
+            return [self._first()]
         if self._alone:  # the thread of that run looks next
             return None
         self._pauses.begin(now)
         wait = self._deferred_in(now)
         return [self._deferred.popleft()] if wait == 0.0 else wait
 
-    def _batch(self, thread: int) -> list[Job]:
-        """Return the first job and those that run with it; the lock is held."""
-        waiting, most = self._waiting, self._limits.rows
-        waiting.be_fair()
-        first = waiting.popleft()
+    def _first(self) -> Job:
+        self._waiting.be_fair()
+        first = self._waiting.popleft()
         self._pauses.end(first.queued)
-        jobs, rows = [first], first.rows
+        return first
+
+    def _add_joining(self, thread: int, jobs: list[Job]) -> None:
+        """Move those that run with the first of `jobs` to it; the lock is held."""
+        waiting, most = self._waiting, self._limits.rows
+        first = jobs[0]
+        rows = first.rows
         wait_until = first.queued + self._limits.delay
         while first.rows and rows < most:
             if not waiting:
@@ -178,7 +186,16 @@ class JobQueue:
             jobs.append(waiting.popleft())
         if self._only == thread:
             self._let_all_begin()
-        return jobs
+
+    def _wait_to_be_alone(self, thread: int, first: Job) -> None:
+        """Wait until no other run takes place, if this one with `first` must be alone; the lock is held."""
+        if not self._shared or not (first.call.reserved or self._alone_is_due(time.monotonic())):
+            return
+        self._only = thread
+        patience = max(_PATIENCE * self._last_seconds, _LEAST_PATIENCE)
+        if not self._changed.wait_for(lambda: not self._alone, patience):
+            self._beside = 0
+            self._let_all_begin()
 
     def _deferred_in(self, now: float) -> float | None:
         """Return the seconds until the deferred jobs are checked again; None: there are none."""

@@ -135,7 +135,7 @@ class InferenceResults:
         if job.call.of_client and not job.plan.outside:
             self._metrics.queue.observe(time.monotonic() - job.queued)
         job.answered = True
-        self._fail(job.call, job.responder, busy(why))
+        self._fail_waiting(job, busy(why))
         job.responder.release()
 
     def give_up(self, job: Job) -> None:
@@ -145,6 +145,13 @@ class InferenceResults:
     def _give_up(self, call: InferenceCall, responder: Responder) -> None:
         self.count(call, figures.CLIENT_CLOSED)
         responder.release()
+
+    def _fail_waiting(self, job: Job, error: RequestError) -> None:
+        """Answer a job that has not run with `error`; its queue has forgotten it, so nobody would later."""
+        try:
+            self._fail(job.call, job.responder, error)
+        except Exception:  # noqa: BLE001 - an internal error ends one connection, not the others
+            job.abort()
 
     def _fail(self, call: InferenceCall, responder: Responder, error: RequestError) -> None:
         self.count(call, error.status)
@@ -168,8 +175,13 @@ class InferenceResults:
         self.waiting.pop(job, None)
         if job.started or job.answered:
             return
+        waits = job.withdraw()
+        self._answer_expired(job)
+        if waits:
+            job.responder.release()  # else once a thread has returned it
+
+    def _answer_expired(self, job: Job) -> None:
         job.answered = True
-        job.feeds = {}
         call = job.call
         if call.of_client and not job.plan.outside:
             self._metrics.queue.observe(time.monotonic() - job.queued)
@@ -181,7 +193,7 @@ class InferenceResults:
         else:
             limit = f"{self._request_seconds:g} s (spec.serving.requestTimeout)"
         expired = RequestError(504, f"the request waited longer than {limit}")
-        self._fail(call, job.responder, expired)
+        self._fail_waiting(job, expired)
 
     def _stop_timeout(self, job: Job) -> None:
         """Let no timeout end a job that no longer waits."""
@@ -193,9 +205,10 @@ class InferenceResults:
         """Handle a job that was not run: it expired, or its client disconnected."""
         if job.call.abandoned and not job.answered:
             self.give_up(job)
-        else:
-            self.expire(job)
-            job.responder.release()
+            return
+        if not job.answered:
+            self._answer_expired(job)
+        job.responder.release()
 
     # Counts.
 

@@ -5,6 +5,7 @@ small model several times, and the first request of a turn would run alone.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from typing import Final
@@ -14,6 +15,7 @@ from enginewright_runtime.serve.server.job import Job
 from enginewright_runtime.serve.server.runs import ModelRuns
 from enginewright_runtime.serve.server.waiting import Waiting
 
+_log: Final = logging.getLogger(__name__)
 _TURN_SECONDS: Final = 0.001  # after which other connections are served first
 _LONG_SECONDS: Final = 0.02  # a run that takes longer belongs into the model's thread
 _LONG_RUNS: Final = 3  # of those, after which all runs do: the machine is not as it was at startup
@@ -79,10 +81,8 @@ class Turns:
     def _run(self) -> None:
         end = time.monotonic() + _TURN_SECONDS
         while self._waiting:
-            jobs = self._next()
-            if not jobs:
-                continue
-            if self._runs.attempt(jobs):
+            jobs: list[Job] = []
+            if self._attempt(jobs):
                 self._long += jobs[0].finished - jobs[0].started > _LONG_SECONDS
                 self._finish(jobs)
             else:
@@ -94,6 +94,15 @@ class Turns:
                 asyncio.get_running_loop().call_soon(self._run)
                 return
 
+    def _attempt(self, jobs: list[Job]) -> bool:
+        """Move the jobs of the next run to `jobs`, and run them; False: that has failed, or there are none."""
+        try:
+            self._take(jobs)
+            return bool(jobs) and self._runs.attempt(jobs)
+        except Exception:  # noqa: BLE001 - the model's thread runs what was taken
+            _log.exception("unexpected error while running requests in the event loop")
+            return False
+
     def _finish(self, jobs: list[Job]) -> None:
         for job in jobs:
             try:
@@ -101,11 +110,10 @@ class Turns:
             except Exception:  # noqa: BLE001 - an internal error ends one connection, not all turns
                 job.abort()
 
-    def _next(self) -> list[Job]:
-        """Return the jobs of the next run; those that nobody waits for are done."""
+    def _take(self, jobs: list[Job]) -> None:
+        """Move the jobs of the next run to `jobs`; those that nobody waits for are done."""
         limits, waiting = self._limits, self._waiting
         now = time.monotonic()
-        jobs: list[Job] = []
         rows = elements = 0
         most = min(limits.rows, limits.turn_rows)
         waiting.be_fair()
@@ -120,4 +128,3 @@ class Turns:
             if jobs and (full or not jobs[0].joins(job)):
                 break
             jobs.append(waiting.popleft())
-        return jobs

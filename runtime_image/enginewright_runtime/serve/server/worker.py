@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from enginewright_runtime.serve.server.account import Peer
 from enginewright_runtime.serve.server.batching import BatchLimits
 from enginewright_runtime.serve.server.decode import Feeds
-from enginewright_runtime.serve.server.job import Job, RequestPlan
+from enginewright_runtime.serve.server.job import Job, RequestPlan, fail_all
 from enginewright_runtime.serve.server.job_queue import JobQueue
 from enginewright_runtime.serve.server.queue_shares import QueueShares
 from enginewright_runtime.serve.server.run_errors import Fault
@@ -27,6 +27,7 @@ from enginewright_runtime.serve.server.turns import Turns
 from enginewright_runtime.session.request_errors import RequestError
 
 _log: Final = logging.getLogger(__name__)
+_RETRY_SECONDS: Final = 0.1  # after an error in the queue itself
 
 
 class InferenceWorker:
@@ -90,6 +91,7 @@ class InferenceWorker:
 
     def submit(self, job: Job) -> None:
         """Queue `job`, or keep it for an idle moment if it may be deferred."""
+        job.holder = self
         if not job.latest and self._turns.takes(job) and not self._is_busy:
             self._turns.add(job)
         else:
@@ -132,9 +134,7 @@ class InferenceWorker:
 
     def _give_up_share(self, priority: int, peer: Peer | None) -> Job | None:
         for job in self._shares.candidates(peer, priority):
-            is_queued = self._queue.remove(job)
-            if is_queued or self._turns.remove(job):
-                self._returned += is_queued
+            if self.withdraw(job):
                 if peer is not None:
                     self._shares.took(peer)
                 return job
@@ -142,10 +142,17 @@ class InferenceWorker:
 
     def take_dropped(self) -> list[Job]:
         """Remove and return what waits in the queue for nobody; `done` is not called for it."""
-        waiting = self._queue.waiting()
-        found = [job for job in waiting if job.is_dropped and self._queue.remove(job)]
-        self._returned += len(found)
-        return found
+        return [job for job in self._queue.waiting() if job.is_dropped and self.withdraw(job)]
+
+    def withdraw(self, job: Job) -> bool:
+        """Remove a job that waits, deferred ones included; `done` is not called for it.
+
+        Returns:
+            False: it does not wait any more.
+        """
+        is_queued = self._queue.remove(job)
+        self._returned += is_queued
+        return is_queued or self._turns.remove(job)
 
     def _waiting(self) -> list[Job]:
         return self._queue.waiting() + self._turns.waiting()
@@ -164,8 +171,17 @@ class InferenceWorker:
 
     def _work(self, thread: int) -> None:
         while True:
-            jobs = self._queue.take(thread)
-            self._run(thread, jobs)
+            try:
+                jobs = self._queue.take(thread)
+            except BaseException:  # noqa: BLE001 - the thread serves the next requests; nothing was taken
+                _log.exception("unexpected error while waiting for requests")
+                time.sleep(_RETRY_SECONDS)
+                continue
+            try:
+                self._run(thread, jobs)
+            except BaseException:  # noqa: BLE001 - likewise
+                fail_all(jobs, "running requests")
+                self._busy_since[thread] = 0.0
             self._queue.finish(thread, jobs)
             self._results.extend(jobs)
             if not self._waking:
@@ -177,7 +193,11 @@ class InferenceWorker:
 
     def _run(self, thread: int, jobs: list[Job]) -> None:
         now = time.monotonic()
-        waiting = [each for each in jobs if not (each.is_dropped or each.is_late(now))]
+        waiting = [
+            each
+            for each in jobs
+            if not (each.is_dropped or each.is_late(now) or each.error is not None)
+        ]
         while waiting:
             count = self._limits.whole([each.rows for each in waiting])
             self._compute(thread, waiting[:count])
@@ -190,7 +210,7 @@ class InferenceWorker:
                 self._busy_since[thread] = time.monotonic()
                 self._runs.attempt([job])
         for job in jobs:
-            if job.error is not None and not job.answered:  # else it has lost its inputs
+            if job.error is not None and not job.answered:
                 job.fault = self._diagnose(job, job.error)
         self._busy_since[thread] = 0.0
 

@@ -88,6 +88,7 @@ class GrpcResponder:
     def abort(self) -> None:
         """End the call; others of the connection go on."""
         self._call.fail(Status(Code.INTERNAL, "unexpected error; see the server's log"))
+        self.release()
 
 
 def status_of(error: RequestError) -> Status:

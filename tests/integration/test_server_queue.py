@@ -1,0 +1,231 @@
+"""Requests that leave the queue while others wait in it: the others are served, together or one by one."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+import grpc
+import numpy as np
+import onnx
+import pytest
+from enginewright_runtime.serve.server.grpc.messages import InferRequest
+from onnx import TensorProto, helper
+
+from tests.support.serving import Server, Wire, model, tensor, write_artifact
+
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+QUEUE = 3
+HELD = 7  # the input of a run that takes as long as a test wants
+SOON, LATER = 50_000, 60_000_000  # microseconds: timeouts that pass, and that do not
+
+# For `Server(before=...)`: a run of `HELD` waits while a file exists.
+HOLDS = """
+import pathlib, time
+from enginewright_runtime.session.runner import Runner
+run = Runner.run
+def hold(self, outputs, feeds, *arguments):
+    while (feeds["turns"] == {held}).any() and pathlib.Path({file!r}).exists():
+        time.sleep(0.005)
+    return run(self, outputs, feeds, *arguments)
+Runner.run = hold
+"""
+
+
+def turning() -> onnx.ModelProto:
+    """Return a model that has batches, and whose runs are not in the event loop: it has a loop itself."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Add", ["sum", "one"], ["next"]),
+            helper.make_node("Identity", ["go"], ["go_on"]),
+        ],
+        "body",
+        [
+            tensor("turn", TensorProto.INT64),
+            tensor("go", TensorProto.BOOL),
+            tensor("sum", TensorProto.INT64),
+        ],
+        [tensor("go_on", TensorProto.BOOL), tensor("next", TensorProto.INT64)],
+    )
+    return model(
+        [
+            helper.make_node("Loop", ["many", "", "zero"], ["last"], body=body),
+            helper.make_node("Add", ["turns", "last"], ["done"]),
+        ],
+        [tensor("turns", TensorProto.INT64, "batch")],
+        [tensor("done", TensorProto.INT64, "batch")],
+        {"many": np.array(1000), "zero": np.array(0), "one": np.array(1)},
+    )
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+def metric(server: Server, name: str) -> float:
+    lines = server.get("/metrics").body.decode().splitlines()
+    return float(next(line for line in lines if line.startswith(name)).rsplit(" ", 1)[1])
+
+
+def depth(server: Server) -> float:
+    return metric(server, "enginewright_queue_depth")
+
+
+@pytest.fixture(scope="module", params=[None, 1], ids=["in batches", "one by one"])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    root = tmp_path_factory.mktemp("server")
+    samples = [{"turns": np.array([1, 1])}, {"turns": np.array([2, 1])}]
+    task = write_artifact(root, turning(), samples, max_queue=QUEUE)
+    if request.param is not None:
+        task = task.model_copy(update={"batch_size": request.param})
+    before = HOLDS.format(held=HELD, file=str(root / "hold"))
+    with Server(root, task, before=before) as started:
+        details = started.get("/v2/models/m/execution").json()["details"]
+        assert (details["batching"]["max_size"] > 1) == (request.param is None), details
+        yield started
+        assert "unexpected" not in started.log()
+
+
+class HttpRequest:
+    """A request over HTTP, sent when it is made."""
+
+    expired, evicted = "504", "503"
+
+    def __init__(self, server: Server, turns: int = 1, **parameters: int) -> None:
+        given = {"name": "turns", "datatype": "INT64", "shape": [1], "data": [turns]}
+        self._wire = Wire(server.port)
+        self._wire.send(server.infer_request({"inputs": [given], "parameters": parameters}))
+        self._turns = turns
+
+    def outcome(self) -> str:
+        answer = self._wire.receive()
+        if answer.status == 200:
+            assert answer.json()["outputs"][0]["data"] == [self._turns + 1000]
+        return str(answer.status)
+
+    def leave(self) -> None:
+        self._wire.__exit__()
+
+
+class GrpcRequest:
+    """A call over gRPC, sent when it is made. Its timeout is a deadline."""
+
+    expired, evicted = "DEADLINE_EXCEEDED", "UNAVAILABLE"
+
+    def __init__(self, server: Server, turns: int = 1, *, timeout: int = 0, **names: int) -> None:
+        message = InferRequest(
+            model_name="m",
+            inputs=[{"name": "turns", "datatype": "INT64", "shape": [1]}],
+            raw_input_contents=[np.array([turns], np.int64).tobytes()],
+            parameters=[
+                {"key": name, "value": {"int64_param": value}} for name, value in names.items()
+            ],
+        )
+        address = f"127.0.0.1:{server.grpc_port}"
+        self._channel = grpc.insecure_channel(
+            address, options=[("grpc.use_local_subchannel_pool", 1)]
+        )
+        call: Any = self._channel.unary_unary(INFER)
+        self._future = call.future(message.SerializeToString(), timeout=timeout / 1e6 or None)
+
+    def outcome(self) -> str:
+        error = self._future.exception(30)
+        return "200" if error is None else str(error.code().name)
+
+    def leave(self) -> None:
+        self._future.cancel()
+        self._channel.close()
+
+
+PROTOCOLS = pytest.mark.parametrize("send", [HttpRequest, GrpcRequest], ids=["HTTP", "gRPC"])
+
+
+class Running:
+    """A run that does not end before `end`, and requests that wait for that."""
+
+    def __init__(self, server: Server, send: Any) -> None:
+        self._server, self._send = server, send
+        self._hold = server.root / "hold"
+
+    def __enter__(self) -> Self:
+        self._hold.touch()
+        until(lambda: metric(self._server, "enginewright_requests_in_flight") == 0)
+        self.request = self._send(self._server, HELD)
+        until(lambda: metric(self._server, "enginewright_requests_in_flight") == 1)
+        until(lambda: depth(self._server) == 0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def add(self, **parameters: int) -> Any:
+        """Send a request; return once it waits."""
+        before = depth(self._server)
+        added = self._send(self._server, **parameters)
+        until(lambda: depth(self._server) == before + 1)
+        return added
+
+    def end(self) -> None:
+        self._hold.unlink(missing_ok=True)
+
+
+def outcomes(*requests: Any) -> list[str]:
+    return [each.outcome() for each in requests]
+
+
+def still_serves(server: Server) -> None:
+    assert outcomes(HttpRequest(server), GrpcRequest(server)) == ["200"] * 2
+    assert server.get("/v2/health/live").status == 200
+    assert depth(server) == 0
+
+
+@PROTOCOLS
+def test_requests_beside_one_that_expires_in_the_queue_are_served(
+    server: Server, send: Any
+) -> None:
+    with Running(server, send) as running:
+        first = running.add()
+        assert send(server, timeout=SOON).outcome() == send.expired
+        last = send(server, timeout=LATER)
+        running.end()
+        assert outcomes(running.request, first, last) == ["200"] * 3
+    still_serves(server)
+
+
+@PROTOCOLS
+def test_requests_beside_one_whose_client_leaves_are_served(server: Server, send: Any) -> None:
+    with Running(server, send) as running:
+        first = running.add()
+        running.add(timeout=LATER).leave()
+        until(lambda: metric(server, "enginewright_requests_in_flight") == 2)
+        last = running.add(timeout=LATER)
+        running.end()
+        assert outcomes(running.request, first, last) == ["200"] * 3
+    still_serves(server)
+
+
+@PROTOCOLS
+def test_requests_beside_one_that_gives_up_its_place_are_served(server: Server, send: Any) -> None:
+    with Running(server, send) as running:
+        first, other = running.add(), running.add(timeout=LATER)
+        least = running.add(priority=5, timeout=LATER)
+        urgent = send(server, priority=1)
+        assert least.outcome() == send.evicted
+        running.end()
+        assert outcomes(running.request, first, other, urgent) == ["200"] * 4
+    still_serves(server)
+
+
+def test_requests_that_have_expired_take_no_place_in_the_queue(server: Server) -> None:
+    with Running(server, HttpRequest) as running:
+        live = running.add(timeout=LATER)
+        for _ in range(2 * QUEUE):
+            assert HttpRequest(server, timeout=SOON).outcome() == HttpRequest.expired
+        assert depth(server) == 1
+        running.end()
+        assert outcomes(running.request, live) == ["200"] * 2
+    still_serves(server)

@@ -1,0 +1,376 @@
+"""Jobs in the model's threads: each is answered once, whoever leaves the queue and whatever is raised."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Self, cast
+
+import numpy as np
+import pytest
+from enginewright_runtime.serve.server import runs as model_runs
+from enginewright_runtime.serve.server.batching import BatchLimits
+from enginewright_runtime.serve.server.buckets import ComputeBuckets
+from enginewright_runtime.serve.server.call import InferenceCall
+from enginewright_runtime.serve.server.grpc.responder import GrpcResponder
+from enginewright_runtime.serve.server.http_responder import HttpResponder
+from enginewright_runtime.serve.server.job import Job
+from enginewright_runtime.serve.server.job_queue import JobQueue
+from enginewright_runtime.serve.server.metrics import Metrics
+from enginewright_runtime.serve.server.results import InferenceResults
+from enginewright_runtime.serve.server.run_errors import Fault
+from enginewright_runtime.serve.server.worker import InferenceWorker
+from enginewright_runtime.session.request_errors import RequestError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typing_extensions import override
+
+SECRET = "a detail for the log only"
+
+
+@dataclass
+class Plan:
+    outputs: list[str]
+    timeout: float = 5.0
+    priority: int = 3
+    outside: bool = False
+    has_run: bool = True
+
+
+class Responder:
+    """Keeps what one client is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+        self.messages: list[str] = []
+        self.released = False
+
+    def succeed(self, job: Job) -> bool:
+        assert job.arrays is not None
+        np.testing.assert_array_equal(job.arrays[0], job.feeds["x"])
+        self.sent.append(200)
+        return True
+
+    def fail(self, error: RequestError) -> None:
+        self.sent.append(error.status)
+        self.messages.append(error.message)
+
+    def release(self) -> None:
+        self.released = True
+
+    def abort(self) -> None:
+        raise AssertionError("no error in answering is expected")
+
+
+class Health:
+    """Takes note of runs."""
+
+    def record(self, *, succeeded: bool) -> None:
+        """Do nothing."""
+
+
+class Bench:
+    """A worker whose first run takes as long as a test wants."""
+
+    def __init__(self, limits: BatchLimits) -> None:
+        self.results = InferenceResults(Metrics("m", "r1"), 60.0)
+        self.results.observe_runs(cast("Any", Health()), ComputeBuckets())
+        self._end = threading.Event()
+        self._begun = threading.Event()
+        self.raises: BaseException | None = None
+        self.worker = InferenceWorker(self._run, self._judge, 64, limits, 1, self.results.finish)
+        self.jobs: list[tuple[Job, Responder]] = []
+
+    def __enter__(self) -> Self:
+        self.submit(1)
+        assert self._begun.wait(20)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+
+    def submit(self, value: float, plan: Plan | None = None, width: int = 2) -> Job:
+        call, responder = InferenceCall(), Responder()
+        x = np.full((1, width), value, np.float32)
+        given: Any = responder
+        job = Job(call, plan or Plan(["y"]), {"x": x}, given, time.monotonic())
+        self.jobs.append((job, responder))
+        self.worker.submit(job)
+        return job
+
+    async def answered(self) -> list[list[int]]:
+        """End the first run; return what the clients of all jobs were sent, once all are answered."""
+        self._end.set()
+        async with asyncio.timeout(20):
+            while self.worker.outstanding:
+                assert self.worker.alive()
+                await asyncio.sleep(0.001)
+        return [responder.sent for _, responder in self.jobs]
+
+    def _run(self, _outputs: list[str], feeds: dict[str, Any]) -> list[Any]:
+        self._begun.set()
+        assert self._end.wait(20)
+        if self.raises is not None and 2 in feeds["x"]:
+            raise self.raises
+        return [feeds["x"]]
+
+    def _judge(self, _plan: Any, _feeds: Any, _error: Exception) -> Fault:
+        return Fault.SERVER
+
+
+BATCHES = [BatchLimits(), BatchLimits(rows=4), BatchLimits(rows=4, delay=0.002)]
+
+
+@pytest.mark.parametrize("limits", BATCHES, ids=["one by one", "batches", "batches that wait"])
+def test_a_request_that_expires_in_the_queue_leaves_it_whole(limits: BatchLimits) -> None:
+    async def check() -> None:
+        with Bench(limits) as bench:
+            bench.submit(2)
+            late = bench.submit(3, Plan(["y"]))
+            bench.submit(4)
+            assert bench.worker.depth == 3
+            bench.results.expire(late)
+            assert bench.worker.depth == 2
+            assert late.feeds, "nobody changes what a thread may read"
+            assert bench.jobs[2][1].released
+            assert await bench.answered() == [[200], [200], [504], [200]]
+
+    asyncio.run(check())  # a loop of real time: threads take part
+
+
+def test_a_golden_inference_that_expires_while_it_is_deferred_leaves_the_queue() -> None:
+    async def check() -> None:
+        with Bench(BatchLimits()) as bench:
+            call, responder = InferenceCall(), Responder()
+            call.reserved, call.defer = True, 60.0
+            given: Any = responder
+            job = Job(call, Plan(["y"]), {"x": np.ones((1, 2))}, given, time.monotonic())
+            bench.worker.submit(job)
+            assert bench.worker.outstanding == 2
+            bench.results.expire(job)
+            assert bench.worker.outstanding == 1
+            assert (responder.sent, responder.released) == ([504], True)
+            assert await bench.answered() == [[200]]
+
+    asyncio.run(check())
+
+
+ACTIONS = st.sampled_from(["submit", "submit other sizes", "expire", "leave", "give up"])
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(ACTIONS, st.integers(0, 20)), max_size=20), st.sampled_from(BATCHES))
+def test_whoever_leaves_the_queue_every_other_request_is_answered_once(
+    actions: list[tuple[str, int]], limits: BatchLimits
+) -> None:
+    async def check() -> None:
+        with Bench(limits) as bench:
+            expected: dict[Job, list[int]] = {bench.jobs[0][0]: [200]}
+            waiting: list[Job] = []
+            for action, number in actions:
+                if action.startswith("submit"):
+                    plan = Plan(["y"], priority=1 + number % 5)
+                    job = bench.submit(number, plan, width=2 if action == "submit" else 3)
+                    expected[job] = [200]
+                    waiting.append(job)
+                elif not waiting:
+                    continue
+                elif action == "give up":
+                    found = bench.worker.give_up(0, None)
+                    assert found is not None
+                    bench.results.refuse(found, "another one needs its place")
+                    expected[found] = expected[found] and [503]
+                    waiting.remove(found)
+                elif action == "leave":
+                    job = waiting[number % len(waiting)]
+                    job.call.abandoned = True
+                    expected[job] = []
+                else:
+                    job = waiting.pop(number % len(waiting))
+                    bench.results.expire(job)
+                    expected[job] = expected[job] and [504]
+            await bench.answered()
+            assert [responder.sent for _, responder in bench.jobs] == list(expected.values())
+            for job, responder in bench.jobs:
+                assert responder.released or expected[job] == [200]
+
+    asyncio.run(check())
+
+
+def fails(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fail
+
+
+class LimitsThatFail(BatchLimits):
+    """Raises once several jobs are to run."""
+
+    @override
+    def whole(self, rows: Any) -> int:
+        if len(rows) > 1:
+            raise KeyError(SECRET)
+        return super().whole(rows)
+
+
+ERRORS = [KeyError(SECRET), MemoryError(SECRET), SystemExit(SECRET), KeyboardInterrupt(SECRET)]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+def test_an_error_while_a_batch_is_formed_fails_its_requests_only(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def check() -> None:
+        with Bench(BatchLimits(rows=4)) as bench, monkeypatch.context() as patch:
+            patch.setattr(Job, "joins", fails(error))
+            bench.submit(2)
+            bench.submit(3)  # the last one that waits joins no other
+            assert await bench.answered() == [[200], [500], [200]]
+            unexpected(caplog, bench)
+            patch.undo()
+            bench.submit(4)
+            assert (await bench.answered())[-1] == [200]
+
+    asyncio.run(check())
+
+
+def unexpected(caplog: pytest.LogCaptureFixture, bench: Bench) -> None:
+    """Check that one error was logged with its trace, of which clients see the reference only."""
+    (record,) = [each for each in caplog.records if each.levelno >= logging.ERROR]
+    assert record.exc_info is not None
+    assert SECRET in caplog.text
+    for message in [each for _, responder in bench.jobs for each in responder.messages]:
+        assert SECRET not in message
+        assert message.split(" reference ")[1].split()[0] in record.getMessage()
+
+
+def test_an_error_while_a_batch_is_divided_fails_its_requests_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def check() -> None:
+        with Bench(LimitsThatFail(rows=4)) as bench:
+            bench.submit(2)
+            bench.submit(3)
+            assert await bench.answered() == [[200], [500], [500]]
+            unexpected(caplog, bench)
+            assert bench.worker.busy_seconds(time.monotonic()) == 0.0
+            bench.submit(4)
+            assert (await bench.answered())[-1] == [200]
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("name", ["join", "split"])
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+def test_an_error_while_inputs_are_joined_or_outputs_split_hangs_nobody(
+    name: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check() -> None:
+        with Bench(BatchLimits(rows=4)) as bench, monkeypatch.context() as patch:
+            patch.setattr(model_runs, name, fails(error))
+            bench.submit(2)
+            bench.submit(3)
+            expected = 200 if isinstance(error, Exception) else 500  # they run again, one by one
+            assert await bench.answered() == [[200], [expected], [expected]]
+            bench.submit(4)
+            assert (await bench.answered())[-1] == [200]
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("limits", BATCHES, ids=["one by one", "batches", "batches that wait"])
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+def test_whatever_a_run_raises_the_thread_serves_the_next_request(
+    error: BaseException, limits: BatchLimits
+) -> None:
+    async def check() -> None:
+        with Bench(limits) as bench:
+            bench.raises = error
+            bench.submit(2)
+            bench.submit(3, width=3)
+            assert await bench.answered() == [[200], [500], [200]]
+            assert bench.worker.busy_seconds(time.monotonic()) == 0.0
+            bench.submit(4)
+            assert (await bench.answered())[-1] == [200]
+
+    asyncio.run(check())
+
+
+def test_an_error_while_a_thread_waits_for_requests_does_not_end_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def check() -> None:
+        look, errors = JobQueue._next, [MemoryError(SECRET)]
+
+        def fail_once(queue: JobQueue) -> Any:
+            if errors:
+                raise errors.pop()
+            return look(queue)
+
+        with Bench(BatchLimits()) as bench:
+            monkeypatch.setattr(JobQueue, "_next", fail_once)
+            bench.submit(2)
+            assert await bench.answered() == [[200], [200]]
+        assert not errors
+        assert SECRET in caplog.text
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("how", ["expires", "is given up"])
+def test_a_request_that_cannot_be_answered_as_it_leaves_the_queue_loses_its_connection(
+    how: str,
+) -> None:
+    async def check() -> None:
+        with Bench(BatchLimits()) as bench:
+            job, responder = bench.submit(2), bench.jobs[1][1]
+            aborted: list[Job] = []
+            given: Any = responder
+            given.fail, given.abort = fails(RuntimeError("internal")), lambda: aborted.append(job)
+            if how == "expires":
+                bench.results.expire(job)
+            else:
+                assert bench.worker.give_up(0, None) is job
+                bench.results.refuse(job, "another one needs its place")
+            assert aborted == [job]
+            assert responder.released
+            assert await bench.answered() == [[200], []]
+
+    asyncio.run(check())
+
+
+def test_what_is_accounted_for_a_request_is_released_with_its_connection() -> None:
+    released: list[Any] = []
+    closed: list[Any] = []
+    request, call = object(), SimpleNamespace(fail=closed.append)
+    owner: Any = SimpleNamespace(release=released.append, abort=lambda: closed.append(request))
+    unused: Any = None
+    http: Any = request
+    HttpResponder(owner, unused, owner, http, unused, None).abort()
+    grpc: Any = call
+    GrpcResponder(owner, unused, grpc, unused, copied=False).abort()
+    assert released == [request, call]
+    assert len(closed) == 2
+
+
+def test_a_request_that_expires_after_a_thread_has_taken_it_keeps_its_inputs() -> None:
+    async def check() -> None:
+        queue = JobQueue(BatchLimits(rows=4), 1)
+        results = InferenceResults(Metrics("m", "r1"), 60.0)
+        given: Any = Responder()
+        jobs = [
+            Job(InferenceCall(), Plan(["y"]), {"x": np.ones((1, 2))}, given, 1.0) for _ in range(2)
+        ]
+        for job in jobs:
+            queue.put(job)
+        assert queue.take(0) == jobs
+        assert not queue.remove(jobs[1])
+        results.expire(jobs[1])
+        assert jobs[1].answered
+        assert jobs[1].feeds
+
+    asyncio.run(check())
