@@ -244,19 +244,6 @@ def test_under_allow_sizes_outside_the_profiles_run_on_the_cpu(
         assert wrong.status == 400, "what the model itself excludes"
 
 
-def test_several_processes_count_sizes_outside_the_profiles_together(
-    openvino_python: Path, tmp_path: Path
-) -> None:
-    task = profiled(tmp_path, "Allow").model_copy(update={"processes": 2})
-    with Server(tmp_path, task, python=openvino_python) as server:
-        for number in range(1, 17):  # each on a connection of its own
-            assert server.post(sized(3)).status == 200
-            reported = execution(server).outside_profiles
-            assert reported is not None
-            assert reported.requests == number
-            assert server.get("/v2/models/m/execution").json()["details"]["processes"] == 2
-
-
 def widening() -> onnx.ModelProto:
     """Return a model that needs 16 KiB for each row of 32 bytes."""
     return model(

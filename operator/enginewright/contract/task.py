@@ -293,7 +293,6 @@ class ServeTask(Message):
     request_seconds: float = REQUEST_SECONDS
     auth: bool = False  # whether requests need one of the tokens in `TOKENS_PATH`
     access_log: AccessLogTask | None = None  # None: no request gets one
-    processes: int = 1  # of the server, on backends that run on CPUs
     tracing: TracingTask | None = None  # None: no request is traced
     tls: bool = False  # whether both ports speak TLS, with the certificate in `TLS_PATH`
     promise: Promise = Promise()

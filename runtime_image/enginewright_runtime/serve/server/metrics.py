@@ -97,10 +97,6 @@ class Metrics(Collector):
         """Return the metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
-    def families(self) -> Iterable[Metric]:
-        """Yield all metrics, those of collectors that were added included."""
-        return self._registry.collect()
-
     @override
     def collect(self) -> Iterable[Metric]:
         """Yield the metrics for `prometheus_client`."""

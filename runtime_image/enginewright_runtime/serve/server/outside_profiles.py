@@ -115,7 +115,7 @@ def load_outside(
     try:
         manifest = read_manifest(on_cpu, folder)
         needed = _FILE_COPIES * sum(each.size_bytes for each in manifest.files)
-        left = int((limits.memory() // task.processes - resident_bytes()) * _MEMORY_SHARE)
+        left = int((limits.memory() - resident_bytes()) * _MEMORY_SHARE)
         if needed > left:
             return (
                 f"the model takes about {format_bytes(needed)} once more and {format_bytes(left)} are left;"

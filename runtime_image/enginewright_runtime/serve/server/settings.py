@@ -49,7 +49,4 @@ class ServerSettings:
     runs_fail_seconds: float = 30.0  # not live after runs have failed otherwise for this long
     drain_linger: float = 3.0  # accepts after SIGTERM, while endpoints are still being removed
     drain_seconds: float = 25.0  # after SIGTERM; connections still open then are aborted
-    process_seconds: float = (
-        20.0  # without an answer, after which a further server process is replaced
-    )
     linger_seconds: float = 2.0  # reads on after an early refusal, so that the client receives it
