@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from enginewright.contract.task import AccessLogTask, Promise, ServeTask, ShapeProfile
+from enginewright.contract.task import AccessLogTask, ServeTask
 
 from tests.integration.test_server_processing import with_steps
 from tests.support import processing
@@ -81,11 +81,3 @@ def test_with_steps(tmp_path: Path) -> None:
     before, after = [processing.decoder()], [processing.labeller()]
     task = with_steps(tmp_path, before, processing.classifier(), after, [sample])
     nothing_is_left(tmp_path, task, images=True)
-
-
-def test_with_sizes_outside_the_profiles(tmp_path: Path, openvino_python: Path) -> None:
-    shapes = [ShapeProfile(input="x", min=(1, 8), opt=(1, 8), max=(2, 8))]
-    task = write_artifact(tmp_path, linear_model(), SAMPLES, shapes=shapes)
-    promise = Promise.model_validate({"policy": "Allow", "max_node_share": 1.0})
-    task = task.model_copy(update={"backend": "openvino", "promise": promise})
-    nothing_is_left(tmp_path, task, openvino_python, images=False)

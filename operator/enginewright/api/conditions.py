@@ -32,7 +32,7 @@ class ConditionType(StrEnum):
     )
     PLACEMENT_VERIFIED = "PlacementVerified"  # nodes run where `spec.fallback` promises, as ONNX Runtime reports for the live session
     ROLLED_BACK = "RolledBack"  # the current spec's revision failed, and the last good one serves; normally False
-    FALLBACK_ACTIVE = "FallbackActive"  # nodes run elsewhere than on the chosen backend, beyond the budget, or requests that Allow lets the CPU run; normally False
+    FALLBACK_ACTIVE = "FallbackActive"  # nodes run elsewhere than on the chosen backend, beyond the budget; normally False
     ROUTE_ACCEPTED = "RouteAccepted"  # every gateway of `spec.serving.route` has accepted the HTTPRoute; absent without that field
 
 

@@ -80,11 +80,7 @@ class InferenceService:
     @property
     def outstanding(self) -> int:
         """Requests submitted to the model and not yet answered."""
-        serving = self._serving
-        if serving is None:
-            return 0
-        outside = serving.outside.worker.outstanding if serving.outside else 0
-        return serving.worker.outstanding + outside
+        return 0 if self._serving is None else self._serving.worker.outstanding
 
     # Health.
 
@@ -227,21 +223,13 @@ class InferenceService:
             waited: seconds of its timeout that have passed.
 
         Raises:
-            RequestError: 503, the queue is full with requests that are as urgent, of clients with
-                few, or the run that this one would wait for hangs.
+            RequestError: 503, the queue is full with requests that are as urgent, of clients with few.
         """
         serving = self._serving
         assert serving is not None  # noqa: S101 - it was admitted
         worker = serving.worker
-        if plan.outside and serving.outside is not None:
-            worker = serving.outside.worker
-            if why := serving.outside.why_refused():
-                raise busy(why)
-            if worker.full:  # a long run must not let expired requests fill its small queue
-                for dropped in worker.take_dropped():
-                    self.results.drop(dropped)
         job = Job(call, plan, feeds, responder, time.monotonic())
-        if call.displaces or worker is not serving.worker:
+        if call.displaces:
             self._make_room(worker, job.priority, call.sender)
         if plan.timeout:
             job.deadline -= waited

@@ -36,7 +36,6 @@ from enginewright_runtime.serve.server.execution import ExecutionReport
 from enginewright_runtime.serve.server.input_choice import choose
 from enginewright_runtime.serve.server.memory import resident_bytes
 from enginewright_runtime.serve.server.model_loading import load_session, open_cache, read_model
-from enginewright_runtime.serve.server.outside_profiles import OutsideModel, serve_outside
 from enginewright_runtime.serve.server.processing.served import ServedSteps, serve_steps
 from enginewright_runtime.serve.server.proofs import StartupProver
 from enginewright_runtime.serve.server.stopping import StoppableSession
@@ -67,7 +66,6 @@ class ServedModel:
     slowest_run: float  # seconds, during warm-up
     needs_driver: bool  # of NVIDIA
     batches: BatchLimits
-    outside: OutsideModel | None  # serves sizes outside the shape profiles; None: they are refused
     concurrent_runs: int
     summary: str  # one line for the log
     steps: ServedSteps | None = None  # before and after it
@@ -159,11 +157,6 @@ def prepare(
     if cache is not None:
         cache.keep()
     steps = serve_steps(artifact, manifest, signature, progress)
-    # on the backend's CPUs it leaves one to requests within the profiles
-    shared = threads if on_device else max(1, threads - 1)
-    outside, about_outside = (
-        (None, None) if steps else serve_outside(task, artifact, signature, shared, progress)
-    )
     seconds = time.monotonic() - began
     details = {
         "threads": threads,
@@ -200,12 +193,10 @@ def prepare(
             usual=usual,
             details=details,
             steps=steps,
-            outside=about_outside,
         ),
         slowest_run=slowest,
         needs_driver=device.driver.needed and device.driver.present,
         batches=batches,
-        outside=outside,
         concurrent_runs=concurrency.runs,
         summary=f"{_described(loaded.placement)}, {threads} threads, golden samples agree: {len(samples)},"
         f" loaded in {loaded_after:.1f} s, ready in {seconds:.1f} s",

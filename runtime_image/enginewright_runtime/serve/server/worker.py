@@ -140,13 +140,6 @@ class InferenceWorker:
                 return job
         return None
 
-    def take_dropped(self) -> list[Job]:
-        """Remove and return what waits in the queue for nobody; `done` is not called for it."""
-        waiting = self._queue.waiting()
-        found = [job for job in waiting if job.is_dropped and self._queue.remove(job)]
-        self._returned += len(found)
-        return found
-
     def _waiting(self) -> list[Job]:
         return self._queue.waiting() + self._turns.waiting()
 

@@ -22,7 +22,6 @@ from enginewright_runtime.serve.sidecar.errors import ErrorShare
 from enginewright_runtime.serve.sidecar.golden import ProbeResult
 from enginewright_runtime.serve.sidecar.latency import LiveLatency, ProbeLatency, Slowness
 from enginewright_runtime.serve.sidecar.measurements import PodMeasurements
-from enginewright_runtime.serve.sidecar.outside_requests import OutsideRequests
 from enginewright_runtime.serve.sidecar.probe_schedule import ProbeFacts, Traffic
 from enginewright_runtime.serve.sidecar.readiness import Gate
 from enginewright_runtime.serve.sidecar.settings import SidecarSettings
@@ -78,7 +77,6 @@ class PodState:
         self._clock = clock
         self.live = LiveLatency(settings)
         self._traffic = Traffic()
-        self._outside = OutsideRequests(settings)
         self._usual: Baseline | None = None
         self._errors = ErrorShare(settings)
         self._golden: dict[str, ProbeResult] = {}  # the last one by sample
@@ -121,7 +119,6 @@ class PodState:
         self.reported = reported
         self._usual = reported.usual or self._usual
         self._traffic.add(reported.buckets, self._clock())
-        self._outside.add(reported.outside_profiles, self._clock())
         for check in due:
             self._record(check, self._judge(check, reported))
         self._changed()
@@ -348,11 +345,7 @@ class PodState:
                 return execution_checks.provider(reported, self._cause(reported))
             case Check.PLACEMENT:
                 found = execution_checks.fallback(
-                    reported,
-                    self.manifest,
-                    self.task,
-                    self._cause(reported),
-                    outside=self._outside.provider(self._clock()),
+                    reported, self.manifest, self.task, self._cause(reported)
                 )
                 nodes = execution_checks.original_nodes(
                     reported.placement, reported.provider, found

@@ -81,8 +81,6 @@ class SidecarSettings:
     memory_interval: float = 2.0  # between samples of the server's memory
     measurements_age: float = 1.0  # of what /measurements returns, at most
 
-    outside_seconds: float = 600.0  # since the last request outside the shape profiles: no fallback
-
     error_window: float = 60.0
     error_least: int = 20  # requests
     error_share: float = 0.05  # of responses with 5xx

@@ -28,7 +28,6 @@ from enginewright_runtime.serve.server.grpc.wire import first_raw_tensor, split
 from enginewright_runtime.serve.server.http2.connection import Http2Connection
 from enginewright_runtime.serve.server.input_turns import InputTurns
 from enginewright_runtime.serve.server.message import Body, HttpResponse
-from enginewright_runtime.serve.server.outside_profiles import OutsideGrpcDecoder, OutsideModel
 from enginewright_runtime.serve.server.request_context import NAMES
 from enginewright_runtime.serve.server.request_failures import busy, unexpected
 from enginewright_runtime.serve.server.settings import ServerSettings
@@ -81,22 +80,11 @@ class GrpcApp(ApplicationBase[Http2Connection]):
     def serve_model(self, model: ServedModel) -> None:
         """Read and answer requests of `model`, before `inference` becomes ready with it."""
         own = self._codec_of(model.signature) if model.steps else None
-        self._codec = self._codec_of(model.client_signature, own, model.outside)
+        self._codec = self._codec_of(model.client_signature, own)
 
-    def _codec_of(
-        self,
-        signature: Signature,
-        of_model: _GrpcCodec | None = None,
-        outside: OutsideModel | None = None,
-    ) -> _GrpcCodec:
-        check_model, most = self._methods.check_model, self.settings.json_bytes
-        decoder = (
-            OutsideGrpcDecoder(
-                signature, check_model, most_typed_bytes=most, outside=outside.signature
-            )
-            if outside
-            else GrpcDecoder(signature, check_model, most_typed_bytes=most)
-        )
+    def _codec_of(self, signature: Signature, of_model: _GrpcCodec | None = None) -> _GrpcCodec:
+        most = self.settings.json_bytes
+        decoder = GrpcDecoder(signature, self._methods.check_model, most_typed_bytes=most)
         encoder = GrpcEncoder(self._task.model, self._task.revision, signature)
         return _GrpcCodec(decoder, encoder, of_model)
 
@@ -214,7 +202,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         left = call.deadline - time.monotonic() + waited
         if left < (plan.timeout or math.inf):
             plan = UrgentPlan(request.plan, max(left, SOON))
-        copied = call.of_client and not plan.outside and self._http.copies.chooses()
+        copied = call.of_client and self._http.copies.chooses()
         responder = GrpcResponder(self, codec.encoder, call, request, copied=copied)
         steps = self._http.steps if codec.of_model is not None else None
         if steps is None:
