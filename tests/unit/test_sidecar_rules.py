@@ -18,6 +18,7 @@ from enginewright_runtime.serve.sidecar.golden import ProbeResult
 from enginewright_runtime.serve.sidecar.pod_state import OF_EXECUTION, PodState
 from enginewright_runtime.serve.sidecar.readiness import Gate, seconds_left
 from enginewright_runtime.serve.sidecar.settings import INTERVALS, SidecarSettings
+from enginewright_runtime.serve.sidecar.trend import LOWERING_LEAST
 
 from tests.support import manifests
 
@@ -243,7 +244,7 @@ def test_answers_are_read_from_the_servers_metrics() -> None:
     ("good", "bad", "state"), [(10, 9, "unknown"), (19, 1, "ok"), (18, 2, "failed")]
 )
 def test_the_share_of_errors(good: int, bad: int, state: CheckState) -> None:
-    share = ErrorShare(SETTINGS)
+    share = ErrorShare()
     share.add({200: 1000.0, 500: 500.0}, 0.0)
     share.add({200: 1000.0 + good, 500: 500.0 + bad, 400: 0.0}, 5.0)
     assert share.outcome().state == state
@@ -252,7 +253,7 @@ def test_the_share_of_errors(good: int, bad: int, state: CheckState) -> None:
 
 
 def test_old_errors_expire_and_a_reset_counter_starts_over() -> None:
-    share = ErrorShare(SETTINGS)
+    share = ErrorShare()
     share.add({200: 0.0, 500: 0.0}, 0.0)
     share.add({200: 0.0, 500: 100.0}, 5.0)
     share.add({200: 100.0, 500: 100.0}, 65.0)
@@ -265,7 +266,7 @@ def test_old_errors_expire_and_a_reset_counter_starts_over() -> None:
 # fault: Reports | every answer is a 400 and all checks are ok | message of check `errors`; alert
 #   EnginewrightRequestsRefused | 1 min; alert 10 min
 def test_a_service_that_refuses_most_of_what_it_is_sent_says_so() -> None:
-    share = ErrorShare(SETTINGS)
+    share = ErrorShare()
     share.add({200: 0.0, 400: 0.0, 499: 0.0}, 0.0)
     share.add({200: 40.0, 400: 39.0, 499: 100.0}, 5.0)
     assert (share.outcome().state, "refused" in share.outcome().message) == ("ok", False)
@@ -662,12 +663,12 @@ def test_a_second_of_a_higher_rate_does_not_lower_the_baseline() -> None:
     baseline = pod.pod_state.latency.baseline
     assert baseline is not None
     pod.pod_state.probe()
-    for _ in range(4 * SETTINGS.lowering_least):
+    for _ in range(4 * LOWERING_LEAST):
         pod.clock.now += 0.05
         run(baseline / 2)
     assert pod.pod_state.latency.baseline == baseline
     # measurements as often as usual count as usual
-    for _ in range(4 * SETTINGS.lowering_least):
+    for _ in range(4 * LOWERING_LEAST):
         pod.pod_state.probe()
         pod.clock.now += 1.0
         run(baseline / 2)

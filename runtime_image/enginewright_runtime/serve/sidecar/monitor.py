@@ -38,12 +38,13 @@ from enginewright_runtime.serve.sidecar.probe_schedule import ProbeSchedule
 from enginewright_runtime.serve.sidecar.protocol import BINARY_EXTENSION
 from enginewright_runtime.serve.sidecar.readiness import seconds_left
 from enginewright_runtime.serve.sidecar.samples import GoldenSamples
-from enginewright_runtime.serve.sidecar.settings import SidecarSettings
+from enginewright_runtime.serve.sidecar.settings import STALE_INTERVALS, SidecarSettings
 from enginewright_runtime.serve.sidecar.shadow import Shadow
 
 _log: Final = logging.getLogger(__name__)
 _EXPOSITION_BYTES: Final = 8 * 1024 * 1024  # larger metrics of the server are not passed on
 _LARGE_BYTES: Final = 16 * 1024 * 1024  # of outputs, which do not fit beside a canary's answers
+_PROBE_SECONDS: Final = 30.0  # timeout of a golden inference
 _HUNG_SECONDS: Final = 60.0  # beyond the longest regular interval of a loop
 
 
@@ -79,7 +80,7 @@ class Monitor:
         self._measurements_path = f"/v2/models/{model}/measurements"
         self.measurements_age = settings.measurements_age
         self._own = f"{HEADER}: {token}\r\n" if token else ""
-        self._inferences = Inferences(inferring, model, settings.probe_seconds, self._own)
+        self._inferences = Inferences(inferring, model, _PROBE_SECONDS, self._own)
         self._probe = GoldenProbe(self._inferences, samples, pod_state.manifest)
         key = pod_state.task.stable_key
         self._answers = (
@@ -135,8 +136,8 @@ class Monitor:
     def alive(self) -> bool:
         """Whether all loops make progress."""
         settings = self._settings
-        deferred = settings.stale_intervals * settings.slowest_interval
-        longest = deferred + settings.probe_seconds + _HUNG_SECONDS
+        deferred = STALE_INTERVALS * settings.slowest_interval
+        longest = deferred + _PROBE_SECONDS + _HUNG_SECONDS
         return all(time.monotonic() - beat < longest for beat in self._beats.values())
 
     async def scrape(self) -> bytes:
