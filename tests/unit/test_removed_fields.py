@@ -49,6 +49,9 @@ def removed(world: World) -> list[str]:
     return [each.message for each in world.events if each.reason == "ProcessesRemoved"]
 
 
+# event: Rollouts | an upgrade from a release whose pods had several server processes (`spec.serving.processes`) |
+#   the revision as it was built, with its runtime image, until its user requests another | an Event ProcessesRemoved
+#   with the replicas that replace them; `status.images`: Waiting
 def test_a_revision_with_processes_serves_on_as_it_was_built(world: World) -> None:
     objects, before = copy.deepcopy(world.kube.objects), copy.deepcopy(world.status)
     world.settle()
