@@ -48,17 +48,13 @@ def main() -> int:
     parser.add_argument("--models", nargs="+", choices=COMPARED, help="only these")
     parser.add_argument("--soak", type=float, metavar="MINUTES", help="only our server, saturated")
     parser.add_argument(
-        "--processes", type=int, metavar="MOST", help="only our server, with 1 to so many"
-    )
-    parser.add_argument(
         "--runs", type=int, metavar="MOST", help="only our server, with 1 to so many runs at a time"
     )
     parser.add_argument(
         "--hostile", action="store_true", help="only our server, beside hostile clients: 6 minutes"
     )
     options = parser.parse_args()
-    scaling.require_cores(options.processes or 1)
-    scaling.require_cores_of_runs(options.runs or 1)
+    scaling.require_cores(options.runs or 1)
     load.require_h2load()
     absent = isolation.inherited()
     if absent is None:
@@ -76,9 +72,7 @@ def main() -> int:
             program(cases.__name__, str(folder / model), model)
             if options.runs:
                 most, rounds = options.runs, options.rounds
-                return scaling.run_together(ours, folder, most, options.seconds, rounds)
-            if options.processes:
-                return scaling.scale(ours, folder, options.processes, options.seconds)
+                return scaling.scale(ours, folder, most, options.seconds, rounds)
             if options.hostile:
                 return _compare_hostile(ours, folder)
             return soak.soak(ours, folder, options.soak)
@@ -86,7 +80,7 @@ def main() -> int:
 
 
 def _is_only_ours(options: argparse.Namespace) -> bool:
-    return bool(options.soak or options.processes or options.runs or options.hostile)
+    return bool(options.soak or options.runs or options.hostile)
 
 
 def _compare_hostile(ours: Server, folder: Path) -> int:

@@ -1,4 +1,4 @@
-"""The server has one core, or the first ones for several processes, and the load generator another."""
+"""The server has one core, or the first ones for several runs at a time, and the load generator another."""
 
 import os
 from collections.abc import Iterator

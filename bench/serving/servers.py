@@ -44,9 +44,8 @@ class Server:
     environment: str | None = None
     path: str = f"/v2/models/{MODEL}/infer"
     ready: str = "/v2/health/ready"
-    processes: int = 1  # each on a core of its own; only of ours
     runs: int = 1  # of the model at the same time, at most; only of ours
-    cores: int = 1  # for all runs; each process has one anyway
+    cores: int = 1  # for all runs
 
     @property
     def is_python_peer(self) -> bool:
@@ -94,7 +93,7 @@ def running(server: Server, case: Case, folder: Path) -> Iterator[int]:
     """
     log = folder / "server.log"
     with (
-        pinned(*range(SERVER, SERVER + max(server.processes, server.cores))),
+        pinned(*range(SERVER, SERVER + server.cores)),
         log.open("wb") as output,
     ):
         process = subprocess.Popen(
@@ -161,7 +160,7 @@ def _command(server: Server, case: Case, folder: Path) -> list[str]:
     if server.environment is None:
         arguments = {
             "task": case.task
-            | {"processes": server.processes, "concurrent_runs": server.runs}
+            | {"concurrent_runs": server.runs}
             | ({"batch_size": 1} if server.name == OURS_SINGLE else {}),
             "root": str(case.root),
             "port": HTTP_PORT,

@@ -192,15 +192,11 @@ def _traffic() -> Row:
         ),
         graph(
             "Outside the shape profiles",
-            "Requests per second outside the model's shape profiles: rejected, or run on the CPU.",
+            "Requests per second that are refused for sizes outside the model's shape profiles.",
             Look(span=3, unit="reqps"),
             Query(
                 f"sum(rate(enginewright_out_of_profile_total{{{_OF}}}[$__rate_interval]))",
-                "rejected",
-            ),
-            Query(
-                f"sum(rate(enginewright_fallback_requests_total{{{_OF}}}[$__rate_interval]))",
-                "on the CPU",
+                "refused",
             ),
         ),
         graph(

@@ -19,7 +19,7 @@ from enginewright_runtime.serve.server.encode import JSON_ELEMENTS
 from enginewright_runtime.serve.server.grpc.encode import TYPED_ELEMENTS
 from enginewright_runtime.serve.server.json_cost import NAMES, VALUES
 from enginewright_runtime.serve.server.request_checks import STRINGS
-from enginewright_runtime.serve.server.settings import MIB, ServerSettings
+from enginewright_runtime.serve.server.settings import AGE_JITTER, MIB, SLOW_RATE, ServerSettings
 from enginewright_runtime.serve.sidecar.settings import INTERVALS
 
 from hack.tables.markdown import code, table
@@ -117,7 +117,7 @@ def server_limits() -> str:
         ("elements of an output in typed contents", f"{TYPED_ELEMENTS:,}; more only raw"),
         (
             "bytes of requests that have arrived, until they are answered, and of responses until they are read",
-            f"{mebibytes(limits.inflight_bytes)}, or four of the largest; beyond that, transfers below {limits.slow_rate // 1024} KiB/s are closed, slowest first, then those of clients that hold most; then 503",
+            f"{mebibytes(limits.inflight_bytes)}, or four of the largest; beyond that, transfers below {SLOW_RATE // 1024} KiB/s are closed, slowest first, then those of clients that hold most; then 503",
         ),
         (
             "bytes of unfinished messages that one gRPC connection announces",
@@ -142,7 +142,7 @@ def server_limits() -> str:
         ),
         (
             "age of a connection",
-            f"{limits.connection_age:g} s ± {limits.age_jitter:.0%}; then the next answer says `Connection: close`, or the connection is closed after {limits.aged_idle_seconds:g} s without a request, so that clients reach new pods",
+            f"{limits.connection_age:g} s ± {AGE_JITTER:.0%}; then the next answer says `Connection: close`, or the connection is closed after {limits.aged_idle_seconds:g} s without a request, so that clients reach new pods",
         ),
     )
     return table(("", ""), rows)

@@ -518,18 +518,6 @@ BAD_MODELS: list[tuple[str, Spec, str, str]] = [
         "greater than or equal to 1",
     ),
     (
-        "more processes than any pod has CPUs",
-        {"serving": {"processes": 33}},
-        "spec.serving.processes",
-        "less than or equal to 32",
-    ),
-    (
-        "several processes on a device",
-        {"serving": {"processes": 2}, "backends": ["cpu", "cuda"]},
-        "spec.serving.processes",
-        "several processes require the backends cpu and openvino: write no other in backends, or processes: 1",
-    ),
-    (
         "requests that wait too long",
         {"serving": {"batching": {"maxDelay": "2s"}}},
         "spec.serving.batching.maxDelay",

@@ -80,7 +80,6 @@ spec:
     batching: {maxSize: 8, maxDelay: 5ms}
     requestTimeout: 10s
     accessLog: {sample: 0.1%, failed: All}
-    processes: 1
     tracing: {endpoint: "http://collector.monitoring:4318", sample: 0.1%}
     maxConcurrentRuns: 2
     startupTimeout: 20m
@@ -226,7 +225,6 @@ def test_an_address_is_enough_and_the_rest_is_filled_in(namespace: Namespace) ->
         "serving": {
             "maxQueue": 256,
             "requestTimeout": "60s",
-            "processes": 1,
             "batching": {"maxSize": 32, "maxDelay": "0s"},
         },
     }

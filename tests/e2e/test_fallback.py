@@ -7,7 +7,6 @@ import pytest
 from enginewright.contract.verdict import RELEASE_ANNOTATION
 
 from hack.samples.magika import features, label
-from hack.samples.revisions import WIDTH
 from tests.e2e.devices import CLASS, SHAPES
 from tests.e2e.harness import Namespace, eventually, http_json, inference_model
 
@@ -16,7 +15,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 MAKEFILE = (
     b"all: main.o\n\tcc -o main main.o\n\nclean:\n\trm -f main main.o\n.PHONY: all clean\n" * 3
 )
-TWO_ROWS = [{"input": "x", "min": [1, WIDTH], "opt": [1, WIDTH], "max": [2, WIDTH]}]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -31,9 +29,6 @@ def side_by_side(l4: Namespace) -> None:
         inference_model("allowed", "magika.onnx", on=CLASS, backends=["cuda"], fallback=allow),
         partly_here(),
         inference_model("sudden", "magika.onnx"),
-        inference_model(
-            "any-size", "linear-1.onnx", backends=["openvino"], shapes=TWO_ROWS, fallback=allow
-        ),
     )
 
 
@@ -113,25 +108,6 @@ def test_under_allow_the_next_backend_serves_and_is_a_fallback(l4: Namespace) ->
     (rejected,) = status["rejectedBackends"]
     assert (rejected["backend"], rejected["reason"]) == ("tensorrt-rtx", "DriverMissing")
     assert status["serving"]["backend"] == "cuda"
-
-
-def test_under_allow_sizes_outside_the_shape_profiles_run_on_the_cpu(l4: Namespace) -> None:
-    l4.wait_ready("any-size", 300)
-    l4.wait_condition("any-size", "FallbackActive", "False", "NoFallback", 60)
-    with l4.forward("service/any-size", 80) as url:
-        for rows in (1, 5):
-            data = [0.5] * WIDTH * rows
-            given = {"name": "x", "shape": [rows, WIDTH], "datatype": "FP32", "data": data}
-            answer = http_json(f"{url}/v2/models/any-size/infer", {"inputs": [given]})
-            assert answer["outputs"][0]["shape"] == [rows, 4]
-    found = l4.wait_condition("any-size", "FallbackActive", "True", "OutOfProfile", 60)
-    assert "CPUExecutionProvider" in found["message"]
-    assert l4.condition("any-size", "Ready")["status"] == "True"
-    assert l4.condition("any-size", "PlacementVerified")["reason"] == "PromiseKept"
-    exposition = metrics(l4, "any-size")
-    assert value(exposition, "enginewright_fallback_requests_total") == 1
-    assert value(exposition, "enginewright_fallback_active", 'kind="OutOfProfile"') == 1
-    assert value(exposition, "enginewright_fallback_active", 'kind="NodeFallback"') == 0
 
 
 # event: Rollouts | a backend fails on several nodes, with `Allow`

@@ -421,20 +421,6 @@ def test_a_process_that_was_killed_is_replaced(tmp_path: Path) -> None:
             steps._child.wait(None)
 
 
-def test_several_server_processes_have_steps_each(tmp_path: Path) -> None:
-    sample = {"input_ids": np.array([[2, 5, 3]], np.int64)}
-    task = with_steps(tmp_path, [text_steps.tokenizer()], text_steps.mood(), [], [sample])
-    with Server(tmp_path, task.model_copy(update={"processes": 2})) as server:
-        for _ in range(12):
-            assert outputs(send_text(server, "a good film")) == {"score": [1.0]}
-        counted = server.get("/metrics").body.decode()
-        name = "enginewright_request_duration_seconds_count"
-        (found,) = [
-            line for line in counted.splitlines() if name in line and '"preprocess"' in line
-        ]
-        assert found.endswith(" 12.0")
-
-
 def test_a_step_after_the_model_that_fails_is_an_error_of_the_server(tmp_path: Path) -> None:
     failing = processing.chain_model(
         [onnx.helper.make_node("Gather", ["names", "best"], ["label"])],

@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 from enginewright_runtime.serve.server.input_turns import InputTurns
 from enginewright_runtime.serve.server.message import HttpResponse
-from enginewright_runtime.serve.server.pod_resources import PodResource, SharedAnswers
 from enginewright_runtime.serve.server.scrapes import Scrapes
-from enginewright_runtime.session.request_errors import RequestError
 
 from tests.support.serving import Server, linear_model, write_artifact
 
@@ -52,52 +50,17 @@ async def test_those_that_wait_together_have_one_answer_and_later_ones_the_next(
     assert late.answers == [built[1]], "what was counted before its request is in its answer"
 
 
-async def test_of_a_pod_those_that_ask_meanwhile_have_one_answer() -> None:
-    class Pod:
-        def __init__(self) -> None:
-            self.asked: list[PodResource] = []
-            self.go = asyncio.Event()
-
-        async def answer(self, resource: PodResource, target: bytes) -> HttpResponse:
-            self.asked.append(resource)
-            await self.go.wait()
-            if target == b"bad":
-                raise RequestError(503, "none")
-            return HttpResponse(200, b"", [target], 1)
-
-    pod = Pod()
-    shared = SharedAnswers(pod)
-    pod.go.set()
-    copies = [await shared.answer(PodResource.COPY, b"/c") for _ in range(2)]
-    assert copies[0] is not copies[1], "each copy is taken once"
-    pod.go.clear()
-    asking = [asyncio.create_task(shared.answer(PodResource.METRICS, b"/m")) for _ in range(9)]
-    await asyncio.sleep(0)
-    pod.go.set()
-    answers = await asyncio.gather(*asking)
-    assert all(each is answers[0] for each in answers)
-    assert pod.asked.count(PodResource.METRICS) == 1
-    for _ in range(2):
-        with pytest.raises(RequestError):
-            await shared.answer(PodResource.METRICS, b"bad")
-    assert pod.asked.count(PodResource.METRICS) == 3, "the next ones have an answer of their own"
-
-
-@pytest.fixture(scope="module", params=[1, 2])
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     root = tmp_path_factory.mktemp("scrapes")
-    count = request.param
     task = write_artifact(root, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
-    task = task.model_copy(update={"processes": count})
-    with Server(root, task, connections=16 * count, reserved_connections=4 * count) as it:
+    with Server(root, task, connections=16, reserved_connections=4) as it:
         yield it
 
 
 def test_connections_that_all_wait_for_metrics_keep_no_probe_out(server: Server) -> None:
     with ExitStack() as stack:
-        for _ in range(40 * server.task.processes):
+        for _ in range(40):
             client = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
             client.sendall(GET * 200)
         for _ in range(20):

@@ -386,24 +386,3 @@ def test_no_copies_go_to_a_server_with_another_certificate(
         sidecar.until(dropped, "they are dropped")
         assert counts(sidecar)[:3] == (0, 0, 0)
         assert not counted(canary, "enginewright_shadow_requests_total")
-
-
-def test_several_processes_have_the_same_secrets(tmp_path: Path, authority: Authority) -> None:
-    first, second = authority.issue(), authority.issue()
-    write_secret(tmp_path / "run/enginewright/tokens", shop=TOKEN)
-    task = secured(tmp_path, first.files, auth=True, processes=2)
-
-    with Server(tmp_path, task, sweep_seconds=0.05) as server:
-
-        def statuses(token: str) -> set[int]:
-            headers = {"Authorization": f"Bearer {token}"}
-            return {server.post(DOCUMENT, headers=headers).status for _ in range(30)}
-
-        before = serial(server.port)
-        until(lambda: statuses(TOKEN) == {200}, "all processes answer")
-        assert statuses("wrong") == {401}
-        write_secret(tmp_path / VOLUME, **second.files)
-        write_secret(tmp_path / "run/enginewright/tokens", shop="another")
-        until(lambda: before not in {serial(server.port) for _ in range(30)}, "renewed in all")
-        until(lambda: statuses("another") == {200}, "the new token counts in all")
-        assert statuses(TOKEN) == {401}

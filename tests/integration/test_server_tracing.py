@@ -14,7 +14,6 @@ import pytest
 from enginewright.contract.task import ServeTask, TracingTask
 
 from tests.integration.test_server_access_log import call, x
-from tests.integration.test_server_processes import lane
 from tests.support.collector import Collector, attributes
 from tests.support.ports import free_port
 from tests.support.serving import Server, linear_model, write_artifact
@@ -86,26 +85,6 @@ def test_a_request_has_a_span_below_its_clients(tmp_path: Path) -> None:
     assert span.end_time_unix_nano - span.start_time_unix_nano < took
     assert collector.resources[0]["service.name"] == "m"
     assert collector.resources[0]["service.version"] == "r1"
-
-
-def test_requests_of_every_process_are_traced(tmp_path: Path) -> None:
-    with Collector() as collector:
-        task = traced(tmp_path, collector.url, 1.0).model_copy(update={"processes": 2})
-        with Server(tmp_path, task) as server:
-            for process in (0, 1):
-                with lane(server, process) as wire:
-                    wire.send(
-                        server.infer_request(x(), headers={"X-Request-Id": f"process-{process}"})
-                    )
-                    assert wire.receive().status == 200
-            until(lambda: len(of_requests(collector)) >= 2, "the spans of both arrived")
-            server.terminate()
-            assert server.wait() == 0
-        spans = of_requests(collector)
-    found = sorted(attributes(each)["enginewright.request.id"] for each in spans)
-    assert found == ["process-0", "process-1"]
-    assert len({each.trace_id for each in spans}) == 2
-    assert {each["service.name"] for each in collector.resources} == {"m"}
 
 
 def test_the_sampled_flag_and_else_the_share_decide(tmp_path: Path) -> None:

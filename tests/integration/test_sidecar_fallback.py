@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from enginewright.contract.reasons import Reason
-from enginewright.contract.task import ServeTask, ShapeProfile
+from enginewright.contract.task import ServeTask
 from enginewright.contract.verdict import Check
 from onnx import TensorProto, helper
 
-from tests.support.plan_world import World
 from tests.support.serving import (
     REPLACES_SESSION,
     Server,
@@ -146,54 +145,6 @@ def test_the_incident_whole_and_silent_on_the_cpu(gpu_python: Path, tmp_path: Pa
         assert value(metrics, "enginewright_placement_nodes", provider=CPU) == 2
         active = {"kind": "NodeFallback", "reason": "ProviderMissing"}
         assert value(metrics, "enginewright_fallback_reason", **active) == 1
-
-
-def test_a_request_outside_the_profiles_is_a_fallback_until_there_was_none_for_a_while(
-    openvino_python: Path, tmp_path: Path
-) -> None:
-    product = model(
-        [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")],
-        [tensor("x", TensorProto.FLOAT, "batch", 8)],
-        [tensor("y", TensorProto.FLOAT, "batch", 4)],
-        {"w": np.ones((8, 4), np.float32)},
-    )
-    shapes = [ShapeProfile(input="x", min=(1, 8), opt=(1, 8), max=(2, 8))]
-    made = prepared(tmp_path, product, backend="openvino", python=openvino_python, shapes=shapes)
-    task = promising(made, "Allow")
-
-    def kind() -> str | None:
-        found = sidecar.verdict().fallback
-        return found.active_kind if found else "unknown"
-
-    with (
-        Server(tmp_path, task, python=openvino_python) as server,
-        Sidecar(
-            tmp_path, task, server.port, python=openvino_python, outside_seconds=5.0
-        ) as sidecar,
-    ):
-        sidecar.until_ready()
-        assert kind() is None
-        given = {"name": "x", "datatype": "FP32", "shape": [3, 8], "data": [1.0] * 24}
-        assert server.post({"inputs": [given]}).status == 200
-        sidecar.until(lambda: kind() == "OutOfProfile", "it is a fallback")
-        metrics, verdict = sidecar.metrics(), sidecar.verdict()
-        sidecar.until(lambda: kind() is None, "it is over")
-        assert "enginewright_fallback_reason" not in sidecar.metrics()
-    kinds = {each.labels["kind"]: each.value for each in metrics["enginewright_fallback_active"]}
-    assert kinds == {"NodeFallback": 0, "BackendFallback": 0, "OutOfProfile": 1}
-    active = {"kind": "OutOfProfile", "reason": "OutOfProfile"}
-    assert value(metrics, "enginewright_fallback_reason", **active) == 1
-    assert value(metrics, "enginewright_fallback_nodes") == 0
-    assert verdict.ready
-    assert not [each for each in verdict.checks if each.state == "failed"]
-    world = World(fallback={"policy": "Allow"}, replicas=2).settle().job_succeeds().all_available()
-    world.events.clear()
-    world.sidecars_say(verdict)
-    found = world.condition("FallbackActive")
-    assert (found["status"], found["reason"]) == ("True", "OutOfProfile")
-    assert world.condition("Ready")["status"] == "True"
-    assert world.condition("PlacementVerified")["reason"] == "PromiseKept"
-    assert [each.reason for each in world.events if each.type == "Warning"] == ["OutOfProfile"]
 
 
 def test_a_provider_refused_by_openvino_has_its_own_reason(

@@ -25,14 +25,13 @@ serve_model = Endpoints.serve_model
 def accounts(endpoints):
     apps = app, grpc = endpoints.app, endpoints.grpc
     account, inference = app.inflight.account, app.inference
-    serving = inference._serving
-    workers = [serving.worker, *([serving.outside.worker] if serving.outside else [])]
+    worker = inference._serving.worker
     return {{
         "bytes": account.total,
         "bytes of peers": sum(peer.held for peer in account._peers.values()),
         "transfers": len(account._transfers),
         "outstanding": inference.outstanding,
-        "queued": sum(each.depth for each in workers),
+        "queued": worker.depth,
         "with a timeout": len(inference.results.waiting),
         "probes": inference._probes,
         "decoded or encoded": app.codec_thread.outstanding,
@@ -43,7 +42,7 @@ def accounts(endpoints):
         "in turns": sum(len(each.turns._waiting) for each in apps),
         "scrapes": len(app._scrapes._waiting) + len(app._scrapes._answered),
         "tasks": len(asyncio.all_tasks()) - tasks,
-        "dead threads": sum(not each.alive() for each in workers),
+        "dead threads": not worker.alive(),
     }}
 
 def remember(endpoints, model):

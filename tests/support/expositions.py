@@ -81,7 +81,6 @@ class ServingPod:
         server.runs.add(4, 0.010, succeeded=True)
         server.answered(200, time.monotonic() - 0.013, 1000, 4000)
         server.out_of_profile += 1
-        server.outside += 1
         pod_state = self._findings
         pod_state.server(live=True, ready=True)
         if self.runs_fail:

@@ -11,7 +11,6 @@ REPOSITORY: Final = Path(__file__).resolve().parents[2]
 RUNTIME: Final = REPOSITORY / "runtime_image/enginewright_runtime"
 NAMED: Final = re.compile(r"enginewright_runtime(?:\.\w+)+(?::\w+)?")
 SERVER: Final = "enginewright_runtime.core.forkserver"  # started as a program
-FOLLOWER: Final = "enginewright_runtime.serve.server.processes.follower"  # likewise
 
 
 def layers(container: str) -> list[list[str]]:
@@ -40,8 +39,6 @@ def test_nothing_is_imported_by_a_string_but_what_is_started_as_a_program() -> N
     assert set(named()) == {
         ("enginewright_runtime.core.children", SERVER),
         (SERVER, SERVER),
-        ("enginewright_runtime.serve.server.processes.child", FOLLOWER),
-        (FOLLOWER, FOLLOWER),
     }
 
 

@@ -333,7 +333,7 @@ def test_sizes_that_change_nothing_restart_no_pods() -> None:
 
 def test_the_task_says_what_to_serve() -> None:
     batching = {"maxSize": 8, "maxDelay": "5ms"}
-    serving = {"maxQueue": 7, "batching": batching, "requestTimeout": "10s", "processes": 2}
+    serving = {"maxQueue": 7, "batching": batching, "requestTimeout": "10s"}
     serving["maxConcurrentRuns"] = 2
     serving["accessLog"] = {"sample": "2.5%", "failed": "All"}
     serving["tracing"] = {"endpoint": "http://collector:4318", "sample": "5%"}
@@ -350,7 +350,6 @@ def test_the_task_says_what_to_serve() -> None:
         concurrent_runs=2,
         request_seconds=10.0,
         access_log=AccessLogTask(share=0.025, failed="All"),
-        processes=2,
         tracing=TracingTask(endpoint="http://collector:4318", share=0.05),
     )
 

@@ -45,12 +45,6 @@ PARTLY: Final = FallbackVerdict(
     nodes_elsewhere=3,
     compute_share=0.02,
 )
-REQUESTS: Final = FallbackVerdict(
-    active=True,
-    reason=Reason.OUT_OF_PROFILE,
-    message="requests with sizes outside the shape profiles run on CPUExecutionProvider",
-    nodes_total=105,
-)
 WHOLLY: Final = FallbackVerdict(
     active=True,
     kind="NodeFallback",
@@ -344,13 +338,6 @@ STATES: Final[dict[str, Callable[[], World]]] = {
         .job_succeeds()
         .all_available()
         .sidecars_say(verdict(fallback=WHOLLY, failed={Check.PROVIDER: Reason.PROVIDER_MISSING}))
-    ),
-    "serving, requests outside the shape profiles fall back": lambda: (
-        World(fallback={"policy": "Allow"}, replicas=2)
-        .settle()
-        .job_succeeds()
-        .all_available()
-        .sidecars_say(verdict(fallback=REQUESTS))
     ),
     "serving, the promise is broken": promise_breaks,
     "serving, a sidecar sees wrong answers": lambda: serving().sidecars_say(

@@ -253,6 +253,7 @@ def test_a_reason_of_a_later_version_hides_no_known_one() -> None:
     assert refusal(wrong.model_copy(update={"checks": (of_later,)}), FORBID) is None
 
 
+# of a pod of an earlier release, which ran such requests on the CPU
 OUT_OF_PROFILE = FallbackVerdict(
     active=True,
     reason=Reason.OUT_OF_PROFILE,
@@ -262,7 +263,7 @@ OUT_OF_PROFILE = FallbackVerdict(
 )
 
 
-def test_requests_outside_the_profiles_are_a_fallback_that_breaks_nothing() -> None:
+def test_requests_that_earlier_releases_run_on_the_cpu_are_a_fallback_that_breaks_nothing() -> None:
     found = proofs([verdict(), verdict(fallback=OUT_OF_PROFILE)], ALLOW)
     assert found is not None
     assert (found.fallback.status, found.fallback.reason) == ("True", "OutOfProfile")

@@ -137,27 +137,6 @@ def test_classes_with_different_backends_are_two_models() -> None:
 
 
 @pytest.mark.parametrize(
-    "spec",
-    [
-        {},
-        {"fallback": {"policy": "Allow"}},  # then the next backend may serve
-    ],
-)
-def test_several_processes_need_backends_for_cpus(spec: dict[str, Any]) -> None:
-    allowed = ("cpu", "cuda") if spec else ("cuda", "cpu")
-    world = World(accelerator_class("edge", *allowed), serving={"processes": 2}, **spec)
-    reason, message = stalled(world)
-    assert reason == "BackendNotAllowed"
-    assert "spec.serving.processes is 2, but the backend cuda serves with one process" in message
-    assert "choose cpu or openvino in spec.backends, or set spec.serving.processes to 1" in message
-
-
-def test_several_processes_do_not_matter_for_a_backend_that_does_not_serve() -> None:
-    world = World(accelerator_class("edge", "cpu", "cuda"), serving={"processes": 2})
-    assert recipe(world).backend == "cpu"
-
-
-@pytest.mark.parametrize(
     ("wanted", "why"),
     [
         (["tensorrt-rtx"], "TensorRT-RTX builds the same engine at every level"),

@@ -69,7 +69,6 @@ def prove(
     prover: ConcurrencyProver, batches: BatchLimits | None = None, **changes: Any
 ) -> Concurrency:
     given: dict[str, Any] = {
-        "processes": 1,
         "threads": 2,
         "most": None,
         "memory": 1000 * MIB,
@@ -118,7 +117,6 @@ def test_as_few_as_are_about_as_fast_as_any(times: dict[int, float], runs: int) 
     ("changes", "why"),
     [
         ({"most": 1}, "serving.maxConcurrentRuns is 1"),
-        ({"processes": 2}, "several processes share the CPUs"),
         ({"threads": 1}, "less than two CPUs"),
         ({"on_cpu": False}, "only ONNX Runtime's CPU provider"),
         ({"varying": True}, "outputs differ from run to run"),

@@ -24,7 +24,6 @@ class Plan:
     outputs: list[str]
     timeout: float = 5.0
     priority: int = 1
-    outside: bool = False
     has_run: bool = True
 
 

@@ -18,7 +18,6 @@ class Plan:
     outputs: list[str]
     timeout: float = 0.0
     priority: int = 1
-    outside: bool = False
     has_run: bool = True
 
 

@@ -6,7 +6,6 @@ from enginewright.contract.manifest import EngineInfo, Latency, Manifest
 from enginewright.contract.reasons import Reason
 from enginewright_runtime.serve.sidecar.benchmark import compared, outcome
 from enginewright_runtime.serve.sidecar.checks import CheckResult
-from enginewright_runtime.serve.sidecar.settings import SidecarSettings
 
 from tests.support.manifests import CPU_RECIPE, engine_info, manifest
 
@@ -31,7 +30,7 @@ MEASURED = of_engine(figure("opt", 0.010), figure("min", 0.004))
 def judged(
     facts: Manifest, usual: Baseline | None = None, now: dict[str, float] | None = None
 ) -> CheckResult:
-    return outcome(facts, compared(facts, usual, (now or {}).get, SidecarSettings()))
+    return outcome(facts, compared(facts, usual, (now or {}).get))
 
 
 def started(p50: float, shapes: str = "opt") -> Baseline:

@@ -3,7 +3,12 @@
 import pytest
 from enginewright.contract.execution import ComputeBucket
 from enginewright_runtime.serve.sidecar.golden import ProbeResult
-from enginewright_runtime.serve.sidecar.probe_schedule import ProbeFacts, ProbeSchedule, Traffic
+from enginewright_runtime.serve.sidecar.probe_schedule import (
+    ADMISSION_INTERVAL,
+    ProbeFacts,
+    ProbeSchedule,
+    Traffic,
+)
 from enginewright_runtime.serve.sidecar.settings import SidecarSettings
 
 SETTINGS = SidecarSettings()
@@ -232,10 +237,10 @@ def duty(known: ProbeFacts, costs: dict[str, float], own: float = 0.0) -> tuple[
 def test_a_higher_rate_takes_its_share_and_no_more(cost: float, idle: float, share: float) -> None:
     costs = dict.fromkeys(NAMES, cost)
     rate, spent = duty(probing(idle), costs)
-    assert rate <= 1 / SETTINGS.admission_interval + 0.01
+    assert rate <= 1 / ADMISSION_INTERVAL + 0.01
     assert spent <= share * 1.001
     # all of the share, where the least interval allows
-    assert spent >= 0.95 * min(share, cost / SETTINGS.admission_interval)
+    assert spent >= 0.95 * min(share, cost / ADMISSION_INTERVAL)
     usual, _ = duty(serving(idle), costs)
     assert rate >= 2.9 * usual
 

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
 import pytest
-from enginewright.contract.execution import Driver, Execution, OutsideProfiles, PlacementFacts
+from enginewright.contract.execution import Driver, Execution, PlacementFacts
 from enginewright.contract.manifest import Partition, TensorSpec
 from enginewright.contract.measurements import PROBING_SECONDS
 from enginewright.contract.processors import Feature, Processor
@@ -19,6 +18,7 @@ from enginewright_runtime.serve.sidecar.golden import ProbeResult
 from enginewright_runtime.serve.sidecar.pod_state import OF_EXECUTION, PodState
 from enginewright_runtime.serve.sidecar.readiness import Gate, seconds_left
 from enginewright_runtime.serve.sidecar.settings import INTERVALS, SidecarSettings
+from enginewright_runtime.serve.sidecar.trend import LOWERING_LEAST
 
 from tests.support import manifests
 
@@ -244,7 +244,7 @@ def test_answers_are_read_from_the_servers_metrics() -> None:
     ("good", "bad", "state"), [(10, 9, "unknown"), (19, 1, "ok"), (18, 2, "failed")]
 )
 def test_the_share_of_errors(good: int, bad: int, state: CheckState) -> None:
-    share = ErrorShare(SETTINGS)
+    share = ErrorShare()
     share.add({200: 1000.0, 500: 500.0}, 0.0)
     share.add({200: 1000.0 + good, 500: 500.0 + bad, 400: 0.0}, 5.0)
     assert share.outcome().state == state
@@ -253,7 +253,7 @@ def test_the_share_of_errors(good: int, bad: int, state: CheckState) -> None:
 
 
 def test_old_errors_expire_and_a_reset_counter_starts_over() -> None:
-    share = ErrorShare(SETTINGS)
+    share = ErrorShare()
     share.add({200: 0.0, 500: 0.0}, 0.0)
     share.add({200: 0.0, 500: 100.0}, 5.0)
     share.add({200: 100.0, 500: 100.0}, 65.0)
@@ -266,7 +266,7 @@ def test_old_errors_expire_and_a_reset_counter_starts_over() -> None:
 # fault: Reports | every answer is a 400 and all checks are ok | message of check `errors`; alert
 #   EnginewrightRequestsRefused | 1 min; alert 10 min
 def test_a_service_that_refuses_most_of_what_it_is_sent_says_so() -> None:
-    share = ErrorShare(SETTINGS)
+    share = ErrorShare()
     share.add({200: 0.0, 400: 0.0, 499: 0.0}, 0.0)
     share.add({200: 40.0, 400: 39.0, 499: 100.0}, 5.0)
     assert (share.outcome().state, "refused" in share.outcome().message) == ("ok", False)
@@ -553,79 +553,6 @@ def test_policies(promise: dict[str, Any], is_ready: bool, active: bool) -> None
     assert "det (Det)" in verdict.fallback.message
 
 
-# Requests outside the shape profiles.
-
-
-def outside(requests: int, **changes: Any) -> Execution:
-    """Return what a server says that has run so many requests outside the shape profiles."""
-    return execution(outside_profiles=OutsideProfiles(provider=CPU, requests=requests), **changes)
-
-
-def active_kind(pod: Pod) -> str | None:
-    found = pod.pod_state.verdict().fallback
-    assert found is not None
-    return found.active_kind
-
-
-def test_a_request_outside_the_profiles_is_a_fallback_for_a_while_and_no_failure() -> None:
-    pod = Pod(policy="Allow")
-    pod.turn(outside(0))
-    assert (active_kind(pod), pod.pod_state.ready) == (None, True)
-    pod.turn(outside(1))
-    first = pod.pod_state.verdict()
-    assert first.fallback is not None
-    assert (first.fallback.active, first.fallback.broken) == (True, False)
-    assert first.fallback.reason is Reason.OUT_OF_PROFILE
-    assert "outside the shape profiles run on CPUExecutionProvider; " in first.fallback.message
-    assert (first.ready, first.fallback.nodes_elsewhere) == (True, 0)
-    assert not [each for each in first.checks if each.state == "failed"]
-    for requests in (2, 2, 700):
-        pod.turn(outside(requests))
-        assert pod.pod_state.verdict().to_json() == first.to_json(), "none changes it"
-    pod.clock.now += SETTINGS.outside_seconds - 2
-    pod.turn(outside(700))
-    assert active_kind(pod) == "OutOfProfile"
-    pod.turn(outside(700))
-    assert active_kind(pod) is None
-
-
-def test_a_restart_of_the_server_or_of_the_sidecar_hides_no_such_request() -> None:
-    pod = Pod(policy="Allow")
-    pod.turn(outside(7))
-    assert active_kind(pod) == "OutOfProfile", "found by a new sidecar"
-    pod.pod_state.server_missed("is not there", unreachable=True)
-    pod.turn(outside(0))
-    assert active_kind(pod) == "OutOfProfile", "there was one a moment ago"
-    pod.clock.now += SETTINGS.outside_seconds
-    pod.turn(outside(0))
-    assert active_kind(pod) is None
-    pod.turn(outside(3))
-    assert active_kind(pod) == "OutOfProfile"
-    pod.clock.now += SETTINGS.outside_seconds
-    pod.turn(outside(2))
-    assert active_kind(pod) == "OutOfProfile", "a lower count is that of another process"
-
-
-def test_nodes_that_fall_back_are_reported_before_requests() -> None:
-    pod = Pod(policy="Allow")
-    pod.turn(outside(1, placement=MIXED))
-    found = pod.pod_state.verdict().fallback
-    assert found is not None
-    assert (found.active_kind, found.reason) == ("NodeFallback", Reason.NODE_FALLBACK)
-    assert "det (Det); and OutOfProfile: requests with sizes outside" in found.message
-
-
-# fault: Reports | an operator of the last release rejects a verdict for a kind of fallback that it does
-#   not know | that kind is sent as its reason alone, which it may not know | prevented
-def test_operators_of_the_last_release_read_a_fallback_of_requests() -> None:
-    pod = Pod(policy="Allow")
-    pod.turn(outside(1))
-    sent = orjson.loads(pod.pod_state.verdict().to_json())["fallback"]
-    assert sent["active"]
-    assert sent.get("kind") in (None, "NodeFallback", "BackendFallback")
-    assert sent["reason"] == "OutOfProfile"
-
-
 def test_backpressure_makes_golden_unknown_and_not_failed_and_keeps_the_pod() -> None:
     pod = Pod()
     pod.turn()
@@ -736,12 +663,12 @@ def test_a_second_of_a_higher_rate_does_not_lower_the_baseline() -> None:
     baseline = pod.pod_state.latency.baseline
     assert baseline is not None
     pod.pod_state.probe()
-    for _ in range(4 * SETTINGS.lowering_least):
+    for _ in range(4 * LOWERING_LEAST):
         pod.clock.now += 0.05
         run(baseline / 2)
     assert pod.pod_state.latency.baseline == baseline
     # measurements as often as usual count as usual
-    for _ in range(4 * SETTINGS.lowering_least):
+    for _ in range(4 * LOWERING_LEAST):
         pod.pod_state.probe()
         pod.clock.now += 1.0
         run(baseline / 2)

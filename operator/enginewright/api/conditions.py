@@ -32,7 +32,7 @@ class ConditionType(StrEnum):
     )
     PLACEMENT_VERIFIED = "PlacementVerified"  # nodes run where `spec.fallback` promises, as ONNX Runtime reports for the live session
     ROLLED_BACK = "RolledBack"  # the current spec's revision failed, and the last good one serves; normally False
-    FALLBACK_ACTIVE = "FallbackActive"  # nodes run elsewhere than on the chosen backend, beyond the budget, or requests that Allow lets the CPU run; normally False
+    FALLBACK_ACTIVE = "FallbackActive"  # nodes run elsewhere than on the chosen backend, beyond the budget; normally False
     ROUTE_ACCEPTED = "RouteAccepted"  # every gateway of `spec.serving.route` has accepted the HTTPRoute; absent without that field
 
 
@@ -79,6 +79,7 @@ class StatusReason(StrEnum):
     ROLLED_BACK_BY_USER = "RolledBackByUser"  # a user requested it by an annotation
     PROMOTED = "Promoted"  # an Event: a new revision replaces the serving one, by what was compared
     IMAGE_KEPT = "ImageKept"  # an Event: the model does not run right with a new runtime image, and keeps its own
+    PROCESSES_REMOVED = "ProcessesRemoved"  # several server processes in each pod serve, which no later revision has: the Event says how many replicas replace them
     FLEET_STOPPED = "FleetStopped"  # an Event: too many models do not run right with a new image
     FLEET_LIMIT = "FleetLimit"  # as many models as fleet.limit move to new runtime images
     FLEET_PAUSED = "FleetPaused"  # fleet.paused is true

@@ -30,7 +30,7 @@ from enginewright.api.scalars import (
 )
 from enginewright.api.serving import Serving
 from enginewright.contract.base import TEXT_LENGTH
-from enginewright.contract.engines import HIGHEST_OPTIMIZATION, SHAREABLE
+from enginewright.contract.engines import HIGHEST_OPTIMIZATION
 from enginewright.contract.images import COMPILED_BACKENDS
 from enginewright.contract.precisions import RUNS
 from enginewright.contract.task import MOST_STEPS
@@ -497,13 +497,6 @@ class InferenceModelSpec(ApiModel):
                 f"backends are compared when an engine is built: write {' or '.join(_COMPILED)} first in backends,"
                 " and another after it, or build.choose: First",
                 field_path=".build.choose",
-            ),
-            ValidationRule(
-                "!has(self.serving) || !has(self.serving.processes) || self.serving.processes == 1"
-                " || !has(self.backends)"
-                f" || self.backends.all(each, each in [{', '.join(map(repr, SHAREABLE))}])",
-                f"several processes require the backends {' and '.join(SHAREABLE)}: write no other in backends, or processes: 1",
-                field_path=".serving.processes",
             ),
             ValidationRule(
                 "!has(self.rollout) || !has(self.rollout.progressTimeout)"

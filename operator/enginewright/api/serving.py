@@ -18,8 +18,6 @@ from enginewright.api.scalars import (
 )
 from enginewright.contract.task import BATCH_SIZE, REQUEST_SECONDS
 
-MAX_PROCESSES = 32  # of a server
-
 
 class Batching(ApiModel):
     """How requests are combined into batches."""
@@ -134,9 +132,6 @@ class Serving(ApiModel):
         f"{REQUEST_SECONDS:.0f}s"
     )
     """How long a request may wait for the model before it gets 504, such as 10s, up to 24h, unless the request has a timeout or deadline of its own. 0s: without limit."""
-
-    processes: Annotated[int, Field(ge=1, le=MAX_PROCESSES), INT32] = 1
-    """How many processes of the server run in each pod and share its requests, only with the backends cpu and openvino. Useful for small models, of which one process answers as many requests as one CPU can handle. Each loads the model into memory of its own, and has its part of the pod's CPUs, maxQueue and limits."""
 
     autoscaling: Autoscaling | None = None
     """How the number of pods follows the load: a HorizontalPodAutoscaler for each class. Changing it creates no revision."""

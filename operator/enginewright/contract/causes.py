@@ -25,7 +25,6 @@ _ORDER: Final = (
     Reason.BACKEND_FALLBACK,
     Reason.FALLBACK_OVER_BUDGET,
     Reason.NODE_FALLBACK,
-    Reason.OUT_OF_PROFILE,  # of single requests: the others run where it was promised
 )
 _RANKS: Final = {reason: rank for rank, reason in enumerate(_ORDER)}
 

@@ -79,8 +79,6 @@ class Provider:
 
 
 HIGHEST_OPTIMIZATION: Final = 5  # NVIDIA treats higher levels like this one
-# backends on which several server processes share a pod
-SHAREABLE: Final = ("cpu", "openvino")
 
 LIBRARIES: Final = {
     "tensorrt": Library("TensorRT", Capabilities(since="7.5"), optimizes=True),

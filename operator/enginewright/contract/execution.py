@@ -6,7 +6,7 @@ was replaced while serving is detected. The sidecar compares it with the manifes
 
 from typing import Final
 
-from enginewright.contract.base import Message, Number
+from enginewright.contract.base import Message
 from enginewright.contract.processors import Processor
 from enginewright.contract.reasons import Reason
 
@@ -68,17 +68,6 @@ class ExecutedStep(Message):
     digest: str  # of its files
 
 
-class OutsideProfiles(Message):
-    """What becomes of requests with sizes outside the shape profiles, under `fallback.policy: Allow`."""
-
-    provider: str | None = None
-    """Execution provider that runs them; absent: they are refused."""
-    requests: Number = 0
-    """Requests of clients that it has run since the server's start."""
-    off: str = ""
-    """Why they are refused."""
-
-
 class Execution(Message):
     """Body of the response."""
 
@@ -128,5 +117,3 @@ class Execution(Message):
     """p50, p90 and p99 of the usual shapes, measured before the pod was ready."""
     steps: tuple[ExecutedStep, ...] = ()
     """Steps of spec.processing in their order, with the digests of their files."""
-    outside_profiles: OutsideProfiles | None = None
-    """Under `fallback.policy: Allow`: `provider` that runs sizes outside the shape profiles, with the number of `requests`; or why they are refused (`off`); absent: no sizes are outside, or others are refused."""

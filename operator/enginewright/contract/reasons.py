@@ -47,7 +47,7 @@ class Reason(StrEnum):
     NODE_FALLBACK = "NodeFallback"
     BACKEND_FALLBACK = "BackendFallback"
     FALLBACK_OVER_BUDGET = "FallbackOverBudget"
-    OUT_OF_PROFILE = "OutOfProfile"  # requests that fallback.policy Allow lets the CPU run
+    OUT_OF_PROFILE = "OutOfProfile"  # requests with sizes outside the shape profiles: each gets a 400, and is counted
     SESSION_REPLACED = "SessionReplaced"  # the session is not the one that was admitted
     VERSION_MISMATCH = "VersionMismatch"
     PROCESSOR_MISMATCH = (

@@ -41,9 +41,6 @@ ARTIFACT_PATH: Final = "/artifact"  # emptyDir of a serving pod
 ARTIFACT_IMAGE_PATH: Final = "/artifact-image"  # OCI image of the artefact, where a pod mounts one
 STABLE_PATH: Final = f"{ARTIFACT_PATH}/.stable"  # manifest and golden samples of `stable_key`
 STABLE_FAILURE: Final = "failure"  # file there instead: why they were not fetched
-OUTSIDE_PATH: Final = (
-    f"{ARTIFACT_PATH}/.outside"  # prepared model of an engine, for sizes outside its profiles
-)
 TERMINATION_LOG: Final = "/dev/termination-log"
 PROBE_LANE_PATH: Final = "/tmp/enginewright-probe"  # noqa: S108 - not shared with other pods; see probe_token
 RUNTIME_CACHE_PATH: Final = "/tmp/enginewright-runtime-cache"  # noqa: S108 - likewise; see runtime_cache
@@ -293,13 +290,7 @@ class ServeTask(Message):
     request_seconds: float = REQUEST_SECONDS
     auth: bool = False  # whether requests need one of the tokens in `TOKENS_PATH`
     access_log: AccessLogTask | None = None  # None: no request gets one
-    processes: int = 1  # of the server, on backends that run on CPUs
     tracing: TracingTask | None = None  # None: no request is traced
     tls: bool = False  # whether both ports speak TLS, with the certificate in `TLS_PATH`
     promise: Promise = Promise()
     drain_seconds: float | None = None  # after SIGTERM; None: the server's default
-
-    @property
-    def serves_outside(self) -> bool:
-        """Whether the CPU may serve sizes outside the shape profiles, which the backend excludes."""
-        return self.promise.policy == "Allow" and self.backend != "cpu"

@@ -108,16 +108,16 @@ class CheckVerdict(Message):
         return None if self.reason is None else Finding(reason=self.reason, cause=self.message)
 
 
-FALLBACK_KINDS: Final = ("NodeFallback", "BackendFallback", "OutOfProfile")  # as metrics name them
+FALLBACK_KINDS: Final = ("NodeFallback", "BackendFallback")  # as metrics name them
 
 
 class FallbackVerdict(Message):
-    """The nodes, or requests, that do not run on the promised provider."""
+    """The nodes that do not run on the promised provider."""
 
     active: bool
-    """Whether nodes run elsewhere, beyond the budget, or under Allow requests outside the shape profiles have in the last 10 minutes."""
+    """Whether nodes run elsewhere, beyond the budget."""
     kind: Literal["NodeFallback", "BackendFallback"] | None = None
-    """NodeFallback or BackendFallback; absent for requests: operators of earlier versions reject other kinds."""
+    """NodeFallback or BackendFallback; absent for requests that pods of earlier releases run on the CPU."""
     reason: _AnyReason = None
     """The cause where one is known, such as DriverMissing."""
     message: str = ""
@@ -136,7 +136,7 @@ class FallbackVerdict(Message):
     @property
     def active_kind(self) -> str | None:
         """Return the kind of the active fallback, one of `FALLBACK_KINDS`; None: there is none."""
-        return (self.kind or Reason.OUT_OF_PROFILE) if self.active else None
+        return self.kind if self.active else None
 
 
 class Verdict(Message):

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pydantic_core import from_json, to_json
+
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.scalars import duration
 from enginewright.contract.shadow import SHADOW_ANNOTATION
@@ -173,11 +175,24 @@ def _comparing(container: Mapping[str, Any], stable_key: str | None) -> dict[str
     def with_key(variable: Mapping[str, Any]) -> dict[str, Any]:
         if variable["name"] != TASK_VARIABLE:
             return dict(variable)
-        task = ServeTask.model_validate_json(variable["value"])
-        changed = task.model_copy(update={"stable_key": stable_key})
-        return {**variable, "value": changed.to_json()}
+        return {**variable, "value": _with_stable_key(variable["value"], stable_key)}
 
     return {**container, "env": [with_key(each) for each in container["env"]]}
+
+
+def _with_stable_key(task: str, stable_key: str | None) -> str:
+    """Return a task with the key, written as a `ServeTask` is, and with the fields that only other releases have.
+
+    Without these, an upgrade would restart the canaries of their revisions, and change what they do.
+    """
+    if stable_key is None:
+        return task
+    fields: dict[str, Any] = {}
+    for name, value in from_json(task).items():
+        if name == "backend":  # which follows it
+            fields["stable_key"] = stable_key
+        fields[name] = value
+    return to_json(fields).decode()
 
 
 def _beside(
@@ -253,7 +268,6 @@ def _pod_template(
         access_log=snapshot.access_log,
         tracing=snapshot.tracing,
         auth=snapshot.auth_secret is not None,
-        processes=snapshot.processes,
         tls=snapshot.tls_secret is not None,
         promise=snapshot.promise,
         drain_seconds=None

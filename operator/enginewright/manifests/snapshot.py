@@ -72,6 +72,7 @@ class Snapshot(BaseModel):
     request_seconds: float = REQUEST_SECONDS
     auth_secret: str | None = None  # None: requests need no token
     access_log: AccessLogTask | None = None
+    # server processes in each pod, which no spec requests: of revisions of earlier releases, in whose names it is
     processes: int = 1
     tracing: TracingTask | None = None
     tls_secret: str | None = None  # None: plain HTTP and gRPC
@@ -126,7 +127,7 @@ class Revision(BaseModel):
         """Return the data of the ControllerRevision."""
         described = {"source": self.source, "signature": self.signature}
         return {
-            **self.snapshot.model_dump(mode="json"),
+            **self.snapshot.model_dump(mode="json", exclude=_removed(self.snapshot)),
             "templates": dict(self.templates),
             **{name: each.model_dump(mode="json") for name, each in described.items() if each},
         }
@@ -155,6 +156,11 @@ class Revision(BaseModel):
                 ModelSignature.model_validate(data["signature"]) if data.get("signature") else None
             ),
         )
+
+
+def _removed(snapshot: Snapshot) -> set[str]:
+    """Return the fields that no new revision has."""
+    return {"processes"} if snapshot.processes == 1 else set()
 
 
 def class_snapshot(

@@ -11,12 +11,7 @@ from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.api.scalars import share
-from enginewright.contract.engines import (
-    LIBRARIES,
-    SHAREABLE,
-    why_not_optimized,
-    why_unusable,
-)
+from enginewright.contract.engines import LIBRARIES, why_not_optimized, why_unusable
 from enginewright.contract.images import COMPILED_BACKENDS, VARIANTS
 from enginewright.contract.task import Promise
 from enginewright.plan.interim_backend import refused_interim
@@ -54,15 +49,6 @@ def candidates(
     promise = _promise(spec)
     first = ranked[0]
     wanted = ranked if promise.policy == "Allow" else ranked[:1]
-    processes = spec.serving.processes
-    alone = next((backend for backend in wanted if backend not in SHAREABLE), None)
-    if processes > 1 and alone is not None:
-        allowed = " or ".join(SHAREABLE)
-        message = (
-            f"spec.serving.processes is {processes}, but the backend {alone} serves with one process per"
-            f" pod; choose {allowed} in spec.backends, or set spec.serving.processes to 1"
-        )
-        return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
     level = spec.build.optimization_level
     if level is not None and (reason := why_not_optimized(first)):
         allowed = " or ".join(sorted(name for name in LIBRARIES if not why_not_optimized(name)))

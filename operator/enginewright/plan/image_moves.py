@@ -30,6 +30,7 @@ from enginewright.plan.outcomes import (
     served_for_spec,
 )
 from enginewright.plan.regression import STAGE
+from enginewright.plan.removed_fields import processes_removed
 from enginewright.plan.replicas import asks_for_pods
 from enginewright.plan.resolve import Target, resolve
 from enginewright.plan.served import served_before
@@ -220,7 +221,11 @@ class ImageMove:
             return why
         if _has_no_pods(facts):
             return _Why(StatusReason.SCALED_TO_ZERO, "it has no pods that would prove the image")
-        return None if _is_rolled_out(state) else self._why_not_yet(state)
+        if not _is_rolled_out(state):
+            return self._why_not_yet(state)
+        # with the new image it would have less capacity, and only its user can give it more pods
+        removed = processes_removed(facts.revisions, state.rollout.serving)
+        return _Why(removed.reason, removed.message) if removed else None
 
     def _why_not_yet(self, state: ModelState) -> _Why | None:
         """Return why a spec that is not rolled out must be first; None: the new images may be its remedy."""

@@ -41,6 +41,7 @@ from enginewright.plan.prepare import PrepareOutcome, known_prepared
 from enginewright.plan.proofs import Proofs
 from enginewright.plan.refresh import Preparing, prepare_and_refresh
 from enginewright.plan.rejections import reasons_for_others, rejected_backends
+from enginewright.plan.removed_fields import processes_removed
 from enginewright.plan.repair import Repair, references, repair, spared
 from enginewright.plan.replicas import fixed, scale_selector
 from enginewright.plan.resolve import Target, resolve
@@ -166,7 +167,12 @@ def _assemble(
         metadata=rollout.metadata,
         rolled_back=rollout.newly_rejected(facts),
         status=status.manifest(),
-        events=(*_events(facts, status), *_of_promotion(rollout), *tried.events),
+        events=(
+            *_events(facts, status),
+            *_of_promotion(rollout),
+            *_of_removed(facts, status),
+            *tried.events,
+        ),
         requeue_after=_requeue_after(jobs, engines, tried, rollout),
         hand_over=rollout.hand_over,
         awaits_turn=any(one.awaits_turn for one in jobs),
@@ -397,6 +403,18 @@ def _of_promotion(rollout: RolloutPlan) -> list[EventIntent]:
         return []
     message = f"revision {brought.revision.name} replaces the serving one: {brought.promoted_for}"
     return [EventIntent("Normal", StatusReason.PROMOTED, message)]
+
+
+def _of_removed(facts: Facts, now: InferenceModelStatus) -> list[EventIntent]:
+    """Return an Event when the fields of what serves are gone from its spec, or it keeps its image for them."""
+    before = facts.model.status
+    removed = processes_removed(facts.revisions, now.serving)
+    if removed is None or before.applied is None or now.applied is None:
+        return []
+    pruned = before.applied.revision == now.applied.revision and before.applied != now.applied
+    reasons = [each.images.reason if each.images else "" for each in (before, now)]
+    waits = reasons[1] == removed.reason != reasons[0]
+    return [removed] if pruned or waits else []
 
 
 def _of_interim(before: ServingState | None, now: ServingState | None) -> list[EventIntent]:

@@ -27,6 +27,7 @@ from enginewright.plan.architecture import only_architectures
 from enginewright.plan.choice import Choice, ChosenBackend, choose, failure_of
 from enginewright.plan.engines_wanted import Engines
 from enginewright.plan.interim import Interim
+from enginewright.plan.removed_fields import as_stored
 from enginewright.plan.resolve import Target
 from enginewright.plan.types import Facts
 
@@ -59,7 +60,7 @@ def wanted_snapshot(
     size = prepared.golden_output_bytes
     store = facts.config.store.access(facts.model.metadata.namespace)
     image = _images(facts, prepared)
-    return Snapshot(
+    wanted = Snapshot(
         prepared_key=prepared.key,
         model_digest=prepared.model_digest,
         classes=tuple(
@@ -75,7 +76,6 @@ def wanted_snapshot(
         request_seconds=duration(spec.serving.request_timeout).total_seconds(),
         auth_secret=spec.serving.auth.secret_ref.name if spec.serving.auth else None,
         access_log=_access_log(spec.serving.access_log),
-        processes=spec.serving.processes,
         tracing=_tracing(spec.serving.tracing),
         tls_secret=spec.serving.tls.secret_ref.name if spec.serving.tls else None,
         pod_template=spec.pod_template.manifest(),
@@ -88,6 +88,7 @@ def wanted_snapshot(
         startup_seconds=_non_default(spec.serving.startup_timeout, STARTUP_SECONDS),
         termination_seconds=_non_default(spec.serving.termination_grace_period, GRACE_SECONDS),
     )
+    return as_stored(facts.revisions, wanted)
 
 
 def chosen_snapshot(

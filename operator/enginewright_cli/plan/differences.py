@@ -61,7 +61,7 @@ def _parts(snapshot: Snapshot) -> dict[str, str]:
         "access log": _text(snapshot.access_log.model_dump(mode="json"))
         if snapshot.access_log
         else "",
-        "processes": str(snapshot.processes),
+        "server processes": str(snapshot.processes) if snapshot.processes > 1 else "",
         "TLS": f"Secret {snapshot.tls_secret}" if snapshot.tls_secret else "",
         "podTemplate": _text(snapshot.pod_template),
         "sidecar resources": _text(snapshot.sidecar_resources),

@@ -28,7 +28,6 @@ class Paths:
     artifact: Path
     artifact_image: Path  # OCI image of the artefact; no folder: there is none
     stable: Path  # golden samples of another revision
-    outside: Path  # prepared model beside an engine, which serves sizes outside its profiles
     termination_log: Path
     probe_token: Path  # shared by the containers of a pod
     runtime_cache: Path  # outlives restarts of the server's container
@@ -64,7 +63,6 @@ class Paths:
             artifact=place(task.ARTIFACT_PATH),
             artifact_image=place(task.ARTIFACT_IMAGE_PATH),
             stable=place(task.STABLE_PATH),
-            outside=place(task.OUTSIDE_PATH),
             termination_log=place(task.TERMINATION_LOG),
             probe_token=place(task.PROBE_LANE_PATH),
             runtime_cache=place(task.RUNTIME_CACHE_PATH),

@@ -46,18 +46,6 @@ def served_profiles(manifest: Manifest) -> tuple[tuple[ShapeProfile, ...], ...]:
     return (tuple(each.model_copy(update=anything) for each in manifest.recipe.shapes),)
 
 
-def profiles_exclude_sizes(manifest: Manifest) -> bool:
-    """Return whether the profiles exclude sizes, or values that are sizes, that the model itself takes."""
-    profiles = [each for profile in served_profiles(manifest) for each in profile]
-    profiled = {each.input for each in profiles}
-    return any(each.low is not None for each in profiles) or any(
-        not isinstance(size, int)
-        for each in manifest.inputs
-        if each.name in profiled
-        for size in each.shape
-    )
-
-
 def _compare_keys(what: str, found: str, wanted: str) -> None:
     if found != wanted:
         raise StageFailure(

@@ -32,7 +32,6 @@ class SessionRequest:
     extensions: Libraries = NO_LIBRARIES  # checked
     level: str = HIGHEST  # a key of `LEVELS`
     device_memory: int | None = None  # bytes that the device has; None: unknown, or no device
-    bounded: bool = False  # takes memory only from the allocator of `bounded.limit_memory`
     runtime_cache: Path | None = (
         None  # the folder in which compiled kernels are kept; None: nowhere
     )

@@ -33,7 +33,6 @@ from enginewright_runtime.session.base import (
     SessionRequest,
     distribution,
 )
-from enginewright_runtime.session.bounded import SHARED_ALLOCATOR
 from enginewright_runtime.session.cuda import CudaBackend
 from enginewright_runtime.session.driver import Device
 from enginewright_runtime.session.extensions.libraries import of_model, register
@@ -74,7 +73,6 @@ def create(
     device: Device | None = None,
     level: str | None = None,
     runtime_cache: Path | None = None,
-    bounded: bool = False,
 ) -> LoadedModel:
     """Load `model_path` on backend `name`, with the libraries in its sibling folder `extensions`.
 
@@ -88,7 +86,6 @@ def create(
         level: of graph optimisations, a key of `optimization.LEVELS`; None: the highest at which
             ONNX Runtime loads the model. Backends with their own compiler always use the highest.
         runtime_cache: the folder in which a backend that compiles kernels keeps them; None: nowhere.
-        bounded: its memory on the CPU is limited by `bounded.limit_memory`.
 
     Raises:
         StageFailure: ProviderMissing, ProviderRefused, DriverMissing or DriverTooOld when the
@@ -111,7 +108,6 @@ def create(
         wanted,
         device_memory=asked.memory,
         runtime_cache=runtime_cache,
-        bounded=bounded,
     )
     try:
         session, output = _attempt(backend, request)
@@ -244,8 +240,6 @@ def _session(backend: SessionBackend, request: SessionRequest) -> ort.InferenceS
     options.add_session_config_entry(RECORD_ASSIGNMENT, "1")
     options.add_session_config_entry(SPINNING, "0")
     options.graph_optimization_level = LEVELS[request.level]
-    if request.bounded:
-        options.add_session_config_entry(SHARED_ALLOCATOR, "1")
     register(options, request.extensions)
     providers = backend.providers(options, request)
     try:

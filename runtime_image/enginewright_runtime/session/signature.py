@@ -6,7 +6,7 @@ built with, beyond which the provider fails. Without either, every size is accep
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 from enginewright.contract.task import ShapeProfile
@@ -58,11 +58,6 @@ class Tensor:
     def sizes(self) -> tuple[tuple[int, int | None], ...]:
         """The least and the largest size of every dimension of an input; None: unlimited."""
         return tuple((low, None if high == _LARGEST else high) for low, high in self.bounds)
-
-    @property
-    def excludes_sizes(self) -> bool:
-        """Whether the profiles exclude sizes, or values that are sizes, that the model itself takes."""
-        return self.profiled and (self.values is not None or any(each < 0 for each in self.shape))
 
     def count(self, shape: object) -> int:
         """Return how many elements a tensor of `shape` has.
@@ -160,24 +155,6 @@ class Signature:
             f"inputs {given} are outside the model's shape profiles; all inputs must fit the same"
             f" one: {allowed}"
         )
-
-    def without_profiles(self, *, least: int) -> "Signature":
-        """Return the signature that accepts every size which the model itself does not exclude.
-
-        `least` is that of a dimension, as for `read_signature`.
-        """
-        inputs = {
-            name: replace(
-                tensor,
-                bounds=tuple(
-                    (each, each) if each >= 0 else (least, _LARGEST) for each in tensor.shape
-                ),
-                profiled=False,
-                values=None,
-            )
-            for name, tensor in self.inputs.items()
-        }
-        return replace(self, inputs=inputs, profiles=())
 
     @property
     def largest_request(self) -> int:

@@ -3,9 +3,8 @@
 Runs in the event loop only. Inference is `http_inference`, everything else `http_resources`.
 """
 
-import asyncio
 import time
-from typing import Any, Final
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from enginewright.contract.task import ServeTask
@@ -25,7 +24,6 @@ from enginewright_runtime.serve.server.http_routes import Routes, ServedResource
 from enginewright_runtime.serve.server.inference import InferenceService
 from enginewright_runtime.serve.server.large_requests import LargeRequests
 from enginewright_runtime.serve.server.message import Body, HttpRequest, HttpResponse
-from enginewright_runtime.serve.server.pod_resources import PodResource, PodResources
 from enginewright_runtime.serve.server.processing.requests import ChainedRequests, StepLimits
 from enginewright_runtime.serve.server.processing.served import ServedSteps
 from enginewright_runtime.serve.server.request_failures import busy, unexpected
@@ -34,14 +32,6 @@ from enginewright_runtime.serve.server.scrapes import Scrapes
 from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel
 from enginewright_runtime.session.request_errors import RequestError
-
-_OF_POD: Final = {
-    ServedResource.METRICS: PodResource.METRICS,
-    ServedResource.MEASUREMENTS: PodResource.MEASUREMENTS,
-    ServedResource.EXECUTION: PodResource.EXECUTION,
-    ServedResource.STATISTICS: PodResource.STATISTICS,
-    ServedResource.SHADOW: PodResource.COPY,
-}
 
 
 class ServerApp(ApplicationBase[Connection]):
@@ -60,8 +50,6 @@ class ServerApp(ApplicationBase[Connection]):
         self.large_requests = LargeRequests(self.codec_thread, self.inflight, self.inference)
         self.metrics.in_flight.append(self._in_flight)
         self.started = time.time()
-        self.pod: PodResources | None = None  # None: this is the only process
-        self._answering: set[asyncio.Task[None]] = set()
         self._task = task
         self.steps: ChainedRequests | None = None
         self.copies = Copies()
@@ -221,10 +209,12 @@ class ServerApp(ApplicationBase[Connection]):
             if request.route is ServedResource.INFER:
                 self._http_inference.take(connection, request)
                 return None
-            if self._answers_later(connection, request):
+            if request.route is ServedResource.METRICS:
+                request.replaceable = True
+                self._scrapes.take(connection)
                 return None
             if request.route is ServedResource.SHADOW:
-                return self.take_copy(request.target)
+                return self._take_copy(request.target)
             return self._resources.get(request.route)
         except RequestError as error:
             refusal = error.detached()
@@ -233,17 +223,6 @@ class ServerApp(ApplicationBase[Connection]):
         if request.route is ServedResource.INFER:
             return self.refuse_inference(request, refusal)
         return self.error(refusal)
-
-    def _answers_later(self, connection: Connection, request: HttpRequest) -> bool:
-        if self.pod is not None and request.route in _OF_POD:
-            request.replaceable = True
-            self._answer_for_pod(self.pod, connection, request)
-        elif request.route is ServedResource.METRICS:
-            request.replaceable = True
-            self._scrapes.take(connection)
-        else:
-            return False
-        return True
 
     # Inference.
 
@@ -277,33 +256,10 @@ class ServerApp(ApplicationBase[Connection]):
 
     # Everything else.
 
-    def _answer_for_pod(
-        self, pod: PodResources, connection: Connection, request: HttpRequest
-    ) -> None:
-        """Answer a request about all processes once they have answered."""
-        route = request.route
-        assert isinstance(route, ServedResource)  # noqa: S101 - it is one of the pod
-
-        async def answer() -> None:
-            try:
-                response = await pod.answer(_OF_POD[route], request.target)
-            except RequestError as error:
-                response = self.error(error)
-            except Exception:  # noqa: BLE001 - as above
-                response = self.error(unexpected("serving a request"))
-            if not request.abandoned:
-                connection.respond(response)
-
-        task = asyncio.get_running_loop().create_task(answer())
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
-
-    def take_copy(self, target: bytes, elsewhere: int = 0) -> HttpResponse:
+    def _take_copy(self, target: bytes) -> HttpResponse:
         """Answer the sidecar with a request to compare, and choose a share of the next ones.
 
-        Args:
-            target: of the sidecar's request; its query has the share.
-            elsewhere: copies that other processes have dropped.
+        The query of `target` has the share.
         """
         query = urlsplit(target.decode(errors="replace")).query
         try:
@@ -313,11 +269,7 @@ class ServerApp(ApplicationBase[Connection]):
         if not 0 < share <= 1:
             return self.refuse(400, f"?{SHARE_QUERY}= must be above 0 and at most 1")
         self.copies.ask(share)
-        return self.copies.take(elsewhere)
-
-    def statistics(self) -> dict[str, Any]:
-        """Return the model's statistics, as far as this process knows them."""
-        return self._resources.statistics()
+        return self.copies.take()
 
     def error(self, error: RequestError, headers: bytes = b"") -> HttpResponse:
         """Build the response to a request that fails with `error`."""

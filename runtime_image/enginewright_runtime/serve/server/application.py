@@ -123,41 +123,16 @@ def json_response(
     return HttpResponse(status, JSON_TYPE + headers, [body], len(body))
 
 
-def listen(port: int, *, shared: bool = False) -> socket.socket:
-    """Return a listening socket for IPv4 and IPv6, or for IPv4 only where IPv6 is unavailable.
-
-    `shared`: other processes of this user listen on the port too, and the kernel chooses one of them for
-    each connection.
-    """
+def listen(port: int) -> socket.socket:
+    """Return a listening socket for IPv4 and IPv6, or for IPv4 only where IPv6 is unavailable."""
     if socket.has_dualstack_ipv6():
         try:
             return socket.create_server(
                 ("", port),
                 family=socket.AF_INET6,
                 backlog=_BACKLOG,
-                reuse_port=shared,
                 dualstack_ipv6=True,
             )
         except OSError as error:
             _log.info("IPv6 is unavailable: %s", error)
-    return socket.create_server(("", port), backlog=_BACKLOG, reuse_port=shared)
-
-
-def bind_beside(listening: socket.socket) -> socket.socket:
-    """Return a socket for the port of a shared one, to which no connection comes before it listens."""
-    beside = socket.socket(listening.family)
-    try:
-        beside.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        beside.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        if listening.family == socket.AF_INET6:
-            beside.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        beside.bind(listening.getsockname())
-    except OSError:
-        beside.close()
-        raise
-    return beside
-
-
-def start_listening(bound: socket.socket) -> None:
-    """Let connections come to a bound socket; idempotent."""
-    bound.listen(_BACKLOG)
+    return socket.create_server(("", port), backlog=_BACKLOG)

@@ -100,12 +100,6 @@ class BatchProver(RunProver):
         sizes = () if on_cpu else tuple(each for each in times if each <= rows)
         return BatchLimits(rows, sizes, off, delay, turn_rows, turn_elements)
 
-    def adopt(self, samples: Sequence[GoldenSample], limits: BatchLimits) -> None:
-        """Run the sizes of batches that another process has found, for backends that compile each one."""
-        row = _first_row(samples[0].feeds)
-        for rows in limits.sizes:
-            self._time(row, max(1, rows // (rows_of(row) or 1)), 0.0)
-
     def _why_not(self, row: Feeds, most: int, *, varying: bool) -> str:
         """Return why the model has no batches as far as its signature shows; "": it may have."""
         signature = self._signature

@@ -1,4 +1,4 @@
-"""Compresses responses (Content-Encoding) for clients that want it.
+"""Compresses responses (Content-Encoding) for clients that ask for it.
 
 A response has only what its own client may see, computed from what that client sent, and no token or other
 secret of the server: its size after compression tells an observer of the connection nothing that another
@@ -12,13 +12,11 @@ from functools import partial
 from typing import Final
 
 from enginewright_runtime.serve.server.compression import Coding
-from enginewright_runtime.serve.server.content_coding import NAMES, Wish, accepted_coding
+from enginewright_runtime.serve.server.content_coding import NAMES, accepted_coding
 from enginewright_runtime.serve.server.message import HttpRequest, HttpResponse
 from enginewright_runtime.serve.server.request_threads import RequestThreads
 
-COMPRESSED_FROM: Final = 1024  # bytes of a body; below it hardly a packet is saved
-_TRIAL: Final = 64 * 1024  # bytes, after which it must have become clearly smaller
-_SMALLER: Final = 3 / 4  # floats become 0.93 of what they are, at 26 ms per MB
+_PIECE: Final = 64 * 1024  # bytes that zlib gets at a time
 _AT_ONCE: Final = 16 * 1024  # bytes that the event loop compresses, in a tenth of a millisecond
 _STEP: Final = 256 * 1024  # likewise of the thread, in a few milliseconds
 _LEVEL: Final = 1
@@ -27,53 +25,44 @@ _LEVEL: Final = 1
 class _Compression:
     """One response in progress."""
 
-    def __init__(self, response: HttpResponse, coding: Coding, wish: Wish) -> None:
-        self.response = response
+    def __init__(self, response: HttpResponse, coding: Coding) -> None:
+        self._response = response
         self._coding = coding
-        self._always = wish is Wish.REQUIRED
         self._stream = zlib.compressobj(_LEVEL, zlib.DEFLATED, coding.value)
         self._pieces = _pieces(response.parts)
         self._out: list[bytes | memoryview] = []
-        self._taken = 0
-        self._given = 0
+        self._length = 0
 
     def step(self) -> HttpResponse | None:
         """Compress a part; return the response to send once it is known, and None before."""
-        end = self._taken + _STEP
-        while self._taken < end:
+        taken = 0
+        while taken < _STEP:
             piece = next(self._pieces, None)
             if piece is None:
                 self._add(self._stream.flush())
-                return self._compressed() if self._pays() else self.response
+                return self._compressed()
             self._add(self._stream.compress(piece))
-            before, self._taken = self._taken, self._taken + len(piece)
-            if before < _TRIAL <= self._taken:
-                self._add(self._stream.flush(zlib.Z_SYNC_FLUSH))
-                if not self._pays():
-                    return self.response
+            taken += len(piece)
         return None
 
     def _add(self, data: bytes) -> None:
         if data:
             self._out.append(data)
-            self._given += len(data)
-
-    def _pays(self) -> bool:
-        return self._always or self._given <= self._taken * _SMALLER
+            self._length += len(data)
 
     def _compressed(self) -> HttpResponse:
-        response = self.response
+        response = self._response
         # a POST's response is not stored by caches unless it says for how long (RFC 9110 9.3.3), so
         # others need no Vary
         headers = b"%bContent-Encoding: %b\r\nVary: Accept-Encoding\r\n" % (
             response.headers,
             NAMES[self._coding],
         )
-        return HttpResponse(response.status, headers, self._out, self._given)
+        return HttpResponse(response.status, headers, self._out, self._length)
 
 
 class CompressedResponses:
-    """Compresses what pays; used by the event loop."""
+    """Compresses what clients ask for; used by the event loop."""
 
     def __init__(self, thread: RequestThreads) -> None:
         self._thread = thread
@@ -84,13 +73,11 @@ class CompressedResponses:
         response: HttpResponse,
         done: Callable[[asyncio.Future[HttpResponse]], None],
     ) -> HttpResponse | None:
-        """Return what to send instead of a large response, or the same; None: `done` takes it later."""
-        coding, wish = accepted_coding(request.accept_encoding)
-        if wish is Wish.ACCEPTED and request.content_encoding:
-            wish = Wish.WANTED  # it compresses, too
-        if wish < Wish.WANTED:
+        """Return what to send instead of a response, or the same; None: `done` takes it later."""
+        coding = accepted_coding(request.accept_encoding)
+        if coding is None:
             return response
-        work = _Compression(response, coding, wish)
+        work = _Compression(response, coding)
         if response.length <= _AT_ONCE and (compressed := work.step()):
             return compressed
         self._continue(request, work, done)
@@ -120,5 +107,5 @@ class CompressedResponses:
 def _pieces(parts: list[bytes | memoryview]) -> Iterator[memoryview]:
     for part in parts:
         view = memoryview(part)
-        for at in range(0, len(view), _TRIAL):
-            yield view[at : at + _TRIAL]
+        for at in range(0, len(view), _PIECE):
+            yield view[at : at + _PIECE]

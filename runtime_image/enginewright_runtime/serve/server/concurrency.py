@@ -56,7 +56,6 @@ class Concurrency:
 class RunConditions:
     """What several runs at a time depend on besides the model."""
 
-    processes: int  # that share the container
     threads: int  # of the session
     most: int | None  # serving.maxConcurrentRuns; None: as many as are worthwhile
     memory: int | None  # bytes that the process may use; None: unknown
@@ -217,8 +216,6 @@ def _why_not(most: int, batches: BatchLimits, given: RunConditions) -> str:
         off = "serving.maxConcurrentRuns is 1"
     elif not given.on_cpu:
         off = "only ONNX Runtime's CPU provider has several runs at a time"
-    elif given.processes > 1:
-        off = "several processes share the CPUs"
     elif most < 2:
         off = "the container has less than two CPUs"
     elif given.foreign:

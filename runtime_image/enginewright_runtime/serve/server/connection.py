@@ -35,6 +35,7 @@ from enginewright_runtime.serve.server.message import (
 from enginewright_runtime.serve.server.pace import TransferPace
 from enginewright_runtime.serve.server.pausing_protocol import PausingProtocol
 from enginewright_runtime.serve.server.request_context import RequestContext
+from enginewright_runtime.serve.server.settings import AGE_JITTER, SLOW_RATE
 
 RECEIVE_BYTES: Final = 64 * 1024  # a client that pipelines has so many kept, too
 
@@ -135,8 +136,7 @@ class Connection(PausingProtocol):
         self._incoming.peer = self._outgoing.peer = self.peer
         self._since = now = time.monotonic()
         # at different times, so that clients that connected together do not reconnect together
-        jitter = self._settings.age_jitter
-        spread = random.uniform(1 - jitter, 1 + jitter)  # noqa: S311 - no secret
+        spread = random.uniform(1 - AGE_JITTER, 1 + AGE_JITTER)  # noqa: S311 - no secret
         self._expires = now + self._settings.connection_age * spread
         if not self._app.connected(self):
             self._finish(self._app.refuse(503, "too many connections; try again later"))
@@ -274,14 +274,14 @@ class Connection(PausingProtocol):
         One whose next request waits for its turn counts as new since its first turn, and goes before
         all others if its turns do not end.
         """
-        transport, settings = self._transport, self._settings
+        transport = self._transport
         if transport is None:
             return None
         if self._state is _BUSY:
             is_due = self._request is None or not self._request.replaceable
             return None if is_due else (WaitsFor.NEW, self._since)
         if transfer := self._incoming.progress or self._outgoing.progress:
-            is_slow = transfer.rate < settings.slow_rate
+            is_slow = transfer.rate < SLOW_RATE
             return WaitsFor.STALLED if is_slow else WaitsFor.TRANSFERS, self._since
         if self._state is _CLOSING:
             return WaitsFor.LINGERS, self._since
@@ -424,7 +424,7 @@ class Connection(PausingProtocol):
         transfer = self._incoming.progress
         if transfer is None or not self._account.is_crowded:
             return False
-        return transfer.rate < self._settings.slow_rate
+        return transfer.rate < SLOW_RATE
 
     @override
     def _hurry(self) -> None:

@@ -1,14 +1,8 @@
-"""What HTTP requests say about compression: Content-Encoding and Accept-Encoding (RFC 9110, 8.4 and 12.5.3). Pure.
+"""What HTTP requests say about compression: Content-Encoding and Accept-Encoding (RFC 9110, 8.4 and 12.5.3). Pure."""
 
-Many clients send Accept-Encoding by default, and are in the same cluster. There compression never pays:
-with zlib's fastest level JSON arrives sooner below about 400 Mbit/s, tensors of floats below 30 Mbit/s.
-So a response is compressed for clients that show that they want it.
-"""
-
-import enum
 import re
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from enginewright_runtime.serve.server.compression import Coding
 
@@ -28,28 +22,16 @@ _LONGEST: Final = 1024  # bytes: reading a whole head of elements would take mil
 _CACHED: Final = 64  # values of the header
 
 
-class Wish(enum.IntEnum):
-    """How much a client wants its response compressed."""
-
-    NEVER = 0
-    ACCEPTED = 1  # as many clients say that never think of it
-    WANTED = 2  # it asks for nothing else, or prefers it to an uncompressed response
-    REQUIRED = 3  # it refuses uncompressed ones
-
-
-class AcceptedCoding(NamedTuple):
-    """What to compress a response with, if it is compressed."""
-
-    coding: Coding
-    wish: Wish
-
-
 @lru_cache(_CACHED)
-def accepted_coding(value: bytes) -> AcceptedCoding:
-    """Read an Accept-Encoding, of which elements that are not valid count as absent, as does a long one."""
+def accepted_coding(value: bytes) -> Coding | None:
+    """Return the coding to which an Accept-Encoding gives the highest weight, as Triton does: gzip of equal ones.
+
+    None: the client accepts neither, or prefers uncompressed responses. Elements that are not valid count as
+    absent, as does a long header.
+    """
     weights: dict[bytes, float] = {}
     if len(value) > _LONGEST:
-        return AcceptedCoding(Coding.GZIP, Wish.NEVER)
+        return None
     for element in value.lower().split(b","):
         if found := _ELEMENT.fullmatch(element):
             name = b"gzip" if found[1] == b"x-gzip" else found[1]
@@ -57,19 +39,4 @@ def accepted_coding(value: bytes) -> AcceptedCoding:
     other = weights.get(b"*", 0.0)
     gzip, deflate = weights.get(b"gzip", other), weights.get(b"deflate", other)
     coding, weight = (Coding.DEFLATE, deflate) if deflate > gzip else (Coding.GZIP, gzip)
-    if not weight:
-        return AcceptedCoding(coding, Wish.NEVER)
-    plain = weights.get(b"identity")
-    if plain is None:
-        # acceptable unless excluded, but without a weight that could be compared
-        if weights.get(b"*") == 0.0:
-            wish = Wish.REQUIRED
-        else:
-            wish = Wish.WANTED if [*weights] == [NAMES[coding]] else Wish.ACCEPTED
-    elif not plain:
-        wish = Wish.REQUIRED
-    elif plain < weight:
-        wish = Wish.WANTED
-    else:
-        wish = Wish.ACCEPTED if plain == weight else Wish.NEVER
-    return AcceptedCoding(coding, wish)
+    return coding if weight and weight >= weights.get(b"identity", 0.0) else None

@@ -49,11 +49,6 @@ class Copies:
         """Bytes of all bodies that are kept."""
         return self._bytes
 
-    @property
-    def dropped(self) -> int:
-        """Chosen requests that were not kept."""
-        return self._dropped
-
     def ask(self, share: float) -> None:
         """Choose this share of the requests from now on, until nobody has asked for a while."""
         self._share = share
@@ -89,17 +84,16 @@ class Copies:
         self._kept.append(added)
         self._bytes += added.size
 
-    def take(self, elsewhere: int = 0) -> HttpResponse:
-        """Return the oldest one as the response to the sidecar; `elsewhere`: dropped by other processes."""
-        dropped = self._dropped + elsewhere
+    def take(self) -> HttpResponse:
+        """Return the oldest one as the response to the sidecar."""
         if not self._kept:
-            return HttpResponse(200, ExchangeHead(dropped).line(), [], 0)
+            return HttpResponse(200, ExchangeHead(self._dropped).line(), [], 0)
         taken = self._kept.popleft()
         self._bytes -= taken.size
         answer = taken.answer
         binary = answer.headers.startswith(BINARY_TYPE)
         head = ExchangeHead(
-            dropped,
+            self._dropped,
             taken.body.length,
             taken.json_length,
             len(answer.parts[0]) if binary else None,

@@ -9,13 +9,11 @@ from numpy.typing import NDArray
 from enginewright_runtime.serve.server.binary_tensors import tensor_bytes
 from enginewright_runtime.serve.server.inference_request import InferenceRequest
 from enginewright_runtime.serve.server.message import BINARY_TYPE, JSON_TYPE, HttpResponse
-from enginewright_runtime.session.base import CPU_PROVIDER
 from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Signature
 
 _CACHED_HEADERS: Final = 16  # of responses to requests with the same JSON, by output shapes
 JSON_ELEMENTS: Final = 4_000_000  # of one output
-PROVIDER_PARAMETER: Final = "execution_provider"  # of a response, if not the backend's has run it
 _PIECE: Final = 16 * 1024  # elements that are encoded with the GIL held, in about a millisecond
 _STRING_ELEMENTS: Final = 4  # that take as long as a string, or as many of its characters
 _PLACE: Final = b"\0"  # of an output that is encoded in pieces; JSON has no such byte
@@ -105,8 +103,6 @@ class Encoder:
         document = dict(self._start)
         if plan.identifier is not None:
             document["id"] = plan.identifier
-        if plan.outside:
-            document["parameters"] = {PROVIDER_PARAMETER: CPU_PROVIDER}
         document["outputs"] = outputs
         return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
 

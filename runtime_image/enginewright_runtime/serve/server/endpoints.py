@@ -1,10 +1,9 @@
-"""The ports of one server process and the applications behind them, from opening to drain."""
+"""The ports of the server and the applications behind them, from opening to drain."""
 
 import asyncio
 import logging
 import socket
 import time
-from collections.abc import Sequence
 from importlib import metadata
 from typing import Final
 
@@ -91,26 +90,12 @@ class Endpoints:
         self._heads = HeadParser(authorization=task.auth)
         self._acceptors: list[Acceptor] = []
 
-    def accept(self, http: socket.socket, grpc: socket.socket) -> list[Acceptor]:
+    def accept(self, http: socket.socket, grpc: socket.socket) -> None:
         """Accept connections of these listening sockets, which are the endpoints' from now on."""
-        acceptors = [
+        self._acceptors = [
             Acceptor(http, self._connect_http, self.app.close_one),
             Acceptor(grpc, self._connect_grpc, self.grpc.close_one),
         ]
-        self._acceptors += acceptors
-        return acceptors
-
-    def accept_lane(self, http: socket.socket) -> Acceptor:
-        """Accept connections of a listening socket for HTTP alone, never with TLS; likewise."""
-        acceptor = Acceptor(http, self._plain_http, self.app.close_one)
-        self._acceptors.append(acceptor)
-        return acceptor
-
-    def stop(self, acceptors: Sequence[Acceptor]) -> None:
-        """Accept no more connections of some sockets."""
-        for each in acceptors:
-            each.close()
-            self._acceptors.remove(each)
 
     def _connect_http(self) -> asyncio.BufferedProtocol:
         if self._certificate is None:

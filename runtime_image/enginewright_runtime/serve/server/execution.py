@@ -1,12 +1,11 @@
 """The server's report of how it runs the model, read from the live session at every request."""
 
-from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
 import onnxruntime as ort
 import orjson
-from enginewright.contract.execution import Baseline, Execution, OutsideProfiles
+from enginewright.contract.execution import Baseline, Execution
 from enginewright.contract.manifest import Manifest
 from enginewright.contract.task import ServeTask
 
@@ -34,11 +33,8 @@ class ExecutionReport:
         usual: Baseline | None,
         details: dict[str, Any],
         steps: ServedSteps | None = None,
-        outside: OutsideProfiles | None = None,
     ) -> None:
         """Read what is constant for the life of the process; `details` are for users."""
-        self._outside = outside
-        self._outside_requests: Callable[[], int] = lambda: 0
         self._live = LiveSession(loaded.session, loaded.placement)
         self._buckets = buckets
         versions = {"onnxruntime": str(ort.__version__), backend.name: backend.version()}
@@ -68,10 +64,6 @@ class ExecutionReport:
         self._details = details | {"versions": versions}
         self._manifest = orjson.Fragment(manifest.model_dump_json())
 
-    def count_outside(self, requests: Callable[[], int]) -> None:
-        """Report the requests outside the shape profiles that have run, as `requests` counts them."""
-        self._outside_requests = requests
-
     def document(self) -> bytes:
         """Return the contract's `Execution` as JSON, with further `details` for users."""
         running = self._live.read()
@@ -82,8 +74,6 @@ class ExecutionReport:
             session=running.number,
             placement=placement.facts(),
             buckets=self._buckets.report(),
-            outside_profiles=self._outside
-            and self._outside.model_copy(update={"requests": self._outside_requests()}),
         )
         details = {
             "placement": {

@@ -14,6 +14,7 @@ from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.session.device_errors import lost_device
 
 _NEVER: Final = float("-inf")
+_FAILED_RUNS: Final = 3  # consecutive failed requests after which a golden sample is run
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class RunHealth:
 
     def next_test(self, now: float) -> float | None:
         """Return the seconds until the golden sample must run; None: it need not."""
-        wanted = self._suspected or self._problem or self._failures >= self._settings.failed_runs
+        wanted = self._suspected or self._problem or self._failures >= _FAILED_RUNS
         if not wanted:
             return None
         return max(0.0, self._tested + self._settings.retest_seconds - now)

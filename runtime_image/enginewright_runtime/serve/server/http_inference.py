@@ -24,7 +24,6 @@ from enginewright_runtime.serve.server.inference import InferenceService
 from enginewright_runtime.serve.server.inference_request import InferenceRequest
 from enginewright_runtime.serve.server.large_requests import LargeRequests
 from enginewright_runtime.serve.server.message import Body, HttpRequest, HttpResponse
-from enginewright_runtime.serve.server.outside_profiles import OutsideDecoder, OutsideModel
 from enginewright_runtime.serve.server.processing.requests import ChainedRequests
 from enginewright_runtime.serve.server.request_threads import RequestThreads
 from enginewright_runtime.serve.server.startup import ServedModel
@@ -80,7 +79,7 @@ class HttpInference:
 
         `steps`: take its clients' requests; None: the model does.
         """
-        own = self._codec_of(model.signature, model.outside)
+        own = self._codec_of(model.signature)
         self._codec = (
             self._codec_of(model.client_signature, steps=steps, of_model=own) if steps else own
         )
@@ -88,14 +87,12 @@ class HttpInference:
     def _codec_of(
         self,
         signature: Signature,
-        outside: OutsideModel | None = None,
         *,
         steps: ChainedRequests | None = None,
         of_model: _Codec | None = None,
     ) -> _Codec:
-        decoder = OutsideDecoder(signature, outside.signature) if outside else Decoder(signature)
         encoder = Encoder(self._task.model, self._task.revision, signature)
-        return _Codec(decoder, encoder, steps, of_model)
+        return _Codec(Decoder(signature), encoder, steps, of_model)
 
     def refuse(
         self, request: HttpRequest, error: RequestError, headers: bytes = b""
@@ -177,7 +174,7 @@ class HttpInference:
     ) -> None:
         if expanding is not None:
             waited += expanding
-        chosen = request.of_client and not plan.outside and self._copies.chooses()
+        chosen = request.of_client and self._copies.chooses()
         copied = body if chosen else None
         responder = HttpResponder(self._answering, codec.encoder, connection, request, plan, copied)
         if codec.steps is None:

@@ -73,12 +73,8 @@ class HttpResources:
         if resource is ServedResource.MEASUREMENTS:
             return self._measurements(model)
         if resource is ServedResource.STATISTICS:
-            return orjson.dumps({"model_stats": [self.statistics()]})
+            return orjson.dumps({"model_stats": [statistics(self._task, self._metrics)]})
         return self._model_metadata
-
-    def statistics(self) -> dict[str, Any]:
-        """Return the model's statistics."""
-        return statistics(self._task, self._metrics)
 
     def _measurements(self, model: ServedModel) -> bytes:
         requests = self._metrics.requests.items()

@@ -1,4 +1,4 @@
-"""Answers one inference request over HTTP: encodes the outputs, compresses them if the client wants that."""
+"""Answers one inference request over HTTP: encodes the outputs, compresses them if the client asks for that."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,10 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from enginewright_runtime.serve.server.compressed_responses import (
-    COMPRESSED_FROM,
-    CompressedResponses,
-)
+from enginewright_runtime.serve.server.compressed_responses import CompressedResponses
 from enginewright_runtime.serve.server.connection import Connection
 from enginewright_runtime.serve.server.copies import Copies
 from enginewright_runtime.serve.server.encode import Encoder
@@ -68,7 +65,7 @@ class HttpResponder:
             self._answering.codec_thread.submit(self._request, encode, self._encoded)
             return False
         response = self._encode(job, arrays)
-        if response.length >= COMPRESSED_FROM and self._request.accept_encoding:
+        if self._request.accept_encoding:
             return self._compress(response)
         self._send(response, response)
         return True
@@ -87,7 +84,7 @@ class HttpResponder:
         )
 
     def _compress(self, response: HttpResponse) -> bool:
-        """Send the outputs, compressed if the client wants that; return whether they were sent."""
+        """Send the outputs, compressed if the client asks for that; return whether they were sent."""
         done = partial(self._compressed, response)
         sent = self._answering.compressed_responses.compress(self._request, response, done)
         if sent is None:

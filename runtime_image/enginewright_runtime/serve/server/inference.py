@@ -6,7 +6,6 @@ Runs in the event loop only. A protocol decodes its requests before, and encodes
 import asyncio
 import hmac
 import time
-from typing import Protocol
 
 from enginewright.contract.task import ServeTask
 
@@ -31,16 +30,6 @@ from enginewright_runtime.serve.server.worker import InferenceWorker
 from enginewright_runtime.session.request_errors import OutOfProfileError, RequestError
 
 
-class OthersHealth(Protocol):
-    """The health of the other server processes, if there are some."""
-
-    def why_not_live(self) -> HealthProblem | None:
-        """Return why the pod's processes should be restarted; None: they should not."""
-
-    def why_not_ready(self) -> HealthProblem | None:
-        """Return why the pod should receive no requests; None: it should."""
-
-
 class InferenceService:
     """The model behind the protocols of one server."""
 
@@ -61,7 +50,6 @@ class InferenceService:
         self._draining = False
         self._serving: RunningModel | None = None
         self._probes = 0
-        self.others: OthersHealth | None = None  # None: this is the only process
         self.results = InferenceResults(metrics, task.request_seconds)
 
     def progress(self, state: str) -> None:
@@ -92,34 +80,16 @@ class InferenceService:
     @property
     def outstanding(self) -> int:
         """Requests submitted to the model and not yet answered."""
-        serving = self._serving
-        if serving is None:
-            return 0
-        outside = serving.outside.worker.outstanding if serving.outside else 0
-        return serving.worker.outstanding + outside
+        return 0 if self._serving is None else self._serving.worker.outstanding
 
     # Health.
 
     def why_not_live(self) -> HealthProblem | None:
         """Return why the pod should be restarted, None when it works or is still loading."""
-        problem = self.own_why_not_live()
-        if problem is None and self.others is not None and self._serving is not None:
-            return self.others.why_not_live()
-        return problem
+        return None if self._serving is None else self._serving.why_not_live()
 
     def why_not_ready(self) -> HealthProblem | None:
         """Return why the pod should receive no requests; None: it should."""
-        problem = self.own_why_not_ready()
-        if problem is None and self.others is not None:
-            return self.others.why_not_live() or self.others.why_not_ready()
-        return problem
-
-    def own_why_not_live(self) -> HealthProblem | None:
-        """Return why this process should be restarted; likewise."""
-        return None if self._serving is None else self._serving.why_not_live()
-
-    def own_why_not_ready(self) -> HealthProblem | None:
-        """Return why this process should receive no requests; None: it should."""
         if self._draining or self._serving is None:
             return HealthProblem(self._state)
         return self._serving.why_not_ready()
@@ -253,21 +223,13 @@ class InferenceService:
             waited: seconds of its timeout that have passed.
 
         Raises:
-            RequestError: 503, the queue is full with requests that are as urgent, of clients with
-                few, or the run that this one would wait for hangs.
+            RequestError: 503, the queue is full with requests that are as urgent, of clients with few.
         """
         serving = self._serving
         assert serving is not None  # noqa: S101 - it was admitted
         worker = serving.worker
-        if plan.outside and serving.outside is not None:
-            worker = serving.outside.worker
-            if why := serving.outside.why_refused():
-                raise busy(why)
-            if worker.full:  # a long run must not let those whose clients have left fill its queue
-                for dropped in worker.take_dropped():
-                    self.results.drop(dropped)
         job = Job(call, plan, feeds, responder, time.monotonic())
-        if call.displaces or worker is not serving.worker:
+        if call.displaces:
             self._make_room(worker, job.priority, call.sender)
         if plan.timeout:
             job.deadline -= waited

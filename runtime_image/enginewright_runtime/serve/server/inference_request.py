@@ -40,7 +40,6 @@ class InferenceRequest:
     binary: tuple[bool, ...]  # for each output: as bytes after the response's JSON
     timeout: float  # seconds; 0: none
     priority: int = DEFAULT
-    outside: bool = False  # its sizes are outside the shape profiles
     answers: dict[tuple[tuple[int, ...], ...], bytes] = field(default_factory=dict)  # by `encode`
 
     @property

@@ -5,7 +5,7 @@ from typing import Final
 
 from enginewright_runtime.serve.server.account import ByteAccount, Holding
 from enginewright_runtime.serve.server.call import InferenceCall
-from enginewright_runtime.serve.server.settings import ServerSettings
+from enginewright_runtime.serve.server.settings import SLOW_RATE, ServerSettings
 from enginewright_runtime.session.request_errors import RequestError
 
 _BESIDE_TENSORS: Final = 64 * 1024  # bytes allowed for the rest of the largest request
@@ -15,7 +15,7 @@ class InFlight:
     """Limits the bytes of requests that are not yet answered."""
 
     def __init__(self, settings: ServerSettings) -> None:
-        self.account = ByteAccount(settings.inflight_bytes, settings.slow_rate, time.monotonic)
+        self.account = ByteAccount(settings.inflight_bytes, SLOW_RATE, time.monotonic)
         self._body_limit = settings.body_bytes
         self._json_limit = settings.json_bytes
         self._largest = settings.inflight_largest

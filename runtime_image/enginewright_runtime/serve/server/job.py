@@ -37,10 +37,6 @@ class RequestPlan(Protocol):
         """Its priority among requests; 1 is the highest."""
 
     @property
-    def outside(self) -> bool:
-        """Whether its sizes are outside the shape profiles."""
-
-    @property
     def has_run(self) -> bool:
         """Whether a request with the same shapes has run."""
 

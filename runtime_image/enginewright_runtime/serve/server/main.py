@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from dataclasses import replace
 from typing import Final
 
@@ -28,17 +27,10 @@ from enginewright_runtime.serve.server import memory
 from enginewright_runtime.serve.server.application import listen
 from enginewright_runtime.serve.server.endpoints import Endpoints
 from enginewright_runtime.serve.server.files import fit_files
-from enginewright_runtime.serve.server.processes.group import Followers
-from enginewright_runtime.serve.server.processes.lead import make_group
-from enginewright_runtime.serve.server.processes.shares import (
-    settings_of_process,
-    task_of_process,
-)
 from enginewright_runtime.serve.server.refusals import as_failure
 from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel, prepare
 
-_AFTER_DRAIN_SECONDS: Final = 1.0  # for other processes, whose drain ends by itself
 _log: Final = logging.getLogger(__name__)
 
 
@@ -62,8 +54,7 @@ def run(
     Returns:
         0 after a drain; the exit code of the reason when the model must not serve.
     """
-    share = settings_of_process(settings or ServerSettings(), task.processes)
-    chosen = fit_files(share, protocols=2)
+    chosen = fit_files(settings or ServerSettings(), protocols=2)
     if task.drain_seconds is not None:
         chosen = replace(chosen, drain_seconds=task.drain_seconds)
     paths = paths or Paths.from_environment()
@@ -104,19 +95,16 @@ class _Server:
         self._settings = settings
         self._token = probe_token.read_or_create(paths.probe_token)
         self._endpoints = Endpoints(
-            task_of_process(task),
+            task,
             settings,
             self._token,
             tokens=MountedSecret(paths.tokens),
             tls=MountedSecret(paths.tls),
         )
         self._inference = self._endpoints.app.inference
-        self._began = time.monotonic()
         self._stop = asyncio.Event()
         self._exit_code: int = ExitCode.OK
         self._loader: threading.Thread | None = None
-        self._group: Followers | None = None  # of further processes
-        self._grouped: asyncio.Task[None] | None = None
 
     @property
     def threads_run(self) -> bool:
@@ -128,19 +116,9 @@ class _Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
-        shared = self._task.processes > 1
-        http, grpc = (listen(port, shared=shared) for port in self._ports)
+        http, grpc = map(listen, self._ports)
         self._write_crash_report()  # before any health endpoint answers
         self._endpoints.accept(http, grpc)
-        if shared:
-            self._group = make_group(
-                self._task,
-                self._settings,
-                self._paths,
-                self._token,
-                self._endpoints,
-                (http, grpc),
-            )
         sweep = asyncio.create_task(self._endpoints.sweep())
         self._loader = threading.Thread(target=self._load, args=(loop,), name="load", daemon=True)
         self._loader.start()
@@ -150,8 +128,6 @@ class _Server:
             await self._drain()
         self._endpoints.close()
         self._endpoints.flush()
-        if self._group is not None:
-            self._group.kill()
         sweep.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await sweep
@@ -199,23 +175,6 @@ class _Server:
     def _ready(self, model: ServedModel) -> None:
         if self._stop.is_set():
             return
-        if self._group is None:
-            self._serve(model)
-        else:
-            self._grouped = asyncio.create_task(self._serve_together(model, self._group))
-
-    async def _serve_together(self, model: ServedModel, group: Followers) -> None:
-        """Serve once all processes have proved the model; end when one can not be replaced."""
-        try:
-            await group.prove(model.batches, time.monotonic() - self._began)
-            group.open()
-            self._serve(model)
-            failure = await group.failure
-        except StageFailure as error:
-            failure = error
-        self._report_failure(asyncio.get_running_loop(), failure)
-
-    def _serve(self, model: ServedModel) -> None:
         self._endpoints.serve_model(model)
         _log.info(
             "model %s, revision %s: ready, %s",
@@ -236,8 +195,6 @@ class _Server:
             os._exit(128 + number)
         _log.info("signal %d: draining", number)
         self._endpoints.begin_drain()
-        if self._group is not None:
-            self._group.begin_drain()
         self._stop.set()
 
     def _log_why_not_live(self) -> None:
@@ -254,7 +211,4 @@ class _Server:
         if self._inference.model is None:
             write_termination_message(self._paths, "")
             return
-        drains = [self._endpoints.drain()]
-        if self._group is not None:
-            drains.append(self._group.drained(self._settings.drain_seconds + _AFTER_DRAIN_SECONDS))
-        await asyncio.gather(*drains)
+        await self._endpoints.drain()

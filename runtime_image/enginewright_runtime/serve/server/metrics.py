@@ -56,7 +56,6 @@ class Metrics(Collector):
         self.requests = Counter(dict.fromkeys(_USUAL_CODES, 0))
         self.copies = Counter({200: 0})  # likewise, to copies of other pods' requests
         self.out_of_profile = 0
-        self.outside = 0  # requests that ran although they are out of profile
         self.depth: Callable[[], int] = lambda: 0
         self.in_flight: list[Callable[[], int]] = []  # one of each protocol
         # by what was to be written: lines of the access log and traces, of which no more could be kept
@@ -96,10 +95,6 @@ class Metrics(Collector):
     def expose(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
         return generate_latest(self._registry)
-
-    def families(self) -> Iterable[Metric]:
-        """Yield all metrics, those of collectors that were added included."""
-        return self._registry.collect()
 
     @override
     def collect(self) -> Iterable[Metric]:
@@ -171,18 +166,10 @@ class Metrics(Collector):
         for kind, records in self.dropped.items():
             dropped.add_metric((*self._labels, kind), records())
         yield dropped
-        for name, about, count in (
-            (
-                "enginewright_fallback_requests",
-                "Inference requests for a shape outside the model's shape profiles that ran on the CPU.",
-                self.outside,
-            ),
-            (
-                "enginewright_out_of_profile",
-                "Inference requests refused for a shape outside the model's shape profiles.",
-                self.out_of_profile,
-            ),
-        ):
-            counter = CounterMetricFamily(name, about, labels=_LABELS)
-            counter.add_metric(self._labels, count)
-            yield counter
+        refused = CounterMetricFamily(
+            "enginewright_out_of_profile",
+            "Inference requests refused for a shape outside the model's shape profiles.",
+            labels=_LABELS,
+        )
+        refused.add_metric(self._labels, self.out_of_profile)
+        yield refused

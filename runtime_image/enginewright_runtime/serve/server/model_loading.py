@@ -39,8 +39,6 @@ def load_session(
     threads: int,
     device: Device,
     runtime_cache: Path | None,
-    *,
-    bounded: bool = False,
 ) -> loading.LoadedModel:
     """Create the session of a task's artefact (`loading.create`).
 
@@ -51,7 +49,6 @@ def load_session(
         threads: for computing.
         device: what the driver reported.
         runtime_cache: the folder in which a backend that compiles kernels keeps them; None: nowhere.
-        bounded: its memory on the CPU is limited.
 
     Raises:
         StageFailure: why it cannot be loaded.
@@ -66,7 +63,6 @@ def load_session(
             device=device,
             level=manifest.graph_optimization,
             runtime_cache=runtime_cache,
-            bounded=bounded,
         )
     except SessionError as error:
         if damaged := damaged_file(artifact, manifest):

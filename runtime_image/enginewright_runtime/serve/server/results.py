@@ -40,33 +40,22 @@ class InferenceResults:
 
     def finish(self, job: Job) -> None:
         """Answer a job that the model's worker has returned."""
-        if not self._has_run(job):
-            return
-        # a fault of the client was verified: known-valid inputs still ran
-        self._watchdog.record(succeeded=job.error is None or job.fault is Fault.CLIENT)
-        if job.call.of_client:
-            self._observe(job)
-        self._conclude(job)
-
-    def finish_outside(self, job: Job) -> None:
-        """The same for a request outside the shape profiles, which says nothing about the backend."""
-        if not self._has_run(job):
-            return
-        if job.call.of_client:
-            self._metrics.outside += 1
-        self._conclude(job)
-
-    def _has_run(self, job: Job) -> bool:
-        """Whether a job that a worker has returned was run; if not, handle it."""
         self._stop_timeout(job)
         if job.answered or not job.started:  # it may have expired just before it began
             self._expire_late(job)
-            return False
+            return
         context = job.call.context
         if context is not None:
             context.queued, context.started = job.queued, job.started
             context.finished = job.finished
-        return True
+        # a fault of the client was verified: known-valid inputs still ran
+        self._watchdog.record(succeeded=job.error is None or job.fault is Fault.CLIENT)
+        if job.call.of_client:
+            self._observe(job)
+        if job.call.abandoned:
+            self.give_up(job)
+        else:
+            self._respond(job)
 
     def _observe(self, job: Job) -> None:
         seconds = job.finished - job.started
@@ -79,12 +68,6 @@ class InferenceResults:
             self._buckets.add(job.ran, seconds)
         else:
             self._buckets.add_untimed(job.feeds)
-
-    def _conclude(self, job: Job) -> None:
-        if job.call.abandoned:
-            self.give_up(job)
-        else:
-            self._respond(job)
 
     # Answers.
 
@@ -132,7 +115,7 @@ class InferenceResults:
         if job.is_dropped:
             self._expire_late(job)
             return
-        if job.call.of_client and not job.plan.outside:
+        if job.call.of_client:
             self._metrics.queue.observe(time.monotonic() - job.queued)
         job.answered = True
         self._fail_waiting(job, busy(why))
@@ -164,11 +147,6 @@ class InferenceResults:
         for job in [job for job in self.waiting if job.is_late(now)]:
             self.expire(job)
 
-    def drop(self, job: Job) -> None:
-        """Handle a job that nobody waits for, which a worker has not run."""
-        self._stop_timeout(job)
-        self._expire_late(job)
-
     def expire(self, job: Job) -> None:
         """Answer a job whose timeout has expired, unless it is running."""
         job.timer = None
@@ -183,7 +161,7 @@ class InferenceResults:
     def _answer_expired(self, job: Job) -> None:
         job.answered = True
         call = job.call
-        if call.of_client and not job.plan.outside:
+        if call.of_client:
             self._metrics.queue.observe(time.monotonic() - job.queued)
         if call.abandoned:
             self.count(call, figures.CLIENT_CLOSED)

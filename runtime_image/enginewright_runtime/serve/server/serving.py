@@ -9,9 +9,6 @@ from enginewright.contract.task import ServeTask
 import enginewright_runtime.serve.server.metrics as figures
 from enginewright_runtime.serve.server.device_use import DeviceMetrics, DeviceSampler
 from enginewright_runtime.serve.server.health import HealthProblem
-from enginewright_runtime.serve.server.outside_profiles import OutsideModel
-from enginewright_runtime.serve.server.outside_runs import OutsideRuns
-from enginewright_runtime.serve.server.priorities import HIGHEST
 from enginewright_runtime.serve.server.results import InferenceResults
 from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel
@@ -44,8 +41,6 @@ class RunningModel:
             results.finish,
         )
         metrics.depth = lambda: worker.depth
-        model.execution.count_outside(lambda: metrics.outside)
-        self._results = results
         self._watchdog = Watchdog(model.diagnosis.run_known_valid, settings)
         results.observe_runs(self._watchdog, model.buckets)
         if model.needs_driver:
@@ -54,39 +49,14 @@ class RunningModel:
             metrics.add(DeviceMetrics(task.model, task.revision, sampler.latest))
         self._stop_after = max(settings.run_seconds, _LONG_RUNS * model.slowest_run)
         self._stuck_after = max(settings.stuck_seconds, _STUCK_RUNS * model.slowest_run)
-        self.outside = (
-            None if model.outside is None else self._run_outside(model.outside, task, settings)
-        )
-
-    def _run_outside(
-        self, model: OutsideModel, task: ServeTask, settings: ServerSettings
-    ) -> OutsideRuns:
-        return OutsideRuns(
-            model,
-            self._results.finish_outside,
-            max_queue=task.max_queue,
-            stop_after=max(settings.run_seconds, _LONG_RUNS * model.slowest_run),
-            stuck_after=max(settings.stuck_seconds, _STUCK_RUNS * model.slowest_run),
-        )
 
     def stop_long_run(self) -> None:
-        """Terminate runs that take too long; their requests fail, the next ones run.
-
-        What waits for a run outside the shape profiles that cannot be terminated is refused.
-        """
+        """Terminate runs that take too long; their requests fail, the next ones run."""
         self.model.stop_run(self._stop_after)
-        outside = self.outside
-        if outside is None:
-            return
-        outside.stop_long_run()
-        if why := outside.why_refused():
-            while job := outside.worker.give_up(HIGHEST - 1, None):
-                self._results.refuse(job, why)
 
     def why_not_live(self) -> HealthProblem | None:
         """Return why this process should be restarted; None: it should not."""
-        outside = self.outside
-        if not self.worker.alive() or (outside is not None and not outside.worker.alive()):
+        if not self.worker.alive():
             return HealthProblem("an inference thread has ended", Reason.RUNS_FAIL)
         if self.worker.busy_seconds(time.monotonic()) > self._stuck_after:
             return self._watchdog.stuck(self._stuck_after)

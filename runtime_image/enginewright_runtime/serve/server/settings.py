@@ -5,6 +5,8 @@ from typing import Final
 
 MIB: Final = 1024 * 1024
 RETRY_AFTER_SECONDS: Final = 1
+SLOW_RATE: Final = 256 * 1024  # bytes per second, below which a transfer is the first to be ended
+AGE_JITTER: Final = 0.1  # share of `connection_age`
 PROBE_SLOTS: Final = 2  # concurrent requests of the sidecar that bypass the limits
 WAITING_COPIES: Final = 1  # of requests, above which copies are refused: clients come first
 
@@ -21,10 +23,9 @@ class ServerSettings:
     body_bytes: int = 64 * MIB  # 413 above; raised if the shape profiles admit larger requests
     json_bytes: int = 8 * MIB  # 413 above: parsing JSON holds the GIL, here for up to 50 ms
     # Bodies that have arrived until they are answered, responses until they are written. Above, transfers
-    # slower than `slow_rate` (bytes per second) are ended, then those of clients that hold most; then 503.
+    # slower than SLOW_RATE are ended, then those of clients that hold most; then 503.
     inflight_bytes: int = 256 * MIB
     inflight_largest: int = 4  # requests of the largest size, if these are more bytes
-    slow_rate: int = 256 * 1024
     connections: int = 1024  # requests that are due at a time: 503 above, see `queue_shares`
     reserved_connections: int = 32  # above both a new connection replaces one that waits
     drained_body_bytes: int = 64 * 1024  # a refused body up to this size is read and discarded
@@ -33,9 +34,8 @@ class ServerSettings:
     transfer_window: float = 10.0
     transfer_rate: int = 16 * 1024  # bytes per second
     # Clients that keep their connections reach new pods only when these end. The first response
-    # after this age, which varies by `age_jitter` from connection to connection, closes it.
+    # after this age, which varies by AGE_JITTER from connection to connection, closes it.
     connection_age: float = 60.0
-    age_jitter: float = 0.1  # share of it
     aged_idle_seconds: float = 5.0  # without a request, after which an old connection is closed too
     sweep_seconds: float = 0.5  # interval at which the time limits are enforced
     step_seconds: float = (
@@ -43,13 +43,9 @@ class ServerSettings:
     )
     run_seconds: float = 50.0  # a run longer than this and than 15 warm-up runs is terminated
     stuck_seconds: float = 60.0  # a run longer than this and than 20 warm-up runs: not live
-    failed_runs: int = 3  # consecutive failed requests after which a golden sample is run
     retest_seconds: float = 1.0  # least interval between two such runs
     device_lost_seconds: float = 5.0  # not live after the device has been lost for this long
     runs_fail_seconds: float = 30.0  # not live after runs have failed otherwise for this long
     drain_linger: float = 3.0  # accepts after SIGTERM, while endpoints are still being removed
     drain_seconds: float = 25.0  # after SIGTERM; connections still open then are aborted
-    process_seconds: float = (
-        20.0  # without an answer, after which a further server process is replaced
-    )
     linger_seconds: float = 2.0  # reads on after an early refusal, so that the client receives it

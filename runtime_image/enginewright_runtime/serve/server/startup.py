@@ -36,10 +36,8 @@ from enginewright_runtime.serve.server.execution import ExecutionReport
 from enginewright_runtime.serve.server.input_choice import choose
 from enginewright_runtime.serve.server.memory import resident_bytes
 from enginewright_runtime.serve.server.model_loading import load_session, open_cache, read_model
-from enginewright_runtime.serve.server.outside_profiles import OutsideModel, serve_outside
 from enginewright_runtime.serve.server.processing.served import ServedSteps, serve_steps
 from enginewright_runtime.serve.server.proofs import StartupProver
-from enginewright_runtime.serve.server.refusals import check_processes
 from enginewright_runtime.serve.server.stopping import StoppableSession
 from enginewright_runtime.session import processor
 from enginewright_runtime.session.base import SessionBackend
@@ -68,7 +66,6 @@ class ServedModel:
     slowest_run: float  # seconds, during warm-up
     needs_driver: bool  # of NVIDIA
     batches: BatchLimits
-    outside: OutsideModel | None  # serves sizes outside the shape profiles; None: they are refused
     concurrent_runs: int
     summary: str  # one line for the log
     steps: ServedSteps | None = None  # before and after it
@@ -84,7 +81,6 @@ def prepare(
     artifact: Path,
     progress: Callable[[str], None],
     runtime_caches: Path | None = None,
-    found: BatchLimits | None = None,
 ) -> ServedModel:
     """Check, load, verify and warm up the model or engine of `artifact`.
 
@@ -93,8 +89,6 @@ def prepare(
         artifact: the folder with manifest, model and golden samples.
         progress: called with the current step, for users.
         runtime_caches: the folder of `RuntimeCache`; None: kernels are not kept.
-        found: limits of batches that the first of several processes has found out, which has tested the
-            libraries and measured the latency too; None: this is the first.
 
     Raises:
         StageFailure: why it must not serve.
@@ -102,13 +96,11 @@ def prepare(
     began = time.monotonic()
     progress("reading the manifest")
     manifest = read_manifest(task, artifact)
-    check_processes(task)
     backend = find(task.backend)
     other_products = _other_products(manifest)
     device = _check(task, artifact, manifest, backend, progress)
-    threads = max(1, enginewright_runtime.core.limits.threads() // task.processes)
-    if found is None:
-        _test_libraries(artifact, manifest, progress)
+    threads = enginewright_runtime.core.limits.threads()
+    _test_libraries(artifact, manifest, progress)
     load = partial(load_session, task, artifact, manifest, threads, device)
     caches = runtime_caches if backend.caches_kernels else None
     cache = open_cache(caches, task, artifact, manifest, load, device, progress)
@@ -132,23 +124,19 @@ def prepare(
         cause = f"{failure.cause}; {other_products}"
         raise StageFailure(Reason.PROCESSOR_MISMATCH, cause) from failure
     progress("timing batches of requests")
-    memory = enginewright_runtime.core.limits.memory() // task.processes
+    memory = enginewright_runtime.core.limits.memory()
     # the host's memory says nothing about what fits on a device
     prover = BatchProver(runner, signature, buckets, None if on_device else memory)
-    batches, usual = found, None
-    if batches is None:
-        batches = prover.prove(
-            samples,
-            most=task.batch_size,
-            delay=task.batch_delay_seconds,
-            varying=bool(manifest.varying),
-            on_cpu=backend.name == "cpu",
-            by_sizes=loaded.placement.by_sizes,
-        )
-        progress(f"measuring the latency of {shapes}")
-        usual = measure(partial(runner.run, list(signature.outputs)), shapes, feeds)
-    else:
-        prover.adopt(samples, batches)
+    batches = prover.prove(
+        samples,
+        most=task.batch_size,
+        delay=task.batch_delay_seconds,
+        varying=bool(manifest.varying),
+        on_cpu=backend.name == "cpu",
+        by_sizes=loaded.placement.by_sizes,
+    )
+    progress(f"measuring the latency of {shapes}")
+    usual = measure(partial(runner.run, list(signature.outputs)), shapes, feeds)
     concurrency = ConcurrencyProver(
         Runner(session, signature, shared=True), signature, progress
     ).prove(
@@ -156,7 +144,6 @@ def prepare(
         batch_feeds(samples, batches) or feeds,
         batches,
         RunConditions(
-            processes=task.processes,
             threads=threads,
             most=task.concurrent_runs,
             memory=memory,
@@ -169,12 +156,7 @@ def prepare(
     slowest = max(slowest, prover.slowest, concurrency.slowest)
     if cache is not None:
         cache.keep()
-    steps = serve_steps(task, artifact, manifest, signature, progress)
-    # on the backend's CPUs it leaves one to requests within the profiles
-    shared = threads if on_device else max(1, threads - 1)
-    outside, about_outside = (
-        (None, None) if steps else serve_outside(task, artifact, signature, shared, progress)
-    )
+    steps = serve_steps(artifact, manifest, signature, progress)
     seconds = time.monotonic() - began
     details = {
         "threads": threads,
@@ -211,12 +193,10 @@ def prepare(
             usual=usual,
             details=details,
             steps=steps,
-            outside=about_outside,
         ),
         slowest_run=slowest,
         needs_driver=device.driver.needed and device.driver.present,
         batches=batches,
-        outside=outside,
         concurrent_runs=concurrency.runs,
         summary=f"{_described(loaded.placement)}, {threads} threads, golden samples agree: {len(samples)},"
         f" loaded in {loaded_after:.1f} s, ready in {seconds:.1f} s",

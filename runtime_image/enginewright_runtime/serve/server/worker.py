@@ -140,10 +140,6 @@ class InferenceWorker:
                 return job
         return None
 
-    def take_dropped(self) -> list[Job]:
-        """Remove and return what waits in the queue for nobody; `done` is not called for it."""
-        return [job for job in self._queue.waiting() if job.is_dropped and self.withdraw(job)]
-
     def withdraw(self, job: Job) -> bool:
         """Remove a job that waits, deferred ones included; `done` is not called for it.
 

@@ -6,21 +6,22 @@ model only; without such a benchmark in the manifest the result is unknown.
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from enginewright.contract.execution import Baseline
 from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import Reason
 
 from enginewright_runtime.serve.sidecar.checks import CheckResult
-from enginewright_runtime.serve.sidecar.latency import Slowness, milliseconds
-from enginewright_runtime.serve.sidecar.settings import SidecarSettings
+from enginewright_runtime.serve.sidecar.latency import FLOOR, Slowness, milliseconds
+
+_RATIO: Final = 2.0  # of the class's benchmark, measured without other load
 
 
 def compared(
     manifest: Manifest,
     usual: Baseline | None,
     current: Callable[[str], float | None],
-    settings: SidecarSettings,
 ) -> tuple[str, Slowness] | None:
     """Return the shapes that come closest to their benchmark, and by how much; None: not comparable.
 
@@ -31,7 +32,6 @@ def compared(
         manifest: of the served artefact.
         usual: the baseline that the server measured before it was ready.
         current: returns the seconds in the model that a golden sample takes now.
-        settings: the limits.
     """
     engine = manifest.engine
     if engine is None:
@@ -41,12 +41,11 @@ def compared(
     for figure in figures:
         shapes = figure.shapes or ""
         at_start = usual.p50 if usual and usual.shapes == shapes else None
-        for seconds in (at_start, current(shapes)):
-            if seconds is not None and figure.p50 > 0:
-                slowness = Slowness(
-                    seconds, figure.p50, settings.benchmark_ratio, settings.latency_floor
-                )
-                rows.append((shapes, slowness))
+        rows += [
+            (shapes, Slowness(seconds, figure.p50, _RATIO, FLOOR))
+            for seconds in (at_start, current(shapes))
+            if seconds is not None and figure.p50 > 0
+        ]
     return min(rows, key=lambda row: row[1].rank, default=None)
 
 

@@ -6,7 +6,6 @@ rest of the sidecar, so httptools, which the server needs anyway, parses the res
 
 import asyncio
 import contextlib
-import socket
 import ssl
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -52,7 +51,6 @@ class Client:
         *,
         host: str = _HERE,
         response_bytes: int = RESPONSE_BYTES,
-        connect: Callable[[], socket.socket] | None = None,
         tls: bool = False,
         expected: Callable[[], bytes] | None = None,
     ) -> None:
@@ -62,12 +60,10 @@ class Client:
             port: of the server.
             host: its IP address.
             response_bytes: limit of a response.
-            connect: opens the connection in another way, without TLS; it raises OSError.
             tls: whether the server speaks TLS. Its certificate is for other names than the address.
             expected: returns the certificate (DER) that the server must have; None: any, since the
                 connection does not leave the pod.
         """
-        self._connect = connect
         self._tls = _any_certificate() if tls else None
         self._expected = expected
         self.certificate = b""  # the server's (DER), once connected
@@ -150,9 +146,6 @@ class Client:
             raise ConnectionResetError("closed before it responded") from None
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if self._connect is not None:
-            lane = self._connect()
-            return await asyncio.open_unix_connection(sock=lane, limit=_RECEIVE_BYTES)
         reader, writer = await asyncio.open_connection(
             self._host, self._port, limit=_RECEIVE_BYTES, ssl=self._tls
         )

@@ -8,12 +8,14 @@ from typing import Final
 from enginewright.contract.reasons import Reason
 
 from enginewright_runtime.serve.sidecar.checks import CheckResult
-from enginewright_runtime.serve.sidecar.settings import SidecarSettings
 
 _ANSWERS: Final = re.compile(
     rb'^enginewright_requests_total\{[^}]*code="(\d{3})"[^}]*\} ([0-9.eE+]+)', re.MULTILINE
 )
 
+_WINDOW_SECONDS: Final = 60.0
+_LEAST: Final = 20  # requests
+_SHARE: Final = 0.05  # of responses with 5xx
 _REFUSALS: Final = frozenset(range(400, 499))  # not 499: the client disconnected
 _MANY_REFUSALS: Final = 0.5  # as in the alert EnginewrightRequestsRefused
 
@@ -27,8 +29,7 @@ def response_counts(exposition: bytes | bytearray) -> dict[int, float] | None:
 class ErrorShare:
     """Responses of the last minute."""
 
-    def __init__(self, settings: SidecarSettings) -> None:
-        self._settings = settings
+    def __init__(self) -> None:
         self._seen: deque[tuple[float, Mapping[int, float]]] = deque()
 
     def add(self, counts: Mapping[int, float], now: float) -> None:
@@ -38,7 +39,7 @@ class ErrorShare:
             if any(counts.get(code, 0) < count for code, count in last.items()):
                 self._seen.clear()  # the server's counters were reset
         self._seen.append((now, counts))
-        while len(self._seen) > 2 and self._seen[1][0] <= now - self._settings.error_window:
+        while len(self._seen) > 2 and self._seen[1][0] <= now - _WINDOW_SECONDS:
             self._seen.popleft()
 
     def outcome(self) -> CheckResult:
@@ -48,18 +49,17 @@ class ErrorShare:
         before, after = self._seen[0][1], self._seen[-1][1]
         delta = {code: count - before.get(code, 0) for code, count in after.items()}
         total = sum(delta.values())
-        if total < self._settings.error_least:
+        if total < _LEAST:
             return CheckResult.unknown("too few requests")
         errors = {code: count for code, count in delta.items() if code >= 500 and count}
-        limit = self._settings.error_share
-        if sum(errors.values()) > limit * total:
+        if sum(errors.values()) > _SHARE * total:
             codes = ", ".join(str(code) for code in sorted(errors))
             return CheckResult.failed(
                 Reason.TOO_MANY_ERRORS,
-                f"more than {limit:.0%} of the requests fail with {codes}",
+                f"more than {_SHARE:.0%} of the requests fail with {codes}",
             )
         refused = sum(count for code, count in delta.items() if code in _REFUSALS)
-        reported = f"at most {limit:.0%} of the requests fail"
+        reported = f"at most {_SHARE:.0%} of the requests fail"
         if refused > _MANY_REFUSALS * total:
             reported += "; more than half are refused as invalid (4xx)"
         return CheckResult.ok(reported)

@@ -78,19 +78,14 @@ def fallback(
     manifest: Manifest,
     task: ServeTask,
     found: Finding | None,
-    *,
-    outside: str | None = None,
 ) -> FallbackVerdict:
     """Return `promise.judge`'s verdict on the placement, with the reason that `cause` found.
-
-    Requests outside the shape profiles that ran elsewhere are a fallback too, the last one of several.
 
     Args:
         reported: what the server reports.
         manifest: of the served artefact.
         task: has the promise.
         found: the result of `cause`.
-        outside: the provider of requests outside the shape profiles; None: there were none recently.
     """
     verdict = promise.judge(
         reported.placement,
@@ -101,23 +96,7 @@ def fallback(
     )
     if found is not None and verdict.active and verdict.reason is found.reason:
         verdict = verdict.model_copy(update={"message": f"{found.cause}: {verdict.message}"})
-    return verdict if outside is None else _with_requests(verdict, outside)
-
-
-def _with_requests(verdict: FallbackVerdict, provider_name: str) -> FallbackVerdict:
-    """Return the verdict with that on requests outside the shape profiles."""
-    message = f"requests with sizes outside the shape profiles run on {provider_name}"
-    requests = Finding(reason=Reason.OUT_OF_PROFILE, cause=message)
-    if verdict.active and verdict.reason is not None:
-        nodes = Finding(reason=verdict.reason, cause=verdict.message)
-        chosen = causes.first((nodes, requests)) or nodes
-        return verdict.model_copy(update={"message": chosen.cause})
-    update = {
-        "active": True,
-        "reason": requests.reason,
-        "message": f"{message}; {verdict.message}",
-    }
-    return verdict.model_copy(update=update)
+    return verdict
 
 
 def placement(found: FallbackVerdict) -> CheckResult:

@@ -6,7 +6,7 @@ queue is not mistaken for a slow model. Medians are compared, never single measu
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from enginewright.contract.execution import ComputeBucket
 from enginewright.contract.reasons import Reason
@@ -19,6 +19,14 @@ from enginewright_runtime.serve.sidecar.settings import SidecarSettings
 from enginewright_runtime.serve.sidecar.trend import Trend
 
 _Key = TypeVar("_Key")
+_RATIO: Final = 2.2  # of the baseline: finds a slowdown by 3 even if the baseline is 20% too high
+FLOOR: Final = 0.001  # seconds: smaller differences of time in the model are noise
+_ANSWER_FLOOR: Final = 0.010  # likewise, of end-to-end time
+_PROBE_AGE: Final = 300.0  # seconds; older golden inferences are ignored
+_LIVE_LEAST: Final = 3  # requests of one size for a measurement
+_LIVE_AGE: Final = 90.0  # seconds; older measurements are ignored
+# of the best warm-up run; warm-up runs follow each other without pause
+_WARMUP_RATIO: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +89,11 @@ class ProbeLatency(_Latency[tuple[str, float]]):
 
     def add(self, found: ProbeResult, now: float, *, idle: bool) -> None:
         """Record a golden inference that succeeded or timed out; `idle`: without other requests."""
-        settings = self._settings
         if found.compute is not None:
             self._reports_compute = True
-            self._add(found.sample, settings.latency_floor, found.compute, now)
+            self._add(found.sample, FLOOR, found.compute, now)
         if idle or not self._reports_compute:
-            floor = settings.answer_floor if self._reports_compute else settings.latency_floor
+            floor = _ANSWER_FLOOR if self._reports_compute else FLOOR
             self._add(found.sample, floor, found.seconds, now)
 
     def _add(self, sample: str, floor: float, seconds: float, now: float) -> None:
@@ -103,11 +110,11 @@ class ProbeLatency(_Latency[tuple[str, float]]):
 
     def current(self, sample: str, now: float) -> float | None:
         """Return the current seconds in the model of `sample`; None: too few measurements."""
-        return self._current((sample, self._settings.latency_floor), now, self._settings.probe_age)
+        return self._current((sample, FLOOR), now, _PROBE_AGE)
 
     def worst(self, now: float) -> Slowness | None:
         """Return the comparison furthest above its baseline; None: unknown."""
-        age = self._settings.probe_age
+        age = _PROBE_AGE
         return self._worst(
             (each.current(now, age), *key, each) for key, each in self._trends.items()
         )
@@ -116,12 +123,12 @@ class ProbeLatency(_Latency[tuple[str, float]]):
         """Return whether more measurements are needed soon: no baseline yet, or the last was slow."""
         if self.baseline is None:
             return True
-        age = self._settings.probe_age
+        age = _PROBE_AGE
         found = self._worst((each.last(now, age), *key, each) for key, each in self._trends.items())
         return found is not None and found.exceeds
 
     def _worst(self, rows: Iterable[tuple[float | None, str, float, Trend]]) -> Slowness | None:
-        limit = self._settings.latency_ratio
+        limit = _RATIO
         found = [
             Slowness(now, trend.baseline, limit, floor)
             for now, _, floor, trend in rows
@@ -173,14 +180,14 @@ class LiveLatency(_Latency[int]):
                 self._before[elements] = ComputeBucket(elements=elements) if known else bucket
                 before = self._before[elements]
             count = bucket.count - before.count
-            if count >= self._settings.live_least:
+            if count >= _LIVE_LEAST:
                 trend = self._trends.setdefault(elements, Trend(self._settings))
                 trend.add((bucket.seconds - before.seconds) / count, now)
                 self._before[elements] = bucket
 
     def current(self, elements: int, now: float) -> float | None:
         """Return the current seconds of requests of a size; None: too few recent ones."""
-        return self._current(elements, now, self._settings.live_age)
+        return self._current(elements, now, _LIVE_AGE)
 
     def worst(self, now: float) -> Slowness | None:
         """Return the comparison furthest above its limit; None: unknown."""
@@ -203,16 +210,15 @@ class LiveLatency(_Latency[int]):
 
     def _compared(self, now: float) -> tuple[int, Slowness, str] | None:
         """Return the comparison furthest above its limit: size, comparison, what it is compared with."""
-        settings = self._settings
         rows: list[tuple[int, Slowness, str]] = []
         for size, trend in self._trends.items():
             current = self.current(size, now)
             for usual, limit, name in (
-                (self._warmup.get(size), settings.warmup_ratio, "the best warm-up run"),
-                (trend.baseline, settings.latency_ratio, "the pod's own baseline"),
+                (self._warmup.get(size), _WARMUP_RATIO, "the best warm-up run"),
+                (trend.baseline, _RATIO, "the pod's own baseline"),
             ):
                 if current is not None and usual:
-                    found = Slowness(current, usual, limit, settings.latency_floor)
+                    found = Slowness(current, usual, limit, FLOOR)
                     rows.append((size, found, name))
         return max(rows, key=lambda row: row[1].rank, default=None)
 

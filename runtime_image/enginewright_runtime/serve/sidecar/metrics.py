@@ -32,7 +32,7 @@ _FALLBACK_RATIO: Final = Family(
 _FALLBACK_ACTIVE: Final = Family(
     "enginewright_fallback_active",
     "gauge",
-    "1 while the model falls back in this way (kind NodeFallback, BackendFallback or OutOfProfile), else 0.",
+    "1 while the model falls back in this way (kind NodeFallback or BackendFallback), else 0.",
     ("kind",),
 )
 _FALLBACK_REASON: Final = Family(

@@ -9,7 +9,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Final
 
 import orjson
@@ -21,7 +20,6 @@ from enginewright.contract.verdict import Check, CheckVerdict
 from pydantic import ValidationError
 
 from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.serve.lanes import connect
 from enginewright_runtime.serve.mounted_secret import MountedSecret
 from enginewright_runtime.serve.probe_token import HEADER, read_or_create
 from enginewright_runtime.serve.sidecar.answers import AnswerComparison
@@ -32,7 +30,6 @@ from enginewright_runtime.serve.sidecar.client import (
     UnreachableError,
 )
 from enginewright_runtime.serve.sidecar.errors import response_counts
-from enginewright_runtime.serve.sidecar.every_process import probe_all
 from enginewright_runtime.serve.sidecar.golden import GoldenProbe
 from enginewright_runtime.serve.sidecar.inferences import Inferences
 from enginewright_runtime.serve.sidecar.json_tensors import JSON_BYTES
@@ -41,12 +38,13 @@ from enginewright_runtime.serve.sidecar.probe_schedule import ProbeSchedule
 from enginewright_runtime.serve.sidecar.protocol import BINARY_EXTENSION
 from enginewright_runtime.serve.sidecar.readiness import seconds_left
 from enginewright_runtime.serve.sidecar.samples import GoldenSamples
-from enginewright_runtime.serve.sidecar.settings import SidecarSettings
+from enginewright_runtime.serve.sidecar.settings import STALE_INTERVALS, SidecarSettings
 from enginewright_runtime.serve.sidecar.shadow import Shadow
 
 _log: Final = logging.getLogger(__name__)
 _EXPOSITION_BYTES: Final = 8 * 1024 * 1024  # larger metrics of the server are not passed on
 _LARGE_BYTES: Final = 16 * 1024 * 1024  # of outputs, which do not fit beside a canary's answers
+_PROBE_SECONDS: Final = 30.0  # timeout of a golden inference
 _HUNG_SECONDS: Final = 60.0  # beyond the longest regular interval of a loop
 
 
@@ -70,35 +68,26 @@ class Monitor:
         self._scrapes = Client(server_port, tls=tls)
         largest = max(JSON_BYTES, samples.largest_outputs + RESPONSE_BYTES)
         token = read_or_create(paths.probe_token)
-        processes = pod_state.task.processes
-        lanes = [
-            partial(connect, token, number) if processes > 1 else None
-            for number in range(processes)
-        ]
-        inferring = [
-            Client(server_port, response_bytes=largest, connect=each, tls=tls) for each in lanes
-        ]
+        inferring = Client(server_port, response_bytes=largest, tls=tls)
         self._measuring = Client(server_port, tls=tls)
         copies = Client(server_port, tls=tls)
         self._clients = (
             *(self._health, self._queries, self._scrapes, self._measuring),
-            *(*inferring, copies),
+            *(inferring, copies),
         )
         model = pod_state.task.model
         self._execution_path = f"/v2/models/{model}/execution"
         self._measurements_path = f"/v2/models/{model}/measurements"
         self.measurements_age = settings.measurements_age
         self._own = f"{HEADER}: {token}\r\n" if token else ""
-        self._inferences = [
-            Inferences(each, model, settings.probe_seconds, self._own) for each in inferring
-        ]
-        self._probes = [GoldenProbe(each, samples, pod_state.manifest) for each in self._inferences]
+        self._inferences = Inferences(inferring, model, _PROBE_SECONDS, self._own)
+        self._probe = GoldenProbe(self._inferences, samples, pod_state.manifest)
         key = pod_state.task.stable_key
         self._answers = (
             None
             if key is None
             else AnswerComparison(
-                self._inferences[0], pod_state.manifest, samples.largest_outputs, paths.stable, key
+                self._inferences, pod_state.manifest, samples.largest_outputs, paths.stable, key
             )
         )
         is_large = samples.largest_outputs > _LARGE_BYTES
@@ -147,8 +136,8 @@ class Monitor:
     def alive(self) -> bool:
         """Whether all loops make progress."""
         settings = self._settings
-        deferred = settings.stale_intervals * settings.slowest_interval
-        longest = deferred + settings.probe_seconds + _HUNG_SECONDS
+        deferred = STALE_INTERVALS * settings.slowest_interval
+        longest = deferred + _PROBE_SECONDS + _HUNG_SECONDS
         return all(time.monotonic() - beat < longest for beat in self._beats.values())
 
     async def scrape(self) -> bytes:
@@ -203,9 +192,7 @@ class Monitor:
                 self._serving.clear()
         elif not self._serving.is_set():
             with contextlib.suppress(UnreachableError):  # retried at the next poll
-                binary = await self._supports_binary()
-                for each in self._inferences:
-                    each.binary = binary
+                self._inferences.binary = await self._supports_binary()
                 self._serving.set()
         self._log_changes()
         return _rest(interval, began)
@@ -281,7 +268,7 @@ class Monitor:
         self._golden_began = began
         turn = self._schedule.next(known, began)
         async with self._memory:
-            found = await probe_all(self._probes, turn.sample, turn.defer)
+            found = await self._probe.run(turn.sample, turn.defer)
         if found.unreachable:
             self._serving.clear()  # the health loop sets it again
         interval = self._schedule.interval(found, self._pod_state.known)

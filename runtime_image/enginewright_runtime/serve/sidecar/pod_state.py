@@ -22,12 +22,12 @@ from enginewright_runtime.serve.sidecar.errors import ErrorShare
 from enginewright_runtime.serve.sidecar.golden import ProbeResult
 from enginewright_runtime.serve.sidecar.latency import LiveLatency, ProbeLatency, Slowness
 from enginewright_runtime.serve.sidecar.measurements import PodMeasurements
-from enginewright_runtime.serve.sidecar.outside_requests import OutsideRequests
 from enginewright_runtime.serve.sidecar.probe_schedule import ProbeFacts, Traffic
 from enginewright_runtime.serve.sidecar.readiness import Gate
-from enginewright_runtime.serve.sidecar.settings import SidecarSettings
+from enginewright_runtime.serve.sidecar.settings import STALE_INTERVALS, SidecarSettings
 
 _log: Final = logging.getLogger(__name__)
+_GOLDEN_FAILURES: Final = 2  # consecutive golden inferences that fail until the check fails
 _PROBE_BOUNDS: Final = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
@@ -78,9 +78,8 @@ class PodState:
         self._clock = clock
         self.live = LiveLatency(settings)
         self._traffic = Traffic()
-        self._outside = OutsideRequests(settings)
         self._usual: Baseline | None = None
-        self._errors = ErrorShare(settings)
+        self._errors = ErrorShare()
         self._golden: dict[str, ProbeResult] = {}  # the last one by sample
         self._placed: Placed | None = None
         self._admitted: PlacementFacts | None = None
@@ -121,7 +120,6 @@ class PodState:
         self.reported = reported
         self._usual = reported.usual or self._usual
         self._traffic.add(reported.buckets, self._clock())
-        self._outside.add(reported.outside_profiles, self._clock())
         for check in due:
             self._record(check, self._judge(check, reported))
         self._changed()
@@ -169,7 +167,7 @@ class PodState:
 
     def _golden_missed(self, found: ProbeResult, interval: float) -> None:
         why = found.not_run or ""
-        if found.reason is not None and self._failing >= self._settings.golden_failures:
+        if found.reason is not None and self._failing >= _GOLDEN_FAILURES:
             self._record(Check.GOLDEN, CheckResult.failed(found.reason, why), interval)
         else:
             self.board.miss(Check.GOLDEN, why)
@@ -316,7 +314,7 @@ class PodState:
 
     def _record(self, check: Check, outcome: CheckResult, interval: float = 0.0) -> None:
         settings = self._settings
-        seconds = settings.stale_intervals * max(settings.intervals[check], interval)
+        seconds = STALE_INTERVALS * max(settings.intervals[check], interval)
         self.board.record(check, outcome, self._clock() + seconds + settings.request_seconds)
 
     def _server_failed(self, why: str) -> None:
@@ -335,7 +333,7 @@ class PodState:
         self.live.restart()
         self.measurements.restart()
         self._traffic = Traffic()
-        self._errors = ErrorShare(self._settings)
+        self._errors = ErrorShare()
         self.latency.restart()
         self._golden.clear()
         self._failing = 0
@@ -348,11 +346,7 @@ class PodState:
                 return execution_checks.provider(reported, self._cause(reported))
             case Check.PLACEMENT:
                 found = execution_checks.fallback(
-                    reported,
-                    self.manifest,
-                    self.task,
-                    self._cause(reported),
-                    outside=self._outside.provider(self._clock()),
+                    reported, self.manifest, self.task, self._cause(reported)
                 )
                 nodes = execution_checks.original_nodes(
                     reported.placement, reported.provider, found
@@ -375,10 +369,7 @@ class PodState:
     def _benchmarked(self) -> tuple[str, Slowness] | None:
         now = self._clock()
         return benchmark.compared(
-            self.manifest,
-            self._usual,
-            lambda sample: self.latency.current(sample, now),
-            self._settings,
+            self.manifest, self._usual, lambda sample: self.latency.current(sample, now)
         )
 
     def _golden_outcome(self) -> CheckResult:

@@ -18,8 +18,15 @@ from enginewright.contract.execution import ComputeBucket
 from enginewright.contract.verdict import Check
 
 from enginewright_runtime.serve.sidecar.golden import ProbeResult
-from enginewright_runtime.serve.sidecar.settings import SidecarSettings
+from enginewright_runtime.serve.sidecar.settings import STALE_INTERVALS, SidecarSettings
 
+_IDLE_SHARE: Final = 0.05  # of the server's time for golden inferences while the pod is idle
+_OWN_SHARE: Final = 0.005  # of a core for comparing outputs
+_PROBING_SHARE: Final = 0.05  # as `probe_share`, while the operator asks for a higher rate
+_PROBING_IDLE_SHARE: Final = 0.2  # as _IDLE_SHARE, likewise
+_PROBING_LARGE_SHARE: Final = 0.05  # of _PROBING_IDLE_SHARE, for larger samples
+PROBING_OWN_SHARE: Final = 0.05  # as _OWN_SHARE, likewise, and for a canary's answers
+ADMISSION_INTERVAL: Final = 0.05  # seconds between golden inferences until every sample has passed
 _ALIKE: Final = 1.5  # samples up to this many times the smallest one's cost count as small
 _UNDECIDED_EVERY: Final = 4  # interval while undecided, in multiples of the sample's cost
 _LARGE_EVERY: Final = 5  # least intervals between larger samples
@@ -114,7 +121,7 @@ class ProbeSchedule:
             return ProbeTurn(self._one_of(unproven), 0.0)
         settings = self._settings
         idle = known.idle >= settings.idle_seconds
-        defer = 0.0 if idle else self.pace(known) * (settings.stale_intervals - 1)
+        defer = 0.0 if idle else self.pace(known) * (STALE_INTERVALS - 1)
         large = self._large(known)
         if large and idle and now >= self._large_at + self._large_rest(known):
             name = self._one_of(large)
@@ -142,7 +149,7 @@ class ProbeSchedule:
     def _large_rest(self, known: ProbeFacts) -> float:
         """Return the least time between the starts of two larger samples."""
         settings = self._settings
-        share = settings.probing_large_share if known.probing else settings.probe_share
+        share = _PROBING_LARGE_SHARE if known.probing else settings.probe_share
         return max(_LARGE_EVERY * self.pace(known), self._large_cost / share)
 
     def _most(self, known: ProbeFacts) -> float:
@@ -167,12 +174,12 @@ class ProbeSchedule:
         if found.wrong is not None or found.not_run is not None:
             self._interval = usual  # retry soon
         elif len({*known.proven, found.sample}) < len(self._names):
-            self._interval = settings.admission_interval
+            self._interval = ADMISSION_INTERVAL
         else:
             idle = known.idle >= settings.idle_seconds
-            share = settings.idle_share if idle else settings.probe_share
+            share = _IDLE_SHARE if idle else settings.probe_share
             cost = min(found.cost, self._most(known))  # larger ones have their own interval
-            needed = max(cost / share, found.own_seconds / settings.own_share)
+            needed = max(cost / share, found.own_seconds / _OWN_SHARE)
             if known.undecided and idle:
                 needed = _UNDECIDED_EVERY * found.cost  # a few more measurements decide
             self._interval = min(settings.slowest_interval, max(usual, needed))
@@ -188,9 +195,9 @@ class ProbeSchedule:
         if found is None or not known.probing or found.not_run is not None:
             return self._interval
         idle = known.idle >= settings.idle_seconds
-        share = settings.probing_idle_share if idle else settings.probing_share
+        share = _PROBING_IDLE_SHARE if idle else _PROBING_SHARE
         if idle and self._large(known):
-            share -= settings.probing_large_share
+            share -= _PROBING_LARGE_SHARE
         cost = min(found.cost, self._most(known))
-        needed = max(cost / share, found.own_seconds / settings.probing_own_share)
-        return min(self._interval, max(settings.admission_interval, needed))
+        needed = max(cost / share, found.own_seconds / PROBING_OWN_SHARE)
+        return min(self._interval, max(ADMISSION_INTERVAL, needed))

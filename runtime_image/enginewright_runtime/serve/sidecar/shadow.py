@@ -30,6 +30,7 @@ from enginewright_runtime.serve.mounted_secret import MountedSecret
 from enginewright_runtime.serve.sidecar.answer_change import change, free_axes
 from enginewright_runtime.serve.sidecar.client import Client, ServerResponse, UnreachableError
 from enginewright_runtime.serve.sidecar.json_tensors import JSON_BYTES, TooLargeError
+from enginewright_runtime.serve.sidecar.probe_schedule import PROBING_OWN_SHARE
 from enginewright_runtime.serve.sidecar.protocol import ResponseError, decode
 from enginewright_runtime.serve.sidecar.samples import GoldenSamples
 from enginewright_runtime.serve.sidecar.settings import SidecarSettings
@@ -130,7 +131,7 @@ class Shadow:
             else:
                 totals.add(found)
         worked = time.process_time() - began
-        return worked * (1 / self._settings.probing_own_share - 1)
+        return worked * (1 / PROBING_OWN_SHARE - 1)
 
     def close(self) -> None:
         """Close the connections to canaries."""

@@ -14,6 +14,12 @@ from enginewright_runtime.serve.sidecar.settings import SidecarSettings
 
 _log: Final = logging.getLogger(__name__)
 _KEPT: Final = 64  # measurements: about a minute at one a second
+_SETTLED_SHARE: Final = 0.2  # by which the medians of both halves of the baseline's may differ
+_UNSETTLED_MOST: Final = 60  # measurements after which their lower quartile is the baseline
+LOWERING_LEAST: Final = 20  # measurements; if three quarters of them
+_LOWERING_SHARE: Final = 0.9  # are below this share of the baseline, it is lowered
+_WINDOW_LEAST: Final = 5  # measurements, if those of the last `window_seconds` are fewer
+_WINDOW_MINIMUM: Final = 3  # with fewer the current latency is unknown
 
 
 class Trend:
@@ -38,7 +44,7 @@ class Trend:
         self._fresh += 1
         if self.baseline is None:
             self._settle()
-        elif self._fresh >= self._settings.lowering_least:
+        elif self._fresh >= LOWERING_LEAST:
             self._lower(self.baseline)
 
     def restart(self) -> None:
@@ -54,14 +60,14 @@ class Trend:
     def current(self, now: float, oldest: float = float("inf")) -> float | None:
         """Return the median of the recent measurements; None: there are too few.
 
-        Those of the last `window_seconds`, at least `window_least`, none older than `oldest` seconds.
+        Those of the last `window_seconds`, at least _WINDOW_LEAST, none older than `oldest` seconds.
         """
         settings = self._settings
         valid = [each for each in self._all if each[0] >= now - oldest]
         recent = [seconds for at, seconds in valid if at >= now - settings.window_seconds]
-        if len(recent) < settings.window_least:
-            recent = [seconds for _, seconds in valid][-settings.window_least :]
-        return median_low(recent) if len(recent) >= settings.window_minimum else None
+        if len(recent) < _WINDOW_LEAST:
+            recent = [seconds for _, seconds in valid][-_WINDOW_LEAST:]
+        return median_low(recent) if len(recent) >= _WINDOW_MINIMUM else None
 
     def _settle(self) -> None:
         """Set the baseline when both halves of the last measurements agree, or after too many."""
@@ -72,15 +78,15 @@ class Trend:
             return
         half = len(last) // 2
         before, after = median_low(last[:half]), median_low(last[half:])
-        if abs(before - after) <= settings.settled_share * min(before, after):
+        if abs(before - after) <= _SETTLED_SHARE * min(before, after):
             self._take(median_low(last))
-        elif self._unsettled >= settings.unsettled_most:
+        elif self._unsettled >= _UNSETTLED_MOST:
             self._take(quantiles(last, n=4)[0])  # the least disturbed measurements
 
     def _lower(self, baseline: float) -> None:
         """Lower the baseline when three quarters of the last measurements are well below it."""
-        last = [seconds for _, seconds in self._all][-self._settings.lowering_least :]
-        if quantiles(last, n=4)[2] < self._settings.lowering_share * baseline:
+        last = [seconds for _, seconds in self._all][-LOWERING_LEAST:]
+        if quantiles(last, n=4)[2] < _LOWERING_SHARE * baseline:
             self.lowered += 1
             self._take(median_low(last))
             _log.info(

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-import orjson
 from enginewright.contract.task import ServeTask
 from numpy.typing import NDArray
 
@@ -22,15 +21,13 @@ from enginewright_runtime.serve.server.grpc.deadlines import SOON, UrgentPlan
 from enginewright_runtime.serve.server.grpc.decode import GrpcDecoder, GrpcPlan, GrpcRequest
 from enginewright_runtime.serve.server.grpc.encode import GrpcEncoder
 from enginewright_runtime.serve.server.grpc.exchange import http_request
-from enginewright_runtime.serve.server.grpc.methods import MODEL_INFER, MODEL_STATISTICS, Methods
+from enginewright_runtime.serve.server.grpc.methods import MODEL_INFER, Methods
 from enginewright_runtime.serve.server.grpc.responder import GrpcResponder, status_of
 from enginewright_runtime.serve.server.grpc.status import HTTP_STATUS, Code, Status
 from enginewright_runtime.serve.server.grpc.wire import first_raw_tensor, split
 from enginewright_runtime.serve.server.http2.connection import Http2Connection
 from enginewright_runtime.serve.server.input_turns import InputTurns
 from enginewright_runtime.serve.server.message import Body, HttpResponse
-from enginewright_runtime.serve.server.outside_profiles import OutsideGrpcDecoder, OutsideModel
-from enginewright_runtime.serve.server.pod_resources import PodResource, PodResources
 from enginewright_runtime.serve.server.request_context import NAMES
 from enginewright_runtime.serve.server.request_failures import busy, unexpected
 from enginewright_runtime.serve.server.settings import ServerSettings
@@ -44,8 +41,6 @@ _log: Final = logging.getLogger(__name__)
 _LONGEST_BEGINNING: Final = 4096
 _FEW: Final = 4  # connections that send many frames at once; those of more take turns with pauses
 _INFER: Final = "ModelInfer"
-# calls that wait for the statistics of all processes: nobody else gets the place of their connections
-_MOST_ASKING: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,27 +76,15 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         self._large_requests = http.large_requests
         self._methods = Methods(task, version, inference, http.metrics)
         self._codec: _GrpcCodec | None = None
-        self._answering: set[asyncio.Task[None]] = set()
 
     def serve_model(self, model: ServedModel) -> None:
         """Read and answer requests of `model`, before `inference` becomes ready with it."""
         own = self._codec_of(model.signature) if model.steps else None
-        self._codec = self._codec_of(model.client_signature, own, model.outside)
+        self._codec = self._codec_of(model.client_signature, own)
 
-    def _codec_of(
-        self,
-        signature: Signature,
-        of_model: _GrpcCodec | None = None,
-        outside: OutsideModel | None = None,
-    ) -> _GrpcCodec:
-        check_model, most = self._methods.check_model, self.settings.json_bytes
-        decoder = (
-            OutsideGrpcDecoder(
-                signature, check_model, most_typed_bytes=most, outside=outside.signature
-            )
-            if outside
-            else GrpcDecoder(signature, check_model, most_typed_bytes=most)
-        )
+    def _codec_of(self, signature: Signature, of_model: _GrpcCodec | None = None) -> _GrpcCodec:
+        most = self.settings.json_bytes
+        decoder = GrpcDecoder(signature, self._methods.check_model, most_typed_bytes=most)
         encoder = GrpcEncoder(self._task.model, self._task.revision, signature)
         return _GrpcCodec(decoder, encoder, of_model)
 
@@ -179,42 +162,11 @@ class GrpcApp(ApplicationBase[Http2Connection]):
                 self._infer(call, message)
                 return None
             answer = self._methods.answer(call.method, bytes(message.view()))
-            if self._http.pod is not None and call.method == MODEL_STATISTICS:
-                self._answer_for_pod(self._http.pod, call)
-                return None
         except RequestError as error:
             return self.refuse(call, error)
         except Exception:  # noqa: BLE001 - an internal error fails one call, not the connection
             return self.refuse(call, unexpected("serving a call"))
         return Reply([answer], len(answer))
-
-    def _answer_for_pod(self, pod: PodResources, call: GrpcCall) -> None:
-        """Answer with the statistics of all processes once they have answered; the call is valid.
-
-        Raises:
-            RequestError: 503, too many calls wait for them.
-        """
-        if len(self._answering) >= _MOST_ASKING:
-            raise busy("too many calls wait for the statistics of all processes")
-
-        async def answer() -> None:
-            try:
-                response = await pod.answer(PodResource.STATISTICS, b"")
-                (found,) = orjson.loads(b"".join(response.parts))["model_stats"]
-                message = self._methods.statistics_of_pod(found)
-            except RequestError as error:
-                self._refuse_later(call, error)
-            except Exception:  # noqa: BLE001 - as above
-                self._refuse_later(call, unexpected("serving a call"))
-            else:
-                if call.abandoned:
-                    self.release(call)
-                else:
-                    call.respond(Reply([message], len(message)))
-
-        task = asyncio.get_running_loop().create_task(answer())
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
 
     # Inference.
 
@@ -250,7 +202,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         left = call.deadline - time.monotonic() + waited
         if left < (plan.timeout or math.inf):
             plan = UrgentPlan(request.plan, max(left, SOON))
-        copied = call.of_client and not plan.outside and self._http.copies.chooses()
+        copied = call.of_client and self._http.copies.chooses()
         responder = GrpcResponder(self, codec.encoder, call, request, copied=copied)
         steps = self._http.steps if codec.of_model is not None else None
         if steps is None:

@@ -26,11 +26,6 @@ class UrgentPlan:
         return self.plan.priority
 
     @property
-    def outside(self) -> bool:
-        """Whether its sizes are outside the shape profiles."""
-        return self.plan.outside
-
-    @property
     def has_run(self) -> bool:
         """Whether a request with the same shapes has run."""
         return self.plan.has_run

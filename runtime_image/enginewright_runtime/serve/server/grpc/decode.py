@@ -48,7 +48,6 @@ class GrpcPlan:
     raw: bool  # outputs are sent as raw bytes
     timeout: float  # seconds; 0: none
     priority: int = DEFAULT
-    outside: bool = False  # its sizes are outside the shape profiles
     answers: dict[Shapes, tuple[bytes, ...]] = field(default_factory=dict)  # by `encode`
 
     @property

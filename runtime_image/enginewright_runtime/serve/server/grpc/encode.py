@@ -5,7 +5,7 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from enginewright_runtime.serve.server.binary_tensors import tensor_bytes
-from enginewright_runtime.serve.server.encode import PROVIDER_PARAMETER, encodes_slowly
+from enginewright_runtime.serve.server.encode import encodes_slowly
 from enginewright_runtime.serve.server.grpc import typed_contents
 from enginewright_runtime.serve.server.grpc.decode import GrpcPlan, GrpcRequest
 from enginewright_runtime.serve.server.grpc.messages import (
@@ -14,7 +14,6 @@ from enginewright_runtime.serve.server.grpc.messages import (
     InferResponse,
 )
 from enginewright_runtime.serve.server.grpc.wire import length_delimited
-from enginewright_runtime.session.base import CPU_PROVIDER
 from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Signature
 
@@ -76,7 +75,7 @@ class GrpcEncoder:
         if before is None:
             outputs = [self._describe(*each) for each in zip(plan.outputs, arrays, strict=True)]
             sizes = [length_delimited(_RAW, len(tensor)) for tensor in tensors]
-            before = (self._dump(plan, outputs), *sizes)
+            before = (self._dump(outputs), *sizes)
             if len(plan.answers) < _CACHED_HEADS and self._strings.isdisjoint(plan.outputs):
                 plan.answers[shapes] = before
         return before
@@ -86,16 +85,14 @@ class GrpcEncoder:
         for name, array in zip(plan.outputs, arrays, strict=True):
             contents = typed_contents.write(self._datatypes[name], array)
             outputs.append(self._describe(name, array) | {"contents": contents})
-        return self._dump(plan, outputs)
+        return self._dump(outputs)
 
     def _describe(self, name: str, array: NDArray[Any]) -> dict[str, Any]:
         return {"name": name, "datatype": self._datatypes[name].name, "shape": array.shape}
 
-    def _dump(self, plan: GrpcPlan, outputs: list[dict[str, Any]]) -> bytes:
+    def _dump(self, outputs: list[dict[str, Any]]) -> bytes:
         response = InferResponse(
             model_name=self._model, model_version=self._version, outputs=outputs
         )
-        if plan.outside:
-            response.parameters.add(key=PROVIDER_PARAMETER, value={"string_param": CPU_PROVIDER})
         serialized: bytes = response.SerializeToString()
         return serialized

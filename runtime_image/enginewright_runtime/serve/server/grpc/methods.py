@@ -115,12 +115,8 @@ class Methods:
         if request.name:
             self.check_model(request.name, request.version)
         self._inference.require_model()
-        return _shown(statistics(self._task, self._metrics))
-
-    def statistics_of_pod(self, found: dict[str, Any]) -> bytes:
-        """Return the serialized response with these statistics (`statistics`)."""
-        serialized: bytes = _shown(found).SerializeToString()
-        return serialized
+        found = statistics(self._task, self._metrics)
+        return messages.Statistics(model_stats=[{name: found[name] for name in _STATISTICS}])
 
     def _health(self, request: Any) -> object:  # noqa: ANN401 - made at run time
         """Return what a kubelet's gRPC probe asks for: whether the server is ready."""
@@ -128,10 +124,6 @@ class Methods:
             raise RequestError(404, f"service {shown(request.service)} is unknown; use {SERVICE!r}")
         ready = self._inference.why_not_ready() is None
         return messages.HealthResponse(status=_SERVING if ready else _NOT_SERVING)
-
-
-def _shown(found: dict[str, Any]) -> Any:  # noqa: ANN401 - made at run time
-    return messages.Statistics(model_stats=[{name: found[name] for name in _STATISTICS}])
 
 
 def _described(tensors: dict[str, Tensor]) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ from enginewright_runtime.serve.server.input_turns import InputTurns
 from enginewright_runtime.serve.server.pace import TransferPace
 from enginewright_runtime.serve.server.pausing_protocol import PausingProtocol
 from enginewright_runtime.serve.server.reading_turns import ReadingTurns
-from enginewright_runtime.serve.server.settings import ServerSettings
+from enginewright_runtime.serve.server.settings import AGE_JITTER, ServerSettings
 
 _DIRECT_BYTES: Final = 32 * 1024  # left of a frame, above which another system call is worth it
 _TURN_FRAMES: Final = 128  # processed in one turn of the event loop: a few milliseconds at most
@@ -136,8 +136,7 @@ class Http2Connection(PausingProtocol):
         now = time.monotonic()
         self._deadline = now + self._settings.head_seconds
         # at different times, so that clients that connected together do not reconnect together
-        jitter = self._settings.age_jitter
-        spread = random.uniform(1 - jitter, 1 + jitter)  # noqa: S311 - no secret
+        spread = random.uniform(1 - AGE_JITTER, 1 + AGE_JITTER)  # noqa: S311 - no secret
         self._expires = now + self._settings.connection_age * spread
         self._sender = sender = Sender(stream)
         self._unwritten = Holding(self.peer, self.abort)

@@ -15,7 +15,7 @@ from enginewright_runtime.serve.server.http2.sender import Sender
 from enginewright_runtime.serve.server.http2.stream import Stream, do_nothing
 from enginewright_runtime.serve.server.http2.streams import Streams
 from enginewright_runtime.serve.server.pace import TransferPace
-from enginewright_runtime.serve.server.settings import ServerSettings
+from enginewright_runtime.serve.server.settings import SLOW_RATE, ServerSettings
 
 _QUIET_SECONDS: Final = (
     1.0  # without a new call, before which the client's others would wait with a slow one
@@ -88,7 +88,7 @@ class Transfers:
                     self._end(each)
             elif each.receiving and not self.pace(each).update(now, each.received, requests):
                 each.handler.expire()
-        slow, still_open = self._settings.slow_rate, self._streams.open
+        slow, still_open = SLOW_RATE, self._streams.open
         are_slow = all(each.pace and each.pace.rate < slow for each in still_open.values())
         is_quiet = now > self._streams.opened_at + _QUIET_SECONDS
         self._slow_until = self._streams.last if are_slow and is_quiet else -1

@@ -55,11 +55,6 @@ class _ModelPlan:
         return self.asked.priority
 
     @property
-    def outside(self) -> bool:
-        """Whether its sizes are outside the shape profiles: those that steps make are refused then."""
-        return False
-
-    @property
     def has_run(self) -> bool:
         """Whether a request with the same shapes has run: not known, the steps decide the shapes."""
         return False

@@ -9,7 +9,6 @@ from enginewright.contract.execution import ExecutedStep
 from enginewright.contract.manifest import MODEL_NAME, Manifest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.signature import PublishedSignature, TensorText, size_text
-from enginewright.contract.task import ServeTask
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.limits import memory, threads
@@ -86,7 +85,6 @@ class ServedSteps:
 
 
 def serve_steps(
-    task: ServeTask,
     artifact: Path,
     manifest: Manifest,
     model: Signature,
@@ -104,8 +102,8 @@ def serve_steps(
     paths = {
         each.name: artifact / PROCESSING_FOLDER / each.name / MODEL_NAME for each in manifest.steps
     }
-    count = max(1, min(_MOST_PROCESSES, threads() // task.processes))
-    most = max(_LEAST_MEMORY, memory() // (_MEMORY_SHARE * count * task.processes))
+    count = max(1, min(_MOST_PROCESSES, threads()))
+    most = max(_LEAST_MEMORY, memory() // (_MEMORY_SHARE * count))
     try:
         processes = tuple(StepProcess(paths, artifact / manifest.model, most) for _ in range(count))
     except SessionError as error:

@@ -1,1 +1,0 @@
-"""Several server processes in one pod: the first one starts the others and answers for all."""
