@@ -17,8 +17,6 @@ PLACEMENT: Final = "enginewright.dev/placement"  # annotation of a Job: hash of 
 SHARED_PREPARATION: Final = "enginewright.dev/shared-preparation"
 # annotation of a prepare Job: hash by which its result is found again for a model that is applied later
 PREPARATION_RECORD: Final = "enginewright.dev/preparation-record"
-# annotation of a Job in a group of namespaces with one store: hash of what it makes, which the others wait for
-MAKES: Final = "enginewright.dev/makes"
 REQUESTED_BY: Final = "enginewright.dev/requested-by"  # annotation of an engine: the first model
 OUTCOME: Final = "enginewright.dev/outcome"  # annotation of a ControllerRevision
 # of a model, first or last: when it moves to new runtime images
@@ -29,7 +27,8 @@ REFRESH: Final = "enginewright.dev/refresh"  # annotation of a model: a changed 
 PROMOTE: Final = "enginewright.dev/promote"
 ROLLBACK: Final = "enginewright.dev/rollback"
 COLLECTION: Final = "enginewright.dev/collection"  # annotation of a Job: how the collection ended
-STORE_GROUP: Final = "enginewright.dev/store-group"  # of a Job that collects: whose artefacts
+# of a Job of an earlier release that collects a part of a bucket which several namespaces shared
+STORE_GROUP: Final = "enginewright.dev/store-group"
 # annotation of a namespace: size of its artefacts above which unneeded ones are removed earlier
 STORE_MAX_SIZE: Final = "enginewright.dev/store-max-size"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"

@@ -170,7 +170,6 @@ def _assemble(
         requeue_after=_requeue_after(jobs, engines, tried, rollout),
         hand_over=rollout.hand_over,
         awaits_turn=any(one.awaits_turn for one in jobs),
-        awaits=tuple(each for one in jobs for each in one.awaits),
     )
 
 
