@@ -26,6 +26,7 @@ from enginewright.manifests.labels import (
     COMPONENT,
     PROMOTE,
     REFRESH,
+    RETRY,
     REVISION,
     ROLLBACK,
     SERVE,
@@ -200,10 +201,6 @@ def a_canary_runs(machine: "Cluster") -> bool:
 
 def has_an_autoscaler(machine: "Cluster") -> bool:
     return bool(machine.world.all("HorizontalPodAutoscaler"))
-
-
-def something_is_tried(machine: "Cluster") -> bool:
-    return bool(machine.world.trials())
 
 
 class Cluster(RuleBasedStateMachine):
@@ -484,16 +481,10 @@ class Cluster(RuleBasedStateMachine):
         revision = self.world.status.get("revision", "")
         self.world.annotate(name, revision if state and revision else None)
 
-    @precondition(something_is_tried)
-    @rule(well=st.booleans())
-    def a_trial_ends(self, well: bool) -> None:
-        for each in self.world.trials():
-            name = each["metadata"]["name"]
-            if well:
-                self.world.complete(name)
-            else:
-                self.world.crash(name, Reason.DRIVER_MISSING)
-        self.world.settle()
+    @precondition(of_a_model)
+    @rule()
+    def a_user_asks_for_rejected_backends(self) -> None:
+        self.world.annotate(RETRY, str(self.world.now))
 
     @rule(check=st.sampled_from([None, Check.PLACEMENT, Check.GOLDEN]), silent=st.booleans())
     def sidecars_are_polled(self, check: Check | None, silent: bool) -> None:
@@ -712,9 +703,7 @@ class Cluster(RuleBasedStateMachine):
 
     @invariant()
     def history_is_bounded(self) -> None:
-        rejected = len(self.world.status.get("rejectedBackends", ()))
-        assert len(self.world.all("ControllerRevision")) <= 7 + rejected
-        assert len(self.world.trials()) <= len(self.world.classes)
+        assert len(self.world.all("ControllerRevision")) <= 7
 
     @invariant()
     def what_is_built_or_cannot_be_is_not_built_again(self) -> None:

@@ -57,9 +57,6 @@ class StatusReason(StrEnum):
     ROLLOUT_FAILED = (
         "RolloutFailed"  # the new pods did not become ready within rollout.progressTimeout
     )
-    TRYING_BACKEND = (
-        "TryingBackend"  # an Event: a rejected backend is tried again beside the serving pods
-    )
     SERVING = "Serving"  # the current spec serves with all its pods, or at least one pod is ready
     SERVING_INTERIM = (
         "ServingInterim"  # the current spec serves without its engines until they are built

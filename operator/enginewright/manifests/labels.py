@@ -7,7 +7,7 @@ from enginewright.manifests.names import child_name
 MODEL: Final = "enginewright.dev/model"
 CLASS: Final = "enginewright.dev/class"
 REVISION: Final = "enginewright.dev/revision"
-# prepare | engine-lookup | engine | serve | canary | trial | probe | collect
+# prepare | engine-lookup | engine | serve | canary | probe | collect
 COMPONENT: Final = "enginewright.dev/component"
 ENGINE: Final = "enginewright.dev/engine"  # name of the InferenceEngine that a Job works for
 IMAGE: Final = "enginewright.dev/image"
@@ -21,6 +21,7 @@ REQUESTED_BY: Final = "enginewright.dev/requested-by"  # annotation of an engine
 OUTCOME: Final = "enginewright.dev/outcome"  # annotation of a ControllerRevision
 # of a model, first or last: when it moves to new runtime images
 ROLLOUT_ORDER: Final = "enginewright.dev/rollout-order"
+RETRY: Final = "enginewright.dev/retry"  # of a model: another value tries rejected backends again
 REFRESH: Final = "enginewright.dev/refresh"  # annotation of a model: a changed value fetches again
 # annotations of a model: the revision to roll out without analysis; the one to go back from and,
 # after a space, the one to go back to
@@ -36,7 +37,7 @@ OPERATOR: Final = "enginewright"
 SERVE: Final = "serve"  # component of pods that serve
 CANARY: Final = "canary"  # component of a canary's pods until they get requests; then serve
 TRACK: Final = "enginewright.dev/track"  # canary: of pods that belong to a canary's Deployment
-TRIAL: Final = "trial"  # component of pods that try a rejected backend again, without requests
+TRIAL: Final = "trial"  # component of pods with which earlier releases tried rejected backends
 
 
 def model_value(model: str) -> str:

@@ -1,6 +1,6 @@
 """Which candidate backends cannot serve, so that policy Allow proceeds to the next one.
 
-Rejections are recorded in the status: one holds for the inputs that were tried, until they change.
+Rejections are recorded in the status: one holds for the inputs that were tried, until they change or it is readmitted.
 """
 
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from enginewright.api.inference_model_status import RejectedBackend
 from enginewright.contract.reasons import Reason
 from enginewright.plan.engines_wanted import Engines
 from enginewright.plan.prepare import PrepareOutcome
+from enginewright.plan.readmission import rejection_recorded
 from enginewright.plan.resolve import Target
 from enginewright.plan.rollout import RolloutPlan
-from enginewright.plan.trials import rejected_on_nodes
 from enginewright.plan.types import Facts
 
 # Failures that may not occur with another backend.
@@ -61,12 +61,18 @@ def rejected_backends(
         return known  # an obstacle does not affect them
     if target.promise.policy != "Allow":
         return ()
+    known = tuple(
+        each if each.rejected_at else rejection_recorded(facts, target.classes, each)
+        for each in known
+    )
     if outcome and outcome.prepared is None:  # its artefact may have been lost
         known = tuple(_without(each, target.artifact_hash) for each in known)
     others = tuple(each for each in known if each.backend != target.backend)
     before = next((each for each in known if each.backend == target.backend), None)
-    if before and before.inputs_hash:  # a candidate again: with other inputs, or as the last
-        before = None if target.last else _with_other_inputs(before)
+    if (
+        before and before.inputs_hash
+    ):  # a candidate again: readmitted, with other inputs, or as the last
+        before = None if target.last else before.model_copy(update={"inputs_hash": ""})
     own = None if apart else rollout
     found = None if target.last else _lasting(outcome, engines, own, again=before is not None)
     if found is None:
@@ -77,17 +83,10 @@ def rejected_backends(
         inputs_hash=target.candidate_hash,
         reason=reason,
         message=message,
+        revision=found.revision,
         prepared=outcome.prepared if outcome else None,
     )
-    if found.revision:
-        this = rejected_on_nodes(facts, before, this, found.revision)
-    return (*others, this)
-
-
-def _with_other_inputs(rejected: RejectedBackend) -> RejectedBackend:
-    """Return the record of a backend that is a candidate again, without the failures of other inputs."""
-    update = {"inputs_hash": "", "failures": 0, "retry_at": None, "tried_since": None}
-    return rejected.model_copy(update=update)
+    return (*others, rejection_recorded(facts, target.classes, this))
 
 
 def _without(rejected: RejectedBackend, artifact_hash: str) -> RejectedBackend:

@@ -135,7 +135,8 @@ class Facts:
     pods: tuple[PodView, ...] = ()  # of its Jobs and its Deployments
     deployments: tuple[DeploymentView, ...] = ()  # that serve
     canaries: tuple[DeploymentView, ...] = ()  # that run a new revision beside what serves
-    trials: tuple[DeploymentView, ...] = ()  # that try a rejected backend again
+    # with which an earlier release tried rejected backends: they are deleted
+    trials: tuple[DeploymentView, ...] = ()
     budgets: tuple[BudgetView, ...] = ()  # its PodDisruptionBudgets
     autoscalers: tuple[AutoscalerView, ...] = ()  # its HorizontalPodAutoscalers
     services: tuple[ServiceView, ...] = ()  # its Services
