@@ -11,6 +11,7 @@ from enginewright.manifests.labels import COMPONENT, REFRESH, RETRY, TRIAL
 
 from tests.support.plan_objects import OTHER, RTX_IMAGE, SECOND, gpu_node, published
 from tests.support.plan_world import World, serving
+from tests.support.simulation import NO_DEVICE, unschedulable
 from tests.unit.test_plan_serving import crash, on_big, on_gpu, templates
 
 Json = dict[str, Any]
@@ -175,6 +176,45 @@ def test_it_is_tried_as_a_canary_where_the_spec_says_so(passes: bool) -> None:
         "also the revision that was rejected as a canary"
     )
     assert world.status["serving"]["backend"] == "cuda"
+
+
+def finds_no_node(world: World, *, stuck: bool) -> World:
+    """Have no node take the new pods, for longer than the deadline if `stuck`."""
+    conditions = [{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}]
+    for each in (*world.canaries(), *world.serving_deployments()):
+        if each["metadata"]["labels"]["enginewright.dev/revision"] == world.status["revision"]:
+            name = each["metadata"]["name"]
+            pod = world.serving_pod(
+                name, index=7, status={"conditions": [unschedulable(NO_DEVICE)]}
+            )
+            pod["spec"], pod["status"]["phase"] = {}, "Pending"
+            seen = {"observedGeneration": each["metadata"]["generation"], "replicas": 3}
+            seen |= {"availableReplicas": 0 if each in world.canaries() else 2}
+            world.set_status(each, {**seen, "conditions": conditions if stuck else []})
+    return world.settle()
+
+
+@pytest.mark.parametrize("rollout", [None, {"canary": {"replicas": 1}}], ids=["rolling", "canary"])
+@pytest.mark.parametrize("asked", [False, True], ids=["node", "user"])
+def test_an_attempt_that_finds_no_spare_device_ends(rollout: Json | None, asked: bool) -> None:
+    world = falls_back().edit(rollout=rollout).all_available()
+    world = world.annotate(RETRY, "1") if asked else node_joins(world)
+    finds_no_node(world, stuck=False)
+    assert is_tried(world)
+    finds_no_node(world, stuck=True)
+    assert not is_tried(world)
+    assert rejected(world)["reason"] == "DriverMissing", "as before"
+    assert world.status["serving"]["backend"] == "cuda"
+    world.all_available()
+    assert world.conditions()["Ready"][0] == "True"
+    assert not is_tried(world.later(days=3))
+
+
+def test_a_change_by_its_user_waits_for_a_device() -> None:
+    world = falls_back().edit(podTemplate={"runtimeClassName": "nvidia"})
+    assert is_tried(world)
+    finds_no_node(world, stuck=True)
+    assert is_tried(world)
 
 
 # of earlier releases, which tried rejected backends by the clock in pods of their own

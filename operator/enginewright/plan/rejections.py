@@ -62,19 +62,19 @@ def rejected_backends(
     if target.promise.policy != "Allow":
         return ()
     known = tuple(
-        each if each.rejected_at else rejection_recorded(facts, target.classes, each)
+        rejection_recorded(facts, target.classes, each)
+        if each.inputs_hash and each.rejected_at is None  # by an earlier release
+        else each
         for each in known
     )
     if outcome and outcome.prepared is None:  # its artefact may have been lost
         known = tuple(_without(each, target.artifact_hash) for each in known)
     others = tuple(each for each in known if each.backend != target.backend)
     before = next((each for each in known if each.backend == target.backend), None)
-    if (
-        before and before.inputs_hash
-    ):  # a candidate again: readmitted, with other inputs, or as the last
-        before = None if target.last else before.model_copy(update={"inputs_hash": ""})
+    if before and before.inputs_hash:
+        before = None if target.last else _candidate_again(before, target)
     own = None if apart else rollout
-    found = None if target.last else _lasting(outcome, engines, own, again=before is not None)
+    found = None if target.last else _lasting(outcome, engines, own, before)
     if found is None:
         return others if before is None or (own and _serves(own)) else (*others, before)
     reason, message = found.reason, found.message
@@ -87,6 +87,14 @@ def rejected_backends(
         prepared=outcome.prepared if outcome else None,
     )
     return (*others, rejection_recorded(facts, target.classes, this))
+
+
+def _candidate_again(rejected: RejectedBackend, target: Target) -> RejectedBackend:
+    """Return the record of a backend that is a candidate again; with other inputs, without those of its failure."""
+    update: dict[str, object] = {"inputs_hash": ""}
+    if rejected.inputs_hash != target.candidate_hash:
+        update |= {"rejected_at": None, "retry": ""}
+    return rejected.model_copy(update=update)
 
 
 def _without(rejected: RejectedBackend, artifact_hash: str) -> RejectedBackend:
@@ -115,13 +123,13 @@ def _lasting(
     outcome: PrepareOutcome | None,
     engines: Engines | None,
     rollout: RolloutPlan | None,
-    *,
-    again: bool,
+    before: RejectedBackend | None,
 ) -> _Lasting | None:
     """Return the failure for which a candidate is rejected.
 
-    One that is a candidate `again` is also rejected for failures of its source: the backend that
-    serves instead is already prepared and does not need it.
+    One that is a candidate again, after the rejection `before`, is also rejected for failures of its source: the
+    backend that serves instead is already prepared and does not need it. With the same inputs as before it is also
+    rejected for a lack of capacity: nobody has changed the model, which is not to wait for a spare device.
     """
     found: _Lasting | None = None
     if outcome and outcome.failure and outcome.failure.lasting:
@@ -133,11 +141,13 @@ def _lasting(
     elif (brought := rollout.bring_up) and brought.replaces:
         if failure := brought.failures.lasting:
             found = _Lasting(failure.reason, failure.message, brought.revision.name)
+        elif before and before.rejected_at and brought.failures.lacks_capacity:
+            found = _Lasting(before.reason, before.message, brought.revision.name)
     elif (
         rollout.applied == rollout.wanted
         and (progress := rollout.progress)
         and (failed := progress.lasting)
     ):
         found = _Lasting(failed.reason, failed.finding.message, rollout.applied or "")
-    reasons = _OF_A_BACKEND | _OF_THE_SOURCE if again else _OF_A_BACKEND
+    reasons = _OF_A_BACKEND | _OF_THE_SOURCE if before else _OF_A_BACKEND
     return found if found and found.reason in reasons else None
