@@ -476,15 +476,10 @@ class Cluster(RuleBasedStateMachine):
         self.world.canary_unschedulable()
 
     @precondition(of_a_model)
-    @rule(name=st.sampled_from([PROMOTE, ROLLBACK]), state=st.booleans())
+    @rule(name=st.sampled_from([PROMOTE, ROLLBACK, RETRY]), state=st.booleans())
     def a_user_decides(self, name: str, state: bool) -> None:
         revision = self.world.status.get("revision", "")
         self.world.annotate(name, revision if state and revision else None)
-
-    @precondition(of_a_model)
-    @rule()
-    def a_user_asks_for_rejected_backends(self) -> None:
-        self.world.annotate(RETRY, str(self.world.now))
 
     @rule(check=st.sampled_from([None, Check.PLACEMENT, Check.GOLDEN]), silent=st.booleans())
     def sidecars_are_polled(self, check: Check | None, silent: bool) -> None:
@@ -495,8 +490,9 @@ class Cluster(RuleBasedStateMachine):
     @precondition(pods_are_to_serve)
     @rule()
     def no_pod_passes_its_proofs(self) -> None:
-        for each in self.world.serving_deployments():
-            name = each["metadata"]["name"]
+        for name in [each["metadata"]["name"] for each in self.world.serving_deployments()]:
+            if not self.world.find("Deployment", name):
+                continue  # it went with the pods of another class
             self.world.partly_available(name, 0)
             for pod in self.world.pods_of("deployment", name):
                 said = verdict(failed={Check.GOLDEN: Reason.PARITY_FAILED})
