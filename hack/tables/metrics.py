@@ -14,7 +14,7 @@ from enginewright.controller.metrics import EngineMetrics, ModelCollector
 from enginewright.controller.verdicts import poll_counter
 from enginewright.kube.metrics import RestMetrics
 from enginewright.node_cache.metrics import CacheMetrics
-from enginewright.plan.types import FleetConfig, StoreConfig
+from enginewright.plan.types import FleetConfig
 from enginewright_runtime.core.nvml_use import DeviceUse
 from enginewright_runtime.serve.server.device_use import DeviceMetrics
 from enginewright_runtime.serve.server.metrics import Metrics as ServerMetrics
@@ -27,7 +27,6 @@ ALERTS: Final = (
     Path(__file__).resolve().parents[2]
     / "charts/enginewright/files/monitoring/enginewright.rules.yaml"
 )
-_STORE: Final = StoreConfig(claim="", size="", access_mode="", storage_class=None)
 
 
 def operator_metrics() -> str:
@@ -40,7 +39,7 @@ def operator_metrics() -> str:
     ModelCollector(ObjectCache(), registry)
     fleet = Fleet(ObjectCache(), {}, FleetConfig(), queue=_nothing, stopped=_nothing)
     FleetCollector(fleet, registry, leads=lambda: True)
-    StoreCollector(ObjectCache(), CollectionMetrics(registry), registry, _STORE)
+    StoreCollector(ObjectCache(), CollectionMetrics(registry), registry)
     poll_counter(registry)
     return _metrics(_exposed(registry._collector_to_names))  # noqa: SLF001 - label names are not public
 

@@ -6,7 +6,6 @@ the chart grants.
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -258,63 +257,6 @@ def test_nothing_is_removed_where_a_revision_of_another_version_is_stored(store:
         system = store.user.get("namespace", "kube-system")
         assert task_of(job).cluster == system["metadata"]["uid"]
         assert beginnings(store.key) < set(task_of(job).keep)
-
-
-def test_the_store_of_a_group_is_collected_with_the_needs_of_all_its_namespaces(
-    store: Store, new_namespace: Callable[[], Namespace]
-) -> None:
-    other = replace(store, user=new_namespace(), name="theirs")
-    played.add_account(other.user)
-    names = [store.user.name, other.user.name]
-    bucket = {"uri": "s3://models/team", "shared": [{"name": "research", "namespaces": names}]}
-    settings = {"store": {**store_settings(interval="2s", unusedFor="4s"), "bucket": bucket}}
-    other.apply()
-    with OperatorProcess(
-        chart_kubeconfig(store.system, store.folder),
-        store.system.name,
-        store.folder,
-        settings=settings,
-    ) as operator:
-        operator.wait_ready()
-        know_images(store, count=1)
-        job = other.collection(set())
-        assert store.jobs("collect") == []
-        (container,) = job["spec"]["template"]["spec"]["containers"]
-        env = {each["name"]: each["value"] for each in container["env"]}
-        assert env["ENGINEWRIGHT_STORE"] == "s3://models/team/_research"
-        assert beginnings(other.key) < set(task_of(job).keep)
-        own = store.user.get("namespace", store.system.name)
-        assert task_of(job).cluster == own["metadata"]["uid"]
-        other.collects(job)
-        where = {"model_namespace": "_research"}
-        eventually(
-            lambda: operator.total("enginewright_store_bytes", **where) == 4000, 20, interval=0.1
-        )
-        assert operator.total("rest_client_requests_total", code="403") == 0
-    assert "level=error" not in operator.log
-
-    store.apply()
-    before = {each["metadata"]["name"] for each in other.jobs("collect")}
-    for each in other.jobs("collect"):
-        if not _ended(each):
-            other.collects(each)
-    with OperatorProcess(
-        chart_kubeconfig(store.system, store.folder, f"watchNamespaces={{{store.user.name}}}"),
-        store.system.name,
-        store.folder,
-        settings={**settings, "watchNamespaces": [store.user.name]},
-    ) as operator:
-        operator.wait_ready()
-        where = {"model_namespace": "_research", "reason": "CollectionBlocked"}
-        eventually(
-            lambda: operator.total("enginewright_store_collection_trouble", **where) == 1,
-            20,
-            interval=0.1,
-        )
-    assert f"does not watch what {other.user.name} needs" in operator.log
-    assert store.jobs("collect") == []
-    assert {each["metadata"]["name"] for each in other.jobs("collect")} <= before
-    other.user.delete_all("inferenceengines")
 
 
 def _ended(job: dict[str, Any]) -> bool:

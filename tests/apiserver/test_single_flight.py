@@ -1,12 +1,9 @@
 """Fifty models that are to be prepared alike, applied at once: one prepare Job, also when the operator is killed.
 
-And of two namespaces that share a part of a bucket.
-
 With the operator's process on a real API server; kubelet and Job controller are played.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +18,6 @@ from tests.apiserver.test_engine_lifecycle import (
 )
 from tests.e2e.harness import Namespace, eventually
 from tests.support import simulated_cluster as played
-from tests.support.operator_process import OperatorProcess, store_settings
 
 pytestmark = pytest.mark.apiserver
 
@@ -136,63 +132,3 @@ def test_the_next_model_leads_once_the_leader_is_deleted(world: World) -> None:
         assert second["metadata"]["ownerReferences"][0]["name"] != leader
         world.play(second, PREPARED, tuple(PREPARED))
         eventually(lambda: reasons(world, "Validated") == ["Prepared"] * 2, 20, interval=0.1)
-
-
-def test_two_namespaces_with_one_store_cost_one_preparation_and_one_build(
-    world: World, new_namespace: Callable[[], Namespace]
-) -> None:
-    other = replace(world, user=new_namespace())
-    played.add_account(other.user)
-    both = {each.user.name: each for each in (world, other)}
-    shared = [{"name": "research", "namespaces": list(both)}]
-    bucket = {"uri": "s3://models/team", "shared": shared}
-    settings = {"store": {**store_settings(enabled=False), "bucket": bucket}}
-    with OperatorProcess(
-        world.user.kubeconfig,
-        world.system.name,
-        world.folder,
-        settings=settings,
-        images={"rtx": RTX_IMAGE},
-    ) as operator:
-        operator.wait_ready()
-        know_images(world)
-        operator.wait_quiet()
-        for each in both.values():
-            each.user.apply(model("m"))
-
-        def said() -> list[str]:
-            return sorted(each for one in both.values() for each in reasons(one))
-
-        eventually(lambda: said() == ["Preparing", "SharedPreparation"], 60, interval=0.1)
-        operator.wait_quiet()
-        (job,) = [job for each in both.values() for job in each.jobs("prepare")]
-        first = both.pop(job["metadata"]["namespace"])
-        (second,) = both.values()
-        (ready,) = [
-            each
-            for each in second.user.get("im", "m")["status"]["conditions"]
-            if each["type"] == "Ready"
-        ]
-        expected = f"InferenceModel m of namespace {first.user.name} prepares the same model"
-        assert expected in ready["message"]
-        first.play(job, PREPARED, tuple(PREPARED))
-        second.play(second.job("prepare"), PREPARED, tuple(PREPARED))
-
-        built_by = first.job("engine")
-        first.name = built_by["metadata"]["labels"]["enginewright.dev/engine"]
-        (engine,) = eventually(lambda: second.user.items("ieng"), 20, interval=0.1)
-        second.name = engine["metadata"]["name"]
-        second.wait_message(
-            f"InferenceEngine {first.name} of namespace {first.user.name} builds the same engine"
-        )
-        operator.wait_quiet()
-        assert second.jobs("engine") == []
-        assert second.key == first.key
-        whole = {"nodes_total": 415, "nodes_accelerated": 415, "elsewhere": ()}
-        first.play(built_by, built(first.key, **whole))
-        second.play(second.job("engine"), built(second.key, cached=True, **whole))
-        for each in (first, second):
-            each.wait("True", "Built")
-            assert len(each.jobs("prepare")) == len(each.jobs("engine")) == 1
-    assert "level=error" not in operator.log
-    other.user.delete_all("inferencemodels,inferenceengines")

@@ -1,7 +1,6 @@
 """The incident itself, on real nodes: a session that silently falls back to the CPU."""
 
 import time
-from typing import Any
 
 import pytest
 from enginewright.contract.verdict import RELEASE_ANNOTATION
@@ -108,36 +107,6 @@ def test_under_allow_the_next_backend_serves_and_is_a_fallback(l4: Namespace) ->
     (rejected,) = status["rejectedBackends"]
     assert (rejected["backend"], rejected["reason"]) == ("tensorrt-rtx", "DriverMissing")
     assert status["serving"]["backend"] == "cuda"
-
-
-# event: Rollouts | a backend fails on several nodes, with `Allow`
-def test_a_rejected_backend_is_tried_again_beside_what_serves(l4: Namespace) -> None:
-    def reported() -> dict[str, object]:
-        (found,) = l4.get("inferencemodel", "second-choice")["status"]["rejectedBackends"]
-        return dict(found)
-
-    def tried() -> list[dict[str, Any]]:
-        return l4.items(
-            "pods", "enginewright.dev/model=second-choice,enginewright.dev/component=trial"
-        )
-
-    before = l4.get("inferencemodel", "second-choice")["status"]
-    assert reported()["failures"] == 1
-    at_once = '[{"op": "replace", "path": "/status/rejectedBackends/0/retryAt", "value": "%s"}]'
-    past = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 60))
-    l4.kubectl(
-        "patch", "im", "second-choice", "--subresource=status", "--type=json", "-p", at_once % past
-    )
-    eventually(tried, 60, "a pod of the trial")
-    assert l4.condition("second-choice", "Ready")["status"] == "True"
-    served = l4.items("endpointslices", "kubernetes.io/service-name=second-choice")
-    names = {each["targetRef"]["name"] for one in served for each in one["endpoints"]}
-    assert names
-    assert not names & {each["metadata"]["name"] for each in tried()}, "it gets no traffic"
-    eventually(lambda: reported()["failures"] == 2, 300, "the second failure")
-    eventually(lambda: not tried(), 90, "the end of the trial")
-    after = l4.get("inferencemodel", "second-choice")["status"]
-    assert (after["serving"], after["prepared"]) == (before["serving"], before["prepared"])
     l4.kubectl("delete", "im", "second-choice")
 
 

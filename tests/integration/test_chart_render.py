@@ -14,7 +14,7 @@ from enginewright.contract.node_cache import CACHE_PORT
 from enginewright.controller.settings import load_settings
 from enginewright.manifests.artifact_images import ImageRepository
 from enginewright.manifests.store_access import StoreBucket
-from enginewright.plan.types import CollectionConfig, FleetConfig, StoreGroup
+from enginewright.plan.types import CollectionConfig, FleetConfig
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHART = REPOSITORY / "charts/enginewright"
@@ -341,15 +341,14 @@ def shared(*groups: Object, **bucket: str) -> Object:
     return {**IMAGES, "store": {"bucket": {"uri": "s3://models", "shared": [*groups], **bucket}}}
 
 
-RESEARCH: Object = {"name": "research", "namespaces": ["team-a", "team-b"]}
-
-
-def test_groups_of_namespaces_arrive_and_none_leave_the_settings_as_they_were() -> None:
-    read = load_settings(environment(render(shared(RESEARCH)))).config.store
-    assert read.groups == (StoreGroup("research", ("team-a", "team-b")),)
-    written = environment(render(shared()))
-    assert written == environment(render({**IMAGES, "store": {"bucket": {"uri": "s3://models"}}}))
-    assert "shared" not in written["ENGINEWRIGHT_CONFIG"]
+def test_groups_of_namespaces_of_earlier_releases_are_refused_with_what_to_do() -> None:
+    refused = refusal(shared({"name": "research", "namespaces": ["team-a", "team-b"]}))
+    assert "store.bucket.shared is not supported any more" in refused
+    assert "from s3://models/_GROUP to s3://models/NAMESPACE" in refused
+    assert "`enginewright store export` and `enginewright store import`" in refused
+    none = environment(render(shared()))  # as `helm upgrade --reuse-values` leaves the default
+    assert none == environment(render({**IMAGES, "store": {"bucket": {"uri": "s3://models"}}}))
+    assert "shared" not in none["ENGINEWRIGHT_CONFIG"]
 
 
 def test_a_repository_for_images_arrives() -> None:
@@ -608,19 +607,7 @@ def test_releases_do_not_share_names() -> None:
         ({**IMAGES, "store": {"bucket": {"uri": "https://models"}}}, "/store/bucket/uri"),
         ({**IMAGES, "store": {"bucket": {"uri": "az://models/a?sig=k"}}}, "/store/bucket/uri"),
         ({**IMAGES, "store": {"bucket": {"secretRef": "keys"}}}, "set store.bucket.uri"),
-        (shared(RESEARCH, uri=""), "set store.bucket.uri"),
-        (shared({**RESEARCH, "name": "_r"}), "/store/bucket/shared/0/name"),
-        (shared({"name": "r", "namespaces": ["A"]}), "/store/bucket/shared/0/namespaces/0"),
-        (shared({"name": "r", "namespaces": []}), "/store/bucket/shared/0/namespaces"),
-        (shared({"name": "r"}), "missing property 'namespaces'"),
-        (
-            shared(RESEARCH, {"name": "shop", "namespaces": ["team-b"]}),
-            "store.bucket.shared has namespace team-b twice: a namespace is in one group at most",
-        ),
-        (
-            shared(RESEARCH, {**RESEARCH, "namespaces": ["shop"]}),
-            "store.bucket.shared has two groups research: make them one",
-        ),
+        (shared({"name": "r"}, uri=""), "from PATH/_GROUP to PATH/NAMESPACE"),
         ({**IMAGES, "store": {"gc": {"interval": "daily"}}}, "/store/gc/interval"),
         ({**IMAGES, "store": {"gc": {"unusedFor": "never"}}}, "/store/gc/unusedFor"),
         ({**IMAGES, "store": {"gc": {"unusedFor": 30}}}, "/store/gc/unusedFor"),

@@ -16,15 +16,12 @@ import numpy as np
 import pytest
 from enginewright.contract.manifest import ArtifactFile, Manifest
 from enginewright.contract.reasons import ExitCode, Reason, exit_code
-from enginewright.manifests.store_access import StoreBucket
-from enginewright.plan.types import StoreGroup
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.store import ENGINE, PREPARED, bucket
 from enginewright_runtime.store.bucket import BucketMedium
 
 from tests.support import broken_models as broken
-from tests.support.plan_world import CONFIG
 from tests.support.preparing import Workplace
 from tests.support.source_cutter import Cutter
 from tests.support.source_identities import FEDERATED_TOKEN, Identities
@@ -785,33 +782,3 @@ def test_a_model_is_prepared_and_fetched_without_a_volume(place: Place, tmp_path
     place.put(f"files/{digest}", whole)
     again = work.stage("publish", task)
     assert "the store already had" in again.message
-
-
-def test_an_equal_model_is_prepared_once_for_the_namespaces_that_share_a_part(
-    place: Place, tmp_path: Path
-) -> None:
-    groups = (StoreGroup("research", ("team-a", "team-b")),)
-    store = replace(CONFIG.store, bucket=StoreBucket(uri=place.uri), groups=groups)
-    cached = {}
-    for namespace, name in (("team-a", "m.onnx"), ("team-b", "other.onnx"), ("alone", "m.onnx")):
-        folder = tmp_path / namespace
-        folder.mkdir()
-        own = replace(place, uri=store.access(namespace).place)
-        work = Workplace(folder, environment=give(own, folder))
-        job = store.report_name(namespace, "m-prepare-1")
-        task = work.task(work.put(name, broken.relu()))
-        given = {"pipeline": "1" * 64, "job": job, "cluster": "one"}
-        last, outcome = work.prepare(task.model_copy(update=given))
-        assert (last, outcome.code) == ("publish", 0), outcome.message
-        assert outcome.report.published
-        cached[namespace] = (
-            outcome.message.startswith("nothing to do: "),
-            outcome.report.published.cached,
-        )
-    both = (True, True)
-    assert cached == {"team-a": (False, False), "team-b": both, "alone": (False, False)}
-    objects = replace(place, uri=f"{place.uri}/_research").objects()
-    assert len([each for each in objects if each.endswith("manifest.json")]) == 1
-    assert "clusters/one" in objects
-    for namespace in ("team-a", "team-b"):
-        assert f"reports/{namespace}.m-prepare-1/publish.json" in objects

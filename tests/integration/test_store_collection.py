@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from enginewright.contract.collection import KEPT_CHARACTERS, LEAST_AGE_SECONDS,
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import read_termination_message
 from enginewright.contract.task import TASK_VARIABLE
+from enginewright_cli.app import app
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.store import PREPARED, Store
@@ -21,6 +23,7 @@ from enginewright_runtime.store.bucket import BucketMedium
 from enginewright_runtime.store.clusters import record_use, release
 from enginewright_runtime.store.collection import Collection, collect
 from enginewright_runtime.store.medium import Stored
+from typer.testing import CliRunner
 
 from tests.integration.test_store_bucket import give, grow_old, of_gateway
 from tests.support.source_cutter import Cutter
@@ -102,6 +105,33 @@ def test_the_last_artefact_goes_with_its_files(
     assert place.objects().keys() == {MANIFEST}
     grow_old(gateway, 20)
     assert gc(place, max_bytes=0).result(dry_run=False).artifacts == 0
+
+
+def test_a_part_that_namespaces_shared_stays_as_it_is(
+    gateway: GoServers, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is collected in a namespace's own part, into which its artefacts are copied."""
+    shared, own = (replace(place, uri=f"{place.uri}/{part}") for part in ("_research", "team-a"))
+    for number, each in enumerate((shared, own)):
+        publish(each.store(), KEY, content(tmp_path / f"{number}"))
+    record_use(medium(shared), "one")
+    shared.put("reports/team-a.m-prepare-1/publish.json", b"{}")
+    grow_old(gateway, 200)
+    before = shared.objects()
+    for _ in range(2):  # artefacts, then their files
+        gc(own, max_age_seconds=DAY, max_bytes=0)
+        grow_old(gateway, 200)
+    assert own.listed() == []
+    assert shared.objects() == before
+
+    for name, value in place.secret.items():
+        monkeypatch.setenv(name, value)
+    folder = tmp_path / "exported"
+    for command in (("export", shared.uri, KEY, str(folder)), ("import", own.uri, str(folder))):
+        done = CliRunner().invoke(app, ["store", *command])
+        assert done.exit_code == 0, done.output
+    assert own.store().find(KEY) == shared.store().find(KEY)
+    assert shared.objects() == before
 
 
 def test_a_dry_run_removes_nothing(gateway: GoServers, place: Place, tmp_path: Path) -> None:

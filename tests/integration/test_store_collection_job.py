@@ -16,7 +16,6 @@ from enginewright.plan.collection import Blocked, collection
 from enginewright.plan.needed_keys import NamespaceObjects, needed_keys
 from enginewright_runtime.store import Store
 
-from tests.support.plan_objects import NAMESPACE
 from tests.support.store_process import publish
 from tests.unit.test_plan_collection import facts
 from tests.unit.test_plan_needed_keys import model, revision
@@ -39,7 +38,7 @@ def test_only_what_no_object_names_is_removed(tmp_path: Path) -> None:
         NamespaceObjects(models=(model(WANTED), *others), revisions=(revision(KEPT),))
     )
     now = datetime.now(UTC)
-    job = collection(replace(facts(), now=now), NAMESPACE, "collect-1", needed, now, None)
+    job = collection(replace(facts(), now=now), "collect-1", needed, now, None)
     assert not isinstance(job, Blocked)
     (container,) = job["spec"]["template"]["spec"]["containers"]  # type: ignore[index]  # JSON
     env = {each["name"]: each["value"] for each in container["env"]}

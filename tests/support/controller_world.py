@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from enginewright.controller.bucket_users import BucketUsers
+from enginewright.controller.bucket_user import BucketUser
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.classes import ClassReconciler
@@ -21,7 +21,6 @@ from enginewright.controller.operator_namespace import OperatorNamespace
 from enginewright.controller.proposals import ProposalReconciler
 from enginewright.controller.reconcile import ModelReconciler
 from enginewright.controller.routing import EngineKey
-from enginewright.controller.shared_store_jobs import SharedStoreJobs
 from enginewright.controller.single_flight import SingleFlight
 from enginewright.kube.resources import resource_of
 from enginewright.plan.plan import plan
@@ -47,7 +46,6 @@ class World(Simulation):
     ) -> None:
         super().__init__(namespace)
         self.config, self.deployment = config, deployment
-        self.watched: frozenset[str] | None = None  # namespaces; None: all
         self.registry = CollectorRegistry()
         self.metrics = EngineMetrics(self.registry)
         self.plan: Callable[[Facts], Plan] = plan
@@ -64,7 +62,7 @@ class World(Simulation):
         self.recorder = EventRecorder(kube)
         self.executor = Executor(kube, cache)
         self.home = OperatorNamespace(kube, config.namespace, self.deployment)
-        self.bucket_users = BucketUsers(kube, config)
+        self.bucket_user = BucketUser(kube, config)
         pods = PodCatchUp(kube, cache)
         self.images = ImageReconciler(
             kube,
@@ -78,7 +76,6 @@ class World(Simulation):
             now=lambda: self.now,
         )
         turns = JobTurns(cache, config.job_limits)
-        shared_store = SharedStoreJobs(cache, config.store, now=lambda: self.now)
         self.proposals = ProposalReconciler(kube, cache, config, self.home)
         self.classes = ClassReconciler(
             cache, self.executor, config.product_labels, now=lambda: self.now
@@ -92,13 +89,12 @@ class World(Simulation):
             config,
             EngineUses(cache, lambda _namespace, name: self.used.append(name)),
             turns,
-            shared_store,
             progress=lambda at, job: self.progress.get(job) if at == self.namespace else None,
             now=lambda: self.now,
         )
         self.stores = CollectorRegistry()
         collection_metrics = CollectionMetrics(self.stores)
-        StoreCollector(cache, collection_metrics, self.stores, config.store)
+        StoreCollector(cache, collection_metrics, self.stores)
         self.collections = CollectionReconciler(
             kube,
             pods,
@@ -109,8 +105,7 @@ class World(Simulation):
             collection_metrics,
             config,
             self.home,
-            self.bucket_users,
-            self.watched,
+            self.bucket_user,
             now=lambda: self.now,
         )
         self.models = ModelReconciler(
@@ -123,8 +118,7 @@ class World(Simulation):
             self._planned,
             SingleFlight(cache, now=lambda: self.now),
             turns,
-            shared_store,
-            self.bucket_users,
+            self.bucket_user,
             now=lambda: self.now,
         )
         self.watch()

@@ -40,7 +40,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 from tests.support.fake_kube import FakeKube
 from tests.support.manifests import CPU_RECIPE, manifest
 from tests.support.plan_objects import made
-from tests.support.plan_world import CONFIG
 
 GPU, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 NODES = ("conv (Conv)", "act (Relu)", "pool (MaxPool)", "head (Gemm)")
@@ -180,7 +179,7 @@ class OperatorPod:
         self._loop, self._rest = LoopMetrics(registry), RestMetrics(registry)
         self._engines = EngineMetrics(registry)
         self._collections = CollectionMetrics(registry)
-        StoreCollector(_collected_stores(), self._collections, registry, CONFIG.store)
+        StoreCollector(_collected_stores(), self._collections, registry)
 
     def expose(self) -> bytes:
         """Return the operator's /metrics."""

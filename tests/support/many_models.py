@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, Self
 
-from enginewright.controller.bucket_users import BucketUsers
+from enginewright.controller.bucket_user import BucketUser
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.engine_uses import EngineUses
@@ -21,7 +21,6 @@ from enginewright.controller.job_turns import JobTurns
 from enginewright.controller.metrics import EngineMetrics
 from enginewright.controller.reconcile import ModelReconciler
 from enginewright.controller.routing import EngineKey, ModelKey, Router, Sinks
-from enginewright.controller.shared_store_jobs import SharedStoreJobs
 from enginewright.controller.single_flight import SingleFlight
 from enginewright.kube.errors import KubeError, Transient
 from enginewright.plan.plan import plan
@@ -87,9 +86,6 @@ class ManyModels(Simulation):
         self.cache = cache
         self.flights = SingleFlight(cache, queue=self._add, now=self.clock)
         turns = JobTurns(cache, self.config.job_limits, model=self._add, engine=self._add_engine)
-        shared_store = SharedStoreJobs(
-            cache, self.config.store, model=self._add, engine=self._add_engine, now=self.clock
-        )
         self.models = ModelReconciler(
             pods,
             cache,
@@ -100,8 +96,7 @@ class ManyModels(Simulation):
             plan,
             self.flights,
             turns,
-            shared_store,
-            BucketUsers(self.kube, self.config),
+            BucketUser(self.kube, self.config),
             now=self.clock,
         )
         self.engines = EngineReconciler(
@@ -113,7 +108,6 @@ class ManyModels(Simulation):
             self.config,
             EngineUses(cache, lambda namespace, name: self._add_engine(EngineKey(namespace, name))),
             turns,
-            shared_store,
             now=self.clock,
         )
         self.watch()

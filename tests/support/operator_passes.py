@@ -12,7 +12,7 @@ from typing import Final
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.measurements import Measurements
 from enginewright.contract.verdict import Verdict
-from enginewright.controller.bucket_users import BucketUsers
+from enginewright.controller.bucket_user import BucketUser
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.events import EventRecorder
@@ -24,7 +24,6 @@ from enginewright.controller.observe import DEPLOYMENT, POD
 from enginewright.controller.poll_targets import poll_target
 from enginewright.controller.reconcile import ModelReconciler
 from enginewright.controller.routing import ModelKey, Router, Sinks
-from enginewright.controller.shared_store_jobs import SharedStoreJobs
 from enginewright.controller.single_flight import SingleFlight
 from enginewright.kube.api import KubeApi
 from enginewright.kube.pod_http import NoAnswer, PodAddress
@@ -103,8 +102,7 @@ class OperatorPasses:
             plan,
             SingleFlight(self._cache, queue=self._queue, now=now),
             JobTurns(self._cache, CONFIG.job_limits),
-            SharedStoreJobs(self._cache, CONFIG.store),
-            BucketUsers(api, CONFIG),
+            BucketUser(api, CONFIG),
             verdicts=self._verdicts,
             measured=self._measured.measured,
             now=now,

@@ -2,12 +2,13 @@
 
 import json
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from enginewright.contract.collection import Collected, CollectTask
 from enginewright.contract.report import StageReport
+from enginewright.contract.task import STORE_VARIABLE, TASK_VARIABLE
 from enginewright.controller import collection_metrics
 from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.routing import ModelKey
@@ -17,9 +18,10 @@ from enginewright.manifests.collection_outcome import CollectionOutcome
 from enginewright.manifests.labels import COMPONENT, MANAGED_BY, OPERATOR, STORE_GROUP
 from enginewright.manifests.store_access import StoreBucket
 from enginewright.observed.collections import CollectionView, collection_view
-from enginewright.plan.types import CollectionConfig, StoreGroup
+from enginewright.plan.types import CollectionConfig
 
 from tests.support.controller_world import World
+from tests.support.fake_kube import timestamp
 from tests.support.plan_objects import (
     COLLECTED,
     CPU_IMAGE,
@@ -129,7 +131,7 @@ async def test_in_a_bucket_a_job_that_prepares_says_of_which_cluster_it_is(
     world.put(made("AcceleratorClass", "cpu", spec=cpu))
     world.put(made("InferenceModel", MODEL, NAMESPACE, spec=SOURCE))
     system = world.put(made("Namespace", "kube-system"))
-    await world.bucket_users.load()
+    await world.bucket_user.load()
     await world.models.reconcile(ModelKey(NAMESPACE, MODEL))
     (container,) = world.job()["spec"]["template"]["spec"]["containers"]
     task = json.loads(container["env"][0]["value"])
@@ -138,8 +140,8 @@ async def test_in_a_bucket_a_job_that_prepares_says_of_which_cluster_it_is(
 
 async def test_who_may_not_read_which_cluster_it_is_goes_on() -> None:
     world = world_with(bucket=StoreBucket(uri="s3://models/team"))
-    await world.bucket_users.load()
-    assert world.bucket_users.known(NAMESPACE) is None
+    await world.bucket_user.load()
+    assert world.bucket_user.known is None
 
 
 async def test_other_namespaces_are_no_concern(world: World) -> None:
@@ -346,225 +348,63 @@ async def test_a_namespace_without_a_store_costs_nothing() -> None:
     assert world.kube.writes == 0
 
 
-# of namespaces that share a part of a bucket
-
-GROUP = StoreGroup("research", (NAMESPACE, "team-b", "team-c"))
+# of parts of a bucket that namespaces shared in earlier releases
 
 
-async def world_of_group(**gc: Any) -> World:
-    world = world_with(bucket=StoreBucket(uri="s3://models/team"), **gc)
-    store = replace(world.config.store, groups=(GROUP,))
-    world.config, world.deployment = replace(world.config, store=store), "enginewright"
-    world.put(made("Deployment", "enginewright", world.config.namespace))
-    world.put(made("Namespace", world.config.namespace))
-    world.restart()
-    await world.home.load()
-    world.images.facts = {CPU_IMAGE: image_facts("cpu")}
-    return world
+def of_group(name: str, namespace: str, **status: Any) -> Json:
+    """Return a Job of an earlier release, which collects a part that several namespaces shared."""
+    task = CollectTask(job=name, keep=(), as_of=datetime.now(UTC), min_age_seconds=7200)
+    env = [
+        {"name": TASK_VARIABLE, "value": task.to_json()},
+        {"name": STORE_VARIABLE, "value": "s3://models/team/_research"},
+    ]
+    labels = {MANAGED_BY: OPERATOR, COMPONENT: COLLECT, STORE_GROUP: "research"}
+    pod = {"spec": {"containers": [{"name": "collect", "env": env}]}}
+    return made("Job", name, namespace, labels=labels, spec={"template": pod}, **status)
 
 
-async def passes_of_group(world: World) -> ReconcileResult:
-    while True:
-        world.watch()
-        result = await world.collections.reconcile(GROUP.part)
-        if not result.requeue:
-            return result
+def stores_of(jobs: list[Json]) -> set[str]:
+    """Return the addresses of the stores that Jobs collect."""
+    containers = (job["spec"]["template"]["spec"]["containers"] for job in jobs)
+    return {
+        each["value"]
+        for one in containers
+        for container in one
+        for each in container["env"]
+        if each["name"] == STORE_VARIABLE
+    }
 
 
-async def is_due(world: World) -> World:
-    """Have the collection of the group become due."""
-    waits = (await passes_of_group(world)).requeue_after
-    assert waits is not None
-    world.now += timedelta(seconds=waits)
-    return world
+# fault: Store | a Job of an earlier release collects a part of a bucket that several namespaces shared, after the upgrade |
+#   the operator, from the Job's label; the Job is deleted, and its results do not count | at once
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_jobs_that_collect_a_part_that_namespaces_shared_are_deleted(enabled: bool) -> None:
+    world = world_with(bucket=StoreBucket(uri="s3://models/team"), enabled=enabled)
+    world.put(of_group("collect-1", NAMESPACE))
+    ended = of_group("collect-0", NAMESPACE)
+    ended["metadata"]["annotations"] = CollectionOutcome(collected=FOUND).annotations()
+    ended["status"] = {
+        "conditions": [
+            {"type": "Complete", "status": "True", "lastTransitionTime": timestamp(world.now)}
+        ]
+    }
+    world.put(ended)
+    world.watch()
+    assert size(world, "bytes") is None, "they measured another store"
+    await passes(world)
+    assert world.all("Job") == []
 
 
-async def test_a_group_is_collected_once_with_what_all_its_namespaces_need() -> None:
-    world = await world_of_group()
-    for name in ("team-b", "elsewhere"):
-        world.put(made("Namespace", name))
-    spec = engine_spec()
-    world.put(made("InferenceEngine", "e", "team-b", spec=spec))
-    world.put(made("InferenceEngine", "e", "elsewhere", spec={**spec, "key": "f" * 64}))
-    await passes_of_group(await is_due(world))
-    job = world.the("Job")
-    assert job["metadata"]["namespace"] == "team-b", "which has what the Job needs"
-    task = task_of(job)
-    assert set(task.keep) == {spec["key"][:16], spec["preparedKey"][:16]}
-    own = world.get("Namespace", world.config.namespace)
-    assert task.cluster == own["metadata"]["uid"], "each release says that it collects"
-    assert await passes_of_group(world) == ReconcileResult(), "one at a time"
-    assert world.all("Job") == [job]
-
-    report = StageReport(stage="collect", ok=True, collected=FOUND)
-    world.namespace = "team-b"
-    world.job_reports(report)
-    await passes_of_group(world)
-    shown = world.stores.get_sample_value(
-        "enginewright_store_bytes", {"model_namespace": "_research"}
-    )
-    assert shown == 4000
-    assert size(world, "bytes") is None
-
-
-async def test_a_namespace_that_left_a_group_keeps_what_it_still_reads() -> None:
-    world = await world_of_group()
+async def test_no_collection_touches_a_part_that_namespaces_shared() -> None:
+    """Although what serves reads it, and whatever else a namespace needs."""
+    world = world_with(bucket=StoreBucket(uri="s3://models/team"))
+    world.put(made("Namespace", "kube-system"))
     world.put(made("InferenceEngine", "e", NAMESPACE, spec=engine_spec()))
     reads = {"store_claim": "", "store_bucket": {"uri": "s3://models/team/_research"}}
-    left, elsewhere = "ab" * 32, "cd" * 32
-    for namespace, found in (
-        ("left", revision(left, **reads)),
-        ("elsewhere", revision(elsewhere)),
-    ):
-        found["metadata"] |= {"namespace": namespace, "labels": {MANAGED_BY: OPERATOR}}
-        world.put(found)
-    await passes_of_group(await is_due(world))
-    task = task_of(world.the("Job"))
-    assert left[:16] in task.keep
-    assert elsewhere[:16] not in task.keep
-
-
-@pytest.mark.parametrize(
-    ("reads", "blocks"),
-    [
-        ({"store_bucket": {"uri": "s3://models/team/_research"}}, True),
-        ({"store_bucket": {"uri": "s3://models/team/left"}}, False),
-        ({"store_bucket": "written by another version"}, True),
-    ],
-)
-async def test_a_revision_that_cannot_be_read_blocks_unless_it_is_of_another_store(
-    reads: Json, blocks: bool
-) -> None:
-    world = await world_of_group()
-    world.put(made("InferenceEngine", "e", NAMESPACE, spec=engine_spec()))
-    found = revision("ab" * 32, store_claim="", classes="written by another version", **reads)
-    found["metadata"] |= {"namespace": "left", "labels": {MANAGED_BY: OPERATOR}}
+    found = revision("ab" * 32, **reads)
+    found["metadata"] |= {"namespace": NAMESPACE, "labels": {MANAGED_BY: OPERATOR}}
     world.put(found)
-    await passes_of_group(await is_due(world))
-    assert (world.all("Job") == []) is blocks
-    assert await world.events() == ["CollectionBlocked"] * blocks
-
-
-# fault: Store | somebody creates a Job outside a group of namespaces, with the labels of one that collects the group's
-#   store | the operator, from the Job's namespace; the Job does not count | at once
-async def test_jobs_of_a_group_in_other_namespaces_do_not_count() -> None:
-    world = await world_of_group()
-    world.put(made("InferenceEngine", "e", NAMESPACE, spec=engine_spec()))
-    labels = {MANAGED_BY: OPERATOR, COMPONENT: COLLECT, STORE_GROUP: GROUP.name}
-    waiting = made("Job", "x", "outside", labels=labels, spec={"suspend": True})
-    ended = made("Job", "y", "outside", labels=labels)
-    ended["metadata"]["annotations"] = CollectionOutcome(collected=FOUND).annotations()
-    for each in (waiting, ended):
-        world.put(each)
-    await passes_of_group(await is_due(world))
-    assert [each["metadata"]["namespace"] for each in world.all("Job")].count(NAMESPACE) == 1
-    shown = {"model_namespace": GROUP.part}
-    assert world.stores.get_sample_value("enginewright_store_bytes", shown) is None
-
-
-async def test_a_group_does_not_wait_for_a_namespace_that_has_left_it() -> None:
-    world = await world_of_group()
-    for name in (NAMESPACE, "team-b"):
-        world.put(made("Namespace", name))
-        world.put(made("InferenceEngine", "e", name, spec=engine_spec()))
-    await passes_of_group(await is_due(world))
-    assert world.the("Job")["metadata"]["namespace"] == NAMESPACE
-    rest = replace(GROUP, namespaces=("team-b", "team-c"))
-    world.config = replace(world.config, store=replace(world.config.store, groups=(rest,)))
-    world.restart()
-    await world.home.load()
-    world.images.facts = {CPU_IMAGE: image_facts("cpu")}
-    await passes_of_group(await is_due(world))
-    assert {each["metadata"]["namespace"] for each in world.all("Job")} == {NAMESPACE, "team-b"}
-
-
-# event: Jobs | a group's store is due for a collection, and the release does not watch one of its namespaces | all
-#   pods; nothing is removed | Event `CollectionBlocked` of the operator's Deployment, alert
-#   EnginewrightStoreNotCollected
-async def test_nothing_is_removed_where_a_namespace_of_the_group_is_not_watched() -> None:
-    world = await world_of_group()
-    world.put(made("InferenceModel", "resnet", NAMESPACE, spec=SOURCE))
-    world.watched = frozenset({NAMESPACE, "team-b"})
-    world.restart()
-    await world.home.load()
-    world.images.facts = {CPU_IMAGE: image_facts("cpu")}
-    assert (await passes_of_group(await is_due(world))).requeue_after == 600
-    assert world.all("Job") == []
-    assert await world.events() == ["CollectionBlocked"]
-    (event,) = world.all("Event")
-    assert event["involvedObject"]["name"] == "enginewright"
-    assert "does not watch what team-c needs" in event["message"]
-    assert "once no Deployment there reads the group's artefacts" in event["message"]
-
-
-async def test_nothing_is_removed_while_an_object_of_the_group_cannot_be_read() -> None:
-    world = await world_of_group()
-    world.put(made("InferenceModel", "resnet", "team-c", spec={"source": 7}))
-    assert (await passes_of_group(await is_due(world))).requeue_after == 600
-    assert world.all("Job") == []
-    await world.events()
-    (event,) = world.all("Event")
-    assert event["involvedObject"]["namespace"] == "team-c"
-    assert "InferenceModel resnet of namespace team-c: spec.source" in event["message"]
-
-
-async def test_the_job_of_a_group_runs_where_it_is_accepted() -> None:
-    world = await world_of_group()
-    world.put(made("InferenceEngine", "e", "team-b", spec=engine_spec()))
-    world.put(made("Namespace", "team-b"))
-    world.get("Namespace", "team-b")["metadata"]["deletionTimestamp"] = "2026-03-01T00:00:00Z"
-    await passes_of_group(await is_due(world))
-    assert world.the("Job")["metadata"]["namespace"] == NAMESPACE
-
-
-# fault: Store | a namespace of a group refuses the Job that collects the group's store, as with a quota, or it fails there |
-#   the operator, from the API server's answer or the Job; it runs in the next namespace | at once; after a failure 1 h
-async def test_a_namespace_that_refuses_the_job_is_followed_by_the_next_one() -> None:
-    world = await world_of_group()
-    refusing = {NAMESPACE}
-
-    def refuse(obj: Json) -> None:
-        if obj["kind"] == "Job" and obj["metadata"]["namespace"] in refusing:
-            raise Forbidden("exceeded quota: count/jobs.batch", code=403)
-
-    world.kube.rewrite = refuse
-    for name in (NAMESPACE, "team-b"):
-        world.put(made("Namespace", name))
-        world.put(made("InferenceEngine", "e", name, spec=engine_spec()))
-    refusing.add("team-b")
-    assert (await passes_of_group(await is_due(world))).requeue_after == 600
-    assert world.all("Job") == []
-    assert await world.events() == ["CollectionBlocked"]
-    (event,) = world.all("Event")
-    assert f"{NAMESPACE}: exceeded quota: count/jobs.batch; team-b: exceeded" in event["message"]
-    trouble = {"model_namespace": GROUP.part, "reason": "CollectionBlocked"}
-    shown = "enginewright_store_collection_trouble"
-    assert world.stores.get_sample_value(shown, trouble) == 1
-    refusing.remove("team-b")
-    await passes_of_group(world)
-    assert world.the("Job")["metadata"]["namespace"] == "team-b"
-    assert world.stores.get_sample_value(shown, trouble) is None
-
-
-async def test_where_the_job_of_a_group_has_failed_is_not_the_next_place() -> None:
-    world = await world_of_group()
-    for name in (NAMESPACE, "team-b"):
-        world.put(made("Namespace", name))
-        world.put(made("InferenceEngine", "e", name, spec=engine_spec()))
-    await passes_of_group(await is_due(world))
-    for expected in (NAMESPACE, "team-b", NAMESPACE):
-        job = max(world.all("Job"), key=lambda each: str(each["metadata"]["creationTimestamp"]))
-        world.namespace = job["metadata"]["namespace"]
-        assert world.namespace == expected
-        world.job_ends("Failed", of=job["metadata"]["name"])
-        await passes_of_group(world)
-        world.now += timedelta(hours=1)
-        await passes_of_group(world)
-
-
-async def test_a_group_none_of_whose_namespaces_accepts_a_job_waits() -> None:
-    world = await world_of_group()
-    world.put(made("InferenceEngine", "e", "team-b", spec=engine_spec()))
-    world.remove("Namespace", NAMESPACE)
-    assert (await passes_of_group(await is_due(world))).requeue_after == 600
-    assert world.all("Job") == []
+    world.put(of_group("collect-1", NAMESPACE))
+    job = await started(world)
+    assert task_of(job).job != "collect-1"
+    assert stores_of(world.all("Job")) == {f"s3://models/team/{NAMESPACE}"}

@@ -9,7 +9,7 @@ import pytest
 from enginewright.contract.store_address import BUCKET_ADDRESS
 from enginewright.controller.settings import BadSettings, OperatorSettings, load_settings
 from enginewright.manifests.store_access import StoreBucket
-from enginewright.plan.types import CollectionConfig, FleetConfig, JobLimits, StoreGroup
+from enginewright.plan.types import CollectionConfig, FleetConfig, JobLimits
 
 STORE = {"claim": "store", "size": "20Gi", "accessMode": "ReadWriteMany"}
 DOCUMENT = {
@@ -48,54 +48,12 @@ def test_a_bucket_for_the_store_is_read() -> None:
         load({**DOCUMENT, "store": {**STORE, "bucket": written}})
 
 
-def with_shared(*groups: dict[str, Any]) -> dict[str, Any]:
-    bucket = {"uri": "s3://models/team", "shared": list(groups)}
-    return {**DOCUMENT, "store": {**STORE, "bucket": bucket}}
-
-
-def test_groups_of_namespaces_that_share_a_part_of_the_bucket_are_read() -> None:
-    research = {"name": "research", "namespaces": ["team-a", "team-b"]}
-    store = load(with_shared(research, {"name": "shop", "namespaces": ["shop"]})).config.store
-    assert store.groups == (
-        StoreGroup("research", ("team-a", "team-b")),
-        StoreGroup("shop", ("shop",)),
-    )
-    places = {each: store.access(each).place for each in ("team-a", "team-b", "shop", "research")}
-    assert places == {
-        "team-a": "s3://models/team/_research",
-        "team-b": "s3://models/team/_research",
-        "shop": "s3://models/team/_shop",
-        "research": "s3://models/team/research",
-    }
-    assert all(re.search(BUCKET_ADDRESS, each) for each in places.values())
-    assert store.members("_research") == ("team-a", "team-b")
-    assert store.members("research") == ("research",)
-    assert load(with_shared()).config.store.access("team-a").place == "s3://models/team/team-a"
-
-
-@pytest.mark.parametrize(
-    ("groups", "reported"),
-    [
-        ([{"name": "Research", "namespaces": ["a"]}], r"shared.0.name: .*pattern"),
-        ([{"name": "a.b", "namespaces": ["a"]}], r"shared.0.name: .*pattern"),
-        ([{"name": "r", "namespaces": ["team_a"]}], r"shared.0.namespaces.0: .*pattern"),
-        ([{"name": "r", "namespaces": []}], r"shared.0.namespaces"),
-        ([{"name": "r"}], r"shared.0.namespaces"),
-        ([{"name": "r", "namespaces": ["a"], "claim": "c"}], r"shared.0.claim"),
-        ([{"name": "r", "namespaces": ["a", "a"]}], "shared has namespace a twice: a namespace is"),
-        (
-            [{"name": "r", "namespaces": ["a"]}, {"name": "s", "namespaces": ["b", "a"]}],
-            "shared has namespace a twice: a namespace is in one group at most",
-        ),
-        (
-            [{"name": "r", "namespaces": ["a"]}, {"name": "r", "namespaces": ["b"]}],
-            "shared has two groups r: make them one",
-        ),
-    ],
-)
-def test_a_wrong_group_is_named(groups: list[dict[str, Any]], reported: str) -> None:
-    with pytest.raises(BadSettings, match=reported):
-        load(with_shared(*groups))
+def test_each_namespace_has_its_own_part_of_the_bucket() -> None:
+    store = load(
+        {**DOCUMENT, "store": {**STORE, "bucket": {"uri": "s3://models/team"}}}
+    ).config.store
+    assert store.access("team-a").place == "s3://models/team/team-a"
+    assert re.search(BUCKET_ADDRESS, store.access("team-a").place)
 
 
 def test_the_address_of_the_cache_of_a_node_is_read() -> None:

@@ -20,10 +20,9 @@ from enginewright.plan.collection import (
     CollectionSteps,
     collection,
     plan_collection,
-    why_not_known,
 )
 from enginewright.plan.needed_keys import NeededKeys, Unreadable
-from enginewright.plan.types import CollectionConfig, Config, StoreGroup
+from enginewright.plan.types import CollectionConfig, Config
 
 from tests.support.fake_kube import timestamp
 from tests.support.plan_objects import COLLECTED, CPU_IMAGE, NAMESPACE, Json, image_facts, made
@@ -45,7 +44,7 @@ def config(bucket: StoreBucket | None = None, **gc: Any) -> Config:
 def facts(*jobs: Json, pods: tuple[Json, ...] = (), **changes: Any) -> CollectionFacts:
     gc = changes.pop("gc", {})
     known = CollectionFacts(
-        part=NAMESPACE,
+        namespace=NAMESPACE,
         config=config(**gc),
         now=NOW,
         since=NOW - timedelta(days=2),
@@ -128,12 +127,12 @@ def test_one_at_a_time() -> None:
 
 def test_the_first_ones_are_spread_over_the_interval_and_a_restart_starts_none() -> None:
     names = [f"team-{number}" for number in range(200)]
-    waits = [plan_collection(facts(part=name, since=NOW)).requeue_after or 0 for name in names]
+    waits = [plan_collection(facts(namespace=name, since=NOW)).requeue_after or 0 for name in names]
     assert all(0 < wait <= 24 * 3600 for wait in waits)
     hours = {int(wait // 3600) for wait in waits}
     assert len(hours) > 20, "of 24"
     later = [
-        plan_collection(facts(part=name, since=NOW + HOUR, now=NOW + HOUR)).requeue_after or 0
+        plan_collection(facts(namespace=name, since=NOW + HOUR, now=NOW + HOUR)).requeue_after or 0
         for name in names
     ]
     same = [
@@ -256,8 +255,7 @@ def test_a_job_without_a_report_has_failed(kind: str) -> None:
 def wanted(**changes: Any) -> Json:
     needed = changes.pop("needed", NeededKeys(KEYS))
     max_size = changes.pop("max_size", None)
-    namespace = changes.pop("namespace", NAMESPACE)
-    made_job = collection(facts(**changes), namespace, "collect-1", needed, NOW, max_size)
+    made_job = collection(facts(**changes), "collect-1", needed, NOW, max_size)
     assert not isinstance(made_job, Blocked)
     return made_job
 
@@ -320,7 +318,7 @@ def test_a_bucket_is_reached_as_by_other_jobs() -> None:
 
 
 def blocked(needed: NeededKeys, max_size: str | None = None) -> str:
-    found = collection(facts(), NAMESPACE, "collect-1", needed, NOW, max_size)
+    found = collection(facts(), "collect-1", needed, NOW, max_size)
     assert isinstance(found, Blocked)
     return found.message
 
@@ -346,43 +344,3 @@ def test_none_begins_with_more_keys_than_a_task_holds() -> None:
 def test_none_begins_with_a_limit_that_cannot_be_read() -> None:
     message = blocked(NeededKeys(KEYS), "50 gigabytes")
     assert "enginewright.dev/store-max-size is '50 gigabytes': write a size such as 50Gi" in message
-
-
-# of namespaces that share a part of a bucket
-
-
-def of_group(**changes: Any) -> Json:
-    known = config(bucket=StoreBucket(uri="s3://models/team"), max_size=5)
-    groups = (StoreGroup("research", ("team-a", "team-b")),)
-    shared = replace(known, store=replace(known.store, groups=groups))
-    return {"config": shared, "part": "_research", **changes}
-
-
-def test_one_job_collects_the_part_that_a_group_shares() -> None:
-    made_job = wanted(namespace="team-b", max_size="1Ki", **of_group())
-    assert made_job["metadata"]["namespace"] == "team-b"
-    view = collection_view(made_job)
-    assert view.part == "_research"
-    (container,) = made_job["spec"]["template"]["spec"]["containers"]
-    env = {each["name"]: each["value"] for each in container["env"]}
-    assert env[STORE_VARIABLE] == "s3://models/team/_research"
-    assert task_of(made_job).max_bytes == 5, "no namespace decides for the others"
-    assert collection_view(wanted()).part == NAMESPACE
-
-
-def test_none_begins_for_a_group_whose_needs_another_release_knows() -> None:
-    assert why_not_known(facts(**of_group())) is None, "all are watched"
-    both = frozenset({"team-a", "team-b", "system"})
-    assert why_not_known(facts(**of_group(watched=both))) is None
-    found = why_not_known(facts(**of_group(watched=frozenset({"team-a", "system"}))))
-    assert found is not None
-    assert "does not watch what team-b needs" in found.message
-    assert "watchNamespaces" in found.message
-    assert why_not_known(facts(watched=frozenset({"system"}))) is None, "its own store"
-
-
-def test_an_unreadable_object_of_a_group_is_named_with_its_namespace() -> None:
-    needed = NeededKeys(KEYS, (Unreadable(made("InferenceModel", "m", "team-b"), "spec: wrong"),))
-    found = collection(facts(**of_group()), "team-a", "collect-1", needed, NOW, None)
-    assert isinstance(found, Blocked)
-    assert "InferenceModel m of namespace team-b: spec: wrong" in found.message

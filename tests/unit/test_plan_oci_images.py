@@ -10,7 +10,7 @@ from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Published
 from enginewright.contract.task import ENGINE_STAGES, PREPARE_STAGES
 from enginewright.manifests.artifact_images import ImageRepository
-from enginewright.manifests.labels import REVISION
+from enginewright.manifests.labels import RETRY, REVISION
 
 from tests.support.plan_objects import (
     OTHER as SECOND_SOURCE,
@@ -293,10 +293,10 @@ def test_a_backend_that_is_tried_again_mounts_no_lost_image(repository: str | No
     world = with_images(World(**FALLS_BACK)).has_gpus().settle().job_succeeds(WITH_IMAGE)
     crash(world.engine_built(image=OTHER), 0, "node-1", 2)
     world.job_succeeds(SECOND).all_available().jobs_are_cleaned_away()
-    (trial,) = world.later(hours=1).trials()
-    assert volumes(trial)["enginewright-image"]["image"]["reference"] == OTHER
-    (trial,) = with_images(world, repository).settle().trials()
-    assert "enginewright-image" not in volumes(trial)
+    (again,) = world.annotate(RETRY, "now").serving_deployments()
+    assert volumes(again)["enginewright-image"]["image"]["reference"] == OTHER
+    (again,) = with_images(world, repository).settle().serving_deployments()
+    assert "enginewright-image" not in volumes(again)
 
 
 def test_an_image_that_cannot_be_pushed_is_reported_and_pods_read_the_store() -> None:

@@ -302,10 +302,9 @@ def test_two_failures_on_one_node_reject_no_backend() -> None:
     assert "rejectedBackends" not in world.status
 
 
-# event: Rollouts | a backend fails on several nodes, with `Allow` | the next backend; the first
-#   is retried when spec, image or class change and, where nodes were at fault, in a pod of its
-#   own on a spare device, when a node joins and after 1 h, 2 h and so on up to 24 h |
-#   `status.rejectedBackends`, `FallbackActive`, Event `TryingBackend`
+# event: Rollouts | a backend fails on several nodes, with `Allow` | the next backend; the first is rolled out again, beside
+#   what serves, when spec, image or class change or its user asks and, where nodes were at fault, when a node joins |
+#   `status.rejectedBackends`, `FallbackActive`
 @pytest.mark.parametrize(
     "failures", [[(0, "node-1", 0), (1, "node-2", 0)], [(0, "node-1", 2)]], ids=["nodes", "times"]
 )

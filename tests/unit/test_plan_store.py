@@ -13,10 +13,11 @@ from enginewright.contract.task import (
     PrepareTask,
 )
 from enginewright.manifests.snapshot import Snapshot
-from enginewright.manifests.store_access import StoreBucket
-from enginewright.plan.types import StoreConfig, StoreGroup
+from enginewright.manifests.store_access import StoreAccess, StoreBucket
+from enginewright.plan.types import StoreConfig
+from typing_extensions import override
 
-from tests.support.plan_objects import NAMESPACE
+from tests.support.plan_objects import NAMESPACE, Json
 from tests.support.plan_world import CONFIG, World, serving
 
 URI: Final = f"s3://models/team/{NAMESPACE}"
@@ -157,41 +158,70 @@ def test_a_model_whose_store_is_moved_is_prepared_again_there() -> None:
     assert world.status["serving"]["revision"] == world.status["revision"] != before
 
 
-def grouped(world: World, *namespaces: str) -> World:
-    groups = (StoreGroup("research", namespaces),) if namespaces else ()
-    world.config = replace(world.config, store=replace(world.config.store, groups=groups))
+class SharedStore(StoreConfig):
+    """A store as earlier releases could have it: several namespaces have one part of a bucket."""
+
+    @override
+    def access(self, namespace: str) -> StoreAccess:
+        return super().access("_research")
+
+
+SHARED = "s3://models/team/_research"
+
+
+def places(deployment: Json) -> set[str]:
+    return {
+        each["value"]
+        for container in pod(deployment)["spec"]["initContainers"]
+        for each in container.get("env", ())
+        if each["name"] == "ENGINEWRIGHT_STORE"
+    }
+
+
+def serving_from_a_shared_part() -> World:
+    world = of_bucket(World().has_gpus(), SECRET)
+    own = world.config
+    world.config = replace(own, store=SharedStore(**vars(own.store)))
+    world.settle().job_succeeds().engine_built().all_available()
+    assert places(world.serving_deployments()[0]) == {SHARED}
+    world.config = own
     return world
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "place"),
-    [
-        ((), (NAMESPACE, "team-b"), "s3://models/team/_research"),
-        (("team-b", NAMESPACE), ("team-b",), f"s3://models/team/{NAMESPACE}"),
-    ],
-    ids=["into", "out of"],
-)
-def test_a_namespace_moves_into_a_group_and_out_of_it_as_between_stores(
-    before: tuple[str, ...], after: tuple[str, ...], place: str
-) -> None:
-    world = grouped(of_bucket(World().has_gpus(), SECRET), *before).settle()
-    world.job_succeeds().engine_built().all_available()
+# event: Rollouts | several namespaces shared a part of the bucket in an earlier release, which has no groups any more |
+#   all pods, from the shared part, until those of a revision that reads the namespace's own part are ready | Ready
+#   `RollingOut`; what was copied is not prepared or built again
+def test_what_serves_from_a_part_that_namespaces_shared_serves_on() -> None:
+    world = serving_from_a_shared_part()
+    revision, (before,) = world.status["revision"], world.serving_deployments()
+    jobs = {each["metadata"]["name"] for each in world.all("Job")}
+    world.settle()
+    assert world.status["serving"]["revision"] == revision != world.status["revision"]
+    assert {each["metadata"]["name"] for each in world.all("Job")} == jobs, "nothing is built again"
+    (after,) = world.serving_deployments()
+    assert after["spec"]["replicas"] == before["spec"]["replicas"]
+    assert after["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    # where artefacts were imported into the namespace's own part, its pods find them
+    world.all_available()
+    assert world.status["serving"]["revision"] == world.status["revision"] != revision
+    assert {each["metadata"]["name"] for each in world.all("Job")} == jobs
+    (moved,) = world.serving_deployments()
+    assert places(moved) == {f"s3://models/team/{NAMESPACE}"}
+
+
+def test_what_was_not_copied_out_of_a_shared_part_is_prepared_again_while_it_serves() -> None:
+    world = serving_from_a_shared_part()
     revision = world.status["revision"]
-    grouped(world, *after).settle()
-    assert world.status["serving"]["revision"] == revision, "it serves on"
-    world.later(hours=1).rolling(0).new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
+    world.settle().later(hours=1).rolling(0).new_pod_fails(
+        Reason.ARTIFACT_MISSING, "fetch-artifact"
+    )
     world.job_fails(Reason.ARTIFACT_MISSING, "build", of="engine")
     prepares = containers(world.job("prepare"))["publish"]
-    assert {"name": "ENGINEWRIGHT_STORE", "value": place} in prepares["env"]
+    own = f"s3://models/team/{NAMESPACE}"
+    assert {"name": "ENGINEWRIGHT_STORE", "value": own} in prepares["env"]
+    assert world.status["serving"]["revision"] == revision
     world.later(minutes=5).job_succeeds(of="prepare").engine_built().all_available()
     assert world.status["serving"]["revision"] == world.status["revision"] != revision
-
-
-def test_a_member_that_joins_or_leaves_moves_no_other_namespace() -> None:
-    world = grouped(of_bucket(serving(), SECRET), NAMESPACE).settle()
-    writes = world.kube.writes
-    grouped(world, "team-b", NAMESPACE, "team-c").settle()
-    assert world.kube.writes == writes
 
 
 def test_a_claim_leaves_no_trace_of_buckets() -> None:

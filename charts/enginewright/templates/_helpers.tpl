@@ -48,21 +48,11 @@ app.kubernetes.io/component: node-cache
 {{ include "enginewright.name" . }}-jobs
 {{- end -}}
 
-{{- /* Groups of namespaces, before an operator that refuses them is rolled out. */ -}}
-{{- define "enginewright.checkShared" -}}
-{{- $names := dict -}}
-{{- $groups := dict -}}
-{{- range . -}}
-{{- if hasKey $names .name -}}
-{{- fail (printf "store.bucket.shared has two groups %s: make them one" .name) -}}
-{{- end -}}
-{{- $_ := set $names .name true -}}
-{{- range .namespaces -}}
-{{- if hasKey $groups . -}}
-{{- fail (printf "store.bucket.shared has namespace %s twice: a namespace is in one group at most" .) -}}
-{{- end -}}
-{{- $_ := set $groups . true -}}
-{{- end -}}
+{{- /* Earlier releases had groups of namespaces that shared parts of a bucket. */ -}}
+{{- define "enginewright.refuseShared" -}}
+{{- if .shared -}}
+{{- $uri := .uri | default "PATH" | trimSuffix "/" -}}
+{{- fail (printf "store.bucket.shared is not supported any more: each namespace has a part of the bucket of its own. Copy the artefacts that a group's namespaces need from %s/_GROUP to %s/NAMESPACE with `enginewright store export` and `enginewright store import`, then remove store.bucket.shared; pods that run go on reading the shared part (docs/store.md)" $uri $uri) -}}
 {{- end -}}
 {{- end -}}
 
@@ -83,15 +73,12 @@ app.kubernetes.io/component: node-cache
 {{- $_ := set $store "storageClass" . -}}
 {{- end -}}
 {{- with .Values.store.bucket -}}
+{{- include "enginewright.refuseShared" . -}}
 {{- if .uri -}}
 {{- $bucket := dict "uri" .uri "secretRef" (.secretRef | default nil) "serviceAccountName" (.serviceAccountName | default nil) -}}
-{{- if .shared -}}
-{{- include "enginewright.checkShared" .shared -}}
-{{- $_ := set $bucket "shared" .shared -}}
-{{- end -}}
 {{- $_ := set $store "bucket" $bucket -}}
-{{- else if or .secretRef .serviceAccountName .shared -}}
-{{- fail "store.bucket.secretRef, store.bucket.serviceAccountName and store.bucket.shared apply only to a bucket: set store.bucket.uri" -}}
+{{- else if or .secretRef .serviceAccountName -}}
+{{- fail "store.bucket.secretRef and store.bucket.serviceAccountName apply only to a bucket: set store.bucket.uri" -}}
 {{- end -}}
 {{- end -}}
 {{- if include "enginewright.hasNodeCache" . -}}

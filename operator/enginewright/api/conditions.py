@@ -46,7 +46,9 @@ class StatusReason(StrEnum):
     PROBING_IMAGE = "ProbingImage"  # the runtime image's versions and backends are being determined
     IMAGE_PROBE_FAILED = "ImageProbeFailed"  # the runtime image cannot be probed: see the message
     PREPARING = "Preparing"  # a prepare Job runs, or is about to
-    SHARED_PREPARATION = "SharedPreparation"  # a Job of another model prepares the same, of this namespace or of one that shares its store
+    SHARED_PREPARATION = (
+        "SharedPreparation"  # a Job of another model of the namespace prepares the same
+    )
     PREPARED = "Prepared"  # the model is in the store
     CLAIM_NOT_FOUND = "ClaimNotFound"  # a PersistentVolumeClaim that pods mount does not exist
     CLAIM_NOT_BOUND = "ClaimNotBound"  # a PersistentVolumeClaim that pods mount has no volume yet
@@ -54,9 +56,6 @@ class StatusReason(StrEnum):
     FAILED_CREATE = "FailedCreate"  # the API server rejects the pods of a Deployment
     ROLLOUT_FAILED = (
         "RolloutFailed"  # the new pods did not become ready within rollout.progressTimeout
-    )
-    TRYING_BACKEND = (
-        "TryingBackend"  # an Event: a rejected backend is tried again beside the serving pods
     )
     SERVING = "Serving"  # the current spec serves with all its pods, or at least one pod is ready
     SERVING_INTERIM = (
@@ -117,7 +116,7 @@ class StatusReason(StrEnum):
     COLLECTION_FAILED = (
         "CollectionFailed"  # an Event: the Job that removes what nothing needs has failed
     )
-    COLLECTION_BLOCKED = "CollectionBlocked"  # an Event: what the store's namespaces need is not known, or no namespace of a group accepts the Job, so nothing is removed
+    COLLECTION_BLOCKED = "CollectionBlocked"  # an Event: what the store's namespace needs is not known, so nothing is removed
     STORE_OVER_LIMIT = "StoreOverLimit"  # an Event: what is needed is larger than store.gc.maxSize
     IMAGE_NOT_PUSHED = "ImageNotPushed"  # an Event: an artefact has no OCI image in store.images.repository, so that pods read it from the store
     NO_ENGINE_NEEDED = "NoEngineNeeded"  # the backend uses no engines

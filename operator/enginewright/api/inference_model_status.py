@@ -186,14 +186,11 @@ class RejectedBackend(ApiModel):
     revision: Text = ""
     """Short hash of the revision whose pods failed; empty: it failed before it had any."""
 
-    failures: Count = 0
-    """How many consecutive times its pods failed, trials included; 0: the failure does not depend on nodes."""
+    rejected_at: datetime | None = None
+    """When it was rejected: if the failure may depend on nodes, a node that joins later makes it a candidate again."""
 
-    retry_at: datetime | None = None
-    """When it is tried again, in separate pods beside the serving ones, or earlier when a node joins; absent: when its inputs change."""
-
-    tried_since: datetime | None = None
-    """When the current trial began; absent: none."""
+    retry: Text = ""
+    """Value of the annotation enginewright.dev/retry at that time: another one makes it a candidate again."""
 
     prepared: Prepared | None = None
     """The prepared model in the store for this backend; absent: none."""
@@ -498,7 +495,7 @@ class InferenceModelStatus(ApiModel):
     rejected_backends: Annotated[
         tuple[RejectedBackend, ...], Field(max_length=5), map_list("backend")
     ] = ()
-    """Candidates that were tried and do not serve, with policy Allow: after failures on two nodes, or three of one pod. They are tried again when the spec, the image or the class changes and, if the failure may depend on nodes, when a node joins and after 1 h, 2 h and so on up to 24 h."""
+    """Candidates that were tried and do not serve, with policy Allow: after failures on two nodes, or three of one pod. They are tried again, as any other rollout, when the spec, the image or the class changes, when the annotation enginewright.dev/retry does and, if the failure may depend on nodes, when a node joins."""
 
     serving: ServingState | None = None
     """The revision that serves now; absent: none."""

@@ -184,8 +184,8 @@ REMEDIES: Final[dict[Reason, str]] = {
         "check that the store's volume is bound and writable, or that its bucket can be reached"
     ),
     Reason.STORE_SHARED: (
-        "give each cluster a PATH of its own in store.bucket.uri, and each release groups of its own in"
-        " store.bucket.shared, or set store.gc.dryRun; of one that is gone: enginewright store release STORE CLUSTER"
+        "give each cluster a PATH of its own in store.bucket.uri, or set store.gc.dryRun; of one that is gone:"
+        " enginewright store release STORE CLUSTER"
     ),
     Reason.STORAGE_FULL: (
         "enlarge the store's PersistentVolumeClaim or delete unneeded artefacts from it; for a pod's folder,"

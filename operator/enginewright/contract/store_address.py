@@ -6,8 +6,3 @@ from typing import Final
 _SEGMENT: Final = r"(\.?[^/\s?#@.]|\.\.[^/\s?#@])[^/\s?#@]*"
 BUCKET_ADDRESS: Final = rf"^(s3|gs|az)://{_SEGMENT}(/{_SEGMENT})*/?$"
 """Regular expression of addresses such as s3://BUCKET/PATH; without look-around, for Rust and Go."""
-
-
-def group_part(group: str) -> str:
-    """Return the name of the part that a group of namespaces shares, which no namespace can have."""
-    return f"_{group}"

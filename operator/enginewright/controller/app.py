@@ -14,7 +14,7 @@ from prometheus_client import (
 )
 
 from enginewright.api.conditions import StatusReason
-from enginewright.controller.bucket_users import BucketUsers
+from enginewright.controller.bucket_user import BucketUser
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.classes import ClassReconciler
@@ -37,7 +37,6 @@ from enginewright.controller.proposals import ProposalReconciler
 from enginewright.controller.reconcile import ModelReconciler
 from enginewright.controller.routing import EngineKey, ModelKey, Router, Sinks
 from enginewright.controller.settings import OperatorSettings
-from enginewright.controller.shared_store_jobs import SharedStoreJobs
 from enginewright.controller.single_flight import SingleFlight
 from enginewright.controller.verdicts import VerdictPoller
 from enginewright.kube.api import JsonObject
@@ -75,7 +74,7 @@ class OperatorApplication:
             load_connection, RestMetrics(registry), may_write=self._leadership.may_write
         )
         cache = ObjectCache()
-        self._bucket_users = BucketUsers(self._client, settings.config)
+        self._bucket_user = BucketUser(self._client, settings.config)
         executor = Executor(self._client, cache, written=self._written)
         pods = PodCatchUp(self._client, cache)
         self._recorder = EventRecorder(self._client)
@@ -110,12 +109,6 @@ class OperatorApplication:
             model=self._model_changed,
             engine=lambda key: self._engine_changed(*key),
         )
-        shared_store = SharedStoreJobs(
-            cache,
-            settings.config.store,
-            model=self._model_changed,
-            engine=lambda key: self._engine_changed(*key),
-        )
         models = ModelReconciler(
             pods,
             cache,
@@ -126,8 +119,7 @@ class OperatorApplication:
             plan,
             SingleFlight(cache, queue=self._model_changed),
             turns,
-            shared_store,
-            self._bucket_users,
+            self._bucket_user,
             verdicts=self._verdicts.verdicts_of,
             silent=self._verdicts.silent,
             measured=self._verdicts.measurements.measured,
@@ -151,7 +143,6 @@ class OperatorApplication:
             settings.config,
             EngineUses(cache, self._engine_changed),
             turns,
-            shared_store,
             progress=self._verdicts.progress_of,
         )
         self._engines: Controller[EngineKey] = Controller(
@@ -197,12 +188,11 @@ class OperatorApplication:
                 collection_metrics,
                 settings.config,
                 self._leadership.own_namespace,
-                self._bucket_users,
-                settings.namespaces,
+                self._bucket_user,
             ).reconcile,
             loops,
             workers=1,
-            describe=lambda part: {"namespace": part},
+            describe=lambda namespace: {"namespace": namespace},
         )
         self._controllers = (
             self._models,
@@ -212,7 +202,6 @@ class OperatorApplication:
             self._probes,
             self._proposals,
         )
-        part_of = settings.config.store.part
         self.router = Router(
             cache,
             Sinks(
@@ -221,7 +210,7 @@ class OperatorApplication:
                 accelerator_class=self._classes.add,
                 image=self._probes.add,
                 proposals=lambda: self._proposals.add(PROPOSALS),
-                collection=lambda namespace: self._collections.add(part_of(namespace)),
+                collection=self._collections.add,
             ),
         )
         self.informer = Informer(
@@ -235,7 +224,6 @@ class OperatorApplication:
             cache,
             collection_metrics,
             registry,
-            settings.config.store,
             leads=self._leadership.release.may_act,
         )
         FleetCollector(fleet, registry, leads=self._leadership.release.may_act)
@@ -292,7 +280,7 @@ class OperatorApplication:
         await self._leadership.release.leading.wait()
         await self.informer.list_all()
         await _until_success(self._images.load)
-        await _until_success(self._bucket_users.load)
+        await _until_success(self._bucket_user.load)
         self._run(self._recorder.run(), "events")
         for controller in (self._models, self._engines, self._collections, self._probes):
             controller.start()

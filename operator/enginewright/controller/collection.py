@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from enginewright.api.conditions import StatusReason
-from enginewright.controller.bucket_users import BucketUsers
+from enginewright.controller.bucket_user import BucketUser
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.collection_metrics import CollectionMetrics, collections_of
@@ -18,11 +18,11 @@ from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor
 from enginewright.controller.informer import MANAGED
 from enginewright.controller.loop import ReconcileResult
-from enginewright.controller.observe import NODE, POD, REVISION
+from enginewright.controller.observe import NODE, POD
 from enginewright.controller.operator_namespace import OperatorNamespace
 from enginewright.controller.reconcile import Images
 from enginewright.kube.api import JsonObject, KubeApi
-from enginewright.kube.errors import Forbidden, Invalid, NotFound, Terminating
+from enginewright.kube.errors import NotFound, Terminating
 from enginewright.kube.resources import (
     CLAIMS,
     CONTROLLER_REVISIONS,
@@ -43,10 +43,7 @@ from enginewright.plan.collection import (
     EndedCollection,
     collecting_image,
     collection,
-    nowhere,
-    places,
     plan_collection,
-    why_not_known,
 )
 from enginewright.plan.needed_keys import NamespaceObjects, needed_keys
 from enginewright.plan.types import Config, EventIntent
@@ -58,7 +55,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CollectionReconciler:
-    """Reconciles one store; its keys are names of namespaces, or of parts of a bucket that groups share."""
+    """Reconciles one store; its keys are names of namespaces."""
 
     api: KubeApi
     pods: PodCatchUp
@@ -69,26 +66,25 @@ class CollectionReconciler:
     metrics: CollectionMetrics
     config: Config
     home: OperatorNamespace
-    users: BucketUsers
-    watched: frozenset[str] | None = None  # namespaces; None: all
+    bucket_user: BucketUser
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    since: dict[str, datetime] = field(default_factory=dict)  # by store
+    since: dict[str, datetime] = field(default_factory=dict)  # by namespace
     looked: set[str] = field(
         default_factory=set
-    )  # stores of which it is known whether they are blocked
+    )  # namespaces of whose stores it is known whether they are blocked
 
-    async def reconcile(self, part: str) -> ReconcileResult:
+    async def reconcile(self, namespace: str) -> ReconcileResult:
         """Do what the store needs now. Raises KubeError."""
-        self.since.setdefault(part, self.now())
-        await self.pods.catch_up(collections_of(self.cache, self.config.store, part))
-        facts = self._facts(part)
+        self.since.setdefault(namespace, self.now())
+        await self.pods.catch_up(collections_of(self.cache, namespace))
+        facts = self._facts(namespace)
         plan = plan_collection(facts)
         wrote = await self._execute(plan)
         # no Job tells a new process that the first one was blocked, until it is due again
-        looks = plan.first and (part not in self.looked or part in self.metrics.blocked)
+        looks = plan.first and (namespace not in self.looked or namespace in self.metrics.blocked)
         if not plan.starts and not looks:
-            self.looked.add(part)
-            self.metrics.blocked.pop(part, None)
+            self.looked.add(namespace)
+            self.metrics.blocked.pop(namespace, None)
             return ReconcileResult(
                 exists=plan.exists, requeue=wrote, requeue_after=plan.requeue_after
             )
@@ -96,32 +92,25 @@ class CollectionReconciler:
             result = await self._start(facts, plan)
         except Terminating as error:
             _logger.info("skipped: %s", error.message)
-            result = self._not_now(facts)
-        self.looked.add(part)
+            result = ReconcileResult(exists=False)
+        self.looked.add(namespace)
         return result
 
-    def _not_now(self, facts: CollectionFacts) -> ReconcileResult:
-        """Return that no namespace accepts a Job: a single one is gone, one of a group may come back."""
-        if facts.group:
-            return ReconcileResult(requeue_after=BLOCKED_RETRY)
-        return ReconcileResult(exists=False)
-
-    def _facts(self, part: str) -> CollectionFacts:
+    def _facts(self, namespace: str) -> CollectionFacts:
         cache = self.cache
-        jobs = collections_of(cache, self.config.store, part)
+        jobs = collections_of(cache, namespace)
         uids = {job.uid for job in jobs}
         pods = cache.views(POD, cache.all(PODS))
         return CollectionFacts(
-            part=part,
+            namespace=namespace,
             config=self.config,
             now=self.now(),
-            since=self.since[part],
-            has_store=any(map(self._has_store, self.config.store.members(part))),
+            since=self.since[namespace],
+            has_store=self._has_store(namespace),
             image=self.images.facts.get(collecting_image(self.config)),
             jobs=jobs,
             pods=tuple(pod for pod in pods if pod.owners.get(JOBS.kind) in uids),
             nodes=cache.views(NODE, cache.all(NODES)),
-            watched=self.watched,
         )
 
     def _has_store(self, namespace: str) -> bool:
@@ -157,63 +146,35 @@ class CollectionReconciler:
 
     async def _start(self, facts: CollectionFacts, plan: CollectionSteps) -> ReconcileResult:
         """Create the Job, or report why it may not begin, also of one that is not due yet."""
-        if blocked := why_not_known(facts):
-            return self._block(facts, blocked)
-        as_of = self.now()
-        members = self.config.store.members(facts.part)
-        accepting = await self._places(facts, members)
+        namespace, as_of = facts.namespace, self.now()
+        annotations = await self._annotations(namespace)
         later = ReconcileResult(requeue_after=plan.requeue_after)
-        if not accepting:
-            return self._not_now(facts) if plan.starts else later
-        readers = self._readers(facts, members)
-        listed = await self._listed(readers) if plan.starts else self._cached(readers)
-        cluster = await self.users.of_part(facts.part)
-        needed, name = needed_keys(listed), plan.starts or plan.first
-        refused: dict[str, str] = {}
-        for namespace, max_size in accepting:
-            wanted = collection(facts, namespace, name, needed, as_of, max_size, cluster)
-            if isinstance(wanted, Blocked):
-                return self._block(facts, wanted)
-            try:
-                if plan.starts:
-                    await self.executor.apply(wanted)
-            except (Forbidden, Invalid) as error:
-                if facts.group is None:
-                    raise
-                refused[namespace] = error.message
-            else:
-                self.metrics.blocked.pop(facts.part, None)
-                # the end of the Job queues it again
-                return ReconcileResult() if plan.starts else later
-        return self._block(facts, nowhere(facts.group, refused)) if facts.group else later
-
-    async def _places(
-        self, facts: CollectionFacts, members: tuple[str, ...]
-    ) -> list[tuple[str, str | None]]:
-        """Return the namespaces that are not being deleted, where the Job is tried first to last, and their limits."""
-        preferred = sorted(members, key=lambda each: not self._has_store(each))
-        found = [(each, await self._annotations(each)) for each in places(facts, preferred)]
-        return [(each, known.get(STORE_MAX_SIZE)) for each, known in found if known is not None]
-
-    def _readers(self, facts: CollectionFacts, members: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the namespaces that need artefacts: the members, and those that have left the group and read it.
-
-        Where a revision does not say what it reads, it may be this store.
-        """
-        if facts.group is None:
-            return members
-        place = self.config.store.access(members[0]).place
-        revisions = self.cache.views(REVISION, self.cache.all(CONTROLLER_REVISIONS))
-        left = {each.namespace for each in revisions if each.place in (None, place)}
-        return (*members, *sorted(left - {*members}))
+        if annotations is None:
+            return ReconcileResult(exists=False) if plan.starts else later
+        listed = await self._listed(namespace) if plan.starts else self._cached(namespace)
+        wanted = collection(
+            facts,
+            plan.starts or plan.first,
+            needed_keys(listed),
+            as_of,
+            annotations.get(STORE_MAX_SIZE),
+            await self.bucket_user.uid(),
+        )
+        if isinstance(wanted, Blocked):
+            return self._block(facts, wanted)
+        if plan.starts:
+            await self.executor.apply(wanted)
+        self.metrics.blocked.pop(namespace, None)
+        # the end of the Job queues it again
+        return ReconcileResult() if plan.starts else later
 
     def _block(self, facts: CollectionFacts, blocked: Blocked) -> ReconcileResult:
-        if self.metrics.blocked.get(facts.part) != blocked.message:
+        if self.metrics.blocked.get(facts.namespace) != blocked.message:
             _logger.warning("%s", blocked.message)
-        self.metrics.blocked[facts.part] = blocked.message
+        self.metrics.blocked[facts.namespace] = blocked.message
         about: list[Any] = [each.obj for each in blocked.objects]
         event = EventIntent("Warning", StatusReason.COLLECTION_BLOCKED, blocked.message)
-        shown = self._regarding(facts.part) or self.home.deployment
+        shown = self._regarding(facts.namespace) or self.home.deployment
         for each in about or filter(None, (shown,)):
             self.recorder.record(each, event)
         return ReconcileResult(requeue_after=BLOCKED_RETRY)
@@ -223,10 +184,9 @@ class CollectionReconciler:
         store = self.config.store
         return None if store.bucket else self.cache.get(CLAIMS, namespace, store.claim)
 
-    async def _listed(self, namespaces: tuple[str, ...]) -> NamespaceObjects:
+    async def _listed(self, namespace: str) -> NamespaceObjects:
         async def items(resource: Resource, labels: str | None = None) -> tuple[JsonObject, ...]:
-            lists = [await self.api.list(resource, each, labels=labels) for each in namespaces]
-            return tuple(each for one in lists for each in one.items)
+            return tuple((await self.api.list(resource, namespace, labels=labels)).items)
 
         return NamespaceObjects(
             models=await items(INFERENCE_MODELS),
@@ -236,12 +196,12 @@ class CollectionReconciler:
             jobs=await items(JOBS, MANAGED),
         )
 
-    def _cached(self, namespaces: tuple[str, ...]) -> NamespaceObjects:
+    def _cached(self, namespace: str) -> NamespaceObjects:
         """Return the same from the cache, which is enough for a report, as after a start of all stores at once."""
 
         def items(resource: Resource) -> tuple[JsonObject, ...]:
             known = self.cache.all(resource)
-            return tuple(each for each in known if each["metadata"]["namespace"] in namespaces)
+            return tuple(each for each in known if each["metadata"]["namespace"] == namespace)
 
         return NamespaceObjects(
             models=items(INFERENCE_MODELS),

@@ -14,28 +14,19 @@ from enginewright.kube.resources import JOBS
 from enginewright.manifests.collect_job import COLLECT
 from enginewright.manifests.collection_outcome import CollectionOutcome
 from enginewright.manifests.labels import COMPONENT
-from enginewright.observed.collections import CollectionView, collection_view, part_of
-from enginewright.plan.types import StoreConfig
+from enginewright.observed.collections import CollectionView, collection_view
 
 NAMED_STORES: Final = 500  # stores with series of their own, the fullest first
-_LABEL: Final = (
-    "model_namespace"  # `namespace` is the scrape's; of a store that a group shares, its part
-)
+_LABEL: Final = "model_namespace"  # `namespace` is the scrape's
 
 
-def collections_of(
-    cache: ObjectCache, store: StoreConfig, part: str | None = None
-) -> tuple[CollectionView, ...]:
-    """Return the Jobs that collect, of one store or of all.
-
-    Not those in other namespaces than the store's, whose labels whoever may create Jobs there decides.
-    """
+def collections_of(cache: ObjectCache, namespace: str | None = None) -> tuple[CollectionView, ...]:
+    """Return the Jobs that collect, of one namespace's store or of all."""
     return tuple(
         collection_view(job)
         for job in cache.all(JOBS)
         if (job["metadata"].get("labels") or {}).get(COMPONENT) == COLLECT
-        and part in (None, collected := part_of(job))
-        and collected == store.part(job["metadata"]["namespace"])
+        and namespace in (None, job["metadata"]["namespace"])
     )
 
 
@@ -88,13 +79,11 @@ class StoreCollector(Collector):
         cache: ObjectCache,
         metrics: CollectionMetrics,
         registry: CollectorRegistry,
-        store: StoreConfig,
         *,
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
         self._cache = cache
         self._metrics = metrics
-        self._store = store
         self._leads = leads
         registry.register(self)
 
@@ -105,20 +94,20 @@ class StoreCollector(Collector):
             return
         last: dict[str, tuple[CollectionView, Collected, int | None]] = {}
         failing: dict[str, bool] = {}
-        for job in sorted(collections_of(self._cache, self._store), key=lambda each: each.ended_at):
-            if job.recorded:
-                failing[job.part] = job.recorded.collected is None
+        for job in sorted(collections_of(self._cache), key=lambda each: each.ended_at):
+            if job.recorded and not job.is_of_group:
+                failing[job.namespace] = job.recorded.collected is None
                 if job.recorded.collected:
-                    last[job.part] = job, job.recorded.collected, job.recorded.limit_bytes
+                    last[job.namespace] = job, job.recorded.collected, job.recorded.limit_bytes
         shown = sorted(last.items(), key=lambda each: -_fullness(each[1][1], each[1][2]))
         families = {
             name: GaugeMetricFamily(f"enginewright_store_{name}", help_, labels=(_LABEL,))
             for name, help_ in _GAUGES.items()
         }
-        for part, (_, found, limit) in shown[:NAMED_STORES]:
+        for namespace, (_, found, limit) in shown[:NAMED_STORES]:
             for name, value in _values(found, limit).items():
                 if value is not None:
-                    families[name].add_metric((part,), value)
+                    families[name].add_metric((namespace,), value)
         yield from families.values()
         troubled = {each for each, fails in failing.items() if fails}
         troubles = GaugeMetricFamily(
@@ -127,17 +116,17 @@ class StoreCollector(Collector):
             f" CollectionBlocked, {NAMED_STORES} of each at most.",
             labels=(_LABEL, "reason"),
         )
-        for reason, parts in (
+        for reason, namespaces in (
             ("CollectionFailed", troubled),
             ("CollectionBlocked", self._metrics.blocked),
         ):
-            for part in sorted(parts)[:NAMED_STORES]:
-                troubles.add_metric((part, reason), 1)
+            for namespace in sorted(namespaces)[:NAMED_STORES]:
+                troubles.add_metric((namespace, reason), 1)
         yield troubles
 
 
 _GAUGES: Final = {
-    "bytes": "Bytes of a namespace's or a group's (_NAME) artefacts at the end of the last collection.",
+    "bytes": "Bytes of a namespace's artefacts at the end of the last collection.",
     "needed_bytes": "Bytes of those artefacts that models, revisions, engines or Jobs need.",
     "artifacts": "Prepared models and engines at the end of the last collection.",
     "limit_bytes": "Limit of the artefacts' bytes: store.gc.maxSize or the namespace's; absent: none.",

@@ -20,7 +20,6 @@ from enginewright.controller.observe import JOB, POD
 from enginewright.controller.parse import readable
 from enginewright.controller.references import is_tried_again, preparations, references
 from enginewright.controller.routing import EngineKey
-from enginewright.controller.shared_store_jobs import SharedStoreJobs
 from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import INFERENCE_ENGINES, JOBS, PODS
 from enginewright.plan.engine_users import users_of
@@ -43,7 +42,6 @@ class EngineReconciler:
     config: Config
     uses: EngineUses
     turns: JobTurns
-    shared_store: SharedStoreJobs
     progress: Callable[[str, str], Progress | None] = lambda _namespace, _job: None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     settled: SettledUsers = field(default_factory=SettledUsers)
@@ -54,7 +52,6 @@ class EngineReconciler:
             return await self._reconcile(key)
         finally:
             self.turns.done(key)
-            self.shared_store.done(key)
 
     async def _reconcile(self, key: EngineKey) -> ReconcileResult:
         observed = self.cache.get(INFERENCE_ENGINES, key.namespace, key.name)
@@ -74,7 +71,6 @@ class EngineReconciler:
             await self._remove(key, observed, plan.removed)
             return ReconcileResult(exists=False)
         self.turns.planned(engine, plan)
-        self.shared_store.planned(key, plan)
         requeue = await apply_plan(plan, observed, self.executor, self.recorder)
         if plan.ended:
             self.metrics.count(plan.ended)
@@ -107,6 +103,5 @@ class EngineReconciler:
             users=users,
             prepared=preparations(cache, key),
             tried_again=is_tried_again(cache, key.namespace, engine),
-            elsewhere=self.shared_store.elsewhere(key.namespace).get(engine.spec.key),
             job_limit=self.turns.why_not_now(engine),
         )

@@ -10,7 +10,7 @@ from enginewright.contract.images import ImageFacts
 from enginewright.contract.measurements import Measurements
 from enginewright.contract.verdict import Verdict
 from enginewright.controller.apply_plan import apply_plan
-from enginewright.controller.bucket_users import BucketUsers
+from enginewright.controller.bucket_user import BucketUser
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.comparisons import Comparisons
@@ -24,7 +24,6 @@ from enginewright.controller.observe import (
 )
 from enginewright.controller.parse import readable
 from enginewright.controller.routing import ModelKey
-from enginewright.controller.shared_store_jobs import SharedStoreJobs
 from enginewright.controller.single_flight import SingleFlight
 from enginewright.kube.errors import Transient
 from enginewright.kube.resources import (
@@ -66,8 +65,7 @@ class ModelReconciler:
     plan: Callable[[Facts], Plan]
     flights: SingleFlight
     turns: JobTurns
-    shared_store: SharedStoreJobs
-    users: BucketUsers
+    bucket_user: BucketUser
     verdicts: Callable[[Iterable[PodView]], Mapping[str, Verdict]] = lambda _pods: {}
     silent: Callable[[Iterable[PodView]], frozenset[str]] = lambda _pods: frozenset()
     measured: Callable[[Iterable[PodView]], Mapping[str, Measurements | None]] = lambda _pods: {}
@@ -88,7 +86,6 @@ class ModelReconciler:
         finally:
             self.flights.done(key, unsure=unsure)
             self.turns.done(key)
-            self.shared_store.done(key)
 
     async def _reconcile(self, key: ModelKey) -> ReconcileResult:
         observed = self.cache.get(INFERENCE_MODELS, key.namespace, key.name)
@@ -111,7 +108,7 @@ class ModelReconciler:
             self.now(),
             self.images.facts,
             image_failures=self.images.failures,
-            bucket_user=self.users.known(key.namespace),
+            bucket_user=self.bucket_user.known,
             may_move=self.takes_turn(key),
             verdicts=self.verdicts,
             silent=self.silent,
@@ -125,12 +122,10 @@ class ModelReconciler:
                 facts,
                 leaders=leaders,
                 followed=followed,
-                elsewhere=self.shared_store.elsewhere(key.namespace),
                 job_limit=self.turns.why_not_now(model),
             )
             made = self.plan(known)
             self.flights.planned(key, made)
-            self.shared_store.planned(key, made)
             self.turns.planned(model, made)
             return made
 

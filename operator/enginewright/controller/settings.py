@@ -1,12 +1,11 @@
 """The operator's settings: one JSON document that the chart writes, checked before anything runs."""
 
 import os
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from enginewright.api.pods import JobTemplate
@@ -23,14 +22,12 @@ from enginewright.plan.types import (
     FleetConfig,
     JobLimits,
     StoreConfig,
-    StoreGroup,
 )
 
 CONFIG_VARIABLE: Final = "ENGINEWRIGHT_CONFIG"
 NAMESPACE_VARIABLE: Final = "POD_NAMESPACE"
 
 _Name = Annotated[str, Field(min_length=1)]
-_Label = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]  # a DNS label
 
 # name of a node label, with or without the prefix of a domain
 _NodeLabel = Annotated[
@@ -65,11 +62,6 @@ def _is_size(text: str) -> str:
     return text
 
 
-def _repeated(names: Iterable[str]) -> str:
-    """Return the first name that occurs twice; empty: none does."""
-    return next((name for name, count in Counter(names).items() if count > 1), "")
-
-
 class BadSettings(Exception):  # noqa: N818 - read as a sentence where it is raised
     """A setting is invalid; the message says which one and what to write."""
 
@@ -91,15 +83,6 @@ class _Document(BaseModel):
     )
 
 
-class SharedPartSettings(_Document):
-    """Namespaces that share one part of the bucket."""
-
-    name: _Label
-    """Name of the group; its artefacts are below PATH/_NAME."""
-    namespaces: Annotated[tuple[_Label, ...], Field(min_length=1)]
-    """Its namespaces, each of which is in one group at most."""
-
-
 class BucketSettings(_Document):
     """A bucket that holds the artefacts of all namespaces."""
 
@@ -109,18 +92,6 @@ class BucketSettings(_Document):
     """Secret with its credentials in every namespace with a model, docs/store.md; null: the pods' own identity."""
     service_account_name: _Name | None = None
     """Service account of Jobs and serving pods that have no other, in every namespace with a model."""
-    shared: tuple[SharedPartSettings, ...] = ()
-    """Groups of namespaces that share their artefacts, see docs/store.md; empty: each namespace has its own."""
-
-    @model_validator(mode="after")
-    def _in_one_group(self) -> Self:
-        if twice := _repeated(each.name for each in self.shared):
-            raise ValueError(f"shared has two groups {twice}: make them one")
-        if twice := _repeated(name for each in self.shared for name in each.namespaces):
-            raise ValueError(
-                f"shared has namespace {twice} twice: a namespace is in one group at most"
-            )
-        return self
 
 
 class ImageSettings(_Document):
@@ -251,7 +222,6 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> OperatorSettin
                 access_mode=read.store.access_mode,
                 storage_class=read.store.storage_class or None,
                 bucket=_bucket(read.store.bucket),
-                groups=_groups(read.store.bucket),
                 node_cache=read.store.node_cache,
                 images=_images(read.store.images),
                 gc=_collection(read.store.gc, is_shared=read.store.bucket is not None),
@@ -287,10 +257,6 @@ def _collection(read: CollectionSettings, *, is_shared: bool) -> CollectionConfi
         max_size=quantity(read.max_size) if read.max_size else None,
         dry_run=is_shared if read.dry_run is None else read.dry_run,
     )
-
-
-def _groups(read: BucketSettings | None) -> tuple[StoreGroup, ...]:
-    return tuple(StoreGroup(each.name, each.namespaces) for each in read.shared) if read else ()
 
 
 def _bucket(read: BucketSettings | None) -> StoreBucket | None:

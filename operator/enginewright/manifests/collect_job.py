@@ -1,4 +1,4 @@
-"""The Job that collects garbage in a namespace's store, or in one that a group of namespaces shares.
+"""The Job that collects garbage in a namespace's store.
 
 It belongs to nobody, since a bucket has no object in the cluster: it ends, and is removed, in time.
 """
@@ -10,7 +10,7 @@ from enginewright.api.pods import DEFAULT_JOB_TEMPLATE, JobTemplate
 from enginewright.contract.collection import COLLECT_STAGE, CollectTask
 from enginewright.contract.task import WORK_PATH
 from enginewright.manifests.jobs import stages_job
-from enginewright.manifests.labels import COMPONENT, MANAGED_BY, OPERATOR, STORE_GROUP
+from enginewright.manifests.labels import COMPONENT, MANAGED_BY, OPERATOR
 from enginewright.manifests.pods import TMP_VOLUME, container
 from enginewright.manifests.store_access import StoreAccess
 
@@ -32,7 +32,6 @@ def collect_job(
     template: JobTemplate = DEFAULT_JOB_TEMPLATE,
     assigned_ids: bool = False,
     architecture: str = "",
-    group: str = "",
 ) -> dict[str, Any]:
     """Return the Job.
 
@@ -47,7 +46,6 @@ def collect_job(
         template: where it runs.
         assigned_ids: whether the cluster assigns user and groups.
         architecture: that the nodes must have; empty: any.
-        group: of the namespaces that share the store; empty: none do.
     """
     stage = container(
         COLLECT_STAGE,
@@ -64,11 +62,7 @@ def collect_job(
         {
             "name": task.job,
             "namespace": namespace,
-            "labels": {
-                MANAGED_BY: OPERATOR,
-                COMPONENT: COLLECT,
-                **({STORE_GROUP: group} if group else {}),
-            },
+            "labels": {MANAGED_BY: OPERATOR, COMPONENT: COLLECT},
         },
         [stage],
         [TMP_VOLUME, {"name": "work", "emptyDir": {}}, *store.volumes()],

@@ -40,11 +40,10 @@ from enginewright.manifests.labels import (
     REVISION,
     SERVE,
     TRACK,
-    TRIAL,
     of_model,
     serving_selector,
 )
-from enginewright.manifests.names import canary_name, trial_name
+from enginewright.manifests.names import canary_name
 from enginewright.manifests.owner import owned_metadata
 from enginewright.manifests.placement import ARCHITECTURE, chooses_architecture
 from enginewright.manifests.pods import TMP_VOLUME, container, pod_security, pull_secrets
@@ -126,23 +125,6 @@ def claim_templates(
             yield claim_template(model, of_model(model.metadata.name), each.device)
 
 
-def trial_deployment(
-    model: InferenceModel, revision: Revision, accelerator: str, *, priority_class: str | None
-) -> dict[str, Any]:
-    """Return a Deployment of one pod of `revision` for one of its classes, which no Service selects.
-
-    It needs a device to spare: with `priority_class`, that of Jobs, its pod preempts no build. None:
-    the cluster's default.
-    """
-    name = trial_name(model.metadata.name, accelerator, revision.name)
-    return _beside(
-        serving_deployment(model, revision, accelerator, name=name, replicas=1),
-        labels={COMPONENT: TRIAL},
-        selector={COMPONENT: TRIAL},
-        priority_class=priority_class,
-    )
-
-
 def canary_deployment(
     model: InferenceModel,
     revision: Revision,
@@ -200,11 +182,10 @@ def _beside(
     *,
     labels: Mapping[str, str],
     selector: Mapping[str, str],
-    priority_class: str | None = None,
 ) -> dict[str, Any]:
-    """Return a Deployment with other labels, whose pods preempt at most Jobs for they serve nobody yet.
+    """Return a Deployment with other labels, whose pods preempt nobody: they do not serve yet.
 
-    `selector` replaces the component in the serving Deployment's selector, `priority_class` the model's.
+    `selector` replaces the component in the serving Deployment's selector.
     """
     metadata, spec = serving["metadata"], serving["spec"]
     template = spec["template"]
@@ -215,8 +196,6 @@ def _beside(
     pod_spec = {
         name: each for name, each in template["spec"].items() if name != "priorityClassName"
     }
-    if priority_class:
-        pod_spec["priorityClassName"] = priority_class
     return {
         **serving,
         "metadata": {**metadata, "labels": {**metadata["labels"], **labels}},

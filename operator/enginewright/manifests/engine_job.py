@@ -24,7 +24,7 @@ from enginewright.manifests.device_claim import (
     with_claim,
 )
 from enginewright.manifests.jobs import stages_job
-from enginewright.manifests.labels import MAKES, of_engine
+from enginewright.manifests.labels import of_engine
 from enginewright.manifests.owner import owned_metadata
 from enginewright.manifests.pods import TMP_VOLUME, container
 from enginewright.manifests.store_access import StoreAccess
@@ -48,7 +48,6 @@ class EngineJob:
     pull_policy: str
     store: StoreAccess
     assigned_ids: bool = False
-    is_shared: bool = False  # other namespaces with this store wait for the engine
     images: ImageRepository | None = None  # for OCI images of engines; None: none are made
 
 
@@ -86,11 +85,7 @@ def engine_job(engine: InferenceEngine, wanted: EngineJob) -> dict[str, Any]:
         pod["resourceClaims"] = pod_claims(named)
     if build.runtime_class_name:
         pod["runtimeClassName"] = build.runtime_class_name
-    job = _job(engine, wanted, ENGINE_COMPONENT, stages, pod)
-    if wanted.is_shared:
-        annotations = job["metadata"].get("annotations", {})
-        job["metadata"]["annotations"] = {**annotations, MAKES: wanted.task.engine_key}
-    return job
+    return _job(engine, wanted, ENGINE_COMPONENT, stages, pod)
 
 
 def engine_claim_templates(engine: InferenceEngine) -> Iterator[dict[str, Any]]:

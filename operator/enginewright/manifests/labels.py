@@ -7,7 +7,7 @@ from enginewright.manifests.names import child_name
 MODEL: Final = "enginewright.dev/model"
 CLASS: Final = "enginewright.dev/class"
 REVISION: Final = "enginewright.dev/revision"
-# prepare | engine-lookup | engine | serve | canary | trial | probe | collect
+# prepare | engine-lookup | engine | serve | canary | probe | collect
 COMPONENT: Final = "enginewright.dev/component"
 ENGINE: Final = "enginewright.dev/engine"  # name of the InferenceEngine that a Job works for
 IMAGE: Final = "enginewright.dev/image"
@@ -17,19 +17,19 @@ PLACEMENT: Final = "enginewright.dev/placement"  # annotation of a Job: hash of 
 SHARED_PREPARATION: Final = "enginewright.dev/shared-preparation"
 # annotation of a prepare Job: hash by which its result is found again for a model that is applied later
 PREPARATION_RECORD: Final = "enginewright.dev/preparation-record"
-# annotation of a Job in a group of namespaces with one store: hash of what it makes, which the others wait for
-MAKES: Final = "enginewright.dev/makes"
 REQUESTED_BY: Final = "enginewright.dev/requested-by"  # annotation of an engine: the first model
 OUTCOME: Final = "enginewright.dev/outcome"  # annotation of a ControllerRevision
 # of a model, first or last: when it moves to new runtime images
 ROLLOUT_ORDER: Final = "enginewright.dev/rollout-order"
+RETRY: Final = "enginewright.dev/retry"  # of a model: another value tries rejected backends again
 REFRESH: Final = "enginewright.dev/refresh"  # annotation of a model: a changed value fetches again
 # annotations of a model: the revision to roll out without analysis; the one to go back from and,
 # after a space, the one to go back to
 PROMOTE: Final = "enginewright.dev/promote"
 ROLLBACK: Final = "enginewright.dev/rollback"
 COLLECTION: Final = "enginewright.dev/collection"  # annotation of a Job: how the collection ended
-STORE_GROUP: Final = "enginewright.dev/store-group"  # of a Job that collects: whose artefacts
+# of a Job of an earlier release that collects a part of a bucket which several namespaces shared
+STORE_GROUP: Final = "enginewright.dev/store-group"
 # annotation of a namespace: size of its artefacts above which unneeded ones are removed earlier
 STORE_MAX_SIZE: Final = "enginewright.dev/store-max-size"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
@@ -37,7 +37,7 @@ OPERATOR: Final = "enginewright"
 SERVE: Final = "serve"  # component of pods that serve
 CANARY: Final = "canary"  # component of a canary's pods until they get requests; then serve
 TRACK: Final = "enginewright.dev/track"  # canary: of pods that belong to a canary's Deployment
-TRIAL: Final = "trial"  # component of pods that try a rejected backend again, without requests
+TRIAL: Final = "trial"  # component of pods with which earlier releases tried rejected backends
 
 
 def model_value(model: str) -> str:

@@ -62,11 +62,6 @@ def canary_service_name(model: str) -> str:
     return _hashed(f"{model}-canary", f"{model}/canary")
 
 
-def trial_name(model: str, accelerator_class: str, revision: str) -> str:
-    """Return the name of the Deployment that tries a revision again beside the serving one."""
-    return _hashed(f"{model}-{accelerator_class}", f"{model}/{accelerator_class}/{revision}")
-
-
 def _hashed(full: str, unique: str) -> str:
     """Return `full` truncated to the length of a Deployment's name, with a hash of `unique`."""
     digest = hashlib.sha256(unique.encode()).hexdigest()[:_HASH_LENGTH]

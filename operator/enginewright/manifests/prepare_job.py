@@ -17,7 +17,7 @@ from enginewright.contract.task import (
 )
 from enginewright.manifests.artifact_images import ImageRepository, pushing_seconds
 from enginewright.manifests.jobs import stages_job
-from enginewright.manifests.labels import MAKES, PREPARATION_RECORD, SHARED_PREPARATION, of_model
+from enginewright.manifests.labels import PREPARATION_RECORD, SHARED_PREPARATION, of_model
 from enginewright.manifests.owner import owned_metadata
 from enginewright.manifests.pods import TMP_VOLUME, container
 from enginewright.manifests.store_access import StoreAccess
@@ -61,7 +61,6 @@ class PrepareJob:
         ""  # of all that models have in common that share the result; empty: it is not shared
     )
     record_hash: str = ""  # by which the result is found again; empty: it is not
-    makes: str = ""  # hash of what other namespaces with this store wait for; empty: there are none
     images: ImageRepository | None = None  # for OCI images of prepared models; None: none are made
     account: str | None = None  # service account whose identity `fetch` may use for object stores
 
@@ -127,7 +126,6 @@ def prepare_job(model: InferenceModel, wanted: PrepareJob) -> dict[str, Any]:
     hashes = {
         SHARED_PREPARATION: wanted.shared_hash,
         PREPARATION_RECORD: wanted.record_hash,
-        MAKES: wanted.makes,
     }
     if any(hashes.values()):
         annotations = job["metadata"].get("annotations") or {}

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from enginewright.contract.collection import CollectTask
-from enginewright.contract.store_address import group_part
 from enginewright.contract.task import task_text
 from enginewright.manifests.collection_outcome import CollectionOutcome
 from enginewright.manifests.labels import STORE_GROUP
@@ -21,15 +20,9 @@ class CollectionView(JobView):
     recorded: CollectionOutcome | None  # None: not ended, or not recorded yet
 
     @property
-    def part(self) -> str:
-        """Name of the store's part."""
-        return _part(self.label(STORE_GROUP), self.namespace)
-
-
-def part_of(obj: Json) -> str:
-    """Return the name of the store's part that such a Job says it collects."""
-    metadata = obj["metadata"]
-    return _part((metadata.get("labels") or {}).get(STORE_GROUP), metadata["namespace"])
+    def is_of_group(self) -> bool:
+        """Whether an earlier release made it for a part of a bucket that several namespaces shared."""
+        return self.label(STORE_GROUP) != ""
 
 
 def collection_view(obj: Json) -> CollectionView:
@@ -39,11 +32,6 @@ def collection_view(obj: Json) -> CollectionView:
         task=_task(obj),
         recorded=CollectionOutcome.read(obj["metadata"].get("annotations") or {}),
     )
-
-
-def _part(group: str | None, namespace: str) -> str:
-    """Return the part of a group, or that of a namespace alone."""
-    return group_part(group) if group else namespace
 
 
 def _task(obj: Json) -> CollectTask | None:

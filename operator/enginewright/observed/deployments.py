@@ -33,12 +33,12 @@ class DeploymentView(ObservedObject):
 
     @property
     def is_serving(self) -> bool:
-        """Whether it is neither a canary nor a trial."""
+        """Whether it is neither a canary nor what is left of an earlier release."""
         return not self.is_canary and not self.is_trial
 
     @property
     def is_trial(self) -> bool:
-        """Whether its pods only try a backend and receive no requests."""
+        """Whether an earlier release tried a rejected backend with it; its pods receive no requests."""
         return self.label(COMPONENT) == TRIAL
 
     def available_updated(self) -> int:

@@ -1,8 +1,9 @@
 """When what nothing needs is removed from a store, and what became of it.
 
-A store is a namespace's, or the part of a bucket that a group of namespaces shares. One Job at a time for each. The
-next one is due some time after the end of the last one, so that a restarted operator starts none; the first one at a
-time of the day that depends on the name of the namespace or the group.
+One Job at a time for each namespace. The next one is due some time after the end of the last one, so that a restarted
+operator starts none; the first one at a time of the day that depends on the name of the namespace. What earlier releases
+kept in a part of a bucket that several namespaces shared is not collected any more: pods may still read it, and none of
+its Jobs goes on.
 """
 
 import hashlib
@@ -25,7 +26,7 @@ from enginewright.plan import pods
 from enginewright.plan.architecture import architecture_of
 from enginewright.plan.engine_status import format_size
 from enginewright.plan.needed_keys import NeededKeys, Unreadable
-from enginewright.plan.types import Config, EventIntent, MetadataIntent, ObjectRef, StoreGroup
+from enginewright.plan.types import Config, EventIntent, MetadataIntent, ObjectRef
 
 RETRY: Final = timedelta(hours=1)  # after a failure
 _VARIANT: Final = "cpu"  # of the runtime image, if there is one
@@ -38,7 +39,7 @@ _NAMED: Final = 3  # objects in a message
 class CollectionFacts:
     """Everything that is known about the collection of one store at one moment."""
 
-    part: str  # name of the namespace whose store it is, or of the part that a group shares
+    namespace: str  # whose store it is
     config: Config
     now: datetime  # timezone-aware
     since: datetime  # when this process began to look at the store
@@ -47,13 +48,6 @@ class CollectionFacts:
     jobs: tuple[CollectionView, ...] = ()
     pods: tuple[PodView, ...] = ()  # of these Jobs
     nodes: tuple[NodeView, ...] = ()
-    watched: frozenset[str] | None = None  # namespaces; None: all
-
-    @property
-    def group(self) -> StoreGroup | None:
-        """Return the namespaces that share the store; None: it is one namespace's."""
-        groups = self.config.store.groups
-        return next((each for each in groups if each.part == self.part), None)
 
 
 @dataclass(frozen=True)
@@ -103,16 +97,16 @@ def collecting_image(config: Config) -> str:
     return config.images.get(_VARIANT) or min(config.images.values())
 
 
-def first_due(part: str, interval: timedelta, since: datetime) -> datetime:
+def first_due(namespace: str, interval: timedelta, since: datetime) -> datetime:
     """Return when the first Job of a store is due; all of them at once would be a burst.
 
     Args:
-        part: its name, which decides.
+        namespace: whose name decides.
         interval: from the end of one collection to the next.
         since: when the operator began to look at the store.
     """
     period = interval.total_seconds()
-    digest = hashlib.sha256(part.encode()).digest()
+    digest = hashlib.sha256(namespace.encode()).digest()
     phase = int.from_bytes(digest[:4]) % max(1, int(period))
     passed = (since.timestamp() - phase) // period + 1
     return datetime.fromtimestamp(phase + passed * period, UTC)
@@ -121,18 +115,20 @@ def first_due(part: str, interval: timedelta, since: datetime) -> datetime:
 def plan_collection(facts: CollectionFacts) -> CollectionSteps:
     """Return what to do for one store now."""
     gc = facts.config.store.gc
-    running = [each for each in facts.jobs if not each.ended]
+    own = [each for each in facts.jobs if not each.is_of_group]
+    unwanted = tuple(_ref(each) for each in facts.jobs if each.is_of_group)
+    running = [each for each in own if not each.ended]
     if not gc.enabled:
-        return CollectionSteps(delete=tuple(map(_ref, running)), exists=bool(running))
-    finished = sorted((each for each in facts.jobs if each.ended), key=_ended_at)
+        delete = (*unwanted, *map(_ref, running))
+        return CollectionSteps(delete=delete, exists=bool(delete))
+    finished = sorted((each for each in own if each.ended), key=_ended_at)
     outcomes = {each.name: each.recorded for each in finished if each.recorded}
     ended = tuple(_ended(facts, each, outcomes) for each in finished if each.recorded is None)
     outcomes |= {each.job.name: each.outcome for each in ended}
     successes = [each for each in finished if outcomes[each.name].collected]
     kept = {each.name for each in (*finished[-1:], *successes[-1:])}
-    plan = CollectionSteps(
-        ended=ended, delete=tuple(_ref(each) for each in finished if each.name not in kept)
-    )
+    outdated = (_ref(each) for each in finished if each.name not in kept)
+    plan = CollectionSteps(ended=ended, delete=(*unwanted, *outdated))
     if running:
         return plan
     last = outcomes[successes[-1].name] if successes else None
@@ -148,47 +144,8 @@ def plan_collection(facts: CollectionFacts) -> CollectionSteps:
     return CollectionSteps(plan.ended, plan.delete, starts=name)
 
 
-def why_not_known(facts: CollectionFacts) -> Blocked | None:
-    """Return why it cannot be known what a store's namespaces need; None: it can."""
-    group, watched = facts.group, facts.watched
-    unknown = (
-        [each for each in group.namespaces if each not in watched] if group and watched else []
-    )
-    if not group or not unknown:
-        return None
-    named = ", ".join(unknown[:_NAMED]) + (", ..." if len(unknown) > _NAMED else "")
-    return Blocked(
-        f"nothing is removed from the store of group {group.name}, as this release does not watch what {named} needs:"
-        " name all namespaces of the group in watchNamespaces, or take those out of store.bucket.shared once no"
-        " Deployment there reads the group's artefacts, which are removed then"
-    )
-
-
-def places(facts: CollectionFacts, members: Sequence[str]) -> Sequence[str]:
-    """Return the namespaces of a store in the order in which the Job is tried there.
-
-    Args:
-        facts: of the store.
-        members: the namespaces in the preferred order; where the last Job failed is tried last.
-    """
-    finished = sorted((each for each in facts.jobs if each.ended), key=_ended_at)
-    failed = [each.namespace for each in finished[-1:] if not each.succeeded]
-    begin = members.index(failed[0]) + 1 if failed else 0
-    return (*members[begin:], *members[:begin])
-
-
-def nowhere(group: StoreGroup, refused: Mapping[str, str]) -> Blocked:
-    """Return that no namespace of a group accepts the Job, and why, by namespace."""
-    named = "; ".join(f"{each}: {why}" for each, why in list(refused.items())[:_NAMED])
-    return Blocked(
-        f"nothing is removed from the store of group {group.name}, as none of its namespaces accepts the Job: {named}:"
-        " allow the Job in one of them, for example by a larger quota"
-    )
-
-
 def collection(
     facts: CollectionFacts,
-    namespace: str,
     name: str,
     needed: NeededKeys,
     as_of: datetime,
@@ -199,19 +156,15 @@ def collection(
 
     Args:
         facts: of the plan that starts it.
-        namespace: where it runs.
         name: of the Job.
         needed: what it keeps.
         as_of: before the objects were listed that this was read from.
-        max_size: annotation of the namespace, which does not count in a group; None: the setting applies.
+        max_size: annotation of the namespace; None: the setting applies.
         cluster: that the objects are of; None: no other one uses the store.
     """
-    config, gc, group = facts.config, facts.config.store.gc, facts.group
+    config, gc, namespace = facts.config, facts.config.store.gc, facts.namespace
     if needed.unreadable:
-        named = "; ".join(
-            f"{each.name_in_namespace if group else each.name}: {each.why}"
-            for each in needed.unreadable[:_NAMED]
-        )
+        named = "; ".join(f"{each.name}: {each.why}" for each in needed.unreadable[:_NAMED])
         rest = len(needed.unreadable) - _NAMED
         more = f"; and {rest} more" if rest > 0 else ""
         message = (
@@ -221,14 +174,13 @@ def collection(
         return Blocked(message, needed.unreadable)
     keep = needed.beginnings
     if len(keep) > MOST_KEPT:
-        place = "group of namespaces" if group else "namespace"
         message = (
             f"nothing is removed from the store, as {len(keep)} artefacts are needed and one"
-            f" {place} may need at most {MOST_KEPT}: distribute the models over several {place}s"
+            f" namespace may need at most {MOST_KEPT}: distribute the models over several namespaces"
         )
         return Blocked(message)
     try:
-        limit = gc.max_size if max_size is None or group else quantity(max_size)
+        limit = gc.max_size if max_size is None else quantity(max_size)
     except ValueError:
         message = (
             f"nothing is removed from the store, as the namespace's annotation {STORE_MAX_SIZE} is"
@@ -256,7 +208,6 @@ def collection(
         template=config.jobs,
         assigned_ids=config.openshift,
         architecture=architecture_of(facts.image, facts.nodes) if facts.image else "",
-        group=group.name if group else "",
     )
 
 
@@ -266,7 +217,7 @@ def _due(facts: CollectionFacts, finished: Sequence[CollectionView]) -> datetime
     if finished:
         last = finished[-1]
         return _ended_at(last) + (interval if last.outcome == "Complete" else min(interval, RETRY))
-    return first_due(facts.part, interval, facts.since)
+    return first_due(facts.namespace, interval, facts.since)
 
 
 def _is_empty(last: CollectionOutcome | None, now: datetime) -> bool:

@@ -53,7 +53,6 @@ class EngineState:
     end: str = ""  # name of a Job to delete that has not been replaced
     requeue_after: float | None = None
     awaits_turn: bool = False  # to create a Job
-    awaits: tuple[str, ...] = ()  # its key, while another namespace's Job builds it
 
     @classmethod
     def built(cls, status: InferenceEngineStatus, engine: EngineFacts) -> "EngineState":

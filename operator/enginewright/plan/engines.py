@@ -44,7 +44,6 @@ from enginewright.plan.engines_wanted import build_hash
 from enginewright.plan.preparation_records import kept_records
 from enginewright.plan.types import (
     Config,
-    Elsewhere,
     EventIntent,
     ObjectRef,
     Plan,
@@ -79,9 +78,6 @@ class BuildFacts:
     # whether a model may try a backend again that it rejected, with this engine
     tried_again: bool = False
     prepared: tuple[Prepared, ...] = ()  # of the models that refer to it
-    elsewhere: Elsewhere | None = (
-        None  # a Job of another namespace with the same store that builds it
-    )
     job_limit: str = ""  # why it creates no further Job for now, as a sentence; empty: it may
 
 
@@ -134,7 +130,6 @@ def plan_engine(facts: BuildFacts) -> EnginePlan:
         requeue_after=_earliest(engine_state.requeue_after, used.due_in, left),
         ended=_ended(facts.engine.status, status),
         awaits_turn=engine_state.awaits_turn,
-        awaits=engine_state.awaits,
     )
 
 
@@ -304,31 +299,9 @@ def _next_job(
 ) -> EngineState:
     """Return the state once a Job is to be created: the one that builds, if a lookup has just found nothing."""
     if isinstance(state, Succeeded):
-        start, lookup, looked = Start(state.attempt, known.failure), False, state.job
-    else:
-        again = state.after_success and _takes_device(facts.engine)
-        start, lookup, looked = state, again or _needs_lookup(facts.engine, known), ""
-    if waits := _built_elsewhere(facts, known, start):
-        return replace(waits, end=looked)  # after the wait, the same attempt looks again
-    return _start(facts, known, start, lookup=lookup)
-
-
-def _built_elsewhere(
-    facts: BuildFacts, known: InferenceEngineStatus, state: Start
-) -> EngineState | None:
-    """Return the state of an engine that another namespace builds into the same store; None: none does, or it is due."""
-    other = facts.elsewhere
-    if other is None or _is_due(facts, state) or _is_suspended(facts):
-        return None
-    looks = {"stage": LOOKUP_STAGE} if _takes_device(facts.engine) else {}
-    update = {"job": "", "attempt": state.attempt, "failure": state.failure} | _NOT_RUNNING | looks
-    return EngineState(
-        known.model_copy(update=update),
-        StatusReason.QUEUED,
-        f"{other.owner} of namespace {other.namespace} builds the same engine",
-        requeue_after=other.seconds,
-        awaits=(facts.engine.spec.key,),
-    )
+        return _start(facts, known, Start(state.attempt, known.failure), lookup=False)
+    again = state.after_success and _takes_device(facts.engine)
+    return _start(facts, known, state, lookup=again or _needs_lookup(facts.engine, known))
 
 
 def _start(
@@ -348,7 +321,7 @@ def _start(
         EngineJob(
             name=name,
             task=EngineTask(
-                job=store.report_name(namespace, name),
+                job=name,
                 engine_key=engine.spec.key,
                 prepared_key=engine.spec.prepared_key,
                 recipe=_recipe(engine),
@@ -357,7 +330,6 @@ def _start(
             pull_policy=facts.config.image_pull_policy,
             store=store.access(namespace),
             assigned_ids=facts.config.openshift,
-            is_shared=store.group(namespace) is not None,
             images=facts.config.store.images,
         ),
     )

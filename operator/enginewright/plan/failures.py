@@ -44,6 +44,9 @@ class PodFailures:
     lasting: RolloutFailure | None = None  # for which the revision is rejected
     waits_for: str = ""  # what prevents a pod from starting
     reason: str = ""  # the same as a reason: CapacityBlocked, or of a volume
+    lacks_capacity: bool = (
+        False  # no node, or no quota, has taken a pod within rollout.progressTimeout
+    )
 
 
 @dataclass(frozen=True)
@@ -127,11 +130,8 @@ def pod_failures(
     found = [(pod, each) for pod in mine if (each := failure_of(facts, pod))]
     seen = unready(facts, mine)
     unschedulable = any(pod.unschedulable for pod in mine if not pod.ready)
-    blocked = (
-        unschedulable
-        or any(each.refused for each in deployments)
-        or any(each.reason in _OF_OTHERS for pod, each in found if not pod.ready)
-    )
+    without_room = unschedulable or any(each.refused for each in deployments)
+    blocked = without_room or any(each.reason in _OF_OTHERS for pod, each in found if not pod.ready)
     lasting = _lasting(facts, found, stable, since)
     late = any(each.is_current and each.is_stuck and each.desired for each in deployments)
     if lasting is None and late and not blocked:
@@ -141,6 +141,7 @@ def pod_failures(
         lasting=None if lasting is None else lasting.model_copy(update={"revision": revision}),
         waits_for=seen.waits_for,
         reason=seen.missing or (Reason.CAPACITY_BLOCKED if unschedulable else ""),
+        lacks_capacity=late and without_room,
     )
 
 

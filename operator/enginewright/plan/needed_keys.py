@@ -1,4 +1,4 @@
-"""What a collection must keep: everything that the objects of the store's namespaces name.
+"""What a collection must keep: everything that the objects of the store's namespace name.
 
 One object that cannot be read may name anything, so then nothing may be removed.
 """
@@ -21,7 +21,7 @@ from enginewright.observed.jobs import job_view
 
 @dataclass(frozen=True)
 class NamespaceObjects:
-    """All objects of namespaces that may need artefacts, as the API server has just listed them."""
+    """All objects of a namespace that may need artefacts, as the API server has just listed them."""
 
     models: tuple[Json, ...] = ()
     engines: tuple[Json, ...] = ()
@@ -41,11 +41,6 @@ class Unreadable:
     def name(self) -> str:
         """Return its kind and name."""
         return f"{self.obj['kind']} {self.obj['metadata']['name']}"
-
-    @property
-    def name_in_namespace(self) -> str:
-        """Return its kind, name and namespace."""
-        return f"{self.name} of namespace {self.obj['metadata']['namespace']}"
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,7 @@ from enginewright.plan.revisions import chosen_snapshot
 from enginewright.plan.rollout import RolloutPlan, applied_state, roll_out
 from enginewright.plan.route import route_accepted
 from enginewright.plan.store_losses import earlier_store_loss
-from enginewright.plan.trials import Trials, trials
-from enginewright.plan.types import EventIntent, Facts, Obstacle, Plan, image_not_pushed
+from enginewright.plan.types import EventIntent, Facts, ObjectRef, Obstacle, Plan, image_not_pushed
 
 _NORMAL = frozenset(
     {
@@ -146,23 +145,24 @@ def _assemble(
         rollout,
         apart=_is_apart(interim, choice),
     )
-    tried = trials(facts, target, rollout, rejected)
     source = preparing.source if preparing else facts.model.status.source
-    images = move.after(state, tried.rejected)
-    status = _status(facts, target, source, state, tried.rejected, images, choice)
+    images = move.after(state, rejected)
+    status = _status(facts, target, source, state, rejected, images, choice)
     return Plan(
         apply=(
             *_store(facts, outcome),
             *(each for one in jobs for each in one.apply),
             *(each for one in built for each in one.apply),
             *rollout.apply,
-            *tried.apply,
         ),
         delete=(
             *(each for one in jobs for each in one.delete),
             *(each for one in built for each in one.delete),
             *rollout.delete,
-            *tried.delete,
+            *(
+                ObjectRef("apps/v1", "Deployment", each.namespace, each.name)
+                for each in facts.trials
+            ),
         ),
         metadata=rollout.metadata,
         rolled_back=rollout.newly_rejected(facts),
@@ -171,20 +171,18 @@ def _assemble(
             *_events(facts, status),
             *_of_promotion(rollout),
             *_of_removed(facts, status),
-            *tried.events,
         ),
-        requeue_after=_requeue_after(jobs, engines, tried, rollout),
+        requeue_after=_requeue_after(jobs, engines, rollout),
         hand_over=rollout.hand_over,
         awaits_turn=any(one.awaits_turn for one in jobs),
-        awaits=tuple(each for one in jobs for each in one.awaits),
     )
 
 
 def _requeue_after(
-    jobs: list[PrepareOutcome], engines: Engines | None, tried: Trials, rollout: RolloutPlan
+    jobs: list[PrepareOutcome], engines: Engines | None, rollout: RolloutPlan
 ) -> float | None:
     analysis = rollout.bring_up.requeue_after if rollout.bring_up else None
-    known = (*(one.requeue_after for one in jobs), tried.requeue_after, analysis)
+    known = (*(one.requeue_after for one in jobs), analysis)
     waits = [each for each in known if each]
     waits += [each for each in (engines.yielding.values() if engines else ()) if isfinite(each)]
     return min(waits, default=None)

@@ -30,7 +30,7 @@ from enginewright.plan.recipe import steps_sha256
 from enginewright.plan.resolve import Target
 from enginewright.plan.signature import listed
 from enginewright.plan.single_flight import Decision, Follows, TakenOver, follow, shared_hash
-from enginewright.plan.types import Elsewhere, Facts, ObjectRef
+from enginewright.plan.types import Facts, ObjectRef
 
 _PAUSED: Final = "spec.rollout.paused is true"
 
@@ -50,7 +50,6 @@ class PrepareOutcome:
     delete: tuple[ObjectRef, ...] = ()
     requeue_after: float | None = None
     awaits_turn: bool = False  # to create a Job
-    awaits: tuple[str, ...] = ()  # hash of the artefact that another namespace's Job makes
 
 
 def known_prepared(status: InferenceModelStatus) -> Iterator[Prepared]:
@@ -172,8 +171,6 @@ def _waits(
         decision = known_preparation(facts, target) or follow(facts, target, shared, known)
     if decision is not None:
         return _followed(facts, target, jobs, state, decision)
-    if shared and (other := facts.elsewhere.get(target.artifact_hash)):
-        return _made_elsewhere(facts, target, jobs, state, other)
     return _queued(facts, target, jobs, state) if facts.job_limit else None
 
 
@@ -200,20 +197,6 @@ def _followed(
             failure = decision.model_copy(update={"attempts": state.attempt})
             record = _preparation(target, "", state.attempt, failure.stage, failure)
             return PrepareOutcome(preparation=record, failure=failure, delete=unwanted)
-
-
-def _made_elsewhere(
-    facts: Facts, target: Target, jobs: Mapping[str, JobView], state: Start, other: Elsewhere
-) -> PrepareOutcome:
-    """Return the state of a model whose Job finds in the store, or makes, what another namespace's Job makes now."""
-    return PrepareOutcome(
-        preparation=_preparation(target, "", state.attempt, "", state.failure),
-        message=f"{other.owner} of namespace {other.namespace} prepares the same model",
-        waits_for=StatusReason.SHARED_PREPARATION,
-        delete=_running(facts, jobs, keep=""),
-        requeue_after=other.seconds,
-        awaits=(target.artifact_hash,),
-    )
 
 
 def _queued(
@@ -368,7 +351,7 @@ def _job(facts: Facts, target: Target, name: str, shared: str) -> dict[str, Any]
             pull_secrets=target.pull_secrets,
             store=store.access(namespace),
             task=PrepareTask(
-                job=store.report_name(namespace, name),
+                job=name,
                 source_uri=spec.source.uri,
                 source_sha256=spec.source.sha256,
                 steps_sha256=steps_sha256(spec),
@@ -387,7 +370,6 @@ def _job(facts: Facts, target: Target, name: str, shared: str) -> dict[str, Any]
             architecture=image_architecture(facts, target.image),
             shared_hash=shared,
             record_hash=record_hash(facts, target),
-            makes=target.artifact_hash if store.group(namespace) else "",
             images=store.images,
             account=target.account,
         ),

@@ -1,6 +1,6 @@
 """Which candidate backends cannot serve, so that policy Allow proceeds to the next one.
 
-Rejections are recorded in the status: one holds for the inputs that were tried, until they change.
+Rejections are recorded in the status: one holds for the inputs that were tried, until they change or it is readmitted.
 """
 
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from enginewright.api.inference_model_status import RejectedBackend
 from enginewright.contract.reasons import Reason
 from enginewright.plan.engines_wanted import Engines
 from enginewright.plan.prepare import PrepareOutcome
+from enginewright.plan.readmission import rejection_recorded
 from enginewright.plan.resolve import Target
 from enginewright.plan.rollout import RolloutPlan
-from enginewright.plan.trials import rejected_on_nodes
 from enginewright.plan.types import Facts
 
 # Failures that may not occur with another backend.
@@ -61,14 +61,20 @@ def rejected_backends(
         return known  # an obstacle does not affect them
     if target.promise.policy != "Allow":
         return ()
+    known = tuple(
+        rejection_recorded(facts, target.classes, each)
+        if each.inputs_hash and each.rejected_at is None  # by an earlier release
+        else each
+        for each in known
+    )
     if outcome and outcome.prepared is None:  # its artefact may have been lost
         known = tuple(_without(each, target.artifact_hash) for each in known)
     others = tuple(each for each in known if each.backend != target.backend)
     before = next((each for each in known if each.backend == target.backend), None)
-    if before and before.inputs_hash:  # a candidate again: with other inputs, or as the last
-        before = None if target.last else _with_other_inputs(before)
+    if before and before.inputs_hash:
+        before = None if target.last else _candidate_again(before, target)
     own = None if apart else rollout
-    found = None if target.last else _lasting(outcome, engines, own, again=before is not None)
+    found = None if target.last else _lasting(outcome, engines, own, before)
     if found is None:
         return others if before is None or (own and _serves(own)) else (*others, before)
     reason, message = found.reason, found.message
@@ -77,16 +83,17 @@ def rejected_backends(
         inputs_hash=target.candidate_hash,
         reason=reason,
         message=message,
+        revision=found.revision,
         prepared=outcome.prepared if outcome else None,
     )
-    if found.revision:
-        this = rejected_on_nodes(facts, before, this, found.revision)
-    return (*others, this)
+    return (*others, rejection_recorded(facts, target.classes, this))
 
 
-def _with_other_inputs(rejected: RejectedBackend) -> RejectedBackend:
-    """Return the record of a backend that is a candidate again, without the failures of other inputs."""
-    update = {"inputs_hash": "", "failures": 0, "retry_at": None, "tried_since": None}
+def _candidate_again(rejected: RejectedBackend, target: Target) -> RejectedBackend:
+    """Return the record of a backend that is a candidate again; with other inputs, without those of its failure."""
+    update: dict[str, object] = {"inputs_hash": ""}
+    if rejected.inputs_hash != target.candidate_hash:
+        update |= {"rejected_at": None, "retry": ""}
     return rejected.model_copy(update=update)
 
 
@@ -116,13 +123,13 @@ def _lasting(
     outcome: PrepareOutcome | None,
     engines: Engines | None,
     rollout: RolloutPlan | None,
-    *,
-    again: bool,
+    before: RejectedBackend | None,
 ) -> _Lasting | None:
     """Return the failure for which a candidate is rejected.
 
-    One that is a candidate `again` is also rejected for failures of its source: the backend that
-    serves instead is already prepared and does not need it.
+    One that is a candidate again, after the rejection `before`, is also rejected for failures of its source: the
+    backend that serves instead is already prepared and does not need it. With the same inputs as before it is also
+    rejected for a lack of capacity: nobody has changed the model, which is not to wait for a spare device.
     """
     found: _Lasting | None = None
     if outcome and outcome.failure and outcome.failure.lasting:
@@ -134,11 +141,13 @@ def _lasting(
     elif (brought := rollout.bring_up) and brought.replaces:
         if failure := brought.failures.lasting:
             found = _Lasting(failure.reason, failure.message, brought.revision.name)
+        elif before and before.rejected_at and brought.failures.lacks_capacity:
+            found = _Lasting(before.reason, before.message, brought.revision.name)
     elif (
         rollout.applied == rollout.wanted
         and (progress := rollout.progress)
         and (failed := progress.lasting)
     ):
         found = _Lasting(failed.reason, failed.finding.message, rollout.applied or "")
-    reasons = _OF_A_BACKEND | _OF_THE_SOURCE if again else _OF_A_BACKEND
+    reasons = _OF_A_BACKEND | _OF_THE_SOURCE if before else _OF_A_BACKEND
     return found if found and found.reason in reasons else None

@@ -4,7 +4,7 @@ Every obstacle names the field, the reason and what to write instead.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from enginewright.api.accelerator_class import AcceleratorClass
@@ -24,6 +24,7 @@ from enginewright.manifests.device_claim import CLAIM_TEMPLATE, CLAIMS_VERSION
 from enginewright.manifests.prepare_job import Input
 from enginewright.plan.backends import BackendCandidate, candidates
 from enginewright.plan.classes import is_proposed, mixed_devices
+from enginewright.plan.readmission import is_readmitted
 from enginewright.plan.recipe import inputs as prepare_inputs
 from enginewright.plan.recipe import recipe, steps_sha256, why_not
 from enginewright.plan.route import without_gateway_api
@@ -55,7 +56,6 @@ class Target:
         str  # of that, classes and promise: everything that decides whether it can serve
     )
     last: bool  # no other backend comes after this one
-    passed_over: tuple[str, ...] = ()  # backends before this one that were tried and rejected
 
     def is_among(self, rejected: Collection[tuple[str, str]]) -> bool:
         """Return whether this target was tried with the same inputs and rejected."""
@@ -76,8 +76,11 @@ def resolve(facts: Facts, source: PinnedSource | None = None) -> Target | Obstac
     ranked = candidates(facts, classes)
     if isinstance(ranked, Obstacle):
         return ranked
-    rejected = {(each.backend, each.inputs_hash) for each in facts.model.status.rejected_backends}
-    passed_over: tuple[str, ...] = ()
+    rejected = {
+        (each.backend, each.inputs_hash)
+        for each in facts.model.status.rejected_backends
+        if not is_readmitted(facts, classes, each)
+    }
     for candidate in ranked:
         last = candidate == ranked[-1]
         target = _of_candidate(facts, classes, candidate, source, last=last)
@@ -86,8 +89,7 @@ def resolve(facts: Facts, source: PinnedSource | None = None) -> Target | Obstac
         if isinstance(target, Obstacle):
             return target
         if last or not target.is_among(rejected):
-            return replace(target, passed_over=passed_over)
-        passed_over = (*passed_over, target.backend)
+            return target
     raise AssertionError  # candidates() never returns none
 
 

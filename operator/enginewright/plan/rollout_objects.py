@@ -93,7 +93,6 @@ def old_revisions(facts: Facts, keep: Collection[str]) -> Iterable[ObjectRef]:
         *keep,
         *((serving.revision, serving.last_complete) if serving else ()),
         *(each.revision for each in (*facts.deployments, *facts.canaries)),
-        *(each.revision for each in model.status.rejected_backends),
         *(each.revision for each in facts.revisions if is_rejected_for_spec(facts, each)),
         *promoted(readable)[:2],
     }

@@ -17,7 +17,6 @@ from enginewright.api.inference_model import InferenceModel
 from enginewright.api.pods import DEFAULT_JOB_TEMPLATE, JobTemplate
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.measurements import Measurements
-from enginewright.contract.store_address import group_part
 from enginewright.contract.task import Promise
 from enginewright.contract.verdict import Verdict
 from enginewright.manifests.artifact_images import ImageRepository
@@ -46,19 +45,6 @@ class CollectionConfig:
 
 
 @dataclass(frozen=True)
-class StoreGroup:
-    """Namespaces that share one part of the bucket, as the administrator allows it."""
-
-    name: str
-    namespaces: tuple[str, ...]
-
-    @property
-    def part(self) -> str:
-        """Return the name of their part."""
-        return group_part(self.name)
-
-
-@dataclass(frozen=True)
 class StoreConfig:
     """The place of a namespace's artefacts, as the administrator configured it."""
 
@@ -67,7 +53,6 @@ class StoreConfig:
     access_mode: str  # ReadWriteMany | ReadWriteOnce
     storage_class: str | None  # None: the cluster's default
     bucket: StoreBucket | None = None  # of all namespaces; None: claims
-    groups: tuple[StoreGroup, ...] = ()  # of namespaces, each of which is in one at most
     node_cache: str | None = None  # HOST:PORT, for pods that read a bucket; None: there is none
     images: ImageRepository | None = None  # for OCI images of artefacts; None: none are made
     gc: CollectionConfig = CollectionConfig()
@@ -76,25 +61,8 @@ class StoreConfig:
         """Return the store of one namespace: a claim, or its part of a bucket."""
         if self.bucket is None:
             return StoreAccess(self.claim)
-        part = f"{self.bucket.uri.rstrip('/')}/{self.part(namespace)}"
+        part = f"{self.bucket.uri.rstrip('/')}/{namespace}"
         return StoreAccess("", self.bucket.model_copy(update={"uri": part}))
-
-    def group(self, namespace: str) -> StoreGroup | None:
-        """Return the group of a namespace; None: its store is its own."""
-        return next((each for each in self.groups if namespace in each.namespaces), None)
-
-    def part(self, namespace: str) -> str:
-        """Return the name of a namespace's part of a bucket, or of its volume: its own, or that of its group."""
-        group = self.group(namespace)
-        return group.part if group else namespace
-
-    def members(self, part: str) -> tuple[str, ...]:
-        """Return the namespaces whose artefacts are in a part."""
-        return next((each.namespaces for each in self.groups if each.part == part), (part,))
-
-    def report_name(self, namespace: str, job: str) -> str:
-        """Return where in the store a Job's reports are: Jobs of two namespaces may have one name."""
-        return f"{namespace}.{job}" if self.group(namespace) else job
 
 
 @dataclass(frozen=True)
@@ -141,15 +109,6 @@ class Leader:
 
 
 @dataclass(frozen=True)
-class Elsewhere:
-    """A Job of another namespace with the same store, which makes what is needed here as well."""
-
-    namespace: str
-    owner: str  # kind and name
-    seconds: float  # for which it is waited for, unless it ends before; then again, once it runs
-
-
-@dataclass(frozen=True)
 class Facts:
     """Everything that is known about one model at one moment."""
 
@@ -169,8 +128,6 @@ class Facts:
     paused_with: Config | None = None
     # the namespace's other models whose Jobs prepare, by hash of all that is shared, the first one first
     leaders: Mapping[str, tuple[Leader, ...]] = field(default_factory=dict)
-    # Jobs of other namespaces with the same store, by hash of the artefact that they make
-    elsewhere: Mapping[str, Elsewhere] = field(default_factory=dict)
     job_limit: str = ""  # why it creates no further Job for now, as a sentence; empty: it may
     followed: InferenceModel | None = None  # the one that status.preparation.leader names
     store: ClaimView | None = None  # the namespace's claim
@@ -178,7 +135,8 @@ class Facts:
     pods: tuple[PodView, ...] = ()  # of its Jobs and its Deployments
     deployments: tuple[DeploymentView, ...] = ()  # that serve
     canaries: tuple[DeploymentView, ...] = ()  # that run a new revision beside what serves
-    trials: tuple[DeploymentView, ...] = ()  # that try a rejected backend again
+    # with which an earlier release tried rejected backends: they are deleted
+    trials: tuple[DeploymentView, ...] = ()
     budgets: tuple[BudgetView, ...] = ()  # its PodDisruptionBudgets
     autoscalers: tuple[AutoscalerView, ...] = ()  # its HorizontalPodAutoscalers
     services: tuple[ServiceView, ...] = ()  # its Services
@@ -284,8 +242,6 @@ class Plan:
     rolled_back: str = ""  # why a revision is rejected from now on; empty: none is
     hand_over: tuple[ReplicasHandover, ...] = ()  # after `apply`
     awaits_turn: bool = False  # a Job is not created for now because of the limits on Jobs
-    # hashes of artefacts for which none is created while another namespace's runs
-    awaits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

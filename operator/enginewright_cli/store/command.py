@@ -148,9 +148,7 @@ def release(
     address: _Address,
     cluster: Annotated[
         str,
-        typer.Argument(
-            help="UID that StoreShared names: of namespace kube-system or, in a group's part, of the operator's namespace."
-        ),
+        typer.Argument(help="UID that StoreShared names: of the cluster's namespace kube-system."),
     ],
 ) -> None:
     """Forget a cluster that is gone, so that the others may remove from a bucket what they do not need."""
