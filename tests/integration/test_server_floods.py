@@ -19,10 +19,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.integration.test_server_load import until
 from tests.support.floods import flooded
 from tests.support.serving import Server, Wire, linear_model, model, tensor
 from tests.support.sidecar import Sidecar, artifact
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(120)
 
