@@ -20,6 +20,7 @@ from enginewright.plan.fleet import FleetState, Halt, fleet_state
 from enginewright.plan.types import FleetConfig
 from prometheus_client import CollectorRegistry
 
+from tests.support.effort import examples
 from tests.support.plan_objects import CPU_IMAGE, OTHER, Json, image_facts, published
 from tests.unit.test_plan_image_moves import BAD, CANARY, MOVED, NEW, NEWER, Member, reject_canary
 
@@ -459,7 +460,7 @@ class Installation:
 def test_never_more_than_the_limit_move_whatever_happens(seed: int, limit: int) -> None:
     fleet = Installation(seed, limit, max_failures=1000)
     chance = fleet.random
-    for _ in range(3000):
+    for _ in range(examples(3000)):
         event, moving = chance.random(), fleet.moving()
         if event < 0.2 and moving:
             name = chance.choice(moving)
@@ -505,7 +506,7 @@ def test_an_image_that_is_bad_for_all_stops_after_the_failures_and_those_that_ha
     fleet = Installation(seed=5, limit=2, max_failures=3)
     begun: set[str] = set()
     retries = 0
-    for _ in range(3000):
+    for _ in range(examples(3000)):
         for name in fleet.moving():
             begun.add(name)
             if name not in fleet.running:
@@ -523,7 +524,7 @@ def test_an_image_that_is_bad_for_all_stops_after_the_failures_and_those_that_ha
     assert 3 <= fleet.states()["Kept"] <= 4
     assert fleet.states()["Moving"] == 0
     fleet.configure(max_failures=5)
-    for _ in range(3000):
+    for _ in range(examples(3000)):
         fleet.step()
     assert fleet.states()["Moving"] == 2
 

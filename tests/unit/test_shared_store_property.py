@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 )
 from typing_extensions import override
 
+from tests.support.effort import examples
 from tests.support.many_models import SOURCE
 from tests.support.plan_objects import Json, published
 from tests.unit.test_shared_store import A, B, Group
@@ -133,7 +134,7 @@ class TwoNamespaces(RuleBasedStateMachine):
 
 def test_two_namespaces_with_one_store_come_to_an_end() -> None:
     limits = settings(
-        max_examples=12,
+        max_examples=examples(12),
         stateful_step_count=25,
         deadline=None,
         suppress_health_check=list(HealthCheck),
