@@ -24,8 +24,6 @@ from tests.support.serving import Server, Wire, linear_model, model, tensor
 from tests.support.sidecar import Sidecar, artifact
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.timeout(120)
-
 COUNT = 1200  # connections: more than the server's 1,056 and the sidecar's 256
 SECONDS = 1.5
 ANSWERS = 5  # of which the median counts

@@ -22,11 +22,11 @@ class Limits(NamedTuple):
 
 
 LIMITS: Final = {
-    "unit": Limits(120, 4, 300),
-    "integration": Limits(120, 30, 1200),
-    "apiserver": Limits(240, 60, 420),
-    "cluster": Limits(400, 60, 240),
-    "e2e": Limits(600, 60, 600),
+    "unit": Limits(120, 4, 240),
+    "integration": Limits(300, 20, 900),
+    "apiserver": Limits(400, 60, 420),
+    "cluster": Limits(600, 60, 240),
+    "e2e": Limits(900, 60, 600),
     "gpu": Limits(300, 300, 3000),
 }
 

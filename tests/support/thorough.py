@@ -17,6 +17,10 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {  # why -> tests
         "integration/test_server_mixture.py",
         "integration/test_server_tls_floods.py",
     ),
+    "an emulated processor, or many models in one run: minutes of CPU time, of which a smaller case is in the same file": (
+        "integration/test_precision_quantized.py::test_every_form_holds_without_vnni",
+        "integration/test_preflight_faults.py::test_an_interrupt_while_many_models_are_looked_at",
+    ),
     "downloads and installs packages into a fresh environment": ("integration/test_installing.py",),
     "what an API server with played Jobs and pods decides as well, in `tests/apiserver`": (
         "e2e/test_capacity.py",
@@ -103,6 +107,7 @@ SPREAD: Final = (
     "integration/test_precision_halves.py::test_real_models_keep_their_rules",
     "integration/test_precision_quantized.py::test_every_form_keeps_the_outputs",
     "integration/test_precision_quantized.py::test_tensorrt_builds_it",
+    "integration/test_preflight_faults.py::test_an_interrupt_once_a_phase_is_over",
     "integration/test_preflight_real_builds.py::test_real_models",
     "integration/test_rules_real_models.py::test_findings_are_known_and_true",
     "integration/test_server_compression.py::test_a_bomb_is_refused_and_takes_no_memory",
