@@ -22,6 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Budgets())
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order, reasons = list(LIMITS), thorough.left_out([item.nodeid for item in items])
     for item in items:
@@ -29,9 +30,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(getattr(pytest.mark, layer))
         if item.nodeid in reasons:
             item.add_marker(pytest.mark.thorough(reasons[item.nodeid]))
+        if _shares(item):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LIMITS[layer].seconds))
     items.sort(key=lambda item: order.index(layer_of(item.nodeid)))
+
+
+def _shares(item: pytest.Item) -> bool:
+    """Return whether a test uses what other tests of its file use too, and should run in their process."""
+    assert isinstance(item, pytest.Function)
+    fixtures = item._fixtureinfo.name2fixturedefs
+    return "servers" in fixtures or any(each[-1].scope == "module" for each in fixtures.values())
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

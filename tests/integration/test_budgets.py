@@ -26,6 +26,9 @@ BURN = "import time\\nwhile time.process_time() < 0.9: pass"
 def shared():
     exec(BURN)
 
+@pytest.mark.thorough
+def test_left_out(): exec(BURN)
+
 def test_cheap(shared): pass
 def test_waits(): time.sleep(0.6)
 def test_of_a_child(): subprocess.run([sys.executable, "-c", BURN], check=True)

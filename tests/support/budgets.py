@@ -67,31 +67,30 @@ class Budgets:
         report = yield
         now = spent()
         took, self._before = now - self._before, now
+        if item.get_closest_marker("thorough"):
+            return report
         report.cpu = took  # type: ignore[attr-defined] # it travels to the controlling process
         if call.when != "teardown":
             self._test += took
-        if call.when == "call" and report.passed and not item.get_closest_marker("thorough"):
-            own, limit = self._test - self._shared, LIMITS[layer_of(item.nodeid)].test
-            if own > limit and not effort.THOROUGH:
-                report.outcome = "failed"
-                report.longrepr = (
-                    f"it took {own:.1f} CPU seconds, and a test of its layer may take {limit}:"
-                    " make it cheaper, or have it run in `make test-all` only"
-                    " (tests/support/thorough.py)"
-                )
+        own, limit = self._test - self._shared, LIMITS[layer_of(item.nodeid)].test
+        if call.when == "call" and report.passed and own > limit and not effort.THOROUGH:
+            report.outcome = "failed"
+            report.longrepr = (
+                f"it took {own:.1f} CPU seconds, and a test of its layer may take {limit}:"
+                " make it cheaper, or have it run in `make test-all` only"
+                " (tests/support/thorough.py)"
+            )
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        # also called in the controlling process, whichever process ran the test
-        self._spent[layer_of(report.nodeid)] += getattr(report, "cpu", 0.0)  # not of a crash
+        # also called in the controlling process, whichever process ran the test; crashes have taken nothing
+        self._spent[layer_of(report.nodeid)] += getattr(report, "cpu", 0.0)
 
     def _over(self) -> list[str]:
         """Return the layers above their limits."""
-        return (
-            []
-            if effort.THOROUGH
-            else [layer for layer, seconds in self._spent.items() if seconds > LIMITS[layer].layer]
-        )
+        if effort.THOROUGH:
+            return []
+        return [layer for layer, seconds in self._spent.items() if seconds > LIMITS[layer].layer]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
