@@ -261,10 +261,10 @@ class Namespace:
         self, kind: str, name: str, check: Callable[[dict[str, Any]], T], seconds: float, what: str
     ) -> T:
         """Watch an object until `check` returns a true value for a state; no state is missed."""
-        deadline = time.monotonic() + seconds
+        deadline = Deadline(seconds)
         last: object = None
         path = self._api.kind(kind).path(self.name)
-        while (left := deadline - time.monotonic()) > 0:
+        while (left := deadline.left()) > 0:
             with (
                 contextlib.suppress(OSError, RefusedError),  # also at the end of the time
                 contextlib.closing(self._api.watch(path, name=name, seconds=left)) as states,

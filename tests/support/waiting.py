@@ -34,12 +34,16 @@ class Deadline:
         self._left, self._clock, self._share = seconds, clock, share
         self._seen = clock()
 
-    def is_over(self) -> bool:
-        """Return whether the time is over; it has to be asked again and again."""
+    def left(self) -> float:
+        """Return the seconds that are left; the deadline has to be asked again and again."""
         now = self._clock()
         self._left -= (now - self._seen) * self._share()
         self._seen = now
-        return self._left <= 0
+        return self._left
+
+    def is_over(self) -> bool:
+        """Return whether no time is left."""
+        return self.left() <= 0
 
 
 def until(
