@@ -55,13 +55,9 @@ def thorough_tests() -> str:
             for file, count in counts.items()
         )
         rows.append((why, ", ".join(named)))
-    tests = ", ".join(sorted({f"`{test.partition('::')[0]}`" for test in thorough.SPREAD}))
-    rows.append(
-        (
-            "three of four cases that find the same faults",
-            f"{len(thorough.SPREAD)} tests in {tests}",
-        )
-    )
+    layers = Counter(test.partition("/")[0] for test in thorough.SPREAD)
+    spread = ", ".join(f"of {count} in `{layer}`" for layer, count in layers.items())
+    rows.append(("further cases, which find the same faults", f"three of four cases {spread}"))
     return table(("why", "tests"), rows)
 
 

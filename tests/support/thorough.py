@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from typing import Final
 
 TESTS: Final[dict[str, tuple[str, ...]]] = {  # why -> tests
+    "what `make lint` compares too": (
+        "unit/test_docs_generated.py::test_tables_and_remedies_are_those_of_the_code",
+    ),
     "statistics of thousands of simulated rollouts": (
         "unit/test_analysis_rates.py::test_rollouts_fail_as_often_as_the_page_says",
     ),
@@ -41,7 +44,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {  # why -> tests
         "e2e/test_serving.py::test_tls_and_tokens_by_secret",
         "e2e/test_store_bucket.py",
     ),
-    "further cases of what one of its file shows on a cluster": (
+    "further cases of what another test of the file shows on a cluster": (
         "e2e/test_alerts.py::test_a_collection_removes_what_nothing_needs_and_nothing_else",
         "e2e/test_alerts.py::test_a_mended_model_ends_the_alert",
         "e2e/test_alerts.py::test_a_model_that_never_starts_is_one_alert_that_names_the_cause",
@@ -57,7 +60,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {  # why -> tests
         "e2e/test_engines.py::test_what_serves_until_the_first_engine_is_built_goes_on_if_that_cannot_serve",
         "e2e/test_rollout.py::test_an_update_under_requests",
     ),
-    "processes and nodes die: minutes each, and one of it is in `tests/apiserver`": (
+    "processes and nodes end: minutes each; the operator's end is in `tests/apiserver` too": (
         "e2e/test_faults.py::test_a_file_that_was_overwritten_is_served_only_when_asked_for",
         "e2e/test_faults.py::test_a_jobs_pod_is_deleted",
         "e2e/test_faults.py::test_a_lost_artefact_is_prepared_again",
@@ -73,7 +76,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {  # why -> tests
     "the local cluster itself, which every run of `tests/e2e` starts, uses and removes": (
         "cluster/test_lifecycle.py",
     ),
-    "hundreds of models, or an operator that is killed again and again; the pure layer plays the same": (
+    "hundreds of models, or an operator that is killed again and again: `tests/unit` plays the same": (
         "apiserver/test_autoscaling.py::test_a_handover_goes_on_from_every_state",
         "apiserver/test_autoscaling.py::test_an_operator_that_is_killed_resets_no_count",
         "apiserver/test_engine_lifecycle.py::test_the_operator_may_be_killed_at_any_point",
@@ -131,7 +134,7 @@ SPREAD: Final = (
 _EACH: Final = 4
 
 _WHY: Final = {test: why for why, tests in TESTS.items() for test in tests}
-_CASE: Final = "a case of many that find the same faults"
+_CASE: Final = "a further case, which finds the same faults"
 
 
 def left_out(nodeids: Sequence[str]) -> dict[str, str]:
