@@ -20,6 +20,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from tests.support.cpu import processor_seconds
 from tests.support.floods import flooded
 from tests.support.serving import Server, Wire, linear_model, model, tensor
 from tests.support.sidecar import Sidecar, artifact
@@ -146,11 +147,6 @@ class Client:
         assert answer.json()["outputs"][0]["data"] == [14.0, 15.0, 16.0, 17.0]
         if answer.headers.get("connection") == "close":
             self._wire = None
-
-
-def processor_seconds(process: int) -> float:
-    """Return the processor time of all threads of a process: see CPUCLOCK_SCHED in Linux's posix-timers.h."""
-    return time.clock_gettime((~process << 3) | 2)
 
 
 def resident(process: int) -> int:
