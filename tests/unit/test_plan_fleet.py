@@ -506,7 +506,7 @@ def test_an_image_that_is_bad_for_all_stops_after_the_failures_and_those_that_ha
     fleet = Installation(seed=5, limit=2, max_failures=3)
     begun: set[str] = set()
     retries = 0
-    for _ in range(examples(3000)):
+    for _ in range(3000):
         for name in fleet.moving():
             begun.add(name)
             if name not in fleet.running:
@@ -524,7 +524,7 @@ def test_an_image_that_is_bad_for_all_stops_after_the_failures_and_those_that_ha
     assert 3 <= fleet.states()["Kept"] <= 4
     assert fleet.states()["Moving"] == 0
     fleet.configure(max_failures=5)
-    for _ in range(examples(3000)):
+    for _ in range(3000):
         fleet.step()
     assert fleet.states()["Moving"] == 2
 
