@@ -1,4 +1,4 @@
-"""Generates tables in docs/ and remedies of alerts from the code, or checks that they are up to date.
+"""Generates tables in docs/ and CONTRIBUTING.md and remedies of alerts from the code, or checks that they are up to date.
 
 In a page, a table is enclosed by `<!-- hack/docs: NAME ARGUMENT... -->` and `<!-- /hack/docs -->`.
 Everything else in the page is written by hand. In an alert, `# hack/docs: remedy REASON...` precedes
@@ -20,6 +20,7 @@ from enginewright.contract.reasons import REMEDIES, Reason
 from hack.tables import fields, metrics, project, proofs, reasons, runtime, serving
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+PAGES: Final = (ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md")))
 RULES_TEST: Final = ROOT / "hack/monitoring/rules.test.yaml"
 _BLOCK: Final = re.compile(
     r"(<!-- hack/docs: ([^>]*?) -->\n).*?(\n?<!-- /hack/docs -->)", re.DOTALL
@@ -59,6 +60,7 @@ TABLES: Final[dict[str, Callable[..., str]]] = {
     "shape-operators": runtime.shape_operators,
     "sidecar-metrics": metrics.sidecar_metrics,
     "status-reasons": reasons.status_reasons,
+    "thorough-tests": project.thorough_tests,
     "tolerances": runtime.tolerances,
     "values": fields.values,
 }
@@ -99,7 +101,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="change nothing; fail on a difference")
     check = parser.parse_args().check
     drifted = False
-    for page in (*sorted(ROOT.glob("docs/*.md")), metrics.ALERTS, RULES_TEST):
+    for page in (*PAGES, metrics.ALERTS, RULES_TEST):
         known = page.read_text()
         expected = regenerated(known)
         if expected == known:

@@ -2,11 +2,13 @@
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from hack.tables.markdown import table
+from tests.support import thorough
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SITE: Final = ROOT / "zensical.toml"
@@ -41,6 +43,22 @@ def requirements(text: str) -> list[Sequence[str]]:
         raise ValueError(f"one comment for each of {sorted(extras)}, not {sorted(reasons)}")
     why = dict(reasons)
     return [(name, ", ".join(used), why[name]) for name, used in extras.items()]
+
+
+def thorough_tests() -> str:
+    """Return what `make test` leaves to `make test-all`, and why."""
+    rows = []
+    for why, tests in thorough.TESTS.items():
+        counts = Counter(test.partition("::")[0] for test in tests)
+        named = (
+            f"`{file}`" if file in tests else f"{count} of `{file}`"
+            for file, count in counts.items()
+        )
+        rows.append((why, ", ".join(named)))
+    layers = Counter(test.partition("/")[0] for test in thorough.SPREAD)
+    spread = ", ".join(f"of {count} in `{layer}`" for layer, count in layers.items())
+    rows.append(("further cases, which find the same faults", f"three of four cases {spread}"))
+    return table(("why", "tests"), rows)
 
 
 def pages() -> str:

@@ -1,6 +1,5 @@
 """Twelve models move to a new runtime image: never more than two at once, also when the operator is killed."""
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from hashlib import sha256
@@ -14,6 +13,7 @@ from tests.apiserver.test_operator_lifecycle import FACTS, GOOD, PUBLISHED, REFU
 from tests.e2e.harness import Namespace, eventually
 from tests.support import simulated_cluster as played
 from tests.support.operator_process import CPU_IMAGE, OperatorProcess
+from tests.support.waiting import Deadline
 
 pytestmark = pytest.mark.apiserver
 
@@ -60,9 +60,9 @@ class Fleet(World):
 
     def tend(self, until: Callable[[], bool], refused: str = "") -> None:
         """Run Jobs and Deployments until something holds; Jobs of `refused` fail."""
-        end = time.monotonic() + DEADLINE
+        deadline = Deadline(DEADLINE)
         while not until():
-            assert time.monotonic() < end, self.images()
+            assert not deadline.is_over(), self.images()
             jobs = [each for each in self.jobs("prepare") if not each["status"].get("conditions")]
             for each in jobs:
                 name = each["metadata"]["name"]

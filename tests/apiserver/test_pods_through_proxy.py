@@ -37,6 +37,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.e2e.harness import Namespace
 from tests.support import simulated_cluster as played
+from tests.support.waiting import Deadline
 
 pytestmark = pytest.mark.apiserver
 
@@ -148,12 +149,12 @@ def add_pod(namespace: Namespace) -> PodAddress:
 
 async def answered(http: PodHttp, pod: PodAddress) -> bytes:
     """Ask until the server has started."""
-    deadline = time.monotonic() + 20
+    deadline = Deadline(20)
     while True:
         try:
             return await http.get(pod, "/verdict")
         except NoAnswer:
-            if time.monotonic() > deadline:
+            if deadline.is_over():
                 raise
             await asyncio.sleep(0.1)
 

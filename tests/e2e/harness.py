@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 from tests.support.api_requests import (
     APPLY_PATCH,
     MERGE_PATCH,
@@ -22,6 +24,7 @@ from tests.support.api_requests import (
     RefusedError,
     requests_to,
 )
+from tests.support.waiting import Deadline
 
 T = TypeVar("T")
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -92,7 +95,7 @@ def eventually(
     check: Callable[[], T], seconds: float = 120, what: str = "", interval: float = 0.5
 ) -> T:
     """Poll until `check` returns a true value, and return it; `check` may raise meanwhile."""
-    deadline = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     last: object = None
     while True:
         try:
@@ -101,11 +104,17 @@ def eventually(
             last = result
         except (CommandError, RefusedError, OSError) as error:
             last = error
-        if time.monotonic() > deadline:
+        if deadline.is_over():
             raise AssertionError(
                 f"timed out after {seconds} s waiting for {what or 'a condition'}; last: {last}"
             )
         time.sleep(interval)
+
+
+def cases(request: pytest.FixtureRequest, *tests: str) -> list[pytest.Function]:
+    """Return the cases of tests that this run has selected: what is there for others only need not be started."""
+    items = (item for item in request.session.items if isinstance(item, pytest.Function))
+    return [item for item in items if item.originalname in tests]
 
 
 @dataclass(frozen=True)
@@ -252,10 +261,10 @@ class Namespace:
         self, kind: str, name: str, check: Callable[[dict[str, Any]], T], seconds: float, what: str
     ) -> T:
         """Watch an object until `check` returns a true value for a state; no state is missed."""
-        deadline = time.monotonic() + seconds
+        deadline = Deadline(seconds)
         last: object = None
         path = self._api.kind(kind).path(self.name)
-        while (left := deadline - time.monotonic()) > 0:
+        while (left := deadline.left()) > 0:
             with (
                 contextlib.suppress(OSError, RefusedError),  # also at the end of the time
                 contextlib.closing(self._api.watch(path, name=name, seconds=left)) as states,

@@ -17,7 +17,7 @@ from hack.samples.magika import features
 from tests.e2e import collecting, load, stored
 from tests.e2e.devices import CLASS
 from tests.e2e.files import Files
-from tests.e2e.harness import Namespace, eventually, http_json, inference_model
+from tests.e2e.harness import Namespace, cases, eventually, http_json, inference_model
 from tests.e2e.monitoring import first_seen, wait_notified, wait_scraped, watching
 from tests.e2e.test_fallback import MAKEFILE, _twin
 from tests.support.monitoring import RULES, Stack, board_queries
@@ -42,6 +42,11 @@ NOT_IN_THIS_SCENE = {
 # until the stores are collected: monitoring starts meanwhile, and a model is prepared
 COLLECTED_AFTER: Final = timedelta(seconds=120)
 SUDDEN: Final = "sudden-alert"
+ON_STORES: Final = (
+    "test_a_collection_removes_what_nothing_needs_and_nothing_else",
+    "test_a_session_that_falls_back_while_serving_alerts_within_seconds",
+    "test_every_query_of_the_dashboards_returns_data",
+)
 REQUEST: Final[dict[str, Any]] = {
     "inputs": [
         {"name": "bytes", "shape": [1, 2048], "datatype": "INT32", "data": features(MAKEFILE)}
@@ -71,13 +76,19 @@ def stores(new_namespace: Callable[..., Namespace], file_server: Files) -> Itera
 
 
 @pytest.fixture(scope="module")
-def side_by_side(l4: Namespace, stores: Stores) -> None:
+def side_by_side(request: pytest.FixtureRequest, l4: Namespace) -> None:
     """All models at once, while monitoring starts: tests do not wait for each other's models."""
-    l4.apply(
-        inference_model("alerted", "magika.onnx", on=CLASS, backends=["cuda"], fallback=ALLOW),
-        inference_model("refused-alert", "truncated.onnx"),
-        inference_model("never-starts", "magika.onnx", on=CLASS, backends=["tensorrt-rtx"]),
-    )
+    l4.apply(inference_model("alerted", "magika.onnx", on=CLASS, backends=["cuda"], fallback=ALLOW))
+    if cases(request, "test_a_refused_model_is_an_alert_with_its_reason"):
+        l4.apply(inference_model("refused-alert", "truncated.onnx"))
+    if cases(request, "test_a_model_that_never_starts_is_one_alert_that_names_the_cause"):
+        l4.apply(
+            inference_model("never-starts", "magika.onnx", on=CLASS, backends=["tensorrt-rtx"])
+        )
+    if cases(
+        request, *ON_STORES
+    ):  # before monitoring starts, which takes a part of COLLECTED_AFTER
+        request.getfixturevalue("stores")
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +119,13 @@ class Full:
 
 
 @pytest.fixture(scope="module", autouse=True)
+def _in_time(request: pytest.FixtureRequest, side_by_side: None) -> None:
+    """Fill the stores before they are collected, whichever test comes first."""
+    if cases(request, *ON_STORES):
+        request.getfixturevalue("full")
+
+
+@pytest.fixture(scope="module")
 def full(watch: Stack, stores: Stores) -> Full:
     """Artefacts that nothing needs, in a store before it is collected; there is room for one of them."""
     used = stores.used

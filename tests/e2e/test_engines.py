@@ -25,7 +25,7 @@ from tests.e2e.devices import (
     serving_pods,
     set_class,
 )
-from tests.e2e.harness import FEWER_GPUS, Namespace, eventually, http_json, inference_model
+from tests.e2e.harness import FEWER_GPUS, Namespace, cases, eventually, http_json, inference_model
 from tests.e2e.test_fallback import MAKEFILE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -33,6 +33,10 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 ADDED: Final = "a10"  # of node-1, at first
 AWAITED: Final = "rtx-pro-6000"  # of node-1, later
 CAPABILITIES: Final = {CLASS: "8.9", ADDED: "8.6", AWAITED: "12.0"}
+ON_CPUS: Final = (  # tests of the same model on CPUs
+    "test_what_is_deleted_and_applied_again_builds_only_the_engine_of_a_class_more",
+    "test_what_is_damaged_is_refused_reported_and_made_again_while_others_serve",
+)
 SHARING: Final = [f"sharing-{number}" for number in range(10)]
 
 
@@ -160,13 +164,13 @@ def on_cpus() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def ahead(classes: Namespace, digest: str) -> Namespace:
+def ahead(request: pytest.FixtureRequest, classes: Namespace, digest: str) -> Namespace:
     """Real models whose engines are built by real TensorRT-RTX, without the GPUs."""
-    classes.apply(
-        ahead_on(digest, CLASS, AWAITED),
-        inference_model("partly", "partly-supported.onnx", on=CLASS, shapes=SHAPES),
-        on_cpus(),
-    )
+    classes.apply(ahead_on(digest, CLASS, AWAITED))
+    if cases(request, "test_nodes_outside_the_engine_are_judged_by_the_policy"):
+        classes.apply(inference_model("partly", "partly-supported.onnx", on=CLASS, shapes=SHAPES))
+    if cases(request, *ON_CPUS):
+        classes.apply(on_cpus())
     classes.wait_condition("ahead", "EnginesReady", "True", "Built", 240)
     return classes
 

@@ -15,11 +15,17 @@ from tests.e2e.harness import (
     HELD_STAGES,
     SHORT_HOLD,
     Namespace,
+    cases,
     eventually,
     inference_model,
 )
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+ON_CACHE = (
+    "test_a_lost_artefact_is_prepared_again",
+    "test_a_file_that_was_overwritten_is_served_only_when_asked_for",
+)
 
 
 def _operator_pods(installed: Namespace) -> dict[str, bool]:
@@ -163,25 +169,31 @@ def test_a_node_is_lost_with_the_pod_of_a_job(namespace: Namespace, file_server:
 
 
 @pytest.fixture(scope="module")
-def together(namespace: Namespace, model_files: Path, file_server: Files) -> Namespace:
+def together(
+    request: pytest.FixtureRequest, namespace: Namespace, model_files: Path, file_server: Files
+) -> Namespace:
     """Models whose faults affect only their own pods, prepared concurrently."""
     (library,) = model_files.glob("*.so")
     extension = {"uri": f"pvc://models/{library.name}", "sha256": library.stem}
     extension["type"] = "CustomOperators"
-    file_server.put("own.onnx", of="magika.onnx")
     limits = {"resources": {"requests": {"memory": "48Mi"}, "limits": {"memory": "48Mi"}}}
     namespace.apply(
-        inference_model("device-lost", "cube.onnx", backends=["cpu"], extensions=[extension]),
-        inference_model("too-small", "magika.onnx", podTemplate=limits),
-        inference_model(
-            "cache-lost",
-            "",
-            source={"uri": file_server.url("own.onnx")},
-            backends=["cpu"],
-            # another model takes the file's place
-            rollout={"allowSignatureChange": True, "canary": SHORT_HOLD},
-        ),
+        inference_model("device-lost", "cube.onnx", backends=["cpu"], extensions=[extension])
     )
+    if cases(request, "test_a_server_killed_for_memory_names_its_limit"):
+        namespace.apply(inference_model("too-small", "magika.onnx", podTemplate=limits))
+    if cases(request, *ON_CACHE):
+        file_server.put("own.onnx", of="magika.onnx")
+        namespace.apply(
+            inference_model(
+                "cache-lost",
+                "",
+                source={"uri": file_server.url("own.onnx")},
+                backends=["cpu"],
+                # another model takes the file's place
+                rollout={"allowSignatureChange": True, "canary": SHORT_HOLD},
+            )
+        )
     return namespace
 
 

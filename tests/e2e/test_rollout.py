@@ -14,6 +14,7 @@ from tests.e2e.devices import SHAPES, holder
 from tests.e2e.harness import (
     GPUS,
     Namespace,
+    cases,
     eventually,
     inference_model,
 )
@@ -162,10 +163,10 @@ class Update:
         return self.clients.counts()
 
     def no_failures(self) -> str:
-        """Return the counts; at least 100 requests a second were sent, and none failed."""
+        """Return the counts; requests were sent all the time, and none failed."""
         took, counts = self.seconds(), self.counts()
         assert counts.failed == 0, counts.failures
-        assert counts.sent > 100 * took
+        assert counts.sent > load.LEAST * took
         return f"{counts.sent} requests, 0 failed, the slowest took {counts.slowest:.2f} s"
 
 
@@ -316,10 +317,16 @@ UPDATES: Final[dict[str, Callable[[Namespace, Path], str]]] = {
 
 
 @pytest.fixture(scope="module")
-def results(l4: Namespace, model_files: Path) -> Iterator[dict[str, Future[str]]]:
-    """All updates, three at a time: each of them waits most of its time."""
+def results(
+    request: pytest.FixtureRequest, l4: Namespace, model_files: Path
+) -> Iterator[dict[str, Future[str]]]:
+    """The selected updates, three at a time: each of them waits most of its time."""
+    selected = [
+        str(each.callspec.params["update"])
+        for each in cases(request, "test_an_update_under_requests")
+    ]
     with ThreadPoolExecutor(3) as pool:
-        yield {name: pool.submit(update, l4, model_files) for name, update in UPDATES.items()}
+        yield {name: pool.submit(UPDATES[name], l4, model_files) for name in selected}
 
 
 @pytest.mark.parametrize("update", UPDATES)

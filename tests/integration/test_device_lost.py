@@ -7,8 +7,6 @@ import ctypes
 import importlib.util
 import json
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +25,7 @@ from onnx import TensorProto, helper
 from tests.support.extensions import compile_failing, cube
 from tests.support.serving import Feeds, Server, model, tensor
 from tests.support.sidecar import Sidecar, artifact, change_manifest, value
+from tests.support.waiting import until
 
 SAMPLE: Feeds = {"x": np.array([[1, 2, 3, -4]], np.float32)}
 GOOD = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, -4]}]}
@@ -121,8 +120,8 @@ def test_without_a_sidecar_and_without_further_requests_it_is_found_too(
     with quick(tmp_path, task) as server:
         switch.write_text("the pump is dry")
         assert [server.post(GOOD).status for _ in range(3)] == [500] * 3
-        wait_until(lambda: health(server, "ready")[0] == 503)
-        wait_until(lambda: health(server, "live")[0] == 503)
+        until(lambda: health(server, "ready")[0] == 503)
+        until(lambda: health(server, "live")[0] == 503)
 
 
 def test_what_passes_is_no_reason_to_restart(tmp_path: Path, task: ServeTask, switch: Path) -> None:
@@ -191,13 +190,6 @@ def test_a_device_lost_before_the_start_is_named_too(
         "CUDA failure 700: an illegal memory access was encountered" in termination_message.outcome
     )
     assert "pod-x" not in termination_message.outcome, "the same on every pod"
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def cudart() -> ctypes.CDLL:

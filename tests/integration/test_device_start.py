@@ -12,8 +12,8 @@ from enginewright.contract.task import ServeTask, ShapeProfile
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.integration.test_device_use import nvml
-from tests.support.preflight_runs import until
 from tests.support.serving import Server, linear_model, write_artifact
+from tests.support.waiting import until
 
 GIB = 1 << 30
 DEVICE = """

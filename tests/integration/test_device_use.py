@@ -10,7 +10,7 @@ from enginewright_runtime.serve.server.device_use import DeviceMetrics, DeviceSa
 from enginewright_runtime.serve.server.metrics import Metrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.preflight_runs import until
+from tests.support.waiting import until
 
 NVML = """
 #include <unistd.h>

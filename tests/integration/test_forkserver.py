@@ -22,7 +22,7 @@ from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.graph.raw.checker import checker_error
 
 from tests.support import broken_models as broken
-from tests.support.preflight_runs import until
+from tests.support.waiting import until
 
 HERE = "tests.integration.test_forkserver"
 

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto
 
+from tests.support.effort import examples
 from tests.support.nested_models import nested
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
-FEW = settings(max_examples=40, deadline=None)
+FEW = settings(max_examples=examples(40), deadline=None)
 # of a graph: who makes each value, who reads it with which input, and the same of its nodes' bodies
 Described = dict[str, Any]
 

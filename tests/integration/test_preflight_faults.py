@@ -14,7 +14,8 @@ import pytest
 from enginewright_cli.preflight.stopping import stopped_by_signals
 
 from tests.support import broken_models as broken
-from tests.support.preflight_runs import Desk, until
+from tests.support.preflight_runs import Desk
+from tests.support.waiting import until
 
 CPU = ("--target", "cpu")
 

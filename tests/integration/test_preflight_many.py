@@ -16,7 +16,8 @@ from rich.console import Console
 from typing_extensions import override
 
 from tests.support import broken_models as broken
-from tests.support.preflight_runs import HELD, Desk, asked, until
+from tests.support.preflight_runs import HELD, Desk, asked
+from tests.support.waiting import until
 
 CPU = ("--target", "cpu")
 

@@ -14,7 +14,8 @@ from rich.progress import Progress
 from typing_extensions import override
 
 from tests.support import broken_models as broken
-from tests.support.preflight_runs import Desk, until
+from tests.support.preflight_runs import Desk
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from enginewright.contract.task import AccessLogTask
 from enginewright_runtime.serve.server.grpc.messages import InferRequest
 
 from tests.support.serving import Server, linear_model, write_artifact
+from tests.support.waiting import until
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -32,13 +33,6 @@ def lines(root: Path) -> list[dict[str, str]]:
     """Return the fields of every line of the log."""
     text = (root / "access").read_text()
     return [dict(re.findall(r'(\w+)=("[^"]*"|\S+)', line)) for line in text.splitlines()]
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def x(columns: int = 8) -> dict[str, Any]:

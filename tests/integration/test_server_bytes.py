@@ -32,6 +32,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
+from tests.support.effort import examples
 from tests.support.serving import linear_model, write_artifact
 
 FP32 = BY_ONNX["tensor(float)"]
@@ -125,7 +126,7 @@ documents = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(documents, st.binary(max_size=20))
 def test_any_json_is_a_request_or_an_error_for_its_sender(
     document: dict[str, Any], tensors: bytes
@@ -156,7 +157,7 @@ def test_a_body_is_aligned_where_its_tensors_begin(length: int, header: int) -> 
 
 
 @given(st.integers(4 * MIB - 2, 6 * MIB), st.integers(0, 3000))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_a_large_body_grows_as_it_arrives(length: int, header: int) -> None:
     content = np.random.default_rng(length).bytes(length)
     body = Body(length, header, arrives=True)

@@ -6,7 +6,6 @@ In processes of .venv-clients: they need other versions, and both register the s
 import json
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,6 +24,7 @@ from tests.support.serving import (
     tensor,
     write_artifact,
 )
+from tests.support.waiting import until
 
 REPOSITORY = Path(__file__).parents[2]
 PYTHON = REPOSITORY / ".venv-clients/bin/python"
@@ -177,9 +177,7 @@ def test_calls_are_counted_as_requests(triton: Any, servers: dict[str, Server]) 
         found = [line for line in text.splitlines() if f'code="{code}"' in line]
         return sum(float(line.split()[-1]) for line in found if "requests_total" in line)
 
-    deadline = time.monotonic() + 20
-    while counted(499) + counted(504) < 3 and time.monotonic() < deadline:
-        time.sleep(0.1)
+    until(lambda: counted(499) + counted(504) >= 3, "all are counted")
     assert counted(499) >= 1, "the cancelled one"
     assert counted(504) >= 1, "its timeout passed"
     assert counted(499) + counted(504) == 3, "of the third one the client's deadline passed"

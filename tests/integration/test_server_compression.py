@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from tests.integration.test_server_protocol import echo_feeds, echo_model
+from tests.support import waiting
 from tests.support.hostile import costly_deflate
 from tests.support.serving import Answer, Feeds, Server, linear_model, model, tensor, write_artifact
 
@@ -312,10 +313,7 @@ def counted(server: Server, name: str) -> float:
 
 
 def until(server: Server, name: str, value: float) -> None:
-    deadline = time.monotonic() + 20
-    while counted(server, name) != value:
-        assert time.monotonic() < deadline, counted(server, name)
-        time.sleep(0.02)
+    waiting.until(lambda: counted(server, name) == value, f"{value} of {name}")
 
 
 def test_nothing_is_charged_after_requests_that_fail_or_are_left(doubling: Server) -> None:

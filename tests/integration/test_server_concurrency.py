@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,15 +28,9 @@ from tests.support.serving import (
     tensor,
     write_artifact,
 )
+from tests.support.waiting import until
 
 TWO = has_runs_at_the_same_time(2)
-
-
-def until(condition: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
 
 
 def concurrency(server: Server) -> dict[str, Any]:

@@ -20,7 +20,9 @@ from enginewright_runtime.serve.server.grpc.messages import (
     Ready,
 )
 
+from tests.integration.test_server_load import depth, metric
 from tests.support.serving import Server, linear_model, slow_model, write_artifact
+from tests.support.waiting import until
 
 SERVICE = "inference.GRPCInferenceService"
 INFER = f"/{SERVICE}/ModelInfer"
@@ -28,6 +30,10 @@ CHECK = "/grpc.health.v1.Health/Check"
 SERVING = 1
 NOT_SERVING = 2
 LONG = 5_000  # turns: above a second
+
+
+def in_flight(server: Server) -> float:
+    return metric(server, "enginewright_requests_in_flight")
 
 
 class Client:
@@ -105,9 +111,9 @@ def test_a_full_queue_is_unavailable(slow: Server) -> None:
     with Client(slow) as client:
         infer = client.method(INFER)
         first = infer.future(turns(LONG).SerializeToString())
-        time.sleep(0.2)  # for it to begin
+        until(lambda: in_flight(slow) == 1, "the first is accepted")
         waiting = infer.future(turns(1).SerializeToString())
-        time.sleep(0.2)
+        until(lambda: (in_flight(slow), depth(slow)) == (2, 1), "the second waits")
         code, details = client.refused(INFER, turns(1))
         assert (code, details) == (
             "UNAVAILABLE",
@@ -151,11 +157,9 @@ def test_a_call_that_waits_is_dropped_with_its_connection(slow: Server) -> None:
     before = counted()
     with Client(slow) as client:
         left = client.method(INFER).future(turns(LONG).SerializeToString())
-        time.sleep(0.3)
+        until(lambda: in_flight(slow) == 1, "it is accepted")
     assert left.cancelled() or left.exception() is not None
-    deadline = time.monotonic() + 30
-    while counted() == before and time.monotonic() < deadline:
-        time.sleep(0.1)
+    until(lambda: counted() != before, "its end is counted")
     assert counted() == before + 1
     with Client(slow) as client:
         assert client.call(INFER, turns(1))
@@ -232,13 +236,12 @@ def test_before_the_model_is_ready_and_while_it_drains(tmp_path: Path) -> None:
             server.wait_until_ready()
             assert client.health() == SERVING
             last = client.method(INFER).future(turns(LONG).SerializeToString())
-            time.sleep(0.2)
+            until(lambda: in_flight(server) == 1, "it is accepted")
             server.terminate()
             ended: list[int] = []
             thread = threading.Thread(target=lambda: ended.append(server.wait(60)))
             thread.start()
-            time.sleep(0.2)
-            assert client.health() == NOT_SERVING
+            until(lambda: client.health() == NOT_SERVING, "the drain")
             assert client.call(INFER, turns(2)), "accepted while endpoints are being removed"
             assert parsed(InferResponse, last.result(60)).outputs
             thread.join(60)

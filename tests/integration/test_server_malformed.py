@@ -20,6 +20,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.support import http2, mirror
+from tests.support.effort import examples
 from tests.support.serving import Server, Wire, write_artifact
 
 MIB = 1 << 20
@@ -38,8 +39,8 @@ INTERNAL = grpc.StatusCode.INTERNAL.value[0]
 # gRPC's specification has INTERNAL for these
 FRAMING = ("truncated", "compressed", "decompressed")
 SERVERS_FAULTS = {grpc.StatusCode.UNKNOWN.value[0], grpc.StatusCode.DATA_LOSS.value[0]}
-some = settings(max_examples=120, derandomize=True)
-few = settings(max_examples=40, derandomize=True)
+some = settings(max_examples=examples(120), derandomize=True)
+few = settings(max_examples=examples(40), derandomize=True)
 
 
 @pytest.fixture(scope="module")

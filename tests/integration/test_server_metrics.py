@@ -3,8 +3,7 @@
 import contextlib
 import re
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from tests.support.serving import (
     tensor,
     write_artifact,
 )
+from tests.support.waiting import until
 
 LONG = 4_000  # turns of the slow model: about a second
 MODEL = 'model="m",revision="r1"'
@@ -47,13 +47,6 @@ def series(server: Server, name: str) -> float:
 def total(server: Server, code: str) -> float:
     labels = f'code="{code}",{MODEL},stage="total"'
     return series(server, f"enginewright_request_duration_seconds_count{{{labels}}}")
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def linear_call(server: Server) -> bytes:

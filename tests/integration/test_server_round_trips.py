@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.support import mirror
 from tests.support.broken_models import halves_and_strings
+from tests.support.effort import examples
 from tests.support.serving import Server, Wire, write_artifact
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -22,7 +23,7 @@ NUMBERS = tuple(name for name in mirror.DTYPES if name != "BYTES")
 TYPED = tuple(name for name in mirror.DTYPES if name not in mirror.WITHOUT_TYPED)
 FLOATS = ("FP16", "FP32", "FP64")
 OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-few = settings(max_examples=60, derandomize=True)
+few = settings(max_examples=examples(60), derandomize=True)
 
 
 class Client:

@@ -8,9 +8,10 @@ import numpy as np
 from enginewright_runtime.serve.server.grpc.messages import InferRequest
 from enginewright_runtime.serve.server.inference_request import LARGE_JSON
 
-from tests.integration.test_server_load import arrived, depth, metric, turning, until
+from tests.integration.test_server_load import arrived, depth, metric, turning
 from tests.support import http2
 from tests.support.serving import Server, Wire, slow_model, write_artifact
+from tests.support.waiting import until
 
 QUEUE = 8
 DUE = 1024  # requests, of `ServerSettings.connections`

@@ -35,6 +35,7 @@ from tests.support.serving import (
     write_artifact,
 )
 from tests.support.sidecar import change_manifest
+from tests.support.waiting import until
 
 SAMPLE: Feeds = {"x": np.ones((2, 8), np.float32)}
 
@@ -279,13 +280,6 @@ def get(server: Server, path: str) -> int:
         return server.get(path).status
     except OSError:
         return 0
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def test_while_it_loads_the_server_is_live_and_says_what_it_does(

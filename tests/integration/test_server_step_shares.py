@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.integration.test_server_load import arrived, metric, until
+from tests.integration.test_server_load import arrived, metric
 from tests.integration.test_server_processing import ONE_PROCESS, doubling, looping, with_steps
 from tests.support.serving import Server, Wire
+from tests.support.waiting import until
 
 WAITING = 8  # requests, by maxQueue
 PRINTING = """

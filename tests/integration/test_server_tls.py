@@ -7,7 +7,7 @@ import resource
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ from tests.support.serving import (
     write_artifact,
 )
 from tests.support.sidecar import Sidecar, artifact
+from tests.support.waiting import until
 
 SAMPLES = [{"x": np.ones((1, 8), np.float32)}]
 DOCUMENT = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 8], "data": [[1.0] * 8]}]}
@@ -84,13 +85,6 @@ def verifying(authority: Authority) -> ssl.SSLContext:
 def channel(server: Server, authority: Authority) -> grpc.Channel:
     credentials = grpc.ssl_channel_credentials(authority.path.read_bytes())
     return grpc.secure_channel(f"localhost:{server.grpc_port}", credentials)
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def rows(server: Server, count: int) -> bytes:

@@ -30,8 +30,6 @@ from tests.support.sidecar import artifact
 
 STORM = 300  # connections, which are replaced: the computing of so many handshakes is a core's
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def secured(root: Path, task: ServeTask) -> ServeTask:
     write_secret(root / "run/enginewright/tls", **Authority(root / "authority").issue().files)

@@ -5,8 +5,7 @@ import json
 import re
 import resource
 import socket
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from tests.integration.test_sidecar_shadow import (
 from tests.support.secret_volumes import write_secret
 from tests.support.serving import Answer, Server, linear_model, write_artifact
 from tests.support.sidecar import Sidecar, artifact
+from tests.support.waiting import until
 
 TOKEN = "t0ken-of-the-shop"
 OTHER = "t0ken-of-search"
@@ -60,13 +60,6 @@ def get(server: Server, path: str, headers: Mapping[str, str] | None = None) -> 
     with server.wire() as wire:
         wire.send(f"GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{lines}\r\n".encode())
         return wire.receive()
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("token", [TOKEN, OTHER])

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from tests.integration.test_server_access_log import call, x
 from tests.support.collector import Collector, attributes
 from tests.support.ports import free_port
 from tests.support.serving import Server, linear_model, write_artifact
+from tests.support.waiting import until
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED = f"00-{TRACE}-{SPAN}-01"
@@ -26,13 +26,6 @@ SERVER, INTERNAL, ERROR = 2, 1, 2
 def traced(root: Path, endpoint: str | None, share: float) -> ServeTask:
     task = write_artifact(root, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
     return task.model_copy(update={"tracing": TracingTask(endpoint=endpoint, share=share)})
-
-
-def until(condition: Callable[[], bool], what: str, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def dropped(server: Server) -> float:

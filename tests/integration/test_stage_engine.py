@@ -6,14 +6,12 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -33,17 +31,10 @@ from onnx import helper
 
 from tests.support import broken_models as broken
 from tests.support.engines import EnginePlace, matmul, mixed, recipe, sizes
+from tests.support.waiting import until
 
 DEADLINE_SECONDS = 60.0
 ALL = (LOOKUP_STAGE, *ENGINE_STAGES)
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    return found
 
 
 @pytest.fixture
@@ -291,7 +282,7 @@ def test_a_builder_that_dies(
 ) -> None:
     place = EnginePlace(tmp_path, in_process=True)
     with building(place, models) as process:
-        os.kill(until(lambda: child_of(process)), number)
+        os.kill(until(lambda: child_of(process) or 0), number)
         process.communicate(timeout=DEADLINE_SECONDS)
         outcome = place._outcome(process.returncode, "")
     assert outcome.report.reason is reason

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from tests.support import broken_models as broken
+from tests.support.effort import examples
 
 INT = TensorProto.INT64
 
@@ -311,7 +312,7 @@ OPERATORS = ("Add", "Mul", "Sub", "Max")
         max_size=12,
     )
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_shape_arithmetic_gives_the_same_for_any_data(links: list[tuple[str, int, int]]) -> None:
     """The promise behind the rule, run on ONNX Runtime: other values in, the same values out."""
     values = ["s", "i", "c"]

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from enginewright_runtime.store import Store
 
 from tests.support.preparing import Workplace
 from tests.support.store_process import FILES, publish
+from tests.support.waiting import until
 from tests.unit.test_store_volume import KEY, NAMES, artifact, content
 
 DEADLINE_SECONDS = 60.0
@@ -36,13 +37,6 @@ def start(root: Path, folder: Path) -> "subprocess.Popen[str]":
         stdout=subprocess.PIPE,
         text=True,
     )
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_of_several_publishers_one_wins(root: Path, tmp_path: Path) -> None:

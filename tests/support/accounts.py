@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.serving import Server
+from tests.support.waiting import Deadline
 
 _FILE = "accounts.json"
 _SECONDS = 60.0
@@ -62,14 +63,14 @@ Endpoints.serve_model = remember
 def left(server: Server, pid: int) -> dict[str, Any]:
     """Return what a process holds, once that is nothing, or at last if it remains something."""
     path = server.root / f"{_FILE}{pid}"
-    deadline = time.monotonic() + _SECONDS
+    deadline = Deadline(_SECONDS)
     while True:
         path.unlink(missing_ok=True)
         os.kill(pid, signal.SIGUSR2)
         while not path.exists():
-            assert time.monotonic() < deadline, server.log()
+            assert not deadline.is_over(), server.log()
             time.sleep(0.01)
         found = {name: held for name, held in json.loads(path.read_text()).items() if held}
-        if not found or time.monotonic() > deadline:
+        if not found or deadline.is_over():
             return found
         time.sleep(0.1)

@@ -13,6 +13,8 @@ from typing import Final
 
 import pytest
 
+from tests.support.waiting import Deadline
+
 _START_SECONDS: Final = 30.0
 _CONFIG: Final = """version = 2
 root = "{folder}/root"
@@ -77,8 +79,8 @@ def containerd() -> Iterator[Containerd]:
 
 
 def _wait(process: "subprocess.Popen[bytes]", socket: Path) -> None:
-    deadline = time.monotonic() + _START_SECONDS
+    deadline = Deadline(_START_SECONDS)
     while not socket.exists():
         assert process.poll() is None, "containerd ended"
-        assert time.monotonic() < deadline, "containerd does not listen"
+        assert not deadline.is_over(), "containerd does not listen"
         time.sleep(0.05)

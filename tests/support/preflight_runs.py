@@ -4,8 +4,7 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -111,14 +110,6 @@ class Desk:
                 continue
             found += [pid] if title == name else []
         return found
-
-
-def until(check: Callable[[], object], what: str, seconds: float = 60) -> None:
-    """Poll until something is so."""
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline, f"{what} did not happen within {seconds} s"
-        time.sleep(0.02)
 
 
 def asked(source: str | Path, *names: str) -> PreflightRequest:

@@ -29,6 +29,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.support.forked import end, pod_process
 from tests.support.ports import free_port
+from tests.support.waiting import Deadline
 
 OPSET = 17
 IR_VERSION = 9
@@ -413,8 +414,8 @@ class Server:
 
     def wait_until_ready(self) -> None:
         """Poll readiness; fail with the log when the process ends."""
-        deadline = time.monotonic() + self._start_seconds
-        while time.monotonic() < deadline:
+        deadline = Deadline(self._start_seconds)
+        while not deadline.is_over():
             if self.process.poll() is not None:
                 raise AssertionError(f"ended with {self.process.poll()}: {self.log()}")
             try:

@@ -25,6 +25,7 @@ from tests.support.forked import end, pod_process
 from tests.support.ports import free_port
 from tests.support.preparing import Workplace
 from tests.support.serving import Answer, Feeds, Wire, write_artifact
+from tests.support.waiting import Deadline
 
 READY_SECONDS = 30.0
 
@@ -193,8 +194,8 @@ class Sidecar:
 
     def until(self, holds: Callable[[], bool], what: str, seconds: float = READY_SECONDS) -> float:
         """Poll until `holds`; return the seconds that took."""
-        began = time.monotonic()
-        while time.monotonic() < began + seconds:
+        began, deadline = time.monotonic(), Deadline(seconds)
+        while not deadline.is_over():
             if self.process.poll() is not None:
                 raise AssertionError(f"ended with {self.process.poll()}: {self.log()}")
             with contextlib.suppress(OSError):

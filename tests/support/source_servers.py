@@ -25,6 +25,8 @@ from urllib.request import Request, urlopen
 import obstore
 from obstore.store import AzureStore, S3Store
 
+from tests.support.waiting import Deadline
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 USERNAME = "ann"
 PASSWORD = "correct horse battery"
@@ -280,10 +282,10 @@ def _listening(command: list[str], port: int) -> Iterator[None]:
     """Run a program that is to listen on a port."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + _START_SECONDS
+        deadline = Deadline(_START_SECONDS)
         while not _answers(port):
             assert process.poll() is None, f"{command[0]} ended"
-            assert time.monotonic() < deadline, f"{command[0]} does not listen"
+            assert not deadline.is_over(), f"{command[0]} does not listen"
             time.sleep(0.05)
         yield
     finally:

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from tests.support.effort import examples
 from tests.support.rollout_load import START
 from tests.support.rollout_simulation import limits
 
@@ -149,7 +150,7 @@ MEASURED = st.builds(
 ARM = st.lists(MEASURED, min_size=1, max_size=2)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(stable=ARM, canary=ARM)
 def test_whatever_keeps_the_bounds_can_be_compared(
     stable: list[Measurements], canary: list[Measurements]

@@ -25,6 +25,7 @@ from enginewright.kube.errors import Transient
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.effort import examples
 from tests.support.fake_kube import FakeKube
 from tests.support.virtual_time import run
 
@@ -389,7 +390,7 @@ async def leads_once_healed(networks: Iterable[Hostile], replicas: Iterable[Repl
 @example(seed=3, places=[("home", "*"), ("home", "*"), ("home", "*")], worst=0.1)
 @example(seed=4, places=[("home", "*"), ("home", "*")], worst=20.0)
 @example(seed=2, places=[("home", "*"), ("staging", "a"), ("staging", "a")], worst=20.0)
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_no_two_of_overlapping_scopes_ever_act_at_once(
     seed: int, places: list[tuple[str, str]], worst: float
 ) -> None:

@@ -1,4 +1,4 @@
-"""The tables between markers in docs/ are those that the code makes, and a reader finds every page."""
+"""The tables between markers in docs/ and CONTRIBUTING.md are those that the code makes, and a reader finds every page."""
 
 import re
 import tomllib
@@ -11,17 +11,17 @@ from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, PREPARE_STAG
 from hack import docs
 from hack.tables import metrics
 
-PAGES = sorted((Path(__file__).parents[2] / "docs").glob("*.md"))
+PAGES = [page for page in docs.PAGES if page.parent.name == "docs"]
 ALERTS = (metrics.ALERTS, docs.RULES_TEST)
 
 
-@pytest.mark.parametrize("page", [*PAGES, *ALERTS], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*docs.PAGES, *ALERTS], ids=lambda page: page.stem)
 def test_tables_and_remedies_are_those_of_the_code(page: Path) -> None:
     assert docs.regenerated(page.read_text()) == page.read_text(), "run hack/docs"
 
 
 def test_every_table_is_shown_somewhere() -> None:
-    text = "".join(page.read_text() for page in PAGES)
+    text = "".join(page.read_text() for page in docs.PAGES)
     assert {name for name in docs.TABLES if f"<!-- hack/docs: {name}" not in text} == set()
 
 

@@ -22,10 +22,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, helper, numpy_helper
 
+from tests.support.effort import examples
 from tests.support.nested_models import answers, is_valid, nested
 
 T = TypeVar("T")
-FEW = settings(max_examples=20)
+FEW = settings(max_examples=examples(20))
 
 
 def described(scope: Scope) -> Any:

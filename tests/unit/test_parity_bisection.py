@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import GraphProto, TensorProto, helper
 
+from tests.support.effort import examples
+
 
 def graph(nodes: Sequence[tuple[str, Sequence[str]]], output: str) -> GraphProto:
     """Return a graph of nodes (output, inputs)."""
@@ -137,7 +139,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[tuple[str, list[str]]], str]:
 
 
 @given(graphs())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_the_one_wrong_node_of_any_graph_is_found(
     drawn: tuple[list[tuple[str, list[str]]], str],
 ) -> None:

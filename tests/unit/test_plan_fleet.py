@@ -20,6 +20,7 @@ from enginewright.plan.fleet import FleetState, Halt, fleet_state
 from enginewright.plan.types import FleetConfig
 from prometheus_client import CollectorRegistry
 
+from tests.support.effort import examples
 from tests.support.plan_objects import CPU_IMAGE, OTHER, Json, image_facts, published
 from tests.unit.test_plan_image_moves import BAD, CANARY, MOVED, NEW, NEWER, Member, reject_canary
 
@@ -459,7 +460,7 @@ class Installation:
 def test_never_more_than_the_limit_move_whatever_happens(seed: int, limit: int) -> None:
     fleet = Installation(seed, limit, max_failures=1000)
     chance = fleet.random
-    for _ in range(3000):
+    for _ in range(examples(3000)):
         event, moving = chance.random(), fleet.moving()
         if event < 0.2 and moving:
             name = chance.choice(moving)

@@ -52,6 +52,7 @@ from hypothesis.stateful import (
 from typing_extensions import override
 
 from tests.support import releases
+from tests.support.effort import examples
 from tests.support.plan_objects import (
     OTHER,
     RTX_IMAGE,
@@ -69,7 +70,7 @@ from tests.support.simulation import NO_DEVICE, PERMANENT, statuses, terminated
 
 _MODEL: Final = "InferenceModel"
 _MAY_NEED: Final = (_MODEL, "InferenceEngine", "ControllerRevision")  # as in `NamespaceObjects`
-EXAMPLES: Final = 20  # of each start
+EXAMPLES: Final = examples(20)  # of each start
 YIELD_LIMIT: Final = timedelta(minutes=5, seconds=deployment_manifests.GRACE_SECONDS)
 NUMBERS: Final = st.integers(0, 9)
 REASONS: Final = st.sampled_from(sorted(Reason))

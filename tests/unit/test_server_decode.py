@@ -23,6 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.support.effort import examples
+
 IN_JSON = [datatype for datatype in DATATYPES if datatype is not BF16]
 shapes = st.lists(st.integers(0, 4), max_size=4).map(tuple)
 
@@ -86,7 +88,7 @@ def reference(datatype: Datatype, shape: tuple[int, ...], values: list[Any]) -> 
     return array.reshape(shape)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(tensors(IN_JSON), st.booleans())
 def test_json_comes_back_exactly_flat_or_nested(
     tensor: tuple[Datatype, tuple[int, ...], list[Any]], flat: bool
@@ -98,7 +100,7 @@ def test_json_comes_back_exactly_flat_or_nested(
     np.testing.assert_array_equal(array, reference(datatype, shape, values), strict=True)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(tensors(list(DATATYPES)))
 def test_binary_comes_back_exactly(tensor: tuple[Datatype, tuple[int, ...], list[Any]]) -> None:
     datatype, shape, values = tensor
@@ -116,7 +118,7 @@ def test_binary_comes_back_exactly(tensor: tuple[Datatype, tuple[int, ...], list
     np.testing.assert_array_equal(got, array, strict=True)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(tensors(list(DATATYPES)), st.booleans(), st.integers(1, 8))
 def test_an_encoded_response_decodes_to_its_outputs(
     given: tuple[Datatype, tuple[int, ...], list[Any]], binary: bool, piece: int
@@ -264,7 +266,7 @@ BASE = (
 TOKENS = [b"[", b"]", b"{", b"}", b",", b":", b'"', b"\\", b"0", b"-", b"1e999", b"true", b"null"]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     st.lists(
         st.tuples(
@@ -339,7 +341,7 @@ def counted(value: Any) -> tuple[int, int]:
     return values, names
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(documents, st.integers(1, 9), st.booleans())
 def test_values_and_names_are_counted_outside_strings_however_the_text_is_cut(
     value: Any, block: int, ascii_only: bool

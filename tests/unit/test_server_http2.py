@@ -26,6 +26,7 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 from typing_extensions import override
 
+from tests.support.effort import examples
 from tests.support.grpc_echo import ECHO, FAIL, LARGE, LATER, METADATA, EchoApp
 from tests.support.http2 import (
     Client,
@@ -677,7 +678,7 @@ def conversation(calls: list[tuple[bytes, bytes, bool]]) -> bytes:
 
 
 @given(SOME_CALLS, st.lists(st.integers(1, 60), min_size=1, max_size=20))
-@effort(max_examples=150, deadline=None)
+@effort(max_examples=examples(150), deadline=None)
 @looped
 async def test_pieces_in_which_a_conversation_arrives_make_no_difference(
     calls: list[tuple[bytes, bytes, bool]], sizes: list[int]
@@ -698,7 +699,7 @@ async def test_pieces_in_which_a_conversation_arrives_make_no_difference(
 
 
 @given(SOME_CALLS, st.data())
-@effort(max_examples=400, deadline=None)
+@effort(max_examples=examples(400), deadline=None)
 @looped
 async def test_whatever_arrives_the_connection_answers_or_ends(
     calls: list[tuple[bytes, bytes, bool]], draw: st.DataObject

@@ -25,6 +25,8 @@ from hypothesis import given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
 
+from tests.support.effort import examples
+
 LIMIT = 16384
 STRINGS = st.binary(max_size=200)
 NAMES = st.sampled_from([b":path", b":status", b"content-type", b"x-a", b"x-b", b"via"])
@@ -49,7 +51,7 @@ def test_another_decoder_decodes_what_is_encoded(fields: list[Field]) -> None:
 
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=5), LISTS, st.data())
-@effort(max_examples=300, deadline=None)
+@effort(max_examples=examples(300), deadline=None)
 def test_any_bytes_are_decoded_or_refused(
     random: list[bytes], fields: list[Field], draw: st.DataObject
 ) -> None:

@@ -16,6 +16,8 @@ from enginewright_runtime.serve.server.job_queue import JobQueue
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.effort import examples
+
 
 def job(*, reserved: bool = False, rows: int = 0) -> Job:
     call = SimpleNamespace(reserved=reserved, abandoned=False)
@@ -155,7 +157,7 @@ def test_under_constant_load_a_run_is_alone_now_and_then(monkeypatch: pytest.Mon
     assert all(later - earlier > 16 for earlier, later in pairwise(alone))
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     st.lists(st.tuples(st.booleans(), st.integers(0, 2)), min_size=1, max_size=40),
     st.integers(1, 4),

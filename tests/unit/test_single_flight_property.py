@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 )
 from typing_extensions import override
 
+from tests.support.effort import examples
 from tests.support.many_models import SOURCE, ManyModels
 from tests.support.plan_objects import Json, published
 
@@ -149,7 +150,7 @@ class Namespace(RuleBasedStateMachine):
 
 def test_one_job_for_each_and_an_end_for_all() -> None:
     limits = settings(
-        max_examples=25,
+        max_examples=examples(25),
         stateful_step_count=25,
         deadline=None,
         suppress_health_check=list(HealthCheck),

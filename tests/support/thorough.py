@@ -1,0 +1,163 @@
+"""Which tests run in `make test-all` only, and why: `make test` keeps one of every behaviour and takes twenty minutes.
+
+A test is named by its path below tests/: `LAYER/FILE.py` or `LAYER/FILE.py::TEST`.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+TESTS: Final[dict[str, tuple[str, ...]]] = {  # why -> tests
+    "what `make lint` compares too": (
+        "unit/test_docs_generated.py::test_tables_and_remedies_are_those_of_the_code",
+    ),
+    "statistics of thousands of simulated rollouts": (
+        "unit/test_analysis_rates.py::test_rollouts_fail_as_often_as_the_page_says",
+    ),
+    "clients of all kinds at once, or a thousand that mean harm: minutes of load, of which each part is in its own file": (
+        "integration/test_server_floods.py::test_hundreds_of_large_bodies_may_begin",
+        "integration/test_server_floods.py::test_responses_that_nobody_reads_take_limited_memory",
+        "integration/test_server_mixture.py",
+        "integration/test_server_tls_floods.py",
+    ),
+    "an emulated processor, or many models in one run: minutes of CPU time, of which a smaller case is in the same file": (
+        "integration/test_precision_quantized.py::test_every_form_holds_without_vnni",
+        "integration/test_preflight_faults.py::test_an_interrupt_while_many_models_are_looked_at",
+    ),
+    "downloads and installs packages into a fresh environment": ("integration/test_installing.py",),
+    "what an API server with played Jobs and pods decides as well, in `tests/apiserver`": (
+        "e2e/test_capacity.py",
+        "e2e/test_fleet.py",
+        "e2e/test_refusals.py",
+        "e2e/test_replicas.py",
+        "e2e/test_rollout.py::test_the_operator_is_killed_three_times_during_a_rollout",
+        "e2e/test_rollout.py::test_with_one_device_every_strategy_goes_through_or_says_what_is_missing",
+        "e2e/test_serving.py::test_a_refused_update_keeps_the_old_revision_serving",
+        "e2e/test_serving.py::test_a_second_apply_writes_nothing",
+        "e2e/test_serving.py::test_an_operator_restart_writes_nothing",
+    ),
+    "what the stages, the server and the sidecar do as processes too, in `tests/integration`": (
+        "e2e/test_fallback.py",
+        "e2e/test_pipeline.py",
+        "e2e/test_serving.py::test_a_source_over_http_served_by_two_processes",
+        "e2e/test_serving.py::test_declared_shapes_on_the_cpu_backend_with_tritons_client",
+        "e2e/test_serving.py::test_tls_and_tokens_by_secret",
+        "e2e/test_store_bucket.py",
+    ),
+    "further cases of what another test of the file shows on a cluster": (
+        "e2e/test_alerts.py::test_a_collection_removes_what_nothing_needs_and_nothing_else",
+        "e2e/test_alerts.py::test_a_mended_model_ends_the_alert",
+        "e2e/test_alerts.py::test_a_model_that_never_starts_is_one_alert_that_names_the_cause",
+        "e2e/test_alerts.py::test_a_refused_model_is_an_alert_with_its_reason",
+        "e2e/test_alerts.py::test_a_session_that_falls_back_while_serving_alerts_within_seconds",
+        "e2e/test_alerts.py::test_every_query_of_the_dashboards_returns_data",
+        "e2e/test_engines.py::test_a_deleted_engine_comes_from_the_store_if_it_is_whole_there",
+        "e2e/test_engines.py::test_a_node_that_gets_the_labels_of_a_class_gets_its_pods_and_nothing_is_built",
+        "e2e/test_engines.py::test_nodes_outside_the_engine_are_judged_by_the_policy",
+        "e2e/test_engines.py::test_ten_models_of_one_key_are_built_once",
+        "e2e/test_engines.py::test_what_is_damaged_is_refused_reported_and_made_again_while_others_serve",
+        "e2e/test_engines.py::test_what_is_deleted_and_applied_again_builds_only_the_engine_of_a_class_more",
+        "e2e/test_engines.py::test_what_serves_until_the_first_engine_is_built_goes_on_if_that_cannot_serve",
+        "e2e/test_rollout.py::test_an_update_under_requests",
+    ),
+    "processes and nodes end: minutes each; the operator's end is in `tests/apiserver` too": (
+        "e2e/test_faults.py::test_a_file_that_was_overwritten_is_served_only_when_asked_for",
+        "e2e/test_faults.py::test_a_jobs_pod_is_deleted",
+        "e2e/test_faults.py::test_a_lost_artefact_is_prepared_again",
+        "e2e/test_faults.py::test_a_node_agent_is_killed",
+        "e2e/test_faults.py::test_a_node_is_lost_with_the_pod_of_a_job",
+        "e2e/test_faults.py::test_a_server_killed_for_memory_names_its_limit",
+        "e2e/test_faults.py::test_a_server_that_has_lost_its_device_is_restarted",
+        "e2e/test_faults.py::test_the_operator_is_killed_while_a_stage_runs",
+    ),
+    "a real autoscaler needs minutes to see and act; a played one is in `tests/apiserver`": (
+        "e2e/test_autoscaling.py",
+    ),
+    "the local cluster itself, which every run of `tests/e2e` starts, uses and removes": (
+        "cluster/test_lifecycle.py",
+    ),
+    "hundreds of models, or an operator that is killed again and again: `tests/unit` plays the same": (
+        "apiserver/test_autoscaling.py::test_a_handover_goes_on_from_every_state",
+        "apiserver/test_autoscaling.py::test_an_operator_that_is_killed_resets_no_count",
+        "apiserver/test_engine_lifecycle.py::test_the_operator_may_be_killed_at_any_point",
+        "apiserver/test_operator_lifecycle.py::test_many_models",
+        "apiserver/test_operator_replicas.py::test_what_leading_and_standing_by_cost",
+        "apiserver/test_single_flight.py::test_two_namespaces_with_one_store_cost_one_preparation_and_one_build",
+    ),
+}
+
+# of those tests, what `make test` runs nevertheless
+KEPT: Final = frozenset(
+    {
+        "e2e/test_rollout.py::test_an_update_under_requests[drifts]",
+        "e2e/test_rollout.py::test_an_update_under_requests[is good, Surge]",
+        "integration/test_server_tls_floods.py::test_a_flood_of_key_updates_is_closed",
+        "integration/test_server_tls_floods.py::test_a_handshake_that_takes_too_long_is_ended",
+    }
+)
+
+# tests of which `make test` runs one case of four, as far apart as possible: the cases differ in what they are given,
+# and find the same faults
+SPREAD: Final = (
+    "apiserver/test_operator_stops.py::test_wherever_it_is_stopped_a_rollout_ends_as_if_it_had_not_been",
+    "integration/test_adversary.py::test_every_lie_costs_readiness_or_fires_an_alert",
+    "integration/test_discovery_models.py::test_an_address_alone_serves_a_model_whose_sizes_are_open",
+    "integration/test_discovery_models.py::test_every_corner_runs_in_another_session_and_the_sizes_are_the_models",
+    "integration/test_discovery_models.py::test_what_is_proposed_works_when_pasted",
+    "integration/test_extensions.py::test_validate_refuses",
+    "integration/test_node_cache.py::test_a_cache_in_trouble_costs_only_time",
+    "integration/test_parity_drift.py::test_one_node_was_tampered_with",
+    "integration/test_parity_varying.py::test_the_source_agrees_with_itself",
+    "integration/test_parity_varying.py::test_what_is_no_such_noise_is_refused",
+    "integration/test_precision_halves.py::test_real_models_keep_their_rules",
+    "integration/test_precision_quantized.py::test_every_form_keeps_the_outputs",
+    "integration/test_precision_quantized.py::test_tensorrt_builds_it",
+    "integration/test_preflight_ci.py::test_the_action_runs",
+    "integration/test_preflight_faults.py::test_an_interrupt_once_a_phase_is_over",
+    "integration/test_preflight_html.py::test_hostile_names_are_shown_and_do_nothing",
+    "integration/test_preflight_parallel.py::test_the_findings_and_keys_are_those_of_each_target_alone",
+    "integration/test_preflight_processing.py::test_wrong_options_are_refused_at_once",
+    "integration/test_preflight_real_builds.py::test_real_models",
+    "integration/test_rules_real_models.py::test_findings_are_known_and_true",
+    "integration/test_server_compression.py::test_a_bomb_is_refused_and_takes_no_memory",
+    "integration/test_server_compression.py::test_a_compressed_request_is_answered_like_any_other",
+    "integration/test_server_compression.py::test_large_requests_are_expanded_beside_others",
+    "integration/test_server_compression.py::test_tritons_client_compresses_in_both_directions",
+    "integration/test_server_floods.py::test_the_server_answers_probes_and_clients_beside",
+    "integration/test_server_floods.py::test_the_sidecar_answers_probes_and_scrapes_beside",
+    "integration/test_server_protocol.py::test_every_type_comes_back_as_it_went",
+    "integration/test_server_round_trips.py::test_large_and_unusual_shapes",
+    "integration/test_sidecar_memory.py::test_a_large_output_is_proven_within_the_limit",
+    "integration/test_sidecar_shadow.py::test_whatever_a_canary_does_no_client_notices",
+    "integration/test_sources_objects.py::test_a_file_or_a_folder_with_one_model",
+    "integration/test_stage_costs.py::test_labels_are_those_of_the_serving_session",
+    "integration/test_stage_real_models.py::test_from_source_to_artifact",
+    "integration/test_stage_real_models.py::test_known_architectures_are_prepared_as_they_are",
+    "integration/test_store_bucket.py::test_what_is_damaged_is_refused_and_replaced",
+    "integration/test_tensorrt_builder.py::test_real_models",
+    "integration/test_tensorrt_precisions.py::test_precisions",
+    "unit/test_cli_plan_truth.py::test_what_is_predicted_is_what_happens",
+    "unit/test_sidecar_latency.py::test_ten_minutes_at_any_load_are_no_alarm_and_a_threefold_slow_down_is_within_one",
+)
+_EACH: Final = 4
+
+_WHY: Final = {test: why for why, tests in TESTS.items() for test in tests}
+_CASE: Final = "a further case, which finds the same faults"
+
+
+def left_out(nodeids: Sequence[str]) -> dict[str, str]:
+    """Return why `make test` leaves tests out, by the names that pytest gives them; what is not in it, it runs."""
+    found: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    for nodeid in nodeids:
+        case = nodeid.removeprefix("tests/").partition("@")[0]  # @: a group of pytest-xdist
+        test = case.partition("[")[0]
+        if case in KEPT or test in KEPT:
+            continue
+        if test in SPREAD:
+            counts[test] += 1
+            if counts[test] % _EACH != 1:
+                found[nodeid] = _CASE
+        elif why := _WHY.get(test) or _WHY.get(test.partition("::")[0]):
+            found[nodeid] = why
+    return found

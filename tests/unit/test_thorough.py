@@ -1,0 +1,57 @@
+"""The table of what runs in `make test-all` only names tests that exist, once each, and the pages that speak of it are right."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support import thorough
+
+TESTS = Path(__file__).resolve().parents[1]
+NAMED = [each for tests in thorough.TESTS.values() for each in tests]
+
+
+@pytest.mark.parametrize("name", [*NAMED, *sorted(thorough.KEPT), *thorough.SPREAD])
+def test_what_it_names_exists(name: str) -> None:
+    file, _, test = name.partition("::")
+    text = (TESTS / file).read_text()
+    function, _, case = test.partition("[")
+    if function:
+        assert re.search(rf"^(?:async )?def {function}\(|^{function} = ", text, re.MULTILINE)
+    parts = case.rstrip("]").split("-") if case else []
+    assert all(part in text for part in parts), f"no case {case} in {file}"
+
+
+def test_each_is_named_once_and_kept_only_from_what_is_left_out() -> None:
+    assert len(NAMED) == len(set(NAMED))
+    for test in NAMED:
+        assert "::" not in test or test.partition("::")[0] not in NAMED, (
+            f"{test}: its file is named"
+        )
+    assert not {*thorough.SPREAD} & {*NAMED, *(each.partition("::")[0] for each in NAMED)}
+    for case in thorough.KEPT:
+        assert case not in NAMED
+        assert case.partition("[")[0] in NAMED or case.partition("::")[0] in NAMED
+
+
+def test_files_tests_and_three_of_four_cases_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        thorough, "_WHY", {"e2e/test_a.py": "file", "unit/test_b.py::test_c": "test"}
+    )
+    monkeypatch.setattr(
+        thorough, "KEPT", {"unit/test_b.py::test_c[kept]", "e2e/test_a.py::test_kept"}
+    )
+    monkeypatch.setattr(thorough, "SPREAD", ("unit/test_b.py::test_s",))
+    spread = [f"tests/unit/test_b.py::test_s[{number}]" for number in range(6)]
+    left_out = {
+        "tests/e2e/test_a.py::test_x[y::z]": "file",
+        "tests/unit/test_b.py::test_c[y/z]@group": "test",
+        **dict.fromkeys([*spread[1:4], spread[5]], thorough._CASE),
+    }
+    kept = (
+        "tests/unit/test_b.py::test_c[kept]",
+        "tests/e2e/test_a.py::test_kept",
+        "tests/unit/test_b.py::test_d[1]",
+        *spread,
+    )
+    assert thorough.left_out([*kept, *left_out]) == left_out | {}
