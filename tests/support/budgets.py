@@ -23,7 +23,7 @@ class Limits(NamedTuple):
 
 LIMITS: Final = {
     "unit": Limits(120, 4, 240),
-    "integration": Limits(300, 20, 1400),
+    "integration": Limits(300, 20, 2000),
     "apiserver": Limits(400, 60, 420),
     "cluster": Limits(600, 60, 240),
     "e2e": Limits(900, 60, 600),

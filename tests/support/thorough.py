@@ -23,6 +23,14 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {  # why -> tests
     "an emulated processor, or many models in one run: minutes of CPU time, of which a smaller case is in the same file": (
         "integration/test_precision_quantized.py::test_every_form_holds_without_vnni",
         "integration/test_preflight_faults.py::test_an_interrupt_while_many_models_are_looked_at",
+        "integration/test_processors.py::test_int8_that_was_proved_here_serves_without_vnni",
+        "integration/test_processors.py::test_openvino_saturates_alike_and_is_right_with_weights_of_7_bits",
+    ),
+    "what preflight says, built by hand too: a build that `integration/test_tensorrt_builder.py` has": (
+        "integration/test_preflight_real_builds.py::test_a_model_in_parts_is_one_that_backend_tensorrt_would_refuse",
+        "integration/test_preflight_real_builds.py::test_models_that_it_takes_in_part_or_whole",
+        "integration/test_preflight_real_builds.py::test_what_is_built_and_cannot_be_served",
+        "integration/test_preflight_real_builds.py::test_what_it_refuses_by_hand_and_builds_from_the_operators_body",
     ),
     "downloads and installs packages into a fresh environment": ("integration/test_installing.py",),
     "what an API server with played Jobs and pods decides as well, in `tests/apiserver`": (
@@ -101,6 +109,7 @@ KEPT: Final = frozenset(
 SPREAD: Final = (
     "apiserver/test_operator_stops.py::test_wherever_it_is_stopped_a_rollout_ends_as_if_it_had_not_been",
     "integration/test_adversary.py::test_every_lie_costs_readiness_or_fires_an_alert",
+    "integration/test_cli_plan.py::test_a_manifest_that_is_none_is_reported",
     "integration/test_discovery_models.py::test_an_address_alone_serves_a_model_whose_sizes_are_open",
     "integration/test_discovery_models.py::test_every_corner_runs_in_another_session_and_the_sizes_are_the_models",
     "integration/test_discovery_models.py::test_what_is_proposed_works_when_pasted",
@@ -113,6 +122,7 @@ SPREAD: Final = (
     "integration/test_precision_quantized.py::test_every_form_keeps_the_outputs",
     "integration/test_precision_quantized.py::test_tensorrt_builds_it",
     "integration/test_preflight_ci.py::test_the_action_runs",
+    "integration/test_preflight_faults.py::test_a_crash_in_the_middle",
     "integration/test_preflight_faults.py::test_an_interrupt_once_a_phase_is_over",
     "integration/test_preflight_html.py::test_hostile_names_are_shown_and_do_nothing",
     "integration/test_preflight_parallel.py::test_the_findings_and_keys_are_those_of_each_target_alone",
@@ -133,6 +143,7 @@ SPREAD: Final = (
     "integration/test_stage_costs.py::test_labels_are_those_of_the_serving_session",
     "integration/test_stage_real_models.py::test_from_source_to_artifact",
     "integration/test_stage_real_models.py::test_known_architectures_are_prepared_as_they_are",
+    "integration/test_stage_signature.py::test_a_server_reports_the_signature",
     "integration/test_store_bucket.py::test_what_is_damaged_is_refused_and_replaced",
     "integration/test_tensorrt_builder.py::test_real_models",
     "integration/test_tensorrt_precisions.py::test_precisions",
