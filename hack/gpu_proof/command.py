@@ -9,9 +9,9 @@ import tarfile
 from pathlib import Path
 from typing import Final
 
-from gpu_proof import machine, packing, running
-from gpu_proof import report as reporting
-from gpu_proof.pieces import Index, PieceError
+from hack.gpu_proof import machine, packing, running
+from hack.gpu_proof import report as reporting
+from hack.gpu_proof.pieces import Index, PieceError
 
 _WORK: Final = Path("/var/tmp/enginewright-gpu-proof")  # noqa: S108 - survives a restart of the command
 _PIECES: Final = packing.ROOT / "build/gpu-proof"
@@ -144,7 +144,7 @@ def _rehearse(options: argparse.Namespace) -> int:
         shutil.copy(path, models)
     only = [each for each in options.only.split(",") if each]
     run = running.Run(options.work, device=False, seconds=options.seconds, only=only)
-    folders = [packing.ROOT / name for name in ("operator", "runtime_image", "hack")]
+    folders = [packing.ROOT / name for name in ("operator", "runtime_image", ".")]
     environment = {"PYTHONPATH": os.pathsep.join(map(str, folders))}
     for group in (packing.CUDA, packing.TENSORRT):
         run.run_group(group, python, environment, {}, models)

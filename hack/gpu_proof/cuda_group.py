@@ -1,26 +1,28 @@
-"""The CUDA group: the backend through stages, server and sidecar; fallback; memory; a lost device; what it costs."""
+"""The CUDA group: real models through stages, server and sidecar, and fallback in part and whole."""
 
 import json
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
-from gpu_proof import driver_calls, made_models
-from gpu_proof.pod import SIDECAR, Pod, Served, StepError
-from gpu_proof.steps import Context, Figures, expect, register_each, step
-from gpu_proof.traffic import encode, load, summary, time_runs
 from numpy.typing import NDArray
 
+from hack.gpu_proof import driver_calls, made_models
+from hack.gpu_proof.pod import Pod, Served, StepError
+from hack.gpu_proof.steps import Context, Figures, expect, register_each, step
+from hack.gpu_proof.traffic import encode, load, summary, time_runs
+
 GROUP: Final = "cuda"
+Feeds: TypeAlias = dict[str, NDArray[Any]]
 _READ: Final = [
     {"input": "x", "min": [1, 3, 48, 64], "opt": [2, 3, 48, 160], "max": [2, 3, 48, 320]}
 ]
 _DETECT: Final = [
     {"input": "x", "min": [1, 3, 64, 64], "opt": [1, 3, 160, 160], "max": [2, 3, 160, 320]}
 ]
-_TOKENS: Final = ("input_ids", "attention_mask", "token_type_ids")
+TOKENS: Final = ("input_ids", "attention_mask", "token_type_ids")
 SHAPES: Final[dict[str, list[dict[str, Any]]]] = {
     "magika": [{"input": "bytes", "min": [1, 2048], "opt": [8, 2048], "max": [32, 2048]}],
     "detector": _DETECT,
@@ -34,7 +36,7 @@ SHAPES: Final[dict[str, list[dict[str, Any]]]] = {
     "pitch": [{"input": "audio", "min": [1, 4096], "opt": [1, 8000], "max": [1, 16000]}],
     "text": [
         {"input": name, "min": [1, 16], "opt": [8, 64], "max": [32, 128], "low": low, "high": high}
-        for name, low, high in zip(_TOKENS, (0, 1, 0), (30000, 1, 0), strict=True)
+        for name, low, high in zip(TOKENS, (0, 1, 0), (30000, 1, 0), strict=True)
     ],
 }
 _KEPT: Final = (  # of the metrics that a pod exports
@@ -53,7 +55,7 @@ _KEPT: Final = (  # of the metrics that a pod exports
 )
 
 
-def golden(pod: Pod) -> dict[str, NDArray[Any]]:
+def golden(pod: Pod) -> Feeds:
     """Return the inputs of the first golden sample of the fetched artefact."""
     with np.load(pod.root / "artifact/golden/inputs.npz") as arrays:
         first = next(iter(arrays)).partition("/")[0]
@@ -127,6 +129,7 @@ def _serve_model(context: Context, name: str, precision: str | None) -> Figures:
 
 
 register_each(
+    __name__,
     GROUP,
     {
         f"model-{name}-{(precision or 'source').lower()}": partial(
@@ -240,253 +243,3 @@ def bare_session(context: Context, model: Path, **options: str) -> Any:  # noqa:
             session.get_providers()[0] == "CUDAExecutionProvider", "the bare session is on the CPU"
         )
     return session
-
-
-@step(GROUP, seconds=100, alone=True)
-def bindings_and_graphs(context: Context) -> Figures:
-    """What IO binding and CUDA graphs gain over `session.run`, by model."""
-    import onnxruntime as ort  # noqa: PLC0415 - loads CUDA
-
-    found: Figures = {}
-    for name in ("magika", "text", "encoder"):
-        pod = context.pod(name)
-        if name == "encoder":
-            path, layers = context.work / "encoder.onnx", 6 if context.device else 1
-            source = made_models.encoder(path, without_kernel=False, layers=layers)
-            key = context.prepare(pod, source)
-        else:
-            key = context.prepare(pod, context.model(name), shapes=SHAPES[name])
-        pod.run(["fetch-artifact"], context.serve_task(key))
-        model, feeds = artifact_model(pod), golden(pod)
-        session = bare_session(context, model)
-        names = [each.name for each in session.get_outputs()]
-        plain = time_runs(lambda s=session, f=feeds: s.run(None, f), 0.6)
-        row: Figures = {
-            "shapes": {n: list(a.shape) for n, a in feeds.items()},
-            "run": summary(plain),
-        }
-        if context.device:
-            for label, options in (("bound", {}), ("graph", {"enable_cuda_graph": "1"})):
-                try:
-                    other = bare_session(context, model, **options) if options else session
-                    binding = other.io_binding()
-                    held = {
-                        n: ort.OrtValue.ortvalue_from_numpy(a, "cuda", 0) for n, a in feeds.items()
-                    }
-                    for each, tensor in held.items():
-                        binding.bind_ortvalue_input(each, tensor)
-                    if options:
-                        first = session.run(None, feeds)
-                        for each, array in zip(names, first, strict=True):
-                            binding.bind_ortvalue_output(
-                                each, ort.OrtValue.ortvalue_from_numpy(array, "cuda", 0)
-                            )
-                    else:
-                        for each in names:
-                            binding.bind_output(each, "cuda")
-
-                    def run_bound(o: Any = other, b: Any = binding, h: Any = held) -> None:  # noqa: ANN401
-                        for each, array in feeds.items():
-                            h[each].update_inplace(array)
-                        o.run_with_iobinding(b)
-                        b.copy_outputs_to_cpu()
-
-                    row[label] = summary(time_runs(run_bound, 0.6))
-                except Exception as error:  # noqa: BLE001 - what a provider refuses is a result
-                    row[label] = {"refused": str(error)[:200]}
-        found[name] = row
-    return found
-
-
-@step(GROUP, seconds=150, alone=True)
-def convolution_planning(context: Context) -> Figures:
-    """What a request of another size costs where a model has convolutions, by cuDNN's way to search."""
-    pod = context.pod()
-    key = context.prepare(pod, context.model("detector"), shapes=SHAPES["detector"])
-    pod.run(["fetch-artifact"], context.serve_task(key))
-    model = artifact_model(pod)
-    sizes = [(1, 3, 160, 160), (2, 3, 160, 160), (1, 3, 96, 160), (2, 3, 160, 320)]
-    found: Figures = {}
-    for search in ("HEURISTIC", "DEFAULT"):
-        options = {"cudnn_conv_algo_search": search}
-        session = bare_session(context, model, **(options if context.device else {}))
-        inputs = [np.ones(size, np.float32) for size in sizes]
-        first = []
-        for x in inputs:
-            began = time.perf_counter()
-            session.run(None, {"x": x})
-            first.append(round((time.perf_counter() - began) * 1e3, 1))
-        same = summary(time_runs(lambda s=session, x=inputs[0]: s.run(None, {"x": x}), 0.5))
-        turns = iter(range(10**9))
-
-        def run_other(s: Any = session, all_inputs: Any = inputs, turn: Any = turns) -> None:  # noqa: ANN401
-            s.run(None, {"x": all_inputs[next(turn) % len(all_inputs)]})
-
-        other = summary(time_runs(run_other, 2.0, warm=0))
-        found[search] = {"first_ms": first, "same_size": same, "other_size_each_time": other}
-    return found
-
-
-@step(GROUP, seconds=120, alone=True)
-def serving_cost(context: Context) -> Figures:
-    """Requests per second of a model of about 10 ms, beside bare `session.run`; target 95%."""
-    pod = context.pod()
-    rows, length = (64, 256) if context.device else (2, 64)
-    key = context.prepare(pod, context.model("text"), shapes=_tokens(rows, length))
-    task = context.serve_task(key, batch_size=1)
-    pod.run(["fetch-artifact"], task)
-    random = np.random.default_rng(1)
-    session = bare_session(context, artifact_model(pod))
-
-    def feeds(count: int) -> dict[str, NDArray[Any]]:
-        ids = random.integers(1000, 30000, (count, length), dtype=np.int64)
-        return dict(zip(_TOKENS, (ids, np.ones_like(ids), np.zeros_like(ids)), strict=True))
-
-    one = feeds(rows)
-    took = summary(time_runs(lambda: session.run(None, one), 0.5))["p50_ms"]
-    if context.device:  # the number of rows that takes about 10 ms, within the profile
-        one = feeds(max(1, min(rows, int(rows * 10 / took))))
-    del session
-    with pod.serving(task) as served:
-        expect(served.wait(), f"not ready: {served.why_ended()}")
-        body, headers = encode(one)
-        load(body, headers, 2, 1.0)
-        at = {f"connections_{n}": load(body, headers, n, 3.0).figures() for n in (1, 4)}
-        seen = look(served)
-    session = bare_session(context, artifact_model(pod))
-    bare = summary(time_runs(lambda: session.run(None, one), 3.0))
-    rate = 1e3 / bare["p50_ms"]
-    return {
-        "shape": list(one["input_ids"].shape),
-        "bare": bare,
-        "bare_runs_per_second": round(rate, 1),
-        **at,
-        "share_of_bare": round(at["connections_4"]["requests_per_second"] / rate, 3),
-        "checks": seen["checks"],
-    }
-
-
-def _tokens(rows: int, length: int) -> list[dict[str, Any]]:
-    return [
-        {
-            "input": name,
-            "min": [1, 16],
-            "opt": [max(1, rows // 2), length],
-            "max": [rows, length],
-            "low": low,
-            "high": high,
-        }
-        for name, low, high in zip(_TOKENS, (0, 1, 0), (30000, 1, 0), strict=True)
-    ]
-
-
-@step(GROUP, seconds=100, alone=True)
-def batching(context: Context) -> Figures:
-    """Requests per second of single rows from 16 connections, with and without batching."""
-    pod = context.pod()
-    layers = 2 if context.device else 1
-    model = made_models.encoder(context.work / "encoder.onnx", without_kernel=False, layers=layers)
-    key = context.prepare(pod, model)
-    found: Figures = {}
-    for size in (1, 16):
-        with pod.serving(context.serve_task(key, batch_size=size)) as served:
-            expect(served.wait(), f"not ready: {served.why_ended()}")
-            feeds = {name: array[:1] for name, array in golden(pod).items()}
-            body, headers = encode(feeds)
-            load(body, headers, 4, 0.5)
-            found[f"batch_size_{size}"] = {
-                **load(body, headers, 16, 3.0).figures(),
-                "batching": look(served)["batching"],
-            }
-    return found
-
-
-@step(GROUP, seconds=90, alone=True)
-def memory_in_a_request(context: Context) -> Figures:
-    """A request that needs more than the device fails alone; the next ones are answered."""
-    context.needs_device  # noqa: B018 - raises
-    pod = context.pod()
-    shapes = [
-        {"input": "size", "min": [2], "opt": [2], "max": [2], "low": 64, "high": 64},
-    ]
-    key = context.prepare(pod, made_models.grows(context.work / "grows.onnx"), shapes=shapes)
-    x = np.ones((1, 64), np.float32)
-    with pod.serving(context.serve_task(key, batch_size=1)) as served:
-        expect(served.wait(), f"not ready: {look(served)['failed']} {served.why_ended()}")
-
-        def ask(rows: int) -> tuple[int, str]:
-            body, headers = encode({"x": x, "size": np.array([rows, 64], np.int64)})
-            status, answer = served.infer(body, headers)
-            return status, answer[:300].decode(errors="replace")
-
-        before, large, after = ask(8), ask(2**30), ask(8)
-        time.sleep(3)
-        still = served.get(SIDECAR, "/readyz")[0]
-        seen = look(served)
-    expect(before[0] == after[0] == 200, f"before {before}, after {after}")
-    expect(large[0] >= 400, f"the large request got {large[0]}")
-    expect(still == 200, f"no longer ready: {seen['failed']}")
-    return {"large": large, "after": after[0], "ready": still == 200, "checks": seen["checks"]}
-
-
-@step(GROUP, seconds=120, alone=True)
-def memory_at_load(context: Context) -> Figures:
-    """A device without free memory: the pod says so instead of serving from the CPU."""
-    context.needs_device  # noqa: B018 - raises
-    pod = context.pod()
-    model = made_models.encoder(context.work / "encoder.onnx", without_kernel=False)
-    key = context.prepare(pod, model)
-    with (
-        driver_calls.hold(700 << 20) as free,
-        pod.serving(context.serve_task(key)) as served,
-    ):
-        ready = served.wait(30)
-        ended = served.why_ended() if served.server.poll() is not None else ""
-        seen = look(served)
-    expect(not ready, "ready without memory")
-    return {"free_before": free, "ended": ended, "failed": seen["failed"], "checks": seen["checks"]}
-
-
-@step(GROUP, seconds=120, alone=True)
-def lost_device(context: Context) -> Figures:
-    """A kernel of the process writes to an illegal address: not ready in seconds, then restarted."""
-    context.needs_device  # noqa: B018 - raises
-    pod = context.pod()
-    key = context.prepare(pod, context.model("magika"), shapes=SHAPES["magika"])
-    folder = context.work / "fault"
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(driver_calls.FAULT)
-    trigger = folder / "now"
-    environment = {"PYTHONPATH": str(folder), "FAULT_FILE": str(trigger)}
-    with pod.serving(context.serve_task(key), environment) as served:
-        expect(served.wait(), f"not ready: {served.why_ended()}")
-        body, headers = encode(golden(pod))
-        before = served.infer(body, headers)[0]
-        trigger.touch()
-        began, unready, not_live = time.monotonic(), None, None
-        answers: dict[int, int] = {}
-        reason = ""
-        while time.monotonic() - began < 25 and served.server.poll() is None:
-            status, answer = served.infer(body, headers, 10)
-            answers[status] = answers.get(status, 0) + 1
-            reason = reason or (answer.decode(errors="replace")[:200] if status >= 500 else "")
-            if unready is None and served.get(SIDECAR, "/readyz")[0] != 200:
-                unready = time.monotonic() - began
-            if not_live is None and served.get(8080, "/v2/health/live")[0] != 200:
-                not_live = time.monotonic() - began
-                break
-            time.sleep(0.1)
-        seen = look(served)
-        codes = Path(f"{trigger}.done")
-        driver = codes.read_text() if codes.exists() else "the kernel has not ended"
-    expect(before == 200, f"before the fault: {before}")
-    expect(unready is not None, f"still ready: {answers} {seen['failed']} {driver}")
-    return {
-        "driver_codes": driver,
-        "unready_after_seconds": unready and round(unready, 2),
-        "not_live_after_seconds": not_live and round(not_live, 2),
-        "answers": answers,
-        "first_error": reason,
-        "failed": seen["failed"],
-        "ended": served.why_ended(),
-    }

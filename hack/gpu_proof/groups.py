@@ -1,6 +1,12 @@
-"""All steps, in the order in which they run."""
+"""All steps, in the order in which they run: what harms the device comes last of its group."""
 
-from gpu_proof import cuda_group, incident, tensorrt_group
-from gpu_proof.steps import STEPS
+from hack.gpu_proof import cuda_costs, cuda_faults, cuda_group, incident, tensorrt_group
+from hack.gpu_proof.steps import STEPS, Registered
 
-__all__ = ["STEPS", "cuda_group", "incident", "tensorrt_group"]
+_ORDER = (cuda_group, cuda_costs, incident, cuda_faults, tensorrt_group)
+
+
+def ordered() -> list[Registered]:
+    """Return the steps by module; those of a module in the order of their definition."""
+    places = {module.__name__: place for place, module in enumerate(_ORDER)}
+    return sorted(STEPS.values(), key=lambda each: places[each.module])

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from gpu_proof import made_models
-from gpu_proof.cuda_group import GROUP, bare_session, golden, hide_libraries, look
-from gpu_proof.pod import StepError
-from gpu_proof.steps import Context, Figures, expect, step
-from gpu_proof.traffic import encode, load, summary, time_runs
+
+from hack.gpu_proof import made_models
+from hack.gpu_proof.cuda_group import GROUP, bare_session, golden, hide_libraries, look
+from hack.gpu_proof.pod import StepError
+from hack.gpu_proof.steps import Context, Figures, expect, step
+from hack.gpu_proof.traffic import encode, load, summary, time_runs
 
 # a plain program, as a model server runs it
 _PLAIN: Final = """

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from gpu_proof.pieces import Index, PieceError
+from hack.gpu_proof.pieces import Index, PieceError
 
 # what ONNX Runtime's CUDA and TensorRT providers load beside the driver, by packages of the machine
 _LIBRARIES: Final = (

@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from gpu_proof.pod import StepError, isolate_network
+from hack.gpu_proof.pod import StepError, isolate_network
 
 
 def main(name: str, context: str, result: str) -> None:
@@ -20,8 +20,8 @@ def main(name: str, context: str, result: str) -> None:
         result: file to write.
     """
     isolated = isolate_network()
-    from gpu_proof.groups import STEPS  # noqa: PLC0415 - loads what the network must not share
-    from gpu_proof.steps import Context, NeedsDeviceError, RefusedError  # noqa: PLC0415 - likewise
+    from hack.gpu_proof.groups import ordered  # noqa: PLC0415 - loads what the network must not share
+    from hack.gpu_proof.steps import Context, NeedsDeviceError, RefusedError  # noqa: PLC0415 - likewise
 
     fields = json.loads(context)
     for each in ("work", "shared", "models"):
@@ -30,7 +30,8 @@ def main(name: str, context: str, result: str) -> None:
     began = time.monotonic()
     found: dict[str, Any]
     try:
-        found = {"status": "passed", "figures": STEPS[name].run(Context(**fields))}
+        (chosen,) = (each for each in ordered() if each.name == name)
+        found = {"status": "passed", "figures": chosen.run(Context(**fields))}
     except NeedsDeviceError:
         found = {"status": "needs a device"}
     except RefusedError as error:

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from gpu_proof import fatbin
-from gpu_proof.pieces import Index, Packed, PieceError, Source, digest_of, pack
+from hack.gpu_proof import fatbin
+from hack.gpu_proof.pieces import Index, Packed, PieceError, Source, digest_of, pack
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 CUDA: Final = "cuda"

@@ -148,7 +148,7 @@ def _ranges(file: Path) -> Iterator[tuple[int, bytes]]:
         yield 0, b""
 
 
-class _Counted(io.RawIOBase):
+class _Counted:
     """A file whose size and digest are known while it is being written."""
 
     def __init__(self, path: Path) -> None:
@@ -156,18 +156,13 @@ class _Counted(io.RawIOBase):
         self.size = 0
         self.digest = hashlib.sha256()
 
-    def writable(self) -> bool:
-        return True
-
-    def write(self, content: bytes) -> int:  # type: ignore[override]  # lzma writes bytes
-        self._file.write(content)
+    def write(self, content: bytes) -> int:
         self.size += len(content)
         self.digest.update(content)
-        return len(content)
+        return self._file.write(content)
 
     def close(self) -> None:
         self._file.close()
-        super().close()
 
 
 class _Writer:
@@ -176,10 +171,8 @@ class _Writer:
     def __init__(self, folder: Path, name: str, group: str) -> None:
         self._name, self._group = name, group
         self._raw = _Counted(folder / name)
-        self._compressed = lzma.LZMAFile(self._raw, "w", filters=_FILTERS)  # type: ignore[arg-type]
-        self._archive = tarfile.open(  # noqa: SIM115 - closed by `close`
-            fileobj=self._compressed, mode="w|", format=tarfile.GNU_FORMAT
-        )
+        self._compressed = lzma.LZMAFile(self._raw, "w", filters=_FILTERS)  # type: ignore[arg-type]  # noqa: SIM115 - closed by `close`, as the next; `write` is all that it calls
+        self._archive = tarfile.open(fileobj=self._compressed, mode="w|", format=tarfile.GNU_FORMAT)  # noqa: SIM115
 
     @property
     def size(self) -> int:

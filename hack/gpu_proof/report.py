@@ -1,16 +1,18 @@
 """Writes what a run has measured into docs/gpu.md, between its markers, and its date into README's table."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from gpu_proof.packing import ROOT
-from gpu_proof.pieces import PieceError
+from hack.gpu_proof.packing import ROOT
+from hack.gpu_proof.pieces import PieceError
 
 PAGE: Final = ROOT / "docs/gpu.md"
 _BEGIN: Final = "<!-- hack/gpu-proof: results -->"
 _END: Final = "<!-- /hack/gpu-proof -->"
+_FOLDERS: Final = re.compile(r"(?<![\w.:])(?:/[\w.+-]+){2,}/")  # of the machine
 _LONGEST: Final = 260  # characters of a message in a table
 
 Figures = Mapping[str, Any]
@@ -40,11 +42,11 @@ def render(document: Mapping[str, Any]) -> str:
         each.strip() for each in document["machine"]["devices"][0].split(",")
     )
     versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
-    lines = [
-        f"{document['date']}: **{device}** ({memory}, compute capability {capability}), driver {driver},"
-        f" Python {document['machine']['python']}; {versions}.",
-        "",
-    ]
+    machine = (
+        f"{document['date']}: **{device}** ({memory}, compute capability {capability}), driver"
+        f" {driver}, Python {document['machine']['python']}; {versions}."
+    )
+    lines = [machine, ""]
     for group in dict.fromkeys(each["group"] for each in document["steps"].values()):
         steps = {n: s for n, s in document["steps"].items() if s["group"] == group}
         lines += [f"### {group.upper() if group == 'cuda' else 'TensorRT'}", ""]
@@ -234,5 +236,5 @@ _DESCRIBED: Final[Mapping[str, Callable[[Figures], str]]] = {
 
 def _cell(text: str) -> str:
     """Return text that stays within one cell of a table."""
-    flat = " ".join(str(text).replace("|", "/").split())
+    flat = " ".join(_FOLDERS.sub("", str(text)).replace("|", "/").split())
     return flat if len(flat) <= _LONGEST else flat[: _LONGEST - 2] + " …"

@@ -3,6 +3,7 @@
 Standard library only: the groups themselves run in the environment that the pieces make.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -16,16 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gpu_proof import machine
-from gpu_proof.packing import LIBRARIES, MODELS, ROOT, SITE, TENSORRT
-from gpu_proof.pieces import Index, PieceError, arrived, unpack, verify
+from hack.gpu_proof import machine
+from hack.gpu_proof.packing import LIBRARIES, MODELS, ROOT, SITE, TENSORRT
+from hack.gpu_proof.pieces import Index, PieceError, arrived, unpack, verify
 
 _BESIDE: Final = 8  # steps that run side by side
 _TREE: Final = ("operator", "runtime_image", "hack/gpu_proof")
 _LIST: Final = """
 import json
-from gpu_proof.groups import STEPS
-print(json.dumps([[s.name, s.group, s.seconds, s.alone, s.about] for s in STEPS.values()]))
+from hack.gpu_proof.groups import ordered
+print(json.dumps([[s.name, s.group, s.seconds, s.alone, s.about] for s in ordered()]))
 """
 
 
@@ -131,7 +132,7 @@ class Run:
             )
         site = next((environment / "lib").glob("python3.*/site-packages"))
         tree = self.work / "tree"
-        folders = [self.files / SITE, tree / "operator", tree / "runtime_image", tree / "hack"]
+        folders = [self.files / SITE, tree / "operator", tree / "runtime_image", tree]
         (site / "proof.pth").write_text("".join(f"{folder}\n" for folder in folders))
         version = tomllib.loads((tree / "pyproject.toml").read_text())["project"]["version"]
         described = site / f"enginewright-{version}.dist-info"
@@ -169,7 +170,7 @@ class Run:
         for batch in _batches([each for each in chosen if each.group == group]):
             if time.monotonic() > self._end:
                 break
-            with ThreadPoolExecutor(len(batch) if len(batch) < _BESIDE else _BESIDE) as pool:
+            with ThreadPoolExecutor(min(_BESIDE, len(batch))) as pool:
                 for each in batch:
                     pool.submit(self._run_step, each, python, variables, versions, models)
 
@@ -184,18 +185,19 @@ class Run:
         if time.monotonic() > self._end:
             return
         result = self.results / f"{step.name}.json"
+        folder = self.work / "steps" / step.name
         context = {
-            "work": str(self.work / "steps" / step.name),
+            "work": str(folder),
             "shared": str(self.work / "shared" / step.group),
             "models": str(models or self.files / MODELS),
             "device": self.device,
         }
-        shutil.rmtree(context["work"], ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         result.unlink(missing_ok=True)
         command = [
             str(python),
             "-m",
-            "gpu_proof.one_step",
+            "hack.gpu_proof.one_step",
             step.name,
             json.dumps(context),
             str(result),
@@ -267,8 +269,6 @@ def _batches(steps: Sequence[Listed]) -> Iterator[list[Listed]]:
 
 def _end_group(process: "subprocess.Popen[bytes]") -> None:
     """End what a step has left running."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, 9)
-    except ProcessLookupError:
-        pass
     process.wait()

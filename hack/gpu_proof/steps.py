@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from gpu_proof.pod import Pod, StepError
+from hack.gpu_proof.pod import Pod, StepError
 
 Figures = dict[str, Any]
 MODEL: Final = "m"
@@ -131,6 +131,7 @@ class Registered:
     seconds: float
     alone: bool  # its figures, or what it does to the device, allow nothing beside it
     about: str
+    module: str  # that defines it
 
 
 STEPS: Final[dict[str, Registered]] = {}
@@ -142,18 +143,18 @@ def step(group: str, *, seconds: float = 90, alone: bool = False) -> Callable[[S
     def register(run: Step) -> Step:
         name = run.__name__.replace("_", "-")
         about = (run.__doc__ or "").partition("\n")[0]
-        STEPS[name] = Registered(name, group, run, seconds, alone, about)
+        STEPS[name] = Registered(name, group, run, seconds, alone, about, run.__module__)
         return run
 
     return register
 
 
 def register_each(
-    group: str, names: Mapping[str, Step], about: str, *, seconds: float = 120
+    module: str, group: str, names: Mapping[str, Step], about: str, *, seconds: float = 120
 ) -> None:
-    """Register steps that differ by what they run on."""
+    """Register steps of a module that differ by what they run on."""
     for name, run in names.items():
-        STEPS[name] = Registered(name, group, run, seconds, alone=False, about=about)
+        STEPS[name] = Registered(name, group, run, seconds, False, about, module)
 
 
 @cache

@@ -5,17 +5,17 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from gpu_proof import driver_calls, made_models
-from gpu_proof.cuda_group import SHAPES, golden, look
-from gpu_proof.pod import Pod
-from gpu_proof.steps import Context, Figures, compute_capability, expect, register_each, step
-from gpu_proof.traffic import encode, load
+
+from hack.gpu_proof import driver_calls, made_models
+from hack.gpu_proof.cuda_group import SHAPES, golden, look
+from hack.gpu_proof.pod import Pod
+from hack.gpu_proof.steps import Context, Figures, compute_capability, expect, register_each, step
+from hack.gpu_proof.traffic import encode, load
 
 GROUP: Final = "tensorrt"
 _AHEAD_OF_TIME: Final = "8.9"  # of a rehearsal, which TensorRT-RTX builds for without a device
@@ -155,6 +155,7 @@ def _calibration(pod: Pod) -> str:
 
 
 register_each(
+    __name__,
     GROUP,
     {
         "engine-" + "-".join(filter(None, (name, (precision or "").lower()))): partial(
@@ -192,7 +193,7 @@ def timing_cache(context: Context) -> Figures:
         ended = pod.build(key, recipe, 90)
         expect(ended.code == 0, f"{capability}: {ended.reason}: {ended.message}")
         seconds.append(ended.report["engine"]["build_seconds"])
-    kept = [path for path in (pod.root / "store").rglob("timings-*")]
+    kept = list((pod.root / "store").rglob("timings-*"))
     expect(bool(kept), "the store has no timings")
     return {"build_seconds": seconds, "kept_bytes": [path.stat().st_size for path in kept]}
 
@@ -204,7 +205,7 @@ def refusals(context: Context) -> Figures:
     model, shapes = _model(context, "image-net")
     key = context.prepare(pod, model, backend=context.engine_backend, shapes=shapes)
     found: Figures = {}
-    cases: Mapping[str, dict[str, Any]] = {
+    cases: dict[str, dict[str, Any]] = {
         "another compute capability": {"compute_capability": "8.9" if context.device else "9.0"},
         "another version": {"backend_version": "10.16.1.11"},
         "TensorRT-RTX": {"backend": "tensorrt-rtx", "backend_version": "1.7.1.116"},

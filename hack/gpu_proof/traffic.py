@@ -4,13 +4,14 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from gpu_proof.pod import HTTP, StepError
 from numpy.typing import NDArray
+
+from hack.gpu_proof.pod import HTTP, StepError
 
 _TYPES: Final = {
     "float32": "FP32",
@@ -150,11 +151,12 @@ class _Stream:
         return received
 
 
-def time_runs(run: Any, seconds: float, warm: int = 5) -> Sequence[float]:  # noqa: ANN401 - a function
+def time_runs(run: Callable[[], object], seconds: float, warm: int = 5) -> Sequence[float]:
     """Return the sorted seconds of repeated calls."""
     for _ in range(warm):
         run()
-    times, end = [], time.perf_counter() + seconds
+    times: list[float] = []
+    end = time.perf_counter() + seconds
     while (began := time.perf_counter()) < end or len(times) < 5:
         run()
         times.append(time.perf_counter() - began)

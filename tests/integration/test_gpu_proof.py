@@ -1,29 +1,21 @@
 """`hack/gpu-proof`: pieces arrive in any order and whole, and every bad input is one sentence."""
 
-import importlib
 import json
 import os
-import random
 import struct
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from hack.gpu_proof import fatbin, machine, packing, pieces, report
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COMMAND = ROOT / "hack/gpu-proof"
 LIMIT = 5 << 20  # bytes of a piece
-
-
-@pytest.fixture(autouse=True)
-def _finds_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "hack"))
-
-
-def module(name: str) -> Any:
-    return importlib.import_module(f"gpu_proof.{name}")
 
 
 def run(*arguments: str | Path, python: str = sys.executable) -> tuple[int, str]:
@@ -37,9 +29,8 @@ def run(*arguments: str | Path, python: str = sys.executable) -> tuple[int, str]
 
 def packed(folder: Path) -> tuple[Any, dict[str, bytes]]:
     """Pack files that no compressor shortens, an empty and a small one; return index and contents."""
-    pieces = module("pieces")
     contents = {
-        "large/library.so": random.Random(0).randbytes(13 << 20),
+        "large/library.so": np.random.default_rng(0).bytes(13 << 20),
         "empty": b"",
         "small.py": b"print()\n",
     }
@@ -59,7 +50,6 @@ def packed(folder: Path) -> tuple[Any, dict[str, bytes]]:
 
 
 def test_pieces_are_bounded_and_unpacked_in_any_order(tmp_path: Path) -> None:
-    pieces = module("pieces")
     index, contents = packed(tmp_path)
     assert len(index.pieces) > 2
     assert all(
@@ -78,7 +68,6 @@ def test_pieces_are_bounded_and_unpacked_in_any_order(tmp_path: Path) -> None:
 
 
 def test_a_piece_that_is_still_being_copied_has_not_arrived(tmp_path: Path) -> None:
-    pieces = module("pieces")
     index, _ = packed(tmp_path)
     first = index.pieces[0]
     path = tmp_path / "pieces" / first.name
@@ -88,7 +77,6 @@ def test_a_piece_that_is_still_being_copied_has_not_arrived(tmp_path: Path) -> N
 
 
 def test_a_damaged_piece_is_named_and_the_others_are_unpacked(tmp_path: Path) -> None:
-    pieces = module("pieces")
     index, _ = packed(tmp_path)
     second = index.pieces[1]
     path = tmp_path / "pieces" / second.name
@@ -105,7 +93,6 @@ def test_a_damaged_piece_is_named_and_the_others_are_unpacked(tmp_path: Path) ->
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
 def test_unpacked_files_that_changed_are_named(damage: str, tmp_path: Path) -> None:
-    pieces = module("pieces")
     index, _ = packed(tmp_path)
     target = tmp_path / "files"
     pieces.unpack(tmp_path / "pieces", index.pieces, target, tmp_path / "state")
@@ -120,7 +107,6 @@ def test_unpacked_files_that_changed_are_named(damage: str, tmp_path: Path) -> N
 
 def test_machine_code_of_other_devices_is_overwritten_and_nothing_moves(tmp_path: Path) -> None:
     """A container with code for 8.6 and 9.0 and PTX, and one with PTX and code for 8.6 only."""
-    fatbin = module("fatbin")
 
     def entry(kind: int, architecture: int, fill: bytes) -> bytes:
         return (
@@ -155,7 +141,7 @@ def test_wheels_of_another_python_or_platform_are_found(tmp_path: Path) -> None:
     wrong = ("numpy-2.4.6-cp311-cp311-manylinux_2_28_x86_64.whl", "uvloop-1-cp312-cp312-win32.whl")
     for name in (*fitting, *wrong):
         (tmp_path / name).touch()
-    assert module("packing").check_wheels(tmp_path, "3.12") == list(wrong)
+    assert packing.check_wheels(tmp_path, "3.12") == list(wrong)
 
 
 def test_a_folder_without_pieces_is_named(tmp_path: Path) -> None:
@@ -178,7 +164,7 @@ def test_another_python_and_a_machine_without_a_driver_are_refused_before_anythi
     assert code == 1
     assert "but the pieces are for Python 3.12: run it with python3.12" in said
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
-    module("pieces").Index(own, "9.0", index.pieces, index.files).write(tmp_path / "pieces")
+    pieces.Index(own, "9.0", index.pieces, index.files).write(tmp_path / "pieces")
     code, said = run("run", "--pieces", tmp_path / "pieces", "--work", work)
     if not Path("/proc/driver/nvidia/version").exists():
         assert code == 1
@@ -189,26 +175,46 @@ def test_another_python_and_a_machine_without_a_driver_are_refused_before_anythi
 def test_a_full_disk_is_told_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine, pieces = module("machine"), module("pieces")
-
     class Driver:
         @staticmethod
         def cuInit(flags: int) -> int:  # noqa: N802 - the driver's name
             return flags
 
-    monkeypatch.setattr(machine.ctypes, "CDLL", lambda _: Driver)
+    monkeypatch.setattr("ctypes.CDLL", lambda _: Driver)
     monkeypatch.setattr(machine, "_found", lambda name: [Path("/lib") / name])
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     large = pieces.Packed("a", "cuda", 1 << 60, "0")
-    refusal = machine.refuse(pieces.Index(own, "9.0", (), (large,)), tmp_path / "work")
+    refusal = str(machine.refuse(pieces.Index(own, "9.0", (), (large,)), tmp_path / "work"))
     assert "MiB are needed: name another folder with --work" in refusal
     monkeypatch.setattr(machine, "_found", lambda _: [])
-    refusal = machine.refuse(pieces.Index(own, "9.0", (), ()), tmp_path / "work")
+    refusal = str(machine.refuse(pieces.Index(own, "9.0", (), ()), tmp_path / "work"))
     assert "CUDA's libraries are not in this Python's packages: libcublas.so.13" in refusal
 
 
+@pytest.mark.timeout(1500)
+def test_the_whole_proof_is_rehearsed_on_the_cpu(tmp_path: Path) -> None:
+    """The same steps with the CPU in place of CUDA and TensorRT-RTX, which builds without a device."""
+    code, said = run("run", "--rehearse", "--work", tmp_path, "--seconds", "1300")
+    steps = json.loads((tmp_path / "results.json").read_text())["steps"]
+    statuses = {name: step["status"] for name, step in steps.items()}
+    assert code == 0, f"{said} {statuses}"
+    assert set(statuses.values()) == {"passed", "needs a device", "refused"}
+    assert statuses["model-magika-source"] == statuses["engine-magika"] == "passed"
+    assert statuses["refusals"] == "passed"
+
+
+@pytest.mark.timeout(1500)
+def test_everything_is_packed_for_the_machine(tmp_path: Path) -> None:
+    """Downloads 2 GB; every wheel is for that Python, and every piece can be sent."""
+    index = packing.pack_all(tmp_path, "9.0", "3.12")
+    assert index.groups() == ("cuda", "tensorrt")
+    assert all(each.size <= pieces.LIMIT for each in index.pieces)
+    pieces.unpack(tmp_path / "pieces", index.pieces, tmp_path / "files", tmp_path / "state")
+    pieces.verify(index.files, tmp_path / "files")
+    assert {"onnxruntime_gpu", "tensorrt_cu12_bindings"} <= index.versions.keys()
+
+
 def test_results_become_the_page(tmp_path: Path) -> None:
-    report = module("report")
     document = {
         "date": "2026-01-02",
         "machine": {"devices": ["NVIDIA X, 580.1, 81559 MiB, 9.0"], "python": "3.12.3"},
@@ -247,5 +253,5 @@ def test_results_become_the_page(tmp_path: Path) -> None:
     assert "| model-magika-source | passed | 83 / 0 | 3.9 s | 0.80 ms | 8.1e-04 | 523.7 |" in text
     assert "| hidden / libraries | failed | ready without CUDA's libraries |" in text
     page.write_text("# Another page\n")
-    with pytest.raises(module("pieces").PieceError, match="has no line"):
+    with pytest.raises(pieces.PieceError, match="has no line"):
         report.write(results, page)

@@ -32,7 +32,11 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {  # why -> tests
         "integration/test_preflight_real_builds.py::test_what_is_built_and_cannot_be_served",
         "integration/test_preflight_real_builds.py::test_what_it_refuses_by_hand_and_builds_from_the_operators_body",
     ),
-    "downloads and installs packages into a fresh environment": ("integration/test_installing.py",),
+    "downloads packages: minutes": (
+        "integration/test_gpu_proof.py::test_everything_is_packed_for_the_machine",
+        "integration/test_gpu_proof.py::test_the_whole_proof_is_rehearsed_on_the_cpu",
+        "integration/test_installing.py",
+    ),
     "what an API server with played Jobs and pods decides as well, in `tests/apiserver`": (
         "e2e/test_capacity.py",
         "e2e/test_fleet.py",
@@ -47,7 +51,6 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {  # why -> tests
     "what the stages, the server and the sidecar do as processes too, in `tests/integration`": (
         "e2e/test_fallback.py",
         "e2e/test_pipeline.py",
-        "e2e/test_serving.py::test_a_source_over_http_served_by_two_processes",
         "e2e/test_serving.py::test_declared_shapes_on_the_cpu_backend_with_tritons_client",
         "e2e/test_serving.py::test_tls_and_tokens_by_secret",
         "e2e/test_store_bucket.py",
@@ -90,7 +93,6 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {  # why -> tests
         "apiserver/test_engine_lifecycle.py::test_the_operator_may_be_killed_at_any_point",
         "apiserver/test_operator_lifecycle.py::test_many_models",
         "apiserver/test_operator_replicas.py::test_what_leading_and_standing_by_cost",
-        "apiserver/test_single_flight.py::test_two_namespaces_with_one_store_cost_one_preparation_and_one_build",
     ),
 }
 

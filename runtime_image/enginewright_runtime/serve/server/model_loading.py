@@ -12,7 +12,7 @@ from enginewright.contract.signature import TensorText
 from enginewright.contract.task import ServeTask
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
-from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
 from enginewright_runtime.serve.manifest import served_profiles
 from enginewright_runtime.serve.server.artifact import damaged_file
 from enginewright_runtime.serve.server.buckets import ComputeBuckets
@@ -69,6 +69,8 @@ def load_session(
             raise StageFailure(
                 Reason.ARTIFACT_CORRUPT, f"{damaged} does not match its digest in the manifest"
             ) from error
+        if is_out_of_memory(str(error)):
+            raise _no_memory(task.backend, device, str(error)) from error
         reason = Reason.INVALID_MODEL if task.backend == "cpu" else Reason.UNSUPPORTED_OPERATOR
         raise StageFailure(
             reason, f"backend {task.backend} cannot load the model: {plain(str(error))}"
@@ -82,6 +84,19 @@ def load_session(
             loaded.cause.cause,
         )
     return loaded
+
+
+def _no_memory(backend: str, device: Device, text: str) -> StageFailure:
+    """Return the failure of a load for which memory, of the device if there is one, does not suffice."""
+    where, remedy = "memory", None
+    if device.memory is not None:
+        where = "the memory of the device"
+        remedy = (
+            "use a class whose devices have more memory, or end what else uses the device: serving pods need"
+            " it whole unless it is shared on purpose"
+        )
+    cause = f"backend {backend} cannot load the model: {where} does not suffice: {plain(text)}"
+    return StageFailure(Reason.OUT_OF_MEMORY, cause, remedy=remedy)
 
 
 def read_model(

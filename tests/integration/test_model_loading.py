@@ -1,0 +1,64 @@
+"""A model that does not fit into memory is refused for that, and not for its operators."""
+
+from pathlib import Path
+
+import pytest
+from enginewright.contract.execution import Driver
+from enginewright.contract.manifest import Manifest
+from enginewright.contract.reasons import Reason
+from enginewright.contract.task import Recipe, ServeTask
+from enginewright_runtime.core.failure import SessionError, StageFailure
+from enginewright_runtime.serve.server import model_loading
+from enginewright_runtime.session import loading
+from enginewright_runtime.session.driver import NOT_NEEDED, Device
+
+# ONNX Runtime 1.31.1 on an H200 without free memory
+ALLOCATION = "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Exception during initialization: Failed to allocate memory for requested buffer of size 9437184"
+GPU = Device(Driver(needed=True, present=True), compute_capability="9.0", memory=150_754_820_096)
+MANIFEST = Manifest(
+    key="ab" * 32,
+    model_digest="0" * 64,
+    recipe=Recipe(backend="cuda", ort_version="1.31.1", max_opset=26, max_ir_version=13),
+    model="model/model.onnx",
+    files=(),
+    opset=17,
+    ir_version=9,
+    nodes=1,
+    inputs=(),
+    outputs=(),
+    golden_source="generated",
+    versions={},
+)
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "where", "advice"),
+    [
+        ("cuda", GPU, "the memory of the device", "use a class whose devices have more memory"),
+        ("cpu", NOT_NEEDED, "memory", "raise spec.podTemplate.resources.limits.memory"),
+    ],
+)
+def test_memory_that_does_not_suffice_is_the_reason(
+    backend: str,
+    device: Device,
+    where: str,
+    advice: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise SessionError(ALLOCATION)
+
+    monkeypatch.setattr(loading, "create", refuse)
+    task = ServeTask(model="m", revision="r", prepared_key="ab" * 32, backend=backend)
+    with pytest.raises(StageFailure) as caught:
+        model_loading.load_session(
+            task, tmp_path, MANIFEST, threads=1, device=device, runtime_cache=None
+        )
+    failure = caught.value
+    assert failure.reason is Reason.OUT_OF_MEMORY
+    assert failure.cause == (
+        f"backend {backend} cannot load the model: {where} does not suffice: Exception during"
+        " initialization: Failed to allocate memory for requested buffer of size 9437184"
+    )
+    assert advice in failure.message
