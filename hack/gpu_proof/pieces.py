@@ -171,8 +171,11 @@ class _Writer:
     def __init__(self, folder: Path, name: str, group: str) -> None:
         self._name, self._group = name, group
         self._raw = _Counted(folder / name)
-        self._compressed = lzma.LZMAFile(self._raw, "w", filters=_FILTERS)  # type: ignore[arg-type]  # noqa: SIM115 - closed by `close`, as the next; `write` is all that it calls
-        self._archive = tarfile.open(fileobj=self._compressed, mode="w|", format=tarfile.GNU_FORMAT)  # noqa: SIM115
+        # both are closed by `close`; `write` is all that LZMAFile calls
+        self._compressed = lzma.LZMAFile(self._raw, "w", filters=_FILTERS)  # type: ignore[arg-type]  # noqa: SIM115 - see above
+        self._archive = tarfile.open(  # noqa: SIM115 - see above
+            fileobj=self._compressed, mode="w|", format=tarfile.GNU_FORMAT
+        )
 
     @property
     def size(self) -> int:

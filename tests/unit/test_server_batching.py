@@ -79,12 +79,15 @@ class Model:
         self.seconds = seconds
         self.now = 0.0
         self.sizes: set[int] = set()
+        self.last = 0
+        self.planning = 0.0  # seconds of a run after one of another size
 
     def run(self, outputs: list[str], feeds: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
         assert outputs == ["y"]
         x = feeds["x"]
         self.sizes.add(len(x))
-        self.now += self.seconds(len(x))
+        self.now += self.seconds(len(x)) + self.planning * (len(x) != self.last)
+        self.last = len(x)
         return [self.compute(x)]
 
     def clock(self) -> float:
@@ -123,6 +126,24 @@ def test_a_batch_that_gains_nothing_is_not_used_and_larger_ones_are_not_tried() 
     assert found.rows == 1
     assert "not faster" in found.off
     assert model.sizes == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("planning", "on_cpu", "rows"),
+    [(0.1, False, 1), (0.1, True, 32), (0.001, False, 32)],
+)
+def test_batches_do_not_pay_where_each_change_of_size_costs_more(
+    planning: float, on_cpu: bool, rows: int
+) -> None:
+    """As of convolutions on a GPU, which are planned anew whenever the size changes."""
+    model = Model(np.tanh, lambda count: 2e-3 + 1e-5 * count)
+    model.planning = planning
+    found = model.prove(on_cpu=on_cpu)
+    assert found.rows == rows
+    assert found.sizes == (
+        () if on_cpu else tuple(each for each in (1, 2, 4, 8, 16, 32) if each <= rows)
+    )
+    assert ("where the one before had another size" in found.off) is (rows == 1)
 
 
 def test_the_smallest_of_about_the_fastest_sizes_is_used() -> None:
