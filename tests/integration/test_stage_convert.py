@@ -91,6 +91,16 @@ def test_a_target_is_reached_up_and_down(
     assert set(names) <= {node.name for node in outcome.model.graph.node}
 
 
+def test_a_model_without_names_is_given_some_for_cuda_so_that_sizes_are_known_as_such(
+    models: Path, tmp_path: Path
+) -> None:
+    source = next(path for path in models.rglob("model.onnx") if "swift_f0" in str(path))
+    outcome = converted(tmp_path, source, recipe(backend="cuda", shapes=[LISTEN]))
+    assert [each.kind for each in outcome.converted.changes] == ["name"]
+    assert len(outcome.converted.shape_nodes) > 20
+    assert not any("unnamed" in each for each in outcome.converted.shape_nodes)
+
+
 def test_the_incident_an_attention_export_meets_an_older_runtime(tmp_path: Path) -> None:
     source = attention(24)
     outcome = converted(tmp_path, source, recipe(max_opset=17, max_ir_version=8))

@@ -11,6 +11,7 @@ from enginewright_runtime.prepare.convert.passes import (
     ChangeVersions,
     DequantizeBiases,
     Expand,
+    NameNodes,
     PreparePrecision,
     Simplify,
     TakeBranches,
@@ -24,6 +25,7 @@ from tests.support.converting import recipe
 
 ALL: tuple[AnyPass, ...] = (
     ChangeVersions(wanted=recipe(target_opset=17)),
+    NameNodes(),
     PreparePrecision(quantized=True),
     TakeBranches(sizes={"x": [1, None]}),
     DequantizeBiases(),
@@ -65,6 +67,25 @@ def test_what_is_needed_is_looked_at() -> None:
     assert useful(model(), precision="FP16") == ["ChangeVersions", "PreparePrecision", *always[1:]]
     assert "PreparePrecision" not in useful(model(), precision="FP32")
     assert "DequantizeBiases" in useful(model(), backend="tensorrt")
+
+
+def test_nodes_without_names_get_some_where_placement_is_by_name() -> None:
+    """A pitch detector without names was refused on an H200 for shape arithmetic on the CPU."""
+    names = ["", "Relu_0", ""]
+    nodes = [
+        helper.make_node("Relu", [before], [after], name=name)
+        for before, after, name in zip("xab", "aby", names, strict=True)
+    ]
+    unnamed = build(nodes, [value("x", 2)], [value("y", 2)])
+    assert "NameNodes" in useful(unnamed, backend="cuda")
+    assert "NameNodes" not in useful(unnamed)
+    assert list(NameNodes.to_try(Situation(recipe(backend="cuda"), unnamed, {})))
+    done = NameNodes().change(unnamed, Path("in.onnx"), Path("out.onnx"))
+    assert [node.name for node in unnamed.graph.node] == ["Relu_1", "Relu_0", "Relu_2"]
+    (change,) = done.changes
+    assert change.kind == "name"
+    assert change.message == "named 2 nodes that had no name, to know where each runs"
+    assert not list(NameNodes.to_try(Situation(recipe(backend="cuda"), unnamed, {})))
 
 
 def test_large_weights_are_not_written_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ class TensorSpec(Message):
 class Change(Message):
     """One change of the source model made by its preparation."""
 
-    kind: str  # opset | ir-version | expand | simplify | fold-batch-norm | precision | quantize
+    kind: str  # opset | ir-version | name | expand | simplify | fold-batch-norm | precision | quantize
     message: str  # what was changed and why, for people
     nodes: tuple[str, ...] = ()  # labels of the affected nodes of the source, at most 100
 

@@ -81,6 +81,42 @@ class ChangeVersions(Pass):
         return PassResult(tuple(changes))
 
 
+class NameNodes(Pass):
+    """Names nodes without names, so that the placement of each is known.
+
+    ONNX Runtime reports nodes by name, and its CUDA provider leaves shape arithmetic on the CPU: of nodes
+    without names nobody could tell whether it did no more than that.
+    """
+
+    doing = "naming nodes"
+    order = 15
+    needs = Needs(backends=frozenset({"cuda"}))
+    keep = Keep.EQUAL
+    kind: Literal["name-nodes"] = "name-nodes"
+
+    @override
+    @classmethod
+    def to_try(cls, about: Situation) -> Iterable[Self]:
+        if any(not node.name for node in graphs.walk_nodes(about.model)):
+            yield cls()
+
+    @override
+    def change(self, model: ModelProto, source: Path, out: Path) -> PassResult:
+        taken = {node.name for node in graphs.walk_nodes(model)}
+        numbers: Counter[str] = Counter()
+        named = 0
+        for node in graphs.walk_nodes(model):
+            if node.name:
+                continue
+            while (name := f"{node.op_type}_{numbers[node.op_type]}") in taken:
+                numbers[node.op_type] += 1
+            node.name = name
+            taken.add(name)
+            named += 1
+        message = f"named {counted(named, 'node')} that had no name, to know where each runs"
+        return PassResult((change("name", message),))
+
+
 class PreparePrecision(Pass):
     """Folds batch normalisations, and turns constants into initializers, for a lower precision."""
 
@@ -236,7 +272,13 @@ class Simplify(Pass):
 
 
 AnyPass: TypeAlias = (
-    ChangeVersions | PreparePrecision | TakeBranches | DequantizeBiases | Expand | Simplify
+    ChangeVersions
+    | NameNodes
+    | PreparePrecision
+    | TakeBranches
+    | DequantizeBiases
+    | Expand
+    | Simplify
 )
 PASSES: Final[tuple[type[AnyPass], ...]] = get_args(AnyPass)
 
