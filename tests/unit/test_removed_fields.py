@@ -291,4 +291,4 @@ def test_what_replaces_pods_that_are_none_or_autoscaled(world: World) -> None:
     autoscaling = {"minReplicas": 2, "maxReplicas": 4}
     world.edit(replicas=2, serving={**world.spec["serving"], "autoscaling": autoscaling})
     world.new_runtime_image(NEWER, like=world.images[CPU_IMAGE]).all_available()
-    assert "write the replicas into minReplicas and maxReplicas" in removed(world)[-1]
+    assert "write their number into minReplicas and maxReplicas" in removed(world)[-1]

@@ -75,8 +75,8 @@ def processes_removed(
     message = (
         f"revision {name} has {processes} server processes in each pod, which spec.serving.processes requested"
         f" and no spec can request from now on. It keeps them, with its runtime image. {processes} replicas"
-        f" replace one of its pods{f' ({pods})' if pods else ''}, each with 1/{processes} of the CPUs: write the"
-        f" replicas into {fields}, the CPUs into podTemplate.resources, and the next revision is rolled out"
+        f" replace one of its pods{f' ({pods})' if pods else ''}, each with 1/{processes} of the CPUs: write"
+        f" their number into {fields}, their CPUs into podTemplate.resources, and the next revision is rolled out"
     )
     return EventIntent("Warning", StatusReason.PROCESSES_REMOVED, message)
 
