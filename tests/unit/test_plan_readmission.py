@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from enginewright.contract.reasons import Reason
-from enginewright.manifests.labels import COMPONENT, REFRESH, RETRY, TRIAL
+from enginewright.manifests.labels import COMPONENT, REFRESH, RETRY, REVISION, TRIAL
 
 from tests.support.plan_objects import OTHER, RTX_IMAGE, SECOND, gpu_node, published
 from tests.support.plan_world import World, serving
@@ -59,6 +59,15 @@ def test_once_a_node_joins_the_backend_is_rolled_out_and_the_rejection_ends() ->
     world.all_available()
     assert world.status["serving"]["backend"] == "tensorrt-rtx"
     assert "rejectedBackends" not in world.status
+
+
+def test_its_revision_is_kept_however_many_others_are_rolled_out() -> None:
+    world = falls_back()
+    revision = rejected(world)["revision"]
+    for number in range(7):
+        world.edit(podTemplate={"labels": {"edit": str(number)}}).all_available()
+    kept = {each["metadata"]["labels"][REVISION] for each in world.all("ControllerRevision")}
+    assert revision in kept
 
 
 def test_a_backend_that_fails_again_is_rejected_until_another_node_joins() -> None:

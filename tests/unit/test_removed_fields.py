@@ -2,15 +2,23 @@
 
 import copy
 import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.contract.task import TASK_VARIABLE, ServeTask
 from enginewright.manifests.deployment import canary_deployment
+from enginewright.manifests.labels import REVISION
+from enginewright.manifests.outcome import RevisionOutcome
 from enginewright.manifests.snapshot import Revision
+from enginewright.manifests.store_access import StoreBucket
+from enginewright.plan.spec_hash import spec_hash
 
-from tests.support.plan_objects import CPU_IMAGE
+from tests.support.fake_kube import at_once
+from tests.support.plan_objects import CPU_IMAGE, SECOND, accelerator_class
 from tests.support.plan_world import World
 from tests.support.releases import restored
 
@@ -45,6 +53,31 @@ def built(objects: dict[Any, Any], kind: str) -> dict[str, Any]:
     return dict(found)
 
 
+def stored(
+    world: World, number: int, outcome: RevisionOutcome | None, processes: int, **snapshot: Any
+) -> str:
+    """Store another revision, which the earlier release built with these processes, and return its name."""
+    kept = copy.deepcopy(world.all("ControllerRevision")[0])
+    update = {"processes": processes, **snapshot}
+    name = Revision.read(kept).snapshot.model_copy(update=update).revision()
+    metadata = {
+        **kept["metadata"],
+        "name": f"resnet-{name}",
+        "uid": f"uid-{name}",
+        "labels": {**kept["metadata"]["labels"], REVISION: name},
+        "annotations": outcome.annotations() if outcome else {},
+    }
+    data = {**kept["data"], **update}
+    made = {**kept, "metadata": metadata, "revision": number, "data": data}
+    at_once(world.kube.apply(world.kube.put(made)))
+    return name
+
+
+def hash_with(world: World, processes: int) -> str:
+    """Return the hash of the spec as it was with these processes."""
+    return spec_hash(InferenceModelSpec.model_validate(world.spec), processes)
+
+
 def removed(world: World) -> list[str]:
     return [each.message for each in world.events if each.reason == "ProcessesRemoved"]
 
@@ -69,7 +102,7 @@ def test_its_user_is_told_how_many_replicas_replace_it(world: World) -> None:
     revision = world.status["revision"]
     assert [(each.type, each.reason) for each in world.events] == [("Warning", "ProcessesRemoved")]
     (message,) = removed(world)
-    assert message.startswith(f"revision {revision} serves with 4 server processes in each pod")
+    assert message.startswith(f"revision {revision} has 4 server processes in each pod")
     assert "4 replicas replace one of its pods (8 instead of 2 on class cpu)" in message
     assert "each with 1/4 of the CPUs" in message
 
@@ -138,3 +171,124 @@ def test_the_task_of_a_canary_is_written_as_ever() -> None:
     fetch = made["spec"]["template"]["spec"]["initContainers"][0]
     (text,) = [each["value"] for each in fetch["env"] if each["name"] == TASK_VARIABLE]
     assert text == ServeTask.model_validate_json(text).to_json()
+
+
+def test_of_several_revisions_the_one_that_was_requested_last_is_wanted(world: World) -> None:
+    revision, at = world.status["revision"], datetime(2026, 11, 20, tzinfo=UTC)
+    for number, processes in enumerate((2, 1), start=7):  # edited, and edited back
+        hashed = hash_with(world, processes)
+        outcome = RevisionOutcome(state="Promoted", at=at, spec_hash=hashed)
+        stored(world, number, outcome, processes)
+    world.settle()
+    assert world.status["revision"] == revision
+    assert processes_of(world) == {4}
+    assert len(removed(world)) == 1
+
+
+def rejected(world: World, reason: str) -> str:
+    """Have the latest spec, with processes, be one that was rejected while the one before serves."""
+    world.spec["serving"]["maxQueue"] = 50
+    outcome = RevisionOutcome(
+        state="Rejected", at=world.now, reason=reason, spec_hash=hash_with(world, 4)
+    )
+    name = stored(world, 2, outcome, 4, max_queue=50)
+    world.status["applied"].pop("specHash")
+    world.status |= {"revision": name}
+    return name
+
+
+@pytest.mark.parametrize("reason", ["BackendCrashed", "RolledBackByUser"])
+def test_a_rejected_spec_remains_rejected_and_keeps_its_image(world: World, reason: str) -> None:
+    serves, name = world.status["revision"], rejected(world, reason)
+    world.settle()
+    assert world.conditions()["RolledBack"] == ("True", reason)
+    (told,) = removed(world)
+    assert told.startswith(f"revision {name} has 4")
+    world.new_runtime_image(NEWER, like=world.images[CPU_IMAGE]).all_available()
+    images = world.status["images"]
+    assert (images["state"], images["reason"]) == ("Waiting", "ProcessesRemoved")
+    assert not world.running_jobs()
+    assert world.status["serving"]["revision"] == serves
+    assert world.status["revision"] == name
+    assert processes_of(world) == {4}
+    world.later(hours=1)
+    assert len(removed(world)) == 2, "one Event of the upgrade, one of the image"
+
+
+def test_a_move_that_had_begun_waits(world: World) -> None:
+    images = world.status["images"]
+    images |= {"state": "Moving", "target": [{"variant": "cpu", "image": NEWER}]}
+    world.new_runtime_image(NEWER, like=world.images[CPU_IMAGE]).all_available()
+    assert world.status["images"]["state"] == "Waiting"
+    assert world.status["images"]["reason"] == "ProcessesRemoved"
+    assert not world.running_jobs()
+    assert processes_of(world) == {4}
+
+
+def test_a_refresh_of_the_source_keeps_its_processes_and_its_image(world: World) -> None:
+    world.settle()
+    revision = world.status["revision"]
+    world.new_runtime_image(NEWER, like=world.images[CPU_IMAGE])
+    world.edit(source={**world.spec["source"], "refreshInterval": "1h"}).later(hours=2)
+    world.job_succeeds(SECOND).all_available()
+    assert world.status["serving"]["revision"] != revision
+    assert world.status["serving"]["preparedKey"] == SECOND.key
+    assert processes_of(world) == {4}
+    (server,) = world.the("Deployment")["spec"]["template"]["spec"]["containers"][:1]
+    assert server["image"] == CPU_IMAGE
+    world.edit(podTemplate={"labels": {"a": "b"}}).all_available()
+    assert processes_of(world) == {1}, "its user requests another one"
+
+
+def test_another_class_or_store_of_the_same_spec_keeps_its_processes(world: World) -> None:
+    revision = world.settle().status["revision"]
+    tolerations = [{"key": "gpu", "operator": "Exists"}]
+    world.classes = [accelerator_class("cpu", tolerations=tolerations)]
+    world.settle().all_available()
+    assert world.status["serving"]["revision"] != revision
+    assert processes_of(world) == {4}
+    revision = world.status["revision"]
+    store = replace(world.config.store, bucket=StoreBucket(uri="s3://b/p"))
+    world.config = replace(world.config, store=store)
+    world.settle().all_available()
+    assert world.status["serving"]["revision"] != revision
+    assert processes_of(world) == {4}
+
+
+def test_a_rollout_goes_on_while_the_new_images_are_probed(world: World) -> None:
+    earlier = world.now - timedelta(days=1)
+    outcome = RevisionOutcome(state="Promoted", at=earlier, spec_hash=hash_with(world, 2))
+    before, goes_to = stored(world, 7, outcome, 2), world.status["revision"]
+    world.status["serving"] |= {"lastRolledOut": before}
+    known, world.images = world.images, {}
+    world.settle()
+    assert world.conditions()["Ready"][1] == "ProbingImage"
+    assert processes_of(world) == {4}
+    world.images = known
+    world.settle().all_available()
+    assert world.status["serving"]["revision"] == goes_to
+    assert processes_of(world) == {4}
+
+
+def test_a_canary_of_such_a_spec_is_told_of(world: World) -> None:
+    since = world.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    world.spec["serving"]["maxQueue"] = 50
+    world.spec["rollout"] = {"canary": {"replicas": 1}}
+    name = stored(world, 2, None, 4, max_queue=50)
+    target = {"revision": name, "phase": "Verifying", "since": since}
+    target["specHash"] = hash_with(world, 4)
+    world.status |= {"revision": name, "target": target}
+    world.settle()
+    (told,) = removed(world)
+    assert told.startswith(f"revision {name} has 4")
+    assert world.status["target"]["revision"] == name
+
+
+def test_what_replaces_pods_that_are_none_or_autoscaled(world: World) -> None:
+    world.edit(replicas=0)
+    (message,) = removed(world)
+    assert "4 replicas replace one of its pods, each with 1/4 of the CPUs" in message
+    autoscaling = {"minReplicas": 2, "maxReplicas": 4}
+    world.edit(replicas=2, serving={**world.spec["serving"], "autoscaling": autoscaling})
+    world.new_runtime_image(NEWER, like=world.images[CPU_IMAGE]).all_available()
+    assert "write their number into minReplicas and maxReplicas" in removed(world)[-1]

@@ -78,7 +78,7 @@ class StatusReason(StrEnum):
     ROLLED_BACK_BY_USER = "RolledBackByUser"  # a user requested it by an annotation
     PROMOTED = "Promoted"  # an Event: a new revision replaces the serving one, by what was compared
     IMAGE_KEPT = "ImageKept"  # an Event: the model does not run right with a new runtime image, and keeps its own
-    PROCESSES_REMOVED = "ProcessesRemoved"  # several server processes in each pod serve, which no later revision has: the Event says how many replicas replace them
+    PROCESSES_REMOVED = "ProcessesRemoved"  # the spec requests a revision of an earlier release with several server processes in each pod, which no spec can request any more: the Event says how many replicas replace them
     FLEET_STOPPED = "FleetStopped"  # an Event: too many models do not run right with a new image
     FLEET_LIMIT = "FleetLimit"  # as many models as fleet.limit move to new runtime images
     FLEET_PAUSED = "FleetPaused"  # fleet.paused is true

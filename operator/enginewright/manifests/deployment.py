@@ -253,6 +253,8 @@ def _pod_template(
         if snapshot.termination_seconds is None
         else snapshot.termination_seconds - _AFTER_DRAIN_SECONDS,
     ).to_json()
+    if snapshot.processes > 1:  # which only the images of earlier releases know
+        task = to_json({**from_json(task), "processes": snapshot.processes}).decode()
     resources = _resources(template.get("resources") or _DEFAULT_RESOURCES, accelerator)
     fetch = container(
         FETCH_ARTIFACT,

@@ -9,9 +9,9 @@ from enginewright.plan.bring_up import BringUp
 from enginewright.plan.outcomes import promoted, recorded_rejection, rejection_by_user
 from enginewright.plan.pod_counts import desired_counts
 from enginewright.plan.regression import STAGE
+from enginewright.plan.removed_fields import is_of_spec
 from enginewright.plan.revisions import with_templates
 from enginewright.plan.served import ready_revisions, served_before
-from enginewright.plan.spec_hash import spec_hash
 from enginewright.plan.types import Facts
 
 
@@ -45,7 +45,7 @@ def kept_revision(
         names += promoted(facts.revisions)
     goes_on = (
         status.applied
-        and status.applied.spec_hash == spec_hash(spec)
+        and is_of_spec(facts, status.applied.revision, status.applied.spec_hash)
         and status.applied.revision not in failed
     )
     if status.applied and goes_on and not spec.rollout.paused:

@@ -30,7 +30,7 @@ from enginewright.plan.outcomes import (
     served_for_spec,
 )
 from enginewright.plan.regression import STAGE
-from enginewright.plan.removed_fields import processes_removed
+from enginewright.plan.removed_fields import keeps_processes, processes_removed
 from enginewright.plan.replicas import asks_for_pods
 from enginewright.plan.resolve import Target, resolve
 from enginewright.plan.served import served_before
@@ -221,11 +221,10 @@ class ImageMove:
             return why
         if _has_no_pods(facts):
             return _Why(StatusReason.SCALED_TO_ZERO, "it has no pods that would prove the image")
-        if not _is_rolled_out(state):
-            return self._why_not_yet(state)
         # with the new image it would have less capacity, and only its user can give it more pods
-        removed = processes_removed(facts.revisions, state.rollout.serving)
-        return _Why(removed.reason, removed.message) if removed else None
+        if removed := processes_removed(facts, state.rollout.serving, state.rollout.wanted):
+            return _Why(removed.reason, removed.message)
+        return None if _is_rolled_out(state) else self._why_not_yet(state)
 
     def _why_not_yet(self, state: ModelState) -> _Why | None:
         """Return why a spec that is not rolled out must be first; None: the new images may be its remedy."""
@@ -252,7 +251,7 @@ def _state(facts: Facts, target: Mapping[str, str]) -> MoveState:
     ):
         return MoveState.WAITING
     if known.state is MoveState.MOVING and (
-        _not_probed(facts, target.values()) or _has_no_pods(facts)
+        _not_probed(facts, target.values()) or _has_no_pods(facts) or keeps_processes(facts)
     ):
         return MoveState.WAITING
     return known.state

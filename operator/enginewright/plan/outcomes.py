@@ -10,6 +10,7 @@ from enginewright.api.scalars import whole_second
 from enginewright.manifests.labels import PROMOTE, ROLLBACK
 from enginewright.manifests.outcome import RevisionOutcome
 from enginewright.observed.revisions import RevisionView
+from enginewright.plan.removed_fields import is_of_spec
 from enginewright.plan.spec_hash import spec_hash
 from enginewright.plan.types import Facts, MetadataIntent
 
@@ -28,8 +29,9 @@ def recorded_rejection(facts: Facts, revision: str) -> RolloutFailure | None:
 def is_rejected_for_spec(facts: Facts, revision: RevisionView) -> bool:
     """Return whether a revision was rejected for the current spec, with whichever images."""
     known = revision.outcome
-    hashed = known.spec_hash if known and known.state == "Rejected" else ""
-    return hashed == spec_hash(facts.model.spec)
+    if known is None or known.state != "Rejected":
+        return False
+    return is_of_spec(facts, revision.revision, known.spec_hash)
 
 
 def rejections_of_images(facts: Facts, images: Collection[str]) -> Iterator[RolloutFailure]:
@@ -65,7 +67,8 @@ def rejection_of_spec_by_user(facts: Facts, revision: str, active: str) -> Rollo
     revision has by now.
     """
     serves = _outcomes(facts).get(active)
-    of_another_spec = serves and serves.spec_hash not in ("", spec_hash(facts.model.spec))
+    hashed = serves.spec_hash if serves else ""
+    of_another_spec = hashed and not is_of_spec(facts, active, hashed)
     if not of_another_spec or facts.model.metadata.annotations.get(PROMOTE) == revision:
         return None
     known = (each for each in facts.revisions if _has_other_images(facts, each))
@@ -89,7 +92,7 @@ def served_for_spec(facts: Facts, revision: str) -> bool:
     return (
         outcome is not None
         and outcome.state == "Promoted"
-        and outcome.spec_hash == spec_hash(facts.model.spec)
+        and is_of_spec(facts, revision, outcome.spec_hash)
     )
 
 
@@ -138,6 +141,8 @@ def outcomes(
                     exit_code=rejection.exit_code,
                     spec_hash=hashed,
                 )
+            elif known and is_rejected_for_spec(facts, each):  # which may have lost removed fields
+                new = known.model_copy(update={"spec_hash": hashed})
         elif each.revision == active:
             requested_by = hashed if wanted == active else ""
             new = _of_active(known, begun, requested_by, begins=replaces)

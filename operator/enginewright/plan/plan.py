@@ -41,7 +41,7 @@ from enginewright.plan.prepare import PrepareOutcome, known_prepared
 from enginewright.plan.proofs import Proofs
 from enginewright.plan.refresh import Preparing, prepare_and_refresh
 from enginewright.plan.rejections import reasons_for_others, rejected_backends
-from enginewright.plan.removed_fields import processes_removed
+from enginewright.plan.removed_fields import has_lost, processes_removed
 from enginewright.plan.repair import Repair, references, repair, spared
 from enginewright.plan.replicas import fixed, scale_selector
 from enginewright.plan.resolve import Target, resolve
@@ -170,7 +170,7 @@ def _assemble(
         events=(
             *_events(facts, status),
             *_of_promotion(rollout),
-            *_of_removed(facts, status),
+            *_of_removed(facts, status, rollout),
         ),
         requeue_after=_requeue_after(jobs, engines, rollout),
         hand_over=rollout.hand_over,
@@ -403,16 +403,17 @@ def _of_promotion(rollout: RolloutPlan) -> list[EventIntent]:
     return [EventIntent("Normal", StatusReason.PROMOTED, message)]
 
 
-def _of_removed(facts: Facts, now: InferenceModelStatus) -> list[EventIntent]:
-    """Return an Event when the fields of what serves are gone from its spec, or it keeps its image for them."""
+def _of_removed(facts: Facts, now: InferenceModelStatus, rollout: RolloutPlan) -> list[EventIntent]:
+    """Return an Event when the spec has lost fields of what it requests, or that keeps its image for them."""
     before = facts.model.status
-    removed = processes_removed(facts.revisions, now.serving)
-    if removed is None or before.applied is None or now.applied is None:
+    # a rollout goes on while it is not known what the spec requests
+    wanted = rollout.wanted or (rollout.target.revision if rollout.target else None)
+    removed = processes_removed(facts, now.serving, wanted)
+    if removed is None:
         return []
-    pruned = before.applied.revision == now.applied.revision and before.applied != now.applied
     reasons = [each.images.reason if each.images else "" for each in (before, now)]
     waits = reasons[1] == removed.reason != reasons[0]
-    return [removed] if pruned or waits else []
+    return [removed] if waits or has_lost(facts, wanted) else []
 
 
 def _of_interim(before: ServingState | None, now: ServingState | None) -> list[EventIntent]:

@@ -8,6 +8,7 @@ from enginewright.plan.applied_revision import restored_revision
 from enginewright.plan.bring_up import BringUp
 from enginewright.plan.canary import bring_up
 from enginewright.plan.outcomes import promoted, recorded_rejection, was_proven
+from enginewright.plan.removed_fields import is_of_spec
 from enginewright.plan.revisions import with_templates
 from enginewright.plan.rollback import look_back
 from enginewright.plan.served import served_before
@@ -20,7 +21,7 @@ def requested_revision(
 ) -> Revision | None:
     """Return the wanted revision; while that is not known, the one before if the spec is unchanged; None: none."""
     target = facts.model.status.target
-    if wanted is None and target and target.spec_hash == spec_hash(facts.model.spec):
+    if wanted is None and target and is_of_spec(facts, target.revision, target.spec_hash):
         found = known.get(target.revision)
         return with_templates(facts, found) if found else None
     return wanted

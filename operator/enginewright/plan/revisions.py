@@ -88,7 +88,7 @@ def wanted_snapshot(
         startup_seconds=_non_default(spec.serving.startup_timeout, STARTUP_SECONDS),
         termination_seconds=_non_default(spec.serving.termination_grace_period, GRACE_SECONDS),
     )
-    return as_stored(facts.revisions, wanted)
+    return as_stored(facts, wanted)
 
 
 def chosen_snapshot(

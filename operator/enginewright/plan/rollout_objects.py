@@ -83,7 +83,7 @@ def other_budgets(facts: Facts) -> Iterable[ObjectRef]:
 def old_revisions(facts: Facts, keep: Collection[str]) -> Iterable[ObjectRef]:
     """Yield the revisions that are not needed any more, of which those that failed for another spec go first.
 
-    Needed are those in `keep`, what served and what runs, what was rejected for the current spec, and two
+    Needed are those in `keep`, what served and what runs, what was rejected for the current spec or may be tried again, and two
     that were promoted: the active one, and the one to which it can go back.
     """
     model = facts.model
@@ -93,6 +93,7 @@ def old_revisions(facts: Facts, keep: Collection[str]) -> Iterable[ObjectRef]:
         *keep,
         *((serving.revision, serving.last_complete) if serving else ()),
         *(each.revision for each in (*facts.deployments, *facts.canaries)),
+        *(each.revision for each in model.status.rejected_backends),
         *(each.revision for each in facts.revisions if is_rejected_for_spec(facts, each)),
         *promoted(readable)[:2],
     }

@@ -4,8 +4,11 @@ from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.contract.keys import content, content_hash
 
 
-def spec_hash(spec: InferenceModelSpec) -> str:
-    """Return the hash of a spec without what sets the number of pods and the rollout settings."""
+def spec_hash(spec: InferenceModelSpec, processes: int = 1) -> str:
+    """Return the hash of a spec without what sets the number of pods and the rollout settings.
+
+    `processes`: of an earlier release's `spec.serving.processes`, as it was with it.
+    """
     hashed = content(spec)
     for name in ("replicas", "rollout"):
         hashed.pop(name, None)
@@ -15,5 +18,7 @@ def spec_hash(spec: InferenceModelSpec) -> str:
     asked = [serving.pop(name, None) for name in ("autoscaling", "route")]
     if any(asked) and not serving:
         del hashed["serving"]
+    if processes > 1:
+        hashed["serving"] = {**hashed.get("serving", {}), "processes": processes}
     hashed["accelerators"] = [each.class_name for each in spec.accelerators]
     return content_hash(hashed)
