@@ -23,10 +23,18 @@ IMAGE: Final = "application/vnd.oci.image.manifest.v1+json, application/vnd.dock
 
 
 @pytest.fixture(scope="module")
-def images() -> ModuleType:
+def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
+    """The program, with a storage of its own: builds beside the tests remove images from the machine's."""
     module = load_images()
     module.install_tools()
-    return module
+    folder = tmp_path_factory.mktemp("containers")
+    configuration = folder / "storage.conf"
+    configuration.write_text(
+        f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/graph"\nrunroot = "{folder}/run"\n'
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CONTAINERS_STORAGE_CONF", str(configuration))
+        yield module
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ def test_a_client_that_fills_the_queue_gives_up_places_for_another(tmp_path: Pat
     with served(tmp_path, QUEUE) as server, ExitStack() as stack:
 
         def wire(source: str) -> Wire:
-            return stack.enter_context(Wire(server.port, source=source))
+            return stack.enter_context(Wire(server.port, source=source, timeout=120))
 
         def refused(found: Wire) -> str:
             answer = found.receive()

@@ -316,9 +316,11 @@ def test_golden_inferences_of_a_slow_model_leave_it_alone(tmp_path: Path) -> Non
         before = value(sidecar.metrics(), "enginewright_probe_duration_seconds_count") or 0.0
         time_left = 20 * baseline.p50
         assert time_left > 0.5, "the model is too quick for this test"
+        began = time.monotonic()
         time.sleep(time_left)  # the absence of probes shows in time only
         after = value(sidecar.metrics(), "enginewright_probe_duration_seconds_count") or 0.0
-        assert after - before <= 2
+        # one in each such time, which is longer on a busy machine, and the one that was under way
+        assert after - before <= 1 + (time.monotonic() - began) / time_left
         assert sidecar.check(Check.GOLDEN).state == "ok"
 
 
