@@ -12,6 +12,7 @@ from typing import Any, Self, cast
 import numpy as np
 import pytest
 from enginewright_runtime.serve.server import runs as model_runs
+from enginewright_runtime.serve.server import worker as worker_module
 from enginewright_runtime.serve.server.batching import BatchLimits
 from enginewright_runtime.serve.server.buckets import ComputeBuckets
 from enginewright_runtime.serve.server.call import InferenceCall
@@ -81,6 +82,7 @@ class Bench:
         self._end = threading.Event()
         self._begun = threading.Event()
         self.raises: BaseException | None = None
+        self.judge: Callable[[], Fault] = lambda: Fault.SERVER
         self.worker = InferenceWorker(self._run, self._judge, 64, limits, 1, self.results.finish)
         self.jobs: list[tuple[Job, Responder]] = []
 
@@ -118,7 +120,7 @@ class Bench:
         return [feeds["x"]]
 
     def _judge(self, _plan: Any, _feeds: Any, _error: Exception) -> Fault:
-        return Fault.SERVER
+        return self.judge()
 
 
 BATCHES = [BatchLimits(), BatchLimits(rows=4), BatchLimits(rows=4, delay=0.002)]
@@ -374,3 +376,34 @@ def test_a_request_that_expires_after_a_thread_has_taken_it_keeps_its_inputs() -
         assert jobs[1].feeds
 
     asyncio.run(check())
+
+
+def test_a_batch_whose_requests_all_fail_is_no_run_that_is_stuck(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, busy = [1.0], list[float]()
+    monkeypatch.setattr(worker_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    async def check() -> None:
+        with Bench(BatchLimits(rows=8)) as bench:
+
+            def step() -> None:
+                now[0] += 1.0
+                busy.append(bench.worker.busy_seconds(now[0]))
+
+            def judge() -> Fault:
+                step()
+                return Fault.CLIENT
+
+            def fail(*_: Any) -> Any:
+                step()
+                raise ValueError(SECRET)
+
+            bench.judge = judge
+            for value in range(8):
+                bench.submit(value)
+            monkeypatch.setattr(bench.worker._runs, "_run", fail)
+            assert await bench.answered() == [[200], *([[400]] * 8)]
+
+    asyncio.run(check())
+    assert busy == [1.0] * (1 + 8 + 8)  # the batch, each of it alone, and who is at fault

@@ -207,6 +207,8 @@ class InferenceWorker:
                 self._runs.attempt([job])
         for job in jobs:
             if job.error is not None and not job.answered:
+                # no run is stuck because many in sequence, each in time, find out who is at fault
+                self._busy_since[thread] = time.monotonic()
                 job.fault = self._diagnose(job, job.error)
         self._busy_since[thread] = 0.0
 
