@@ -407,3 +407,32 @@ def test_a_batch_whose_requests_all_fail_is_no_run_that_is_stuck(
 
     asyncio.run(check())
     assert busy == [1.0] * (1 + 8 + 8)  # the batch, each of it alone, and who is at fault
+
+
+def test_what_nobody_waits_for_is_not_repeated_after_its_batch_has_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def check() -> None:
+        with Bench(BatchLimits(rows=4)) as bench:
+            first, left, expired, late = [bench.submit(value) for value in (2, 3, 4, 5)]
+            loop, sizes = asyncio.get_running_loop(), list[int]()
+
+            def run(_: Any, feeds: dict[str, Any]) -> list[Any]:
+                sizes.append(len(feeds["x"]))
+                if len(feeds["x"]) > 1:
+                    left.call.abandoned = True
+                    late.deadline = time.monotonic() - 1.0
+                    raise ValueError(SECRET)
+                if sizes == [4, 1]:  # the others wait for theirs, and may expire
+                    done = threading.Event()
+                    loop.call_soon_threadsafe(bench.results.expire, expired)
+                    loop.call_soon_threadsafe(done.set)
+                    assert done.wait(20)
+                return [feeds["x"]]
+
+            monkeypatch.setattr(bench.worker._runs, "_run", run)
+            assert await bench.answered() == [[200], [200], [], [504], [504]]
+            assert sizes == [4, 1]
+            assert first.arrays is not None
+
+    asyncio.run(check())

@@ -202,9 +202,12 @@ class InferenceWorker:
     def _compute(self, thread: int, jobs: list[Job]) -> None:
         self._busy_since[thread] = time.monotonic()
         if not self._runs.attempt(jobs) and len(jobs) > 1:
+            for job in jobs:
+                job.forget_run()
             for job in jobs:  # so that only those fail that would alone
-                self._busy_since[thread] = time.monotonic()
-                self._runs.attempt([job])
+                self._busy_since[thread] = now = time.monotonic()
+                if not (job.is_dropped or job.is_late(now)):
+                    self._runs.attempt([job])
         for job in jobs:
             if job.error is not None and not job.answered:
                 # no run is stuck because many in sequence, each in time, find out who is at fault
