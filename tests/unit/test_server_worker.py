@@ -21,6 +21,7 @@ from enginewright_runtime.serve.server.http_responder import HttpResponder
 from enginewright_runtime.serve.server.job import Job
 from enginewright_runtime.serve.server.job_queue import JobQueue
 from enginewright_runtime.serve.server.metrics import Metrics
+from enginewright_runtime.serve.server.priorities import LOWEST
 from enginewright_runtime.serve.server.results import InferenceResults
 from enginewright_runtime.serve.server.run_errors import Fault
 from enginewright_runtime.serve.server.worker import InferenceWorker
@@ -77,7 +78,8 @@ class Bench:
     """A worker whose first run takes as long as a test wants."""
 
     def __init__(self, limits: BatchLimits) -> None:
-        self.results = InferenceResults(Metrics("m", "r1"), 60.0)
+        self.metrics = Metrics("m", "r1")
+        self.results = InferenceResults(self.metrics, 60.0)
         self.results.observe_runs(cast("Any", Health()), ComputeBuckets())
         self._end = threading.Event()
         self._begun = threading.Event()
@@ -94,8 +96,11 @@ class Bench:
     def __exit__(self, *_: object) -> None:
         self._end.set()
 
-    def submit(self, value: float, plan: Plan | None = None, width: int = 2) -> Job:
+    def submit(
+        self, value: float, plan: Plan | None = None, width: int = 2, *, copy: bool = False
+    ) -> Job:
         call, responder = InferenceCall(), Responder()
+        call.copy = copy
         x = np.full((1, width), value, np.float32)
         given: Any = responder
         job = Job(call, plan or Plan(["y"]), {"x": x}, given, time.monotonic())
@@ -434,5 +439,71 @@ def test_what_nobody_waits_for_is_not_repeated_after_its_batch_has_failed(
             assert await bench.answered() == [[200], [200], [], [504], [504]]
             assert sizes == [4, 1]
             assert first.arrays is not None
+
+    asyncio.run(check())
+
+
+def test_what_expires_during_one_part_of_a_batch_is_in_no_later_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def check() -> None:
+        with Bench(BatchLimits(rows=4, sizes=(1, 2))) as bench:
+            jobs = [bench.submit(value) for value in (2, 3, 4, 5)]
+            ran = list[list[float]]()
+
+            def run(_: Any, feeds: dict[str, Any]) -> list[Any]:
+                ran.append(feeds["x"][:, 0].tolist())
+                jobs[2].deadline = time.monotonic() - 1.0
+                return [feeds["x"]]
+
+            monkeypatch.setattr(bench.worker._runs, "_run", run)
+            assert await bench.answered() == [[200], [200], [200], [504], [200]]
+            assert ran == [[2.0, 3.0], [5.0]]
+            assert {size: n for size, (n, _) in bench.metrics.runs.succeeded.items()} == {
+                1: 2,
+                2: 1,
+            }
+
+    asyncio.run(check())
+
+
+def test_a_run_counts_though_its_first_request_expires_as_it_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def check() -> None:
+        with Bench(BatchLimits(rows=4)) as bench:
+            late = bench.submit(2)
+            bench.submit(3)
+            loop, attempt = asyncio.get_running_loop(), bench.worker._runs.attempt
+
+            def expire_first(jobs: list[Job]) -> bool:
+                done = threading.Event()
+                loop.call_soon_threadsafe(bench.results.expire, late)
+                loop.call_soon_threadsafe(done.set)
+                assert done.wait(20)
+                return attempt(jobs)
+
+            monkeypatch.setattr(bench.worker._runs, "attempt", expire_first)
+            assert await bench.answered() == [[200], [504], [200]]
+            assert {size: n for size, (n, _) in bench.metrics.runs.succeeded.items()} == {
+                1: 1,
+                2: 1,
+            }
+            assert bench.metrics.compute.count == 2
+
+    asyncio.run(check())
+
+
+def test_a_run_counts_though_a_copy_of_a_request_is_its_first() -> None:
+    async def check() -> None:
+        with Bench(BatchLimits(rows=4)) as bench:
+            bench.submit(2, copy=True)
+            for value in (3, 4):  # of the priority that copies have
+                bench.submit(value, Plan(["y"], priority=LOWEST))
+            assert await bench.answered() == [[200]] * 4
+            assert {size: n for size, (n, _) in bench.metrics.runs.succeeded.items()} == {
+                1: 1,
+                3: 1,
+            }
 
     asyncio.run(check())

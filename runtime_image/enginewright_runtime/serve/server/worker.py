@@ -188,16 +188,11 @@ class InferenceWorker:
                     return
 
     def _run(self, thread: int, jobs: list[Job]) -> None:
-        now = time.monotonic()
-        waiting = [
-            each
-            for each in jobs
-            if not (each.is_dropped or each.is_late(now) or each.error is not None)
-        ]
+        waiting = _waiting(jobs)
         while waiting:
             count = self._limits.whole([each.rows for each in waiting])
             self._compute(thread, waiting[:count])
-            waiting = waiting[count:]
+            waiting = _waiting(waiting[count:])  # some may have expired meanwhile
 
     def _compute(self, thread: int, jobs: list[Job]) -> None:
         self._busy_since[thread] = time.monotonic()
@@ -234,3 +229,13 @@ class InferenceWorker:
                 self._done(job)
             except Exception:  # noqa: BLE001 - an internal error ends one connection, not the others
                 job.abort()
+
+
+def _waiting(jobs: list[Job]) -> list[Job]:
+    """Return those of `jobs` that somebody waits for, and that have not failed."""
+    now = time.monotonic()
+    return [
+        each
+        for each in jobs
+        if not (each.is_dropped or each.is_late(now) or each.error is not None)
+    ]
