@@ -18,6 +18,7 @@ from enginewright_runtime.serve.server.buckets import ComputeBuckets
 from enginewright_runtime.serve.server.call import InferenceCall
 from enginewright_runtime.serve.server.grpc.responder import GrpcResponder
 from enginewright_runtime.serve.server.http_responder import HttpResponder
+from enginewright_runtime.serve.server.idle import Pauses
 from enginewright_runtime.serve.server.job import Job
 from enginewright_runtime.serve.server.job_queue import JobQueue
 from enginewright_runtime.serve.server.metrics import Metrics
@@ -505,5 +506,40 @@ def test_a_run_counts_though_a_copy_of_a_request_is_its_first() -> None:
                 1: 1,
                 3: 1,
             }
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("limits", BATCHES, ids=["one by one", "batches", "batches that wait"])
+def test_an_error_as_a_request_leaves_the_queue_does_not_lose_it(
+    limits: BatchLimits, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def check() -> None:
+        end, errors = Pauses.end, [MemoryError(SECRET)]
+
+        def fail_once(pauses: Pauses, now: float) -> None:
+            if errors:
+                raise errors.pop()
+            end(pauses, now)
+
+        with Bench(limits) as bench:
+            monkeypatch.setattr(Pauses, "end", fail_once)
+            bench.submit(2)
+            bench.submit(3, width=3)
+            assert await bench.answered() == [[200], [200], [200]]
+        assert not errors
+        assert SECRET in caplog.text
+
+    asyncio.run(check())
+
+
+def test_a_connection_that_cannot_be_closed_delays_no_other_answer() -> None:
+    async def check() -> None:
+        with Bench(BatchLimits(rows=4)) as bench:
+            bench.submit(2)
+            given: Any = bench.jobs[1][1]
+            given.succeed = given.fail = given.abort = fails(RuntimeError("internal"))
+            bench.submit(3)
+            assert await bench.answered() == [[200], [], [200]]
 
     asyncio.run(check())

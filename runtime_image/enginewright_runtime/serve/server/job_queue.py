@@ -152,18 +152,19 @@ class JobQueue:
         if self._deferred and self._overdue(self._deferred[0], now):
             return [self._deferred.popleft()]
         if self._waiting:
-            return [self._first()]
+            return self._first()
         if self._alone:  # the thread of that run looks next
             return None
         self._pauses.begin(now)
         wait = self._deferred_in(now)
         return [self._deferred.popleft()] if wait == 0.0 else wait
 
-    def _first(self) -> Job:
+    def _first(self) -> list[Job]:
         self._waiting.be_fair()
-        first = self._waiting.popleft()
-        self._pauses.end(first.queued)
-        return first
+        found = [self._waiting[0]]
+        self._pauses.end(found[0].queued)
+        self._waiting.popleft()  # last: what an error leaves here is not lost
+        return found
 
     def _add_joining(self, thread: int, jobs: list[Job]) -> None:
         """Move those that run with the first of `jobs` to it; the lock is held."""
@@ -183,7 +184,8 @@ class JobQueue:
             rows += job.rows
             if rows > most or not first.joins(job):
                 break
-            jobs.append(waiting.popleft())
+            jobs.append(job)
+            waiting.popleft()
         if self._only == thread:
             self._let_all_begin()
 
