@@ -113,6 +113,8 @@ class JobQueue:
                     self._let_all_begin()
             self._alone = dict.fromkeys(self._alone, False)
             self._alone[thread] = not self._alone
+            if self._deferred:  # another thread waits for their time instead of this one
+                self._changed.notify()
             return found
 
     def finish(self, thread: int, jobs: list[Job]) -> None:
@@ -149,15 +151,15 @@ class JobQueue:
         if self._only is not None:
             return None
         now = time.monotonic()
-        if self._deferred and self._overdue(self._deferred[0], now):
-            return [self._deferred.popleft()]
+        if self._deferred and (overdue := self._overdue(now)) is not None:
+            return self._undefer(overdue)
         if self._waiting:
             return self._first()
-        if self._alone:  # the thread of that run looks next
-            return None
+        if self._alone:  # the thread of that run looks next, unless it ends too late
+            return self._latest() - now if self._deferred else None
         self._pauses.begin(now)
         wait = self._deferred_in(now)
-        return [self._deferred.popleft()] if wait == 0.0 else wait
+        return self._undefer(self._deferred[0]) if wait == 0.0 else wait
 
     def _first(self) -> list[Job]:
         self._waiting.be_fair()
@@ -204,7 +206,20 @@ class JobQueue:
         if not self._deferred:
             return None
         free_at = self._pauses.free_at(now, self._deferred_seconds)
-        return max(0.0, min(free_at, now + _LOOK_SECONDS, self._deferred[0].latest) - now)
+        return max(0.0, min(free_at, now + _LOOK_SECONDS, self._latest()) - now)
 
-    def _overdue(self, job: Job, now: float) -> bool:
-        return not self._deferring or job.call.abandoned or job.latest <= now
+    def _latest(self) -> float:
+        """Return the time until which the most urgent deferred job may wait."""
+        return min([job.latest for job in self._deferred])
+
+    def _overdue(self, now: float) -> Job | None:
+        """Return a deferred job that waits no longer, which may be behind others; None: there is none."""
+        for job in self._deferred:
+            if not self._deferring or job.call.abandoned or job.latest <= now:
+                return job
+        return None
+
+    def _undefer(self, job: Job) -> list[Job]:
+        found = [job]
+        self._deferred.remove(job)  # last, likewise
+        return found
