@@ -24,7 +24,7 @@ def job(*, reserved: bool = False, rows: int = 0, latest: float = 0.0) -> Job:
     made = SimpleNamespace(
         call=call, rows=rows, priority=1 if reserved else 3, queued=0.0, latest=latest, alone=True
     )
-    made.started = made.finished = 0.0
+    made.started = made.finished = made.deadline = 0.0
     made.joins = lambda other: made.rows and other.rows
     return cast("Job", made)
 
@@ -241,3 +241,34 @@ def test_a_deferred_golden_inference_does_not_wait_for_a_long_run(
     idle.finish()
     assert not golden.alone
     busy.finish()
+
+
+@pytest.mark.parametrize("urgent", [0, 1])
+def test_requests_wait_for_others_no_longer_than_until_their_deadlines(
+    urgent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_queue, "_MARGIN", 5.0)
+    queue = JobQueue(BatchLimits(rows=4, delay=60.0), 1)
+    thread, jobs = Thread(queue, 0), [job(rows=1) for _ in range(2)]
+    now = time.monotonic()
+    for each in jobs:
+        each.queued = now
+        queue.put(each)
+    jobs[urgent].deadline = now + 5.2
+    assert thread.take() == jobs
+    assert time.monotonic() < jobs[urgent].deadline
+    thread.finish()
+
+
+def test_requests_wait_for_others_only_if_their_runs_end_before_their_deadlines() -> None:
+    queue = JobQueue(BatchLimits(rows=4, delay=60.0), 1)
+    thread, before, late = Thread(queue, 0), job(rows=1), job(rows=1)
+    queue.put(before)
+    thread.take()
+    before.started, before.finished = 1.0, 21.0  # so long did it take
+    thread.finish()
+    late.queued = time.monotonic()
+    late.deadline = late.queued + 20.0
+    queue.put(late)
+    assert thread.take() == [late]
+    thread.finish()

@@ -25,6 +25,7 @@ _SECONDS_BESIDE: Final = 0.25
 # It waits for the others for so many times the last run: one of them may be far longer, or hang.
 _PATIENCE: Final = 2.0
 _LEAST_PATIENCE: Final = 0.25  # seconds
+_MARGIN: Final = 0.01  # seconds before a deadline, after which a run for it may begin too late
 
 
 class JobQueue:
@@ -173,10 +174,11 @@ class JobQueue:
         waiting, most = self._waiting, self._limits.rows
         first = jobs[0]
         rows = first.rows
-        wait_until = first.queued + self._limits.delay
+        delay = self._limits.delay
+        wait_until = self._waits_until(first) if delay else 0.0
         while first.rows and rows < most:
             if not waiting:
-                wait = wait_until - time.monotonic() if self._limits.delay else 0.0
+                wait = wait_until - time.monotonic() if delay else 0.0
                 if wait <= 0:
                     break
                 self._only = thread
@@ -188,8 +190,15 @@ class JobQueue:
                 break
             jobs.append(job)
             waiting.popleft()
+            if delay:
+                wait_until = min(wait_until, self._waits_until(job))
         if self._only == thread:
             self._let_all_begin()
+
+    def _waits_until(self, job: Job) -> float:
+        """Return the time until which `job` may wait for others, so that it ends before its deadline."""
+        until = job.queued + self._limits.delay
+        return min(until, job.deadline - self._last_seconds - _MARGIN) if job.deadline else until
 
     def _wait_to_be_alone(self, thread: int, first: Job) -> None:
         """Wait until no other run takes place, if this one with `first` must be alone; the lock is held."""
