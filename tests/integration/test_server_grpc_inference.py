@@ -1,6 +1,7 @@
 """gRPC calls of the real server: what the model, its queue and its state answer."""
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from enginewright_runtime.serve.server.grpc.messages import (
 )
 
 from tests.integration.test_server_load import depth, metric
+from tests.support import http2
 from tests.support.serving import Server, linear_model, slow_model, write_artifact
 from tests.support.waiting import until
 
@@ -137,6 +139,18 @@ def test_a_message_above_the_limit_is_refused(slow: Server) -> None:
         question = HealthRequest(service="x" * 70_000)
         assert client.refused(CHECK, question)[0] == "RESOURCE_EXHAUSTED"
         assert client.call(INFER, turns(1)), "the connection goes on"
+
+
+def test_a_call_whose_deadline_has_passed_before_it_began_counts_as_one(slow: Server) -> None:
+    def counted(code: int) -> float:
+        return metric(slow, "enginewright_requests_total", f'code="{code}"')
+
+    before = counted(504)
+    client = http2.Client()
+    with socket.create_connection(("127.0.0.1", slow.grpc_port)) as connection:
+        late = client.call(1, INFER, turns(1).SerializeToString(), ("grpc-timeout", "1n"))
+        connection.sendall(http2.Client.opening + late)
+        until(lambda: counted(504) == before + 1, "it is counted")
 
 
 def test_bytes_that_are_no_message_are_refused(slow: Server) -> None:

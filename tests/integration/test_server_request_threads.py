@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from enginewright_runtime.serve.server.account import Peer
 from enginewright_runtime.serve.server.call import InferenceCall
+from enginewright_runtime.serve.server.fair_waiting import FairWaiting
 from enginewright_runtime.serve.server.metrics import CLIENT_CLOSED
 from enginewright_runtime.serve.server.priorities import DEFAULT, HIGHEST, LOWEST
 from enginewright_runtime.serve.server.request_threads import RequestThreads
@@ -236,3 +237,68 @@ async def test_what_fails_fails_alone(work: Work) -> None:
     assert isinstance(await work.end("broken"), OSError)
     await work.end("well")
     assert work.order == ["well"]
+
+
+class Panic(BaseException):
+    """What native code raises, which is no `Exception`."""
+
+
+@pytest.mark.parametrize(
+    "error", [Panic("in native code"), SystemExit(1), StopIteration()], ids=repr
+)
+async def test_whatever_work_raises_the_thread_works_on_the_next(
+    work: Work, error: BaseException
+) -> None:
+    def fail() -> None:
+        raise error
+
+    work.submit("broken", Call(), fail)
+    work.submit("well", Call())
+    work.release()
+    caught = await work.end("broken")
+    assert isinstance(caught, RuntimeError)
+    assert caught.__cause__ is error
+    await work.end("well")
+    work.submit("later", Call())
+    await work.end("later")
+    assert work.order == ["well", "later"]
+
+
+async def test_an_error_in_the_queue_ends_no_thread(
+    work: Work, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    take, errors = FairWaiting.take, [MemoryError("no space")]
+
+    def fail_once(queue: FairWaiting[Any]) -> Any:
+        if errors:
+            raise errors.pop()
+        return take(queue)
+
+    monkeypatch.setattr(FairWaiting, "take", fail_once)
+    work.submit("next", Call())
+    work.release()
+    assert await work.end("next") is None
+    assert not errors
+    assert "no space" in caplog.text
+
+
+async def test_a_request_for_which_no_thread_starts_leaves_the_others_their_places(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    work = Work()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        for name in ("first", "second"):
+            with pytest.raises(RuntimeError, match="start new thread"):
+                work.submit(name, Call(), deadline=time.monotonic() + SECONDS)
+            del work._ends[name]
+    assert work.threads.outstanding == 0
+    for name in ("third", "fourth"):
+        work.submit(name, Call())
+    for name in ("third", "fourth"):
+        assert await work.end(name) is None
+    assert work.order == ["third", "fourth"]
+    assert work.threads.outstanding == 0

@@ -87,6 +87,10 @@ class EchoApp:
         del call
         return Status(Code.UNAVAILABLE, why)
 
+    def refuse_late(self, call: GrpcCall) -> Status:
+        del call
+        return Status(Code.DEADLINE_EXCEEDED, "too late")
+
     def release(self, call: GrpcCall) -> None:
         self.inflight.release(call)
 

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from tests.support.effort import examples
 
 
-def job(*, reserved: bool = False, rows: int = 0) -> Job:
+def job(*, reserved: bool = False, rows: int = 0, latest: float = 0.0) -> Job:
     call = SimpleNamespace(reserved=reserved, abandoned=False)
     made = SimpleNamespace(
-        call=call, rows=rows, priority=1 if reserved else 3, queued=0.0, latest=0.0, alone=True
+        call=call, rows=rows, priority=1 if reserved else 3, queued=0.0, latest=latest, alone=True
     )
-    made.started = made.finished = 0.0
+    made.started = made.finished = made.deadline = 0.0
     made.joins = lambda other: made.rows and other.rows
     return cast("Job", made)
 
@@ -206,3 +206,69 @@ def test_every_job_runs_once_and_golden_inferences_run_alone(
         assert not thread.is_alive()
     assert sorted(map(id, taken)) == sorted(map(id, jobs))
     assert all(count <= (1 if reserved else runs) for reserved, count in alone_with)
+
+
+def test_a_deferred_golden_inference_waits_behind_no_other_that_may_wait_longer() -> None:
+    queue = JobQueue(BatchLimits(), 1)
+    thread, now = Thread(queue, 0), time.monotonic()
+    patient = job(reserved=True, latest=now + 60.0)
+    urgent = job(reserved=True, latest=now)
+    first, second = job(), job()
+    for each in (patient, urgent, first, second):  # requests wait at any time
+        queue.put(each)
+    assert thread.take() == [urgent]
+    thread.finish()
+    assert thread.take() == [first]
+    thread.finish()
+    patient.call.abandoned = True
+    assert thread.take() == [patient]
+
+
+def test_a_deferred_golden_inference_does_not_wait_for_a_long_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(job_queue, "_LEAST_PATIENCE", 0.01)
+    queue = JobQueue(BatchLimits(), 2)
+    busy, idle = Thread(queue, 0), Thread(queue, 1)
+    queue.put(job())
+    busy.take()
+    golden = job(reserved=True, latest=time.monotonic() + 0.05)
+    idle.begin()
+    until(lambda: waiting(queue) == 1)
+    queue.put(golden)
+    assert idle.taken.wait(20)
+    assert time.monotonic() >= golden.latest
+    idle.finish()
+    assert not golden.alone
+    busy.finish()
+
+
+@pytest.mark.parametrize("urgent", [0, 1])
+def test_requests_wait_for_others_no_longer_than_until_their_deadlines(
+    urgent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_queue, "_MARGIN", 5.0)
+    queue = JobQueue(BatchLimits(rows=4, delay=60.0), 1)
+    thread, jobs = Thread(queue, 0), [job(rows=1) for _ in range(2)]
+    now = time.monotonic()
+    for each in jobs:
+        each.queued = now
+        queue.put(each)
+    jobs[urgent].deadline = now + 5.2
+    assert thread.take() == jobs
+    assert time.monotonic() < jobs[urgent].deadline
+    thread.finish()
+
+
+def test_requests_wait_for_others_only_if_their_runs_end_before_their_deadlines() -> None:
+    queue = JobQueue(BatchLimits(rows=4, delay=60.0), 1)
+    thread, before, late = Thread(queue, 0), job(rows=1), job(rows=1)
+    queue.put(before)
+    thread.take()
+    before.started, before.finished = 1.0, 21.0  # so long did it take
+    thread.finish()
+    late.queued = time.monotonic()
+    late.deadline = late.queued + 20.0
+    queue.put(late)
+    assert thread.take() == [late]
+    thread.finish()

@@ -107,3 +107,60 @@ async def test_requests_that_cannot_be_joined_for_an_internal_error_run_in_the_t
     turns.add(jobs[2])
     await asyncio.sleep(0.01)
     assert done == jobs[1:]
+
+
+class Panic(BaseException):
+    """What native code raises, which is no `Exception`."""
+
+
+def raising(error: BaseException) -> tuple[Turns, list[Job], list[Job], list[Job]]:
+    """Return turns in which the run of the first of three requests raises `error`.
+
+    The other values are the requests, those that are done, and those that are handed over.
+    """
+    done: list[Job] = []
+    handed: list[Job] = []
+    responder: Any = Responder()
+
+    def run(_: Any, feeds: dict[str, Any]) -> Any:
+        if 0 in feeds["x"]:
+            raise error
+        return [feeds["x"]]
+
+    limits = BatchLimits(rows=1, turn_rows=1, turn_elements=4)
+    turns = Turns(ModelRuns(run), limits, done.append, hand_over=handed.append)
+    jobs = [
+        Job(InferenceCall(), Plan(["y"]), {"x": np.full((1, 2), value)}, responder, 1.0)
+        for value in range(3)
+    ]
+    for each in jobs:
+        turns.add(each)
+    return turns, jobs, done, handed
+
+
+async def test_a_run_in_which_native_code_panics_is_repeated_in_the_thread() -> None:
+    turns, jobs, done, handed = raising(Panic())
+    await asyncio.sleep(0.01)
+    assert (handed, done, len(turns)) == (jobs[:1], jobs[1:], 0)
+
+
+@pytest.mark.parametrize("error", [SystemExit(), KeyboardInterrupt()], ids=repr)
+def test_what_ends_the_process_is_raised_and_what_waits_has_its_turn_if_it_does_not(
+    error: BaseException,
+) -> None:
+    loop = asyncio.new_event_loop()
+
+    async def add() -> None:
+        found.append(raising(error))
+        await asyncio.sleep(0.01)
+
+    found: list[tuple[Turns, list[Job], list[Job], list[Job]]] = []
+    adding = loop.create_task(add())
+    with pytest.raises(type(error)):
+        loop.run_until_complete(adding)
+    ((turns, jobs, done, handed),) = found
+    assert len(turns) == 2
+    loop.run_until_complete(asyncio.sleep(0.01))
+    assert (handed, done, len(turns)) == ([], jobs[1:], 0)
+    loop.run_until_complete(adding)
+    loop.close()

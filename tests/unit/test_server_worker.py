@@ -12,14 +12,17 @@ from typing import Any, Self, cast
 import numpy as np
 import pytest
 from enginewright_runtime.serve.server import runs as model_runs
+from enginewright_runtime.serve.server import worker as worker_module
 from enginewright_runtime.serve.server.batching import BatchLimits
 from enginewright_runtime.serve.server.buckets import ComputeBuckets
 from enginewright_runtime.serve.server.call import InferenceCall
 from enginewright_runtime.serve.server.grpc.responder import GrpcResponder
 from enginewright_runtime.serve.server.http_responder import HttpResponder
+from enginewright_runtime.serve.server.idle import Pauses
 from enginewright_runtime.serve.server.job import Job
 from enginewright_runtime.serve.server.job_queue import JobQueue
 from enginewright_runtime.serve.server.metrics import Metrics
+from enginewright_runtime.serve.server.priorities import LOWEST
 from enginewright_runtime.serve.server.results import InferenceResults
 from enginewright_runtime.serve.server.run_errors import Fault
 from enginewright_runtime.serve.server.worker import InferenceWorker
@@ -76,11 +79,13 @@ class Bench:
     """A worker whose first run takes as long as a test wants."""
 
     def __init__(self, limits: BatchLimits) -> None:
-        self.results = InferenceResults(Metrics("m", "r1"), 60.0)
+        self.metrics = Metrics("m", "r1")
+        self.results = InferenceResults(self.metrics, 60.0)
         self.results.observe_runs(cast("Any", Health()), ComputeBuckets())
         self._end = threading.Event()
         self._begun = threading.Event()
         self.raises: BaseException | None = None
+        self.judge: Callable[[], Fault] = lambda: Fault.SERVER
         self.worker = InferenceWorker(self._run, self._judge, 64, limits, 1, self.results.finish)
         self.jobs: list[tuple[Job, Responder]] = []
 
@@ -92,8 +97,11 @@ class Bench:
     def __exit__(self, *_: object) -> None:
         self._end.set()
 
-    def submit(self, value: float, plan: Plan | None = None, width: int = 2) -> Job:
+    def submit(
+        self, value: float, plan: Plan | None = None, width: int = 2, *, copy: bool = False
+    ) -> Job:
         call, responder = InferenceCall(), Responder()
+        call.copy = copy
         x = np.full((1, width), value, np.float32)
         given: Any = responder
         job = Job(call, plan or Plan(["y"]), {"x": x}, given, time.monotonic())
@@ -118,7 +126,7 @@ class Bench:
         return [feeds["x"]]
 
     def _judge(self, _plan: Any, _feeds: Any, _error: Exception) -> Fault:
-        return Fault.SERVER
+        return self.judge()
 
 
 BATCHES = [BatchLimits(), BatchLimits(rows=4), BatchLimits(rows=4, delay=0.002)]
@@ -372,5 +380,166 @@ def test_a_request_that_expires_after_a_thread_has_taken_it_keeps_its_inputs() -
         results.expire(jobs[1])
         assert jobs[1].answered
         assert jobs[1].feeds
+
+    asyncio.run(check())
+
+
+def test_a_batch_whose_requests_all_fail_is_no_run_that_is_stuck(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, busy = [1.0], list[float]()
+    monkeypatch.setattr(worker_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    async def check() -> None:
+        with Bench(BatchLimits(rows=8)) as bench:
+
+            def step() -> None:
+                now[0] += 1.0
+                busy.append(bench.worker.busy_seconds(now[0]))
+
+            def judge() -> Fault:
+                step()
+                return Fault.CLIENT
+
+            def fail(*_: Any) -> Any:
+                step()
+                raise ValueError(SECRET)
+
+            bench.judge = judge
+            for value in range(8):
+                bench.submit(value)
+            monkeypatch.setattr(bench.worker._runs, "_run", fail)
+            assert await bench.answered() == [[200], *([[400]] * 8)]
+
+    asyncio.run(check())
+    assert busy == [1.0] * (1 + 8 + 8)  # the batch, each of it alone, and who is at fault
+
+
+def test_what_nobody_waits_for_is_not_repeated_after_its_batch_has_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def check() -> None:
+        with Bench(BatchLimits(rows=4)) as bench:
+            first, left, expired, late = [bench.submit(value) for value in (2, 3, 4, 5)]
+            loop, sizes = asyncio.get_running_loop(), list[int]()
+
+            def run(_: Any, feeds: dict[str, Any]) -> list[Any]:
+                sizes.append(len(feeds["x"]))
+                if len(feeds["x"]) > 1:
+                    left.call.abandoned = True
+                    late.deadline = time.monotonic() - 1.0
+                    raise ValueError(SECRET)
+                if sizes == [4, 1]:  # the others wait for theirs, and may expire
+                    done = threading.Event()
+                    loop.call_soon_threadsafe(bench.results.expire, expired)
+                    loop.call_soon_threadsafe(done.set)
+                    assert done.wait(20)
+                return [feeds["x"]]
+
+            monkeypatch.setattr(bench.worker._runs, "_run", run)
+            assert await bench.answered() == [[200], [200], [], [504], [504]]
+            assert sizes == [4, 1]
+            assert first.arrays is not None
+
+    asyncio.run(check())
+
+
+def test_what_expires_during_one_part_of_a_batch_is_in_no_later_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def check() -> None:
+        with Bench(BatchLimits(rows=4, sizes=(1, 2))) as bench:
+            jobs = [bench.submit(value) for value in (2, 3, 4, 5)]
+            ran = list[list[float]]()
+
+            def run(_: Any, feeds: dict[str, Any]) -> list[Any]:
+                ran.append(feeds["x"][:, 0].tolist())
+                jobs[2].deadline = time.monotonic() - 1.0
+                return [feeds["x"]]
+
+            monkeypatch.setattr(bench.worker._runs, "_run", run)
+            assert await bench.answered() == [[200], [200], [200], [504], [200]]
+            assert ran == [[2.0, 3.0], [5.0]]
+            assert {size: n for size, (n, _) in bench.metrics.runs.succeeded.items()} == {
+                1: 2,
+                2: 1,
+            }
+
+    asyncio.run(check())
+
+
+def test_a_run_counts_though_its_first_request_expires_as_it_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def check() -> None:
+        with Bench(BatchLimits(rows=4)) as bench:
+            late = bench.submit(2)
+            bench.submit(3)
+            loop, attempt = asyncio.get_running_loop(), bench.worker._runs.attempt
+
+            def expire_first(jobs: list[Job]) -> bool:
+                done = threading.Event()
+                loop.call_soon_threadsafe(bench.results.expire, late)
+                loop.call_soon_threadsafe(done.set)
+                assert done.wait(20)
+                return attempt(jobs)
+
+            monkeypatch.setattr(bench.worker._runs, "attempt", expire_first)
+            assert await bench.answered() == [[200], [504], [200]]
+            assert {size: n for size, (n, _) in bench.metrics.runs.succeeded.items()} == {
+                1: 1,
+                2: 1,
+            }
+            assert bench.metrics.compute.count == 2
+
+    asyncio.run(check())
+
+
+def test_a_run_counts_though_a_copy_of_a_request_is_its_first() -> None:
+    async def check() -> None:
+        with Bench(BatchLimits(rows=4)) as bench:
+            bench.submit(2, copy=True)
+            for value in (3, 4):  # of the priority that copies have
+                bench.submit(value, Plan(["y"], priority=LOWEST))
+            assert await bench.answered() == [[200]] * 4
+            assert {size: n for size, (n, _) in bench.metrics.runs.succeeded.items()} == {
+                1: 1,
+                3: 1,
+            }
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("limits", BATCHES, ids=["one by one", "batches", "batches that wait"])
+def test_an_error_as_a_request_leaves_the_queue_does_not_lose_it(
+    limits: BatchLimits, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def check() -> None:
+        end, errors = Pauses.end, [MemoryError(SECRET)]
+
+        def fail_once(pauses: Pauses, now: float) -> None:
+            if errors:
+                raise errors.pop()
+            end(pauses, now)
+
+        with Bench(limits) as bench:
+            monkeypatch.setattr(Pauses, "end", fail_once)
+            bench.submit(2)
+            bench.submit(3, width=3)
+            assert await bench.answered() == [[200], [200], [200]]
+        assert not errors
+        assert SECRET in caplog.text
+
+    asyncio.run(check())
+
+
+def test_a_connection_that_cannot_be_closed_delays_no_other_answer() -> None:
+    async def check() -> None:
+        with Bench(BatchLimits(rows=4)) as bench:
+            bench.submit(2)
+            given: Any = bench.jobs[1][1]
+            given.succeed = given.fail = given.abort = fails(RuntimeError("internal"))
+            bench.submit(3)
+            assert await bench.answered() == [[200], [], [200]]
 
     asyncio.run(check())

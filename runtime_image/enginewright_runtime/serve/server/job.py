@@ -144,7 +144,10 @@ class Job:
     def abort(self) -> None:
         """Log the exception that is being handled, which answering it has raised, and end its connection."""
         _log.exception("unexpected error while answering a request")
-        self.responder.abort()
+        try:
+            self.responder.abort()
+        except Exception:  # noqa: BLE001 - as above: the others are answered
+            _log.exception("unexpected error while closing the connection of a request")
 
     def joins(self, other: "Job") -> bool:
         """Whether it may run in one batch with `other`."""

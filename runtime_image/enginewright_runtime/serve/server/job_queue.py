@@ -25,6 +25,7 @@ _SECONDS_BESIDE: Final = 0.25
 # It waits for the others for so many times the last run: one of them may be far longer, or hang.
 _PATIENCE: Final = 2.0
 _LEAST_PATIENCE: Final = 0.25  # seconds
+_MARGIN: Final = 0.01  # seconds before a deadline, after which a run for it may begin too late
 
 
 class JobQueue:
@@ -113,6 +114,8 @@ class JobQueue:
                     self._let_all_begin()
             self._alone = dict.fromkeys(self._alone, False)
             self._alone[thread] = not self._alone
+            if self._deferred:  # another thread waits for their time instead of this one
+                self._changed.notify()
             return found
 
     def finish(self, thread: int, jobs: list[Job]) -> None:
@@ -149,31 +152,33 @@ class JobQueue:
         if self._only is not None:
             return None
         now = time.monotonic()
-        if self._deferred and self._overdue(self._deferred[0], now):
-            return [self._deferred.popleft()]
+        if self._deferred and (overdue := self._overdue(now)) is not None:
+            return self._undefer(overdue)
         if self._waiting:
-            return [self._first()]
-        if self._alone:  # the thread of that run looks next
-            return None
+            return self._first()
+        if self._alone:  # the thread of that run looks next, unless it ends too late
+            return self._latest() - now if self._deferred else None
         self._pauses.begin(now)
         wait = self._deferred_in(now)
-        return [self._deferred.popleft()] if wait == 0.0 else wait
+        return self._undefer(self._deferred[0]) if wait == 0.0 else wait
 
-    def _first(self) -> Job:
+    def _first(self) -> list[Job]:
         self._waiting.be_fair()
-        first = self._waiting.popleft()
-        self._pauses.end(first.queued)
-        return first
+        found = [self._waiting[0]]
+        self._pauses.end(found[0].queued)
+        self._waiting.popleft()  # last: what an error leaves here is not lost
+        return found
 
     def _add_joining(self, thread: int, jobs: list[Job]) -> None:
         """Move those that run with the first of `jobs` to it; the lock is held."""
         waiting, most = self._waiting, self._limits.rows
         first = jobs[0]
         rows = first.rows
-        wait_until = first.queued + self._limits.delay
+        delay = self._limits.delay
+        wait_until = self._waits_until(first) if delay else 0.0
         while first.rows and rows < most:
             if not waiting:
-                wait = wait_until - time.monotonic() if self._limits.delay else 0.0
+                wait = wait_until - time.monotonic() if delay else 0.0
                 if wait <= 0:
                     break
                 self._only = thread
@@ -183,9 +188,17 @@ class JobQueue:
             rows += job.rows
             if rows > most or not first.joins(job):
                 break
-            jobs.append(waiting.popleft())
+            jobs.append(job)
+            waiting.popleft()
+            if delay:
+                wait_until = min(wait_until, self._waits_until(job))
         if self._only == thread:
             self._let_all_begin()
+
+    def _waits_until(self, job: Job) -> float:
+        """Return the time until which `job` may wait for others, so that it ends before its deadline."""
+        until = job.queued + self._limits.delay
+        return min(until, job.deadline - self._last_seconds - _MARGIN) if job.deadline else until
 
     def _wait_to_be_alone(self, thread: int, first: Job) -> None:
         """Wait until no other run takes place, if this one with `first` must be alone; the lock is held."""
@@ -202,7 +215,20 @@ class JobQueue:
         if not self._deferred:
             return None
         free_at = self._pauses.free_at(now, self._deferred_seconds)
-        return max(0.0, min(free_at, now + _LOOK_SECONDS, self._deferred[0].latest) - now)
+        return max(0.0, min(free_at, now + _LOOK_SECONDS, self._latest()) - now)
 
-    def _overdue(self, job: Job, now: float) -> bool:
-        return not self._deferring or job.call.abandoned or job.latest <= now
+    def _latest(self) -> float:
+        """Return the time until which the most urgent deferred job may wait."""
+        return min([job.latest for job in self._deferred])
+
+    def _overdue(self, now: float) -> Job | None:
+        """Return a deferred job that waits no longer, which may be behind others; None: there is none."""
+        for job in self._deferred:
+            if not self._deferring or job.call.abandoned or job.latest <= now:
+                return job
+        return None
+
+    def _undefer(self, job: Job) -> list[Job]:
+        found = [job]
+        self._deferred.remove(job)  # last, likewise
+        return found

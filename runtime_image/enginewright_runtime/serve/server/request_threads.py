@@ -8,6 +8,7 @@ that has much fewer, as in the model's queue (`queue_shares`).
 """
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -25,6 +26,9 @@ from enginewright_runtime.session.request_errors import RequestError
 # While no more may wait, interval at which requests are looked for whose clients have left: many may wait,
 # and more be refused.
 _LOOK_SECONDS: Final = 0.02
+_RETRY_SECONDS: Final = 0.1  # after an error in the queue itself
+
+_log: Final = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -85,7 +89,7 @@ class RequestThreads:
         self._looked = float("-inf")  # when, for requests whose clients have left
         self._lock = threading.Lock()  # guards what follows
         self._queue: FairWaiting[_Work[Any]] = FairWaiting()
-        self._working = 0  # threads
+        self._working: set[object] = set()  # one for each thread that works, or is about to
         self._shares = QueueShares(self._list, time.monotonic)
 
     @property
@@ -155,6 +159,9 @@ class RequestThreads:
             priority: of the request.
             deadline: of `time.monotonic()`; 0: none.
             gives_way: whether another may get its place, see `make_room`.
+
+        Raises:
+            RuntimeError: no thread could be started; the request does not wait.
         """
         loop = asyncio.get_running_loop()
         work = _Work(call, do, done, priority, gives_way=gives_way)
@@ -163,12 +170,29 @@ class RequestThreads:
         self._outstanding += 1
         with self._lock:
             self._queue.add(work)
-            starts = self._working < self._threads
-            self._working += starts
-        if starts:
-            self._executor.submit(self._run, loop)
+            if len(self._working) == self._threads:
+                return
+            start = object()
+            self._working.add(start)
+        try:
+            self._executor.submit(self._run, loop, start)
+        except RuntimeError:  # such as at the limit of the process's threads
+            if self._is_taken_back(work, start):
+                raise
 
     # In the event loop.
+
+    def _is_taken_back(self, work: _Work[Any], start: object) -> bool:
+        """Take back `work`, for which no thread could be started; False: another one works on it.
+
+        The executor has kept `start`, for a thread that it may start later.
+        """
+        with self._lock:
+            self._working.discard(start)
+            waits = self._queue.discard(work)
+        if waits:
+            self._leave(work)
+        return waits
 
     def _stays_full(self) -> bool:
         """Whether no more may wait, without those whose clients have left."""
@@ -228,31 +252,39 @@ class RequestThreads:
         self._finish(work, ended)
 
     def _finish(self, work: _Work[_T], ended: asyncio.Future[_T]) -> None:
+        self._leave(work)
+        work.done(ended)
+
+    def _leave(self, work: _Work[Any]) -> None:
         self._outstanding -= 1
         if work.timer is not None:
             work.timer.cancel()
-        work.done(ended)
 
     # In a thread.
 
-    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        try:
-            while (work := self._next(loop)) is not None:
-                ended = loop.create_future()
-                _do(work, ended)
-                loop.call_soon_threadsafe(self._finish, work, ended)
-                del ended  # which an error in it refers to, by this frame
-        except RuntimeError:  # the loop has ended, the process is exiting
-            return
+    def _run(self, loop: asyncio.AbstractEventLoop, start: object) -> None:
+        while not loop.is_closed():  # else the process is exiting
+            try:
+                while (work := self._next(loop, start)) is not None:
+                    ended = loop.create_future()
+                    _do(work, ended)
+                    loop.call_soon_threadsafe(self._finish, work, ended)
+                    del ended  # which an error in it refers to, by this frame
+            except BaseException:  # noqa: BLE001 - the thread works on the next requests
+                if not loop.is_closed():
+                    _log.exception("unexpected error while taking requests")
+                    time.sleep(_RETRY_SECONDS)
+            else:
+                return
 
-    def _next(self, loop: asyncio.AbstractEventLoop) -> _Work[Any] | None:
-        """Take what is next, whose client may leave before its work begins."""
+    def _next(self, loop: asyncio.AbstractEventLoop, start: object) -> _Work[Any] | None:
+        """Take what is next, whose client may leave before its work begins; None: `start` has ended."""
         with self._lock:
             if self._queue and self._queue[0].call.abandoned:
                 loop.call_soon_threadsafe(self._end_abandoned, self._queue.remove_abandoned())
             if self._queue:
                 return self._queue.take()
-            self._working -= 1
+            self._working.discard(start)
             return None
 
 
@@ -262,9 +294,18 @@ def _do(work: _Work[_T], ended: asyncio.Future[_T]) -> None:
             ended.set_exception(_client_has_left())
         else:
             ended.set_result(work.do())
-    except Exception as error:  # noqa: BLE001 - it fails one request, not the thread
-        ended.set_exception(error)
+    except BaseException as error:  # noqa: BLE001 - it fails one request, not the thread
+        ended.set_exception(_caught(error))
         del ended  # likewise
+
+
+def _caught(error: BaseException) -> Exception:
+    """Return `error`, or one in its place that neither ends the event loop nor is refused by a future."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    caught = RuntimeError(f"{type(error).__name__} was raised")
+    caught.__cause__ = error
+    return caught
 
 
 def _client_has_left() -> RequestError:

@@ -42,6 +42,8 @@ class InferenceResults:
         """Answer a job that the model's worker has returned."""
         self._stop_timeout(job)
         if job.answered or not job.started:  # it may have expired just before it began
+            if job.started and job.call.of_client:  # others were in its run, maybe
+                self._count_run(job, job.finished - job.started)
             self._expire_late(job)
             return
         context = job.call.context
@@ -61,13 +63,16 @@ class InferenceResults:
         seconds = job.finished - job.started
         self._metrics.queue.observe(job.started - job.queued)
         self._metrics.compute.observe(seconds)
-        if job.batch:
-            self._metrics.runs.add(job.batch, seconds, succeeded=job.error is None)
+        self._count_run(job, seconds)
         # a run beside others takes longer than those that it would be compared with
         if job.error is None and job.batch and job.alone:
             self._buckets.add(job.ran, seconds)
         else:
             self._buckets.add_untimed(job.feeds)
+
+    def _count_run(self, job: Job, seconds: float) -> None:
+        if job.batch:
+            self._metrics.runs.add(job.batch, seconds, succeeded=job.error is None)
 
     # Answers.
 

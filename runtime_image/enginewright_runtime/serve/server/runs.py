@@ -19,35 +19,39 @@ class ModelRuns:
         self._run: Final = run
 
     def attempt(self, jobs: list[Job]) -> bool:
-        """Run `jobs`; False: the run has failed, and the error is the first one's.
+        """Run `jobs`; False: the run has failed.
 
-        One job runs with its own inputs; several must be joinable.
+        One job runs with its own inputs; several must be joinable. The number of a run, its inputs and its
+        error are those of its first job that counts as a client's, if there is one.
         """
         began = time.monotonic()
         for each in jobs:  # first, so that none expires meanwhile
             each.started = began
-        first = jobs[0]
-        parts, error = self._outputs(jobs)
+        counted = jobs[0]
+        if not counted.call.of_client:
+            counted = next((each for each in jobs if each.call.of_client), counted)
+        parts, error = self._outputs(jobs, counted)
         finished = time.monotonic()
-        first.error = error
+        counted.error = error
         for each in jobs:
             each.finished = finished
             each.batch = 0
-        first.batch = len(jobs)
+        counted.batch = len(jobs)
         if parts is None:
             return False
         for each, arrays in zip(jobs, parts, strict=True):
             each.arrays = arrays
         return True
 
-    def _outputs(self, jobs: list[Job]) -> tuple[list[list[NDArray[Any]]] | None, Exception | None]:
-        first = jobs[0]
+    def _outputs(
+        self, jobs: list[Job], counted: Job
+    ) -> tuple[list[list[NDArray[Any]]] | None, Exception | None]:
         try:
             if len(jobs) == 1:
-                first.ran = first.feeds
-                return [self._run(first.plan.outputs, first.feeds)], None
-            first.ran = join([each.feeds for each in jobs])
-            arrays = self._run(first.plan.outputs, first.ran)
+                counted.ran = counted.feeds
+                return [self._run(counted.plan.outputs, counted.feeds)], None
+            counted.ran = join([each.feeds for each in jobs])
+            arrays = self._run(counted.plan.outputs, counted.ran)
             return split(arrays, [each.rows for each in jobs]), None
         except Exception as error:  # noqa: BLE001 - after any error the next request is served
             return None, error

@@ -80,26 +80,34 @@ class Turns:
 
     def _run(self) -> None:
         end = time.monotonic() + _TURN_SECONDS
-        while self._waiting:
-            jobs: list[Job] = []
-            if self._attempt(jobs):
-                self._long += jobs[0].finished - jobs[0].started > _LONG_SECONDS
-                self._finish(jobs)
-            else:
-                for job in jobs:
-                    job.rows = 0
-                    job.forget_run()
-                    self._hand_over(job)
-            if self._waiting and time.monotonic() > end:
+        try:
+            while self._waiting:
+                self._run_next()
+                if time.monotonic() > end:
+                    break
+        finally:  # whatever was raised: what waits has no other turn
+            if self._waiting:
                 asyncio.get_running_loop().call_soon(self._run)
-                return
+
+    def _run_next(self) -> None:
+        jobs: list[Job] = []
+        if self._attempt(jobs):
+            self._long += jobs[0].finished - jobs[0].started > _LONG_SECONDS
+            self._finish(jobs)
+        else:
+            for job in jobs:
+                job.rows = 0
+                job.forget_run()
+                self._hand_over(job)
 
     def _attempt(self, jobs: list[Job]) -> bool:
         """Move the jobs of the next run to `jobs`, and run them; False: that has failed, or there are none."""
         try:
             self._take(jobs)
             return bool(jobs) and self._runs.attempt(jobs)
-        except Exception:  # noqa: BLE001 - the model's thread runs what was taken
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException:  # noqa: BLE001 - the model's thread runs what was taken
             _log.exception("unexpected error while running requests in the event loop")
             return False
 

@@ -188,25 +188,25 @@ class InferenceWorker:
                     return
 
     def _run(self, thread: int, jobs: list[Job]) -> None:
-        now = time.monotonic()
-        waiting = [
-            each
-            for each in jobs
-            if not (each.is_dropped or each.is_late(now) or each.error is not None)
-        ]
+        waiting = _waiting(jobs)
         while waiting:
             count = self._limits.whole([each.rows for each in waiting])
             self._compute(thread, waiting[:count])
-            waiting = waiting[count:]
+            waiting = _waiting(waiting[count:])  # some may have expired meanwhile
 
     def _compute(self, thread: int, jobs: list[Job]) -> None:
         self._busy_since[thread] = time.monotonic()
         if not self._runs.attempt(jobs) and len(jobs) > 1:
+            for job in jobs:
+                job.forget_run()
             for job in jobs:  # so that only those fail that would alone
-                self._busy_since[thread] = time.monotonic()
-                self._runs.attempt([job])
+                self._busy_since[thread] = now = time.monotonic()
+                if not (job.is_dropped or job.is_late(now)):
+                    self._runs.attempt([job])
         for job in jobs:
             if job.error is not None and not job.answered:
+                # no run is stuck because many in sequence, each in time, find out who is at fault
+                self._busy_since[thread] = time.monotonic()
                 job.fault = self._diagnose(job, job.error)
         self._busy_since[thread] = 0.0
 
@@ -229,3 +229,13 @@ class InferenceWorker:
                 self._done(job)
             except Exception:  # noqa: BLE001 - an internal error ends one connection, not the others
                 job.abort()
+
+
+def _waiting(jobs: list[Job]) -> list[Job]:
+    """Return those of `jobs` that somebody waits for, and that have not failed."""
+    now = time.monotonic()
+    return [
+        each
+        for each in jobs
+        if not (each.is_dropped or each.is_late(now) or each.error is not None)
+    ]

@@ -127,6 +127,10 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         """Refuse a call since too many bytes are in flight."""
         return self.refuse(call, busy(why))
 
+    def refuse_late(self, call: GrpcCall) -> Status:
+        """Refuse a call whose deadline has passed before it began."""
+        return self.refuse(call, RequestError(504, "the deadline passed before the call began"))
+
     def release(self, call: GrpcCall) -> None:
         """Release the call's in-flight bytes."""
         self.inflight.release(call)

@@ -79,6 +79,9 @@ class GrpcApplication(Http2Application, Protocol):
     def refuse_bytes(self, call: "GrpcCall", why: str) -> Status:
         """Return the status of a call that is refused since memory is short."""
 
+    def refuse_late(self, call: "GrpcCall") -> Status:
+        """Return the status of a call whose deadline has passed before it began."""
+
     def release(self, call: "GrpcCall") -> None:
         """Release what `admit` reserved and what is charged for the call; idempotent."""
 
@@ -430,7 +433,7 @@ class GrpcCall(InferenceCall):
 
     def _serve(self) -> None:
         if self.deadline != _NEVER and time.monotonic() > self.deadline:
-            self.fail(Status(Code.DEADLINE_EXCEEDED, "the deadline passed before the call began"))
+            self.fail(self._app.refuse_late(self))
             return
         self._serving = True
         self._view = None  # its memory is the message's, which the application may drop
