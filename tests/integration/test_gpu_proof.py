@@ -2,11 +2,11 @@
 
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,15 +27,19 @@ def run(*arguments: str | Path, python: str = sys.executable) -> tuple[int, str]
     return done.returncode, done.stderr.strip()
 
 
-def packed(folder: Path) -> tuple[Any, dict[str, bytes]]:
-    """Pack files that no compressor shortens, an empty and a small one; return index and contents."""
-    contents = {
-        "large/library.so": np.random.default_rng(0).bytes(13 << 20),
-        "empty": b"",
-        "small.py": b"print()\n",
-    }
+CONTENTS = {
+    "large/library.so": np.random.default_rng(0).bytes(11 << 20),  # which no compressor shortens
+    "empty": b"",
+    "small.py": b"print()\n",
+}
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of pieces."""
+    folder = tmp_path_factory.mktemp("packed")
     sources = []
-    for name, content in contents.items():
+    for name, content in CONTENTS.items():
         path = folder / "source" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
@@ -44,13 +48,18 @@ def packed(folder: Path) -> tuple[Any, dict[str, bytes]]:
     target = folder / "pieces"
     target.mkdir()
     made, files = pieces.pack("cuda", sources, target, LIMIT)
-    index = pieces.Index("3.12", "9.0", tuple(made), tuple(files))
-    index.write(target)
-    return index, contents
+    pieces.Index("3.12", "9.0", tuple(made), tuple(files)).write(target)
+    return target
 
 
-def test_pieces_are_bounded_and_unpacked_in_any_order(tmp_path: Path) -> None:
-    index, contents = packed(tmp_path)
+@pytest.fixture
+def index(original: Path, tmp_path: Path) -> pieces.Index:
+    """Return the index of a copy of the pieces, which a test may damage."""
+    shutil.copytree(original, tmp_path / "pieces")
+    return pieces.Index.read(tmp_path / "pieces")
+
+
+def test_pieces_are_bounded_and_unpacked_in_any_order(tmp_path: Path, index: pieces.Index) -> None:
     assert len(index.pieces) > 2
     assert all(
         (tmp_path / "pieces" / each.name).stat().st_size == each.size <= LIMIT
@@ -63,12 +72,13 @@ def test_pieces_are_bounded_and_unpacked_in_any_order(tmp_path: Path) -> None:
         (tmp_path / "pieces" / each.name).unlink()  # nothing is read twice
         pieces.unpack(tmp_path / "pieces", [each], target, state)
     pieces.verify(index.files, target)
-    assert {name: (target / name).read_bytes() for name in contents} == contents
+    assert {name: (target / name).read_bytes() for name in CONTENTS} == CONTENTS
     assert os.access(target / "small.py", os.X_OK)
 
 
-def test_a_piece_that_is_still_being_copied_has_not_arrived(tmp_path: Path) -> None:
-    index, _ = packed(tmp_path)
+def test_a_piece_that_is_still_being_copied_has_not_arrived(
+    tmp_path: Path, index: pieces.Index
+) -> None:
     first = index.pieces[0]
     path = tmp_path / "pieces" / first.name
     assert pieces.arrived(tmp_path / "pieces", first)
@@ -76,8 +86,9 @@ def test_a_piece_that_is_still_being_copied_has_not_arrived(tmp_path: Path) -> N
     assert not pieces.arrived(tmp_path / "pieces", first)
 
 
-def test_a_damaged_piece_is_named_and_the_others_are_unpacked(tmp_path: Path) -> None:
-    index, _ = packed(tmp_path)
+def test_a_damaged_piece_is_named_and_the_others_are_unpacked(
+    tmp_path: Path, index: pieces.Index
+) -> None:
     second = index.pieces[1]
     path = tmp_path / "pieces" / second.name
     content = bytearray(path.read_bytes())
@@ -92,8 +103,9 @@ def test_a_damaged_piece_is_named_and_the_others_are_unpacked(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
-def test_unpacked_files_that_changed_are_named(damage: str, tmp_path: Path) -> None:
-    index, _ = packed(tmp_path)
+def test_unpacked_files_that_changed_are_named(
+    damage: str, tmp_path: Path, index: pieces.Index
+) -> None:
     target = tmp_path / "files"
     pieces.unpack(tmp_path / "pieces", index.pieces, target, tmp_path / "state")
     file = target / "large/library.so"
@@ -156,9 +168,8 @@ def test_a_folder_without_pieces_is_named(tmp_path: Path) -> None:
 
 
 def test_another_python_and_a_machine_without_a_driver_are_refused_before_anything_is_written(
-    tmp_path: Path,
+    tmp_path: Path, index: pieces.Index
 ) -> None:
-    index, _ = packed(tmp_path)
     work = tmp_path / "work"
     code, said = run("run", "--pieces", tmp_path / "pieces", "--work", work)
     assert code == 1

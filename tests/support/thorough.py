@@ -81,6 +81,11 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {  # why -> tests
         "e2e/test_faults.py::test_a_server_that_has_lost_its_device_is_restarted",
         "e2e/test_faults.py::test_the_operator_is_killed_while_a_stage_runs",
     ),
+    "further ways to run preflight, whose stages and verdicts the other `test_preflight` files run": (
+        "integration/test_preflight_cache.py",
+        "integration/test_preflight_parallel.py",
+        "integration/test_preflight_processing.py",
+    ),
     "a real autoscaler needs minutes to see and act; a played one is in `tests/apiserver`": (
         "e2e/test_autoscaling.py",
     ),
@@ -127,8 +132,6 @@ SPREAD: Final = (
     "integration/test_preflight_faults.py::test_a_crash_in_the_middle",
     "integration/test_preflight_faults.py::test_an_interrupt_once_a_phase_is_over",
     "integration/test_preflight_html.py::test_hostile_names_are_shown_and_do_nothing",
-    "integration/test_preflight_parallel.py::test_the_findings_and_keys_are_those_of_each_target_alone",
-    "integration/test_preflight_processing.py::test_wrong_options_are_refused_at_once",
     "integration/test_preflight_real_builds.py::test_real_models",
     "integration/test_rules_real_models.py::test_findings_are_known_and_true",
     "integration/test_server_compression.py::test_a_bomb_is_refused_and_takes_no_memory",
