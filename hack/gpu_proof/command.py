@@ -51,7 +51,7 @@ def _parser(usage: str) -> argparse.ArgumentParser:
     run.add_argument("--work", type=Path, default=_WORK)
     run.add_argument("--results", type=Path)
     run.add_argument("--seconds", type=float, default=780.0)
-    run.add_argument("--only", default="", help="names of steps, with commas")
+    run.add_argument("--only", type=_names, default=[], help="names of steps, with commas")
     run.add_argument("--background", action="store_true")
     run.add_argument(
         "--rehearse",
@@ -67,6 +67,10 @@ def _parser(usage: str) -> argparse.ArgumentParser:
     report.add_argument("results", type=Path)
     report.set_defaults(act=_report)
     return parser
+
+
+def _names(text: str) -> list[str]:
+    return [each for each in text.split(",") if each]
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -96,8 +100,9 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _run_pieces(options: argparse.Namespace) -> int:
-    only = [each for each in options.only.split(",") if each]
-    run = running.Run(options.work, device=not options.rehearse, seconds=options.seconds, only=only)
+    run = running.Run(
+        options.work, device=not options.rehearse, seconds=options.seconds, only=options.only
+    )
     try:
         run.run_pieces(options.pieces)
     finally:
@@ -121,7 +126,7 @@ def _start(options: argparse.Namespace) -> int:
             [
                 *(sys.executable, str(packing.ROOT / "hack/gpu-proof"), "run"),
                 *("--pieces", str(options.pieces), "--work", str(options.work)),
-                *("--seconds", str(options.seconds), "--only", options.only),
+                *("--seconds", str(options.seconds), "--only", ",".join(options.only)),
             ],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -142,8 +147,7 @@ def _rehearse(options: argparse.Namespace) -> int:
     models.mkdir(parents=True, exist_ok=True)
     for path in packing.collect_models(options.work / "wheels"):
         shutil.copy(path, models)
-    only = [each for each in options.only.split(",") if each]
-    run = running.Run(options.work, device=False, seconds=options.seconds, only=only)
+    run = running.Run(options.work, device=False, seconds=options.seconds, only=options.only)
     folders = [packing.ROOT / name for name in ("operator", "runtime_image", ".")]
     environment = {"PYTHONPATH": os.pathsep.join(map(str, folders))}
     for group in (packing.CUDA, packing.TENSORRT):

@@ -15,7 +15,7 @@ from hack.gpu_proof.traffic import encode
 @step(GROUP, seconds=90, alone=True)
 def memory_in_a_request(context: Context) -> Figures:
     """A request that needs more than the device fails alone; the next ones are answered."""
-    context.needs_device  # noqa: B018 - raises
+    context.require_device()
     pod = context.pod()
     shapes = [
         {"input": "size", "min": [2], "opt": [2], "max": [2], "low": 64, "high": 64},
@@ -43,7 +43,7 @@ def memory_in_a_request(context: Context) -> Figures:
 @step(GROUP, seconds=120, alone=True)
 def memory_at_load(context: Context) -> Figures:
     """A device without free memory: the pod says so instead of serving from the CPU."""
-    context.needs_device  # noqa: B018 - raises
+    context.require_device()
     pod = context.pod()
     model = made_models.encoder(context.work / "encoder.onnx", without_kernel=False)
     key = context.prepare(pod, model)
@@ -62,7 +62,7 @@ def memory_at_load(context: Context) -> Figures:
 @step(GROUP, seconds=120, alone=True)
 def lost_device(context: Context) -> Figures:
     """A kernel of the process writes to an illegal address: not ready in seconds, then restarted."""
-    context.needs_device  # noqa: B018 - raises
+    context.require_device()
     pod = context.pod()
     key = context.prepare(pod, context.model("magika"), shapes=SHAPES["magika"])
     folder = context.work / "fault"

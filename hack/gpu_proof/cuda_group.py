@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
-from hack.gpu_proof import driver_calls, made_models
+from hack.gpu_proof import driver_calls
 from hack.gpu_proof.pod import Pod, Served, StepError
 from hack.gpu_proof.steps import Context, Figures, expect, register_each, step
 from hack.gpu_proof.traffic import encode, load, summary, time_runs
+from hack.samples import models
 
 GROUP: Final = "cuda"
 Feeds: TypeAlias = dict[str, NDArray[Any]]
@@ -23,6 +25,9 @@ _DETECT: Final = [
     {"input": "x", "min": [1, 3, 64, 64], "opt": [1, 3, 160, 160], "max": [2, 3, 160, 320]}
 ]
 TOKENS: Final = ("input_ids", "attention_mask", "token_type_ids")
+ENCODED: Final[list[dict[str, Any]]] = [
+    {"input": "x", "min": [1, 128, 768], "opt": [8, 128, 768], "max": [8, 128, 768]}
+]
 SHAPES: Final[dict[str, list[dict[str, Any]]]] = {
     "magika": [{"input": "bytes", "min": [1, 2048], "opt": [8, 2048], "max": [32, 2048]}],
     "detector": _DETECT,
@@ -53,6 +58,12 @@ _KEPT: Final = (  # of the metrics that a pod exports
     "enginewright_baseline_latency_seconds",
     "enginewright_probe_failures_total",
 )
+
+
+def save_model(model: onnx.ModelProto, path: Path) -> Path:
+    """Write a model; return its path."""
+    onnx.save(model, path)
+    return path
 
 
 def golden(pod: Pod) -> Feeds:
@@ -110,7 +121,7 @@ def _serve_model(context: Context, name: str, precision: str | None) -> Figures:
     key = context.prepare(pod, context.model(name), **fields)
     prepared = time.monotonic() - began
     if precision:
-        context.needs_device  # noqa: B018 - raises
+        context.require_device()
     with pod.serving(context.serve_task(key)) as served:
         ready = served.wait()
         if not ready and served.server.poll() is not None:
@@ -161,9 +172,11 @@ def device(context: Context) -> Figures:
 @step(GROUP)
 def partial_fallback(context: Context) -> Figures:
     """An operator without a CUDA kernel: refused under Forbid, counted under Allow."""
-    context.needs_device  # noqa: B018 - raises
+    context.require_device()
     pod = context.pod()
-    key = context.prepare(pod, made_models.ends_on_cpu(context.work / "ends-on-cpu.onnx"))
+    key = context.prepare(
+        pod, save_model(models.partly_supported(), context.work / "ends-on-cpu.onnx")
+    )
     found = {}
     for policy in ("Forbid", "Allow"):
         with pod.serving(context.serve_task(key, promise={"policy": policy})) as served:
@@ -180,7 +193,7 @@ def partial_fallback(context: Context) -> Figures:
 @step(GROUP)
 def whole_fallback(context: Context) -> Figures:
     """CUDA's libraries hidden: ONNX Runtime serves from the CPU and says nothing; the pod is refused."""
-    context.needs_device  # noqa: B018 - raises
+    context.require_device()
     pod = context.pod()
     key = context.prepare(pod, context.model("magika"), shapes=SHAPES["magika"])
     hidden = hide_libraries(context.work / "hidden")
@@ -204,7 +217,7 @@ def hide_libraries(folder: Path) -> Path:
 @step(GROUP, seconds=120)
 def two_pods_on_one_device(context: Context) -> Figures:
     """Two servers of one model on one device: both proved, memory of both."""
-    context.needs_device  # noqa: B018 - raises
+    context.require_device()
     pod = context.pod()
     key = context.prepare(pod, context.model("magika"), shapes=SHAPES["magika"])
     task = context.serve_task(key)
@@ -212,19 +225,18 @@ def two_pods_on_one_device(context: Context) -> Figures:
     with pod.serving(task) as served:
         expect(served.wait(), f"the first is not ready: {served.why_ended()}")
         used.append(driver_calls.used_bytes())
-        beside = _beside(context, pod, key)
+        beside = _beside(context, pod)
         body, headers = encode(golden(pod))
         measured = load(body, headers, 4, 1.0).figures()
         used.append(driver_calls.used_bytes())
     return {"used_bytes": used, "beside": beside, "load": measured}
 
 
-def _beside(context: Context, pod: Pod, key: str) -> Figures:
+def _beside(context: Context, pod: Pod) -> Figures:
     """Run the same model in a session of this process, beside the pod."""
     session = bare_session(context, artifact_model(pod))
     feeds = golden(pod)
     times = time_runs(lambda: session.run(None, feeds), 0.5)
-    del key
     return summary(times)
 
 

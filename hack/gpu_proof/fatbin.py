@@ -10,14 +10,44 @@ of header and contents; in each, entries with a kind (1: PTX, 2: machine code), 
 payload, and at byte 28 the architecture.
 """
 
+import mmap
 import struct
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
+PTX: Final = 1
+MACHINE_CODE: Final = 2
 _MAGIC: Final = b"\x50\xed\x55\xba"
 _CONTAINER: Final = struct.Struct("<4sHHQ")
 _ENTRY: Final = struct.Struct("<HHIQ12xI")
-_MACHINE_CODE: Final = 2
+
+
+class Entry(NamedTuple):
+    """PTX or machine code for one architecture, and where its payload is."""
+
+    kind: int  # PTX or MACHINE_CODE
+    architecture: int  # 90: compute capability 9.0
+    start: int
+    size: int  # bytes
+
+
+def containers(content: bytearray | mmap.mmap) -> Iterator[list[Entry]]:
+    """Yield the entries of each container in a library."""
+    at = content.find(_MAGIC)
+    while at >= 0:
+        _, version, header, size = _CONTAINER.unpack_from(content, at)
+        end = at + header + size
+        if (version, header) != (1, _CONTAINER.size) or end > len(content):
+            at = content.find(_MAGIC, at + len(_MAGIC))  # the number by chance
+            continue
+        entry, found = at + header, []
+        while entry + _ENTRY.size <= end:
+            kind, _, ahead, payload, architecture = _ENTRY.unpack_from(content, entry)
+            found.append(Entry(kind, architecture, entry + ahead, payload))
+            entry += ahead + payload
+        yield found
+        at = content.find(_MAGIC, end)
 
 
 def reduce(source: Path, target: Path, compute_capability: str) -> int:
@@ -31,32 +61,18 @@ def reduce(source: Path, target: Path, compute_capability: str) -> int:
     """
     major, _, minor = compute_capability.partition(".")
     wanted = int(major) * 10 + int(minor)
+
+    def runs(entry: Entry) -> bool:
+        same = entry.architecture // 10 == wanted // 10 and entry.architecture <= wanted
+        return entry.kind == MACHINE_CODE and same
+
     content = bytearray(source.read_bytes())
-    zeroed, at = 0, content.find(_MAGIC)
-    while at >= 0:
-        _, version, header, size = _CONTAINER.unpack_from(content, at)
-        end = at + header + size
-        if (version, header) != (1, _CONTAINER.size) or end > len(content):
-            at = content.find(_MAGIC, at + len(_MAGIC))  # the number by chance
-            continue
-        zeroed += _reduce_container(content, at + header, end, wanted)
-        at = content.find(_MAGIC, end)
-    target.write_bytes(content)
-    return zeroed
-
-
-def _reduce_container(content: bytearray, begin: int, end: int, wanted: int) -> int:
-    """Overwrite what the device does not load of one container; return the bytes overwritten."""
-    entries = []
-    while begin + _ENTRY.size <= end:
-        kind, _, ahead, payload, architecture = _ENTRY.unpack_from(content, begin)
-        runs = architecture // 10 == wanted // 10 and architecture <= wanted
-        entries.append((kind == _MACHINE_CODE, runs, begin + ahead, payload))
-        begin += ahead + payload
-    has_code = any(is_code and runs for is_code, runs, _, _ in entries)
     zeroed = 0
-    for is_code, runs, start, size in entries:
-        if not runs if is_code else has_code:
-            content[start : start + size] = bytes(size)
-            zeroed += size
+    for entries in containers(content):
+        has_code = any(map(runs, entries))
+        for entry in entries:
+            if not runs(entry) if entry.kind == MACHINE_CODE else has_code:
+                content[entry.start : entry.start + entry.size] = bytes(entry.size)
+                zeroed += entry.size
+    target.write_bytes(content)
     return zeroed

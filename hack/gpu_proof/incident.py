@@ -1,5 +1,6 @@
 """The incident that the product exists to prevent, on a device: attention without a kernel, before and after."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from hack.gpu_proof import made_models
-from hack.gpu_proof.cuda_group import GROUP, bare_session, golden, hide_libraries, look
+from hack.gpu_proof.cuda_group import ENCODED, GROUP, bare_session, golden, hide_libraries, look
 from hack.gpu_proof.pod import StepError
 from hack.gpu_proof.steps import Context, Figures, expect, step
 from hack.gpu_proof.traffic import encode, load, summary, time_runs
@@ -32,7 +33,7 @@ print(json.dumps({"p50_ms": round(sorted(times)[10] * 1e3, 2), "providers": sess
 @step(GROUP, seconds=170, alone=True)
 def incident(context: Context) -> Figures:
     """An encoder whose attention has no CUDA kernel: without the product it is slow and silent."""
-    context.needs_device  # noqa: B018 - raises
+    context.require_device()
     good = made_models.encoder(context.work / "before.onnx", without_kernel=False)
     bad = made_models.encoder(context.work / "after.onnx", without_kernel=True)
     found: Figures = {
@@ -47,7 +48,7 @@ def incident(context: Context) -> Figures:
     found["factors"] = {name: round(row["p50_ms"] / healthy, 1) for name, row in plain.items()}
     for name, model in (("before", good), ("after", bad)):
         pod = context.pod(name)
-        key = context.prepare(pod, model, shapes=_shapes())
+        key = context.prepare(pod, model, shapes=ENCODED)
         with pod.serving(context.serve_task(key)) as served:
             served.wait(60 if name == "before" else 30)
             served.wait_for_check("placement", ("ok", "failed"), 20)
@@ -58,10 +59,6 @@ def incident(context: Context) -> Figures:
                 found[name]["load"] = load(body, headers, 1, 1.0).figures()
     expect(not found["after"]["ready"], f"the model without a kernel got traffic: {found}")
     return found
-
-
-def _shapes() -> list[dict[str, object]]:
-    return [{"input": "x", "min": [1, 128, 768], "opt": [8, 128, 768], "max": [8, 128, 768]}]
 
 
 def _plain(model: Path, hidden: Path | None = None) -> Figures:
@@ -78,8 +75,6 @@ def _plain(model: Path, hidden: Path | None = None) -> Figures:
     )
     if done.returncode:
         raise StepError(f"the plain program fails: {done.stderr[-300:]}")
-    import json  # noqa: PLC0415 - of this function alone
-
     found: Figures = json.loads(done.stdout.strip().splitlines()[-1])
     found["said"] = done.stderr.strip()[-200:]
     return found

@@ -25,7 +25,6 @@ _PENDING: Final = _RANGE + (1 << 20)
 _DICTIONARY: Final = 128 << 20  # bytes: libraries repeat kernels far apart
 # Preset 1: the higher ones take five times as long for a tenth less
 _FILTERS: Final = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": _DICTIONARY}]
-_BLOCK: Final = 1 << 20
 
 
 class PieceError(Exception):
@@ -277,8 +276,5 @@ def verify(files: Iterable[Packed], target: Path) -> None:
 
 def digest_of(path: Path) -> str:
     """Return the sha256 of a file in hex."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -22,7 +22,7 @@ from hack.gpu_proof.packing import LIBRARIES, MODELS, ROOT, SITE, TENSORRT
 from hack.gpu_proof.pieces import Index, PieceError, arrived, unpack, verify
 
 _BESIDE: Final = 8  # steps that run side by side
-_TREE: Final = ("operator", "runtime_image", "hack/gpu_proof")
+_TREE: Final = ("operator", "runtime_image", "hack/gpu_proof", "hack/samples")
 _LIST: Final = """
 import json
 from hack.gpu_proof.groups import ordered
@@ -62,6 +62,7 @@ class Run:
         self._only = frozenset(only)
         self._end = time.monotonic() + seconds
         self._began = time.time()
+        self._machine = machine.describe()
         self._timeline: list[list[Any]] = []
         self._steps: list[Listed] = []
         self.results.mkdir(parents=True, exist_ok=True)
@@ -81,7 +82,7 @@ class Run:
             PieceError: a piece is damaged.
         """
         index = Index.read(pieces)
-        self.say(f"machine: {', '.join(machine.describe()['devices'])}")
+        self.say(f"machine: {', '.join(self._machine['devices'])}")
         self._copy_tree()
         for group in index.groups():
             if not self._receive(index, group, pieces):
@@ -230,7 +231,7 @@ class Run:
         document = {
             "date": time.strftime("%Y-%m-%d", time.gmtime(self._began)),
             "rehearsal": not self.device,
-            "machine": machine.describe(),
+            "machine": self._machine,
             "versions": dict(versions),
             "timeline": self._timeline,
             "steps": {

@@ -103,8 +103,7 @@ class Context:
             task.setdefault("compute_capability", compute_capability())
         return task
 
-    @property
-    def needs_device(self) -> None:
+    def require_device(self) -> None:
         """Say that a step cannot be rehearsed."""
         if not self.device:
             raise NeedsDeviceError

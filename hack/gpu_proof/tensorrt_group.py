@@ -12,17 +12,17 @@ from typing import Any, Final
 import numpy as np
 
 from hack.gpu_proof import driver_calls, made_models
-from hack.gpu_proof.cuda_group import SHAPES, golden, look
+from hack.gpu_proof.cuda_group import ENCODED, SHAPES, golden, look, save_model
 from hack.gpu_proof.pod import Pod
 from hack.gpu_proof.steps import Context, Figures, compute_capability, expect, register_each, step
 from hack.gpu_proof.traffic import encode, load
+from hack.samples import models
 
 GROUP: Final = "tensorrt"
 _AHEAD_OF_TIME: Final = "8.9"  # of a rehearsal, which TensorRT-RTX builds for without a device
 _IMAGES: Final = [
     {"input": "x", "min": [1, 3, 32, 32], "opt": [8, 3, 32, 32], "max": [32, 3, 32, 32]}
 ]
-_ENCODED: Final = [{"input": "x", "min": [1, 128, 768], "opt": [8, 128, 768], "max": [8, 128, 768]}]
 # what the builder does, alone: model, profile, strongly typed, timing cache empty
 _BARE: Final = """
 import json, sys, time
@@ -96,8 +96,8 @@ def bare_build(model: Path, shapes: list[dict[str, Any]], seconds: float, *level
 @step(GROUP, seconds=200, alone=True)
 def library(context: Context) -> Figures:
     """Does the builder load its kernels on this driver, and what does a build cost?"""
-    context.needs_device  # noqa: B018 - raises
-    model = made_models.image_net(context.work / "image-net.onnx")
+    context.require_device()
+    model = save_model(models.image_net(), context.work / "image-net.onnx")
     found: Figures = {"first": bare_build(model, _IMAGES, 190)}
     expect(bool(found["first"]["bytes"]), f"nothing is built: {found['first']['log']}")
     found["again"] = bare_build(model, _IMAGES, 100)
@@ -141,10 +141,10 @@ def _build_and_serve(
 
 def _model(context: Context, name: str) -> tuple[Path, list[dict[str, Any]]]:
     if name == "image-net":
-        return made_models.image_net(context.work / "image-net.onnx"), _IMAGES
+        return save_model(models.image_net(), context.work / "image-net.onnx"), _IMAGES
     if name == "encoder":
         path = context.work / "encoder.onnx"
-        return made_models.encoder(path, without_kernel=False, layers=2), _ENCODED
+        return made_models.encoder(path, without_kernel=False, layers=2), ENCODED
     return context.model(name), SHAPES[name]
 
 
@@ -182,7 +182,7 @@ register_each(
 @step(GROUP, seconds=200)
 def timing_cache(context: Context) -> Figures:
     """The timings of one build are merged into the store and shorten the next."""
-    context.needs_device  # noqa: B018 - raises
+    context.require_device()
     pod = context.pod()
     model, shapes = _model(context, "image-net")
     key = context.prepare(pod, model, backend=context.engine_backend, shapes=shapes)
@@ -239,7 +239,7 @@ def _serve_damaged(context: Context, pod: Pod, key: str) -> Figures:
 @step(GROUP, seconds=200, alone=True)
 def workspace(context: Context) -> Figures:
     """Little device memory: the workspace steps down, or the build is refused by name."""
-    context.needs_device  # noqa: B018 - raises
+    context.require_device()
     pod = context.pod()
     model, shapes = _model(context, "detector")
     large = [dict(shapes[0], max=[8, 3, 960, 960], opt=[8, 3, 640, 640])]
@@ -261,7 +261,7 @@ def workspace(context: Context) -> Figures:
 @step(GROUP, seconds=240, alone=True)
 def build_time(context: Context) -> Figures:
     """The product's engine Job beside the bare builder, same model and profile."""
-    context.needs_device  # noqa: B018 - raises
+    context.require_device()
     found: Figures = {}
     for name in ("magika", "recognizer"):
         pod = context.pod(name)

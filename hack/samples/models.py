@@ -25,9 +25,9 @@ def write_models(real: Path, folder: Path) -> None:
     onnx.save(linear(seed=1, work=SLOW), folder / "linear-slow.onnx")
     onnx.save(_newer_opset(), folder / "newer-opset.onnx")
     onnx.save(_custom_operator(), folder / "custom-operator.onnx")
-    onnx.save(_partly_supported(), folder / "partly-supported.onnx")
+    onnx.save(partly_supported(), folder / "partly-supported.onnx")
     onnx.save(_attention(), folder / "attention.onnx")
-    onnx.save(_image_net(), folder / "image.onnx")
+    onnx.save(image_net(), folder / "image.onnx")
     write_text_steps(folder)
     images = np.random.default_rng(11).random((64, 3, 32, 32), np.float32)
     np.savez(folder / "calibration.npz", x=images)
@@ -52,7 +52,7 @@ def _custom_operator() -> onnx.ModelProto:
     return _model([node], opset=17, extra=[helper.make_opsetid("com.example", 1)])
 
 
-def _partly_supported() -> onnx.ModelProto:
+def partly_supported() -> onnx.ModelProto:
     """Return a small image model that ends with Det, which neither OpenVINO nor TensorRT supports."""
     random = np.random.default_rng(7)
     nodes, weights, last = [], [], "x"
@@ -130,7 +130,7 @@ def _attention() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
 
 
-def _image_net() -> onnx.ModelProto:
+def image_net() -> onnx.ModelProto:
     """Return a small convolutional image model, which quantises well."""
     random = np.random.default_rng(5)
     nodes, weights, last, into = [], [], "x", 3
