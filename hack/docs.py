@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.reasons import REMEDIES, Reason
+from enginewright_contract.reasons import REMEDIES, Reason
 
 from hack.tables import fields, metrics, project, proofs, reasons, runtime, serving
 

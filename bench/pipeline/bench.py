@@ -20,9 +20,9 @@ sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "bench")]
 
 import graphs
 from bare import BUILD, CHECK, Cost, run
-from enginewright.contract.keys import engine_key
-from enginewright.contract.report import read_termination_message
-from enginewright.contract.task import (
+from enginewright_contract.keys import engine_key
+from enginewright_contract.report import read_termination_message
+from enginewright_contract.task import (
     ENGINE_STAGES,
     PREPARE_STAGES,
     EngineRecipe,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from enginewright.contract.task import LIVE_PATH
+from enginewright_contract.task import LIVE_PATH
 
 from bench.serving import cases, cores, processes
 from bench.serving.exchange import BINARY, Request, check, request

@@ -22,7 +22,7 @@ from onnx import ModelProto, TensorProto, helper
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY))
 
-from enginewright.contract.task import ShapeProfile
+from enginewright_contract.task import ShapeProfile
 
 from tests.support.serving import Server, model, real_model, tensor
 from tests.support.sidecar import Sidecar, prepared
@@ -117,9 +117,9 @@ def load(port: int, request: tuple[str, bytes, dict[str, str]], stop: threading.
 
 def request_of(root: Path) -> tuple[str, bytes, dict[str, str]]:
     """Return the first golden sample as a request."""
-    from enginewright.contract.manifest import Manifest  # noqa: PLC0415 - the sidecar's own parts,
-    from enginewright_runtime.serve.sidecar.protocol import encode  # noqa: PLC0415 - used as a client
-    from enginewright_runtime.serve.sidecar.samples import GoldenSamples  # noqa: PLC0415 - likewise
+    from enginewright_contract.manifest import Manifest  # noqa: PLC0415 - the sidecar's own parts,
+    from enginewright_serving.sidecar.protocol import encode  # noqa: PLC0415 - used as a client
+    from enginewright_serving.sidecar.samples import GoldenSamples  # noqa: PLC0415 - likewise
 
     artifact = root / "artifact"
     manifest = Manifest.model_validate_json((artifact / "manifest.json").read_bytes())

@@ -30,7 +30,7 @@ import numpy as np
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY))
 
-from enginewright.contract.verdict import Check
+from enginewright_contract.verdict import Check
 
 from tests.support.serving import Server, slow_model
 from tests.support.sidecar import Sidecar, artifact

@@ -32,8 +32,8 @@ _SIOCSIFFLAGS: Final = 0x8914
 _IFF_UP: Final = 1
 _KEY: Final = """
 import sys
-from enginewright.contract.keys import engine_key
-from enginewright.contract.task import EngineRecipe
+from enginewright_contract.keys import engine_key
+from enginewright_contract.task import EngineRecipe
 print(engine_key(sys.argv[1], EngineRecipe.model_validate_json(sys.argv[2])))
 """
 

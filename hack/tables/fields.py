@@ -7,16 +7,6 @@ from typing import Any, Final
 
 import yaml
 from enginewright.api.crds import definitions
-from enginewright.contract.execution import Execution
-from enginewright.contract.measurements import (
-    AnswerChange,
-    LatencySeries,
-    Measurements,
-    OutputChange,
-    ShadowComparison,
-    ShadowOutput,
-)
-from enginewright.contract.verdict import FallbackVerdict, Verdict
 from enginewright.controller.settings import (
     BucketSettings,
     ImageSettings,
@@ -38,6 +28,16 @@ from enginewright_cli.rollout.result import (
     RolloutClass,
     RolloutStatus,
 )
+from enginewright_contract.execution import Execution
+from enginewright_contract.measurements import (
+    AnswerChange,
+    LatencySeries,
+    Measurements,
+    OutputChange,
+    ShadowComparison,
+    ShadowOutput,
+)
+from enginewright_contract.verdict import FallbackVerdict, Verdict
 from pydantic import BaseModel
 
 from hack.tables.markdown import code, table

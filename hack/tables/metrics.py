@@ -16,9 +16,9 @@ from enginewright.kube.metrics import RestMetrics
 from enginewright.node_cache.metrics import CacheMetrics
 from enginewright.plan.types import FleetConfig
 from enginewright_runtime.core.nvml_use import DeviceUse
-from enginewright_runtime.serve.server.device_use import DeviceMetrics
-from enginewright_runtime.serve.server.metrics import Metrics as ServerMetrics
-from enginewright_runtime.serve.sidecar.metrics import FAMILIES
+from enginewright_serving.server.device_use import DeviceMetrics
+from enginewright_serving.server.metrics import Metrics as ServerMetrics
+from enginewright_serving.sidecar.metrics import FAMILIES
 from prometheus_client import CollectorRegistry
 
 from hack.tables.markdown import code, table

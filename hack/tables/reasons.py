@@ -5,7 +5,7 @@ import re
 from enum import StrEnum
 
 from enginewright.api.conditions import ConditionType, StatusReason
-from enginewright.contract.reasons import RARELY_TRANSIENT, REMEDIES, ExitCode, Reason, exit_code
+from enginewright_contract.reasons import RARELY_TRANSIENT, REMEDIES, ExitCode, Reason, exit_code
 from enginewright_runtime.rules.table import RULES
 
 from hack.tables.markdown import code, table

@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from enginewright.api.serving import Serving
-from enginewright.contract.engines import LIBRARIES, PROVIDERS
-from enginewright.contract.images import DEVICE_BACKENDS
-from enginewright.contract.precisions import MIN_CAPABILITY, RUNS
-from enginewright.contract.task import Precision
-from enginewright.contract.verdict import Check
+from enginewright_contract.engines import LIBRARIES, PROVIDERS
+from enginewright_contract.images import DEVICE_BACKENDS
+from enginewright_contract.precisions import MIN_CAPABILITY, RUNS
+from enginewright_contract.task import Precision
+from enginewright_contract.verdict import Check
 from enginewright_runtime.graph.scoped.shape_nodes import ARITHMETIC
 from enginewright_runtime.proof.parity.tolerances import DEFAULTS as TOLERANCES
 from enginewright_runtime.proof.parity.tolerances import ROUNDING, Tolerance
-from enginewright_runtime.serve.server.encode import JSON_ELEMENTS
-from enginewright_runtime.serve.server.grpc.encode import TYPED_ELEMENTS
-from enginewright_runtime.serve.server.json_cost import NAMES, VALUES
-from enginewright_runtime.serve.server.request_checks import STRINGS
-from enginewright_runtime.serve.server.settings import AGE_JITTER, MIB, SLOW_RATE, ServerSettings
-from enginewright_runtime.serve.sidecar.settings import INTERVALS
+from enginewright_serving.server.encode import JSON_ELEMENTS
+from enginewright_serving.server.grpc.encode import TYPED_ELEMENTS
+from enginewright_serving.server.json_cost import NAMES, VALUES
+from enginewright_serving.server.request_checks import STRINGS
+from enginewright_serving.server.settings import AGE_JITTER, MIB, SLOW_RATE, ServerSettings
+from enginewright_serving.sidecar.settings import INTERVALS
 
 from hack.tables.markdown import code, table
 

@@ -6,12 +6,12 @@ No image is pulled: the operator stores the results in the ConfigMap `enginewrig
 import json
 from typing import Final
 
-from enginewright.contract.images import ImageFacts
 from enginewright.controller.images import CONFIG_MAP
 from enginewright.kube.api import JsonObject, KubeApi
 from enginewright.kube.errors import Forbidden, NotFound
 from enginewright.kube.resources import CONFIG_MAPS
 from enginewright.manifests.labels import MANAGED_BY, OPERATOR
+from enginewright_contract.images import ImageFacts
 from pydantic import ValidationError
 
 # Where the documentation installs the chart: for users who may not list all namespaces.

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NoReturn, TypeVar
 
-from enginewright.contract.base import Message
-from enginewright.contract.collection import COLLECT_STAGE, CollectTask
-from enginewright.contract.reasons import Reason, exit_code
-from enginewright.contract.task import (
+from enginewright_contract.base import Message
+from enginewright_contract.collection import COLLECT_STAGE, CollectTask
+from enginewright_contract.reasons import Reason, exit_code
+from enginewright_contract.task import (
     ENGINE_STAGES,
     FETCH_ARTIFACT,
     LOOKUP_STAGE,
@@ -62,11 +62,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     paths = Paths.from_environment()
     logs.configure(options.command)
     if options.command == "serve":
-        from enginewright_runtime.serve.server.main import run  # noqa: PLC0415 - stages need no server
+        from enginewright_serving.server.main import run  # noqa: PLC0415 - stages need no server
 
         return _with_task("serve", ServeTask, paths, run)
     if options.command == "sidecar":
-        from enginewright_runtime.serve.sidecar.main import run as watch  # noqa: PLC0415 - likewise
+        from enginewright_serving.sidecar.main import run as watch  # noqa: PLC0415 - likewise
 
         return _with_task("sidecar", ServeTask, paths, watch)
     end_on_sigterm()
@@ -155,7 +155,7 @@ def _collect(paths: Paths, task: CollectTask) -> int:
 
 
 def _fetch_artifact(task: ServeTask, paths: Paths) -> int:
-    from enginewright_runtime.serve import fetch_artifact  # noqa: PLC0415 - as the stages
+    from enginewright_serving import fetch_artifact  # noqa: PLC0415 - as the stages
 
     return run_stage(FETCH_ARTIFACT, lambda: fetch_artifact.run(task, paths), paths, None)
 

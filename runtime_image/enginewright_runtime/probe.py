@@ -7,8 +7,8 @@ from typing import Final
 
 import onnx
 import onnxruntime as ort
-from enginewright.contract.images import ImageFacts
-from enginewright.contract.reasons import Reason
+from enginewright_contract.images import ImageFacts
+from enginewright_contract.reasons import Reason
 from onnx import TensorProto, helper
 
 from enginewright_runtime.core.failure import StageFailure

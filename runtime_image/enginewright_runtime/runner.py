@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from enginewright.contract.reasons import Reason, exit_code
-from enginewright.contract.report import StageReport
+from enginewright_contract.reasons import Reason, exit_code
+from enginewright_contract.report import StageReport
 
 from enginewright_runtime.core.disk import disk_full, is_full
 from enginewright_runtime.core.failure import StageFailure

@@ -4,8 +4,8 @@
 from collections.abc import Callable
 from functools import partial
 
-from enginewright.contract.report import StageReport
-from enginewright.contract.task import PREPARE_STAGES, EngineTask, PrepareTask
+from enginewright_contract.report import StageReport
+from enginewright_contract.task import PREPARE_STAGES, EngineTask, PrepareTask
 
 from enginewright_runtime.core.handoff import KnownArtifact
 from enginewright_runtime.core.paths import Paths

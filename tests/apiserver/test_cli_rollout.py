@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import yaml
 from enginewright.api.inference_model import InferenceModel
-from enginewright.contract.measurements import LatencySeries, Measurements
 from enginewright.manifests.labels import (
     CANARY,
     CLASS,
@@ -26,6 +25,7 @@ from enginewright.manifests.labels import (
 )
 from enginewright.manifests.outcome import RevisionOutcome
 from enginewright.manifests.snapshot import ClassSnapshot, Revision, Snapshot, controller_revision
+from enginewright_contract.measurements import LatencySeries, Measurements
 
 from tests.apiserver.test_operator_lifecycle import GOOD as GOOD_STAGES
 from tests.apiserver.test_operator_lifecycle import World, model, world

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from enginewright.contract.collection import Collected, CollectTask
-from enginewright.contract.task import TASK_VARIABLE
+from enginewright_contract.collection import Collected, CollectTask
+from enginewright_contract.task import TASK_VARIABLE
 
 from tests.apiserver.test_engine_lifecycle import PREPARED, RTX_IMAGE, World, built, know_images
 from tests.e2e.harness import Namespace, eventually

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from enginewright.contract.images import ImageFacts
-from enginewright.contract.task import (
+from enginewright_contract.images import ImageFacts
+from enginewright_contract.task import (
     ENGINE_STAGES,
     LOOKUP_STAGE,
     TASK_VARIABLE,

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from enginewright.contract.images import ImageFacts
-from enginewright.contract.signature import PublishedSignature, TensorText
-from enginewright.contract.task import PREPARE_STAGES
 from enginewright.manifests.snapshot import Revision
 from enginewright.plan.signature import listed
+from enginewright_contract.images import ImageFacts
+from enginewright_contract.signature import PublishedSignature, TensorText
+from enginewright_contract.task import PREPARE_STAGES
 
 from tests.e2e.harness import Namespace, eventually
 from tests.support import simulated_cluster as played

@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 from driver.layout import Cluster
-from enginewright.contract.task import SIDECAR_PORT
-from enginewright.contract.verdict import RELEASE_ANNOTATION, RELEASE_SECONDS
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.observe import POD
 from enginewright.controller.routing import ModelKey
@@ -33,6 +31,8 @@ from enginewright.kube.pod_http import (
     pod_http,
 )
 from enginewright.kube.resources import PODS
+from enginewright_contract.task import SIDECAR_PORT
+from enginewright_contract.verdict import RELEASE_ANNOTATION, RELEASE_SECONDS
 from prometheus_client import CollectorRegistry
 
 from tests.e2e.harness import Namespace

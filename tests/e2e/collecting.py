@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from enginewright.contract.collection import Collected
 from enginewright.manifests.collection_outcome import CollectionOutcome
 from enginewright.plan.collection import first_due
 from enginewright.plan.types import CollectionConfig
+from enginewright_contract.collection import Collected
 
 from tests.e2e.devices import COMPONENT
 from tests.e2e.harness import Namespace, eventually

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 from driver import gpus
 from driver.layout import Gpus
-from enginewright.contract.report import read_termination_message
+from enginewright_contract.report import read_termination_message
 
 from hack.samples.magika import features, label
 from tests.e2e import stored

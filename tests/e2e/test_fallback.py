@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from enginewright.contract.verdict import RELEASE_ANNOTATION
+from enginewright_contract.verdict import RELEASE_ANNOTATION
 
 from hack.samples.magika import features, label
 from tests.e2e.devices import CLASS, SHAPES

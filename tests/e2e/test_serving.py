@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from enginewright.contract.task import Promise
-from enginewright.contract.verdict import Verdict
 from enginewright.plan.proofs import proofs
+from enginewright_contract.task import Promise
+from enginewright_contract.verdict import Verdict
 from tritonclient.http import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import onnx
 import pytest
-from enginewright.contract.node_cache import CACHE_PORT
+from enginewright_contract.node_cache import CACHE_PORT
 from onnx import TensorProto, helper, numpy_helper
 
 from hack.samples.magika import features, label

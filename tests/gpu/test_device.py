@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from enginewright.contract.engines import why_unusable
-from enginewright.contract.reasons import Reason
+from enginewright_contract.engines import why_unusable
+from enginewright_contract.reasons import Reason
 from enginewright_runtime.core.nvml import device_bytes
 from enginewright_runtime.core.nvml_use import DeviceMeter
 from enginewright_runtime.session.driver import Device

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from enginewright.contract.engines import why_unusable
-from enginewright.contract.task import ServeTask
+from enginewright_contract.engines import why_unusable
+from enginewright_contract.task import ServeTask
 from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.serve import fetch_artifact
-from enginewright_runtime.serve.manifest import read_manifest
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.direct_inputs import DirectInputs
 from enginewright_runtime.session.driver import Device
 from enginewright_runtime.session.tensorrt_rtx import TensorRtRtxBackend
+from enginewright_serving import fetch_artifact
+from enginewright_serving.manifest import read_manifest
 
 from tests.support.engines import EnginePlace, matmul, recipe, sizes
 
@@ -26,9 +26,9 @@ from tests.support.engines import EnginePlace, matmul, recipe, sizes
 _START = """
 import json, os, sys
 from pathlib import Path
-from enginewright.contract.task import ServeTask
+from enginewright_contract.task import ServeTask
 from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.serve.server.startup import prepare
+from enginewright_serving.server.startup import prepare
 steps = []
 paths = Paths.under(Path(sys.argv[1]))
 served = prepare(ServeTask.model_validate_json(sys.argv[2]), paths.artifact, steps.append, paths.runtime_cache)

@@ -10,8 +10,8 @@ from typing import Any
 
 import onnx
 import pytest
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding
 from enginewright_runtime.session import driver, libcuda, load_errors
 
 from tests.support import broken_models as broken

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from enginewright.contract.reasons import Reason
+from enginewright_contract.reasons import Reason
 from enginewright_runtime.core import limits
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.ort_messages import plain, status

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from enginewright.contract.manifest import Latency
-from enginewright.contract.reasons import Reason
+from enginewright_contract.manifest import Latency
+from enginewright_contract.reasons import Reason
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.memory import peak_bytes
 from enginewright_runtime.core.nvml import device_bytes

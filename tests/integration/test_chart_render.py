@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import yaml
-from enginewright.contract import images as contract_images
-from enginewright.contract.node_cache import CACHE_PORT
 from enginewright.controller.settings import load_settings
 from enginewright.manifests.artifact_images import ImageRepository
 from enginewright.manifests.store_access import StoreBucket
 from enginewright.plan.types import CollectionConfig, FleetConfig
+from enginewright_contract import images as contract_images
+from enginewright_contract.node_cache import CACHE_PORT
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHART = REPOSITORY / "charts/enginewright"

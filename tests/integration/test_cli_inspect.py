@@ -10,11 +10,11 @@ from typing import Any
 
 import onnx
 import pytest
-from enginewright.contract.images import ImageFacts
 from enginewright.kube.resources import ACCELERATOR_CLASSES, INFERENCE_ENGINES
 from enginewright_cli.app import app
 from enginewright_cli.inspect.fit import EngineTarget, judge
 from enginewright_cli.inspect.result import EngineInspection
+from enginewright_contract.images import ImageFacts
 from onnx import helper
 from typer.testing import CliRunner
 

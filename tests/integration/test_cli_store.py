@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from enginewright.contract.collection import CollectTask
-from enginewright.contract.keys import engine_key
-from enginewright.contract.manifest import ArtifactFile, Manifest
 from enginewright_cli.app import app
+from enginewright_contract.collection import CollectTask
+from enginewright_contract.keys import engine_key
+from enginewright_contract.manifest import ArtifactFile, Manifest
 from enginewright_runtime.store import ENGINE, Store
 from typer.testing import CliRunner
 

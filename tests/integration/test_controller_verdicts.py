@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from enginewright.contract.verdict import Check
 from enginewright.controller import poll_targets
 from enginewright.controller.routing import ModelKey
 from enginewright.controller.verdicts import VerdictPoller
 from enginewright.kube.pod_http import DirectPodHttp
+from enginewright_contract.verdict import Check
 from prometheus_client import CollectorRegistry
 
 from tests.support.ports import free_port

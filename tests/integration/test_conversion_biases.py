@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from enginewright.contract.manifest import MODEL_NAME
+from enginewright_contract.manifest import MODEL_NAME
 from enginewright_runtime.prepare.convert.biases import fold_biases
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnxruntime import quantization

@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from enginewright.contract.reasons import NOTHING_RUNS, ExitCode, Reason
-from enginewright.contract.report import read_termination_message
-from enginewright.contract.task import ServeTask
-from enginewright.contract.verdict import Check
+from enginewright_contract.reasons import NOTHING_RUNS, ExitCode, Reason
+from enginewright_contract.report import read_termination_message
+from enginewright_contract.task import ServeTask
+from enginewright_contract.verdict import Check
 from enginewright_runtime.core.nvml import XidEvents
-from enginewright_runtime.serve.server.health import RunHealth
-from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.session.device_errors import LOST, lost_device
+from enginewright_serving.server.health import RunHealth
+from enginewright_serving.server.settings import ServerSettings
 from onnx import TensorProto, helper
 
 from tests.support.extensions import compile_failing, cube

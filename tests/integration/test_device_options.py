@@ -9,10 +9,10 @@ from typing import Any
 import onnx
 import pytest
 from enginewright_runtime.core.ort_messages import is_out_of_memory
-from enginewright_runtime.serve.server.run_errors import Fault, Rerun, fault_from_rerun
 from enginewright_runtime.session import driver, libcuda
 from enginewright_runtime.session.base import SessionRequest
 from enginewright_runtime.session.cuda import CudaBackend, arena_limit
+from enginewright_serving.server.run_errors import Fault, Rerun, fault_from_rerun
 from onnx import helper
 
 from tests.support import broken_models as broken

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from enginewright.contract.task import ServeTask, ShapeProfile
+from enginewright_contract.task import ServeTask, ShapeProfile
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.integration.test_device_use import nvml
@@ -18,9 +18,9 @@ from tests.support.waiting import until
 GIB = 1 << 30
 DEVICE = """
 import onnxruntime as ort
-from enginewright.contract.execution import Driver
-from enginewright_runtime.serve.server import startup
-from enginewright_runtime.serve.server.device_use import DeviceSampler
+from enginewright_contract.execution import Driver
+from enginewright_serving.server import startup
+from enginewright_serving.server.device_use import DeviceSampler
 from enginewright_runtime.session.base import CpuBackend
 from enginewright_runtime.session.driver import Device
 CpuBackend.needs_driver = CpuBackend.caches_kernels = True

@@ -14,13 +14,13 @@ import onnx
 import onnxruntime as ort
 import pytest
 from enginewright_runtime.core.ort_messages import status
-from enginewright_runtime.serve.server.input_choice import choose
-from enginewright_runtime.serve.server.stopping import StoppableSession, StoppedError
 from enginewright_runtime.session.base import CpuBackend
 from enginewright_runtime.session.direct_inputs import DirectInputs
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.signature import Signature, read_signature
 from enginewright_runtime.session.tensorrt_rtx import TensorRtRtxBackend
+from enginewright_serving.server.input_choice import choose
+from enginewright_serving.server.stopping import StoppableSession, StoppedError
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 

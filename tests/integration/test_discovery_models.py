@@ -11,11 +11,11 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 import yaml
-from enginewright.contract.images import COMPILED_BACKENDS
-from enginewright.contract.manifest import Manifest
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding
-from enginewright.contract.task import ShapeProfile
+from enginewright_contract.images import COMPILED_BACKENDS
+from enginewright_contract.manifest import Manifest
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding
+from enginewright_contract.task import ShapeProfile
 from enginewright_runtime.graph import shapes
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.scoped.parts import TensorProfile

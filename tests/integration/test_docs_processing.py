@@ -12,9 +12,9 @@ from typing import Any
 import onnx
 import yaml
 from enginewright.api.inference_model import InferenceModel
-from enginewright.contract.task import PrepareTask, ServeTask
 from enginewright.plan.recipe import recipe
 from enginewright_cli.plan.validation import problems
+from enginewright_contract.task import PrepareTask, ServeTask
 from onnx import TensorProto, helper
 from PIL import Image, ImageDraw, ImageFont
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from enginewright.contract.engines import (
+from enginewright_contract.engines import (
     PROVIDERS,
     Capabilities,
     serves,
 )
-from enginewright.contract.reasons import Reason
+from enginewright_contract.reasons import Reason
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.engine import builder, verify
 from enginewright_runtime.graph.raw import graphs

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from enginewright.contract.manifest import Manifest
-from enginewright.contract.reasons import ExitCode, Reason
-from enginewright.contract.report import read_termination_message
-from enginewright.contract.task import Extension, PrepareTask, ServeTask
+from enginewright_contract.manifest import Manifest
+from enginewright_contract.reasons import ExitCode, Reason
+from enginewright_contract.report import read_termination_message
+from enginewright_contract.task import Extension, PrepareTask, ServeTask
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.isolation import Limits
 from enginewright_runtime.session import loading

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-from enginewright.contract.reasons import Reason
 from enginewright_cli.preflight.stages import _PRELOAD
+from enginewright_contract.reasons import Reason
 from enginewright_runtime.core import children, isolated
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.isolation import Call, Limits

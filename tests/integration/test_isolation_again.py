@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from enginewright.contract.reasons import Reason
+from enginewright_contract.reasons import Reason
 from enginewright_runtime.core import isolated, isolation
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.isolation import Call, Limits

@@ -6,7 +6,7 @@ import signal
 import sys
 
 import pytest
-from enginewright.contract.reasons import Reason
+from enginewright_contract.reasons import Reason
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.isolation import UNLIMITED, Call, Limits
 

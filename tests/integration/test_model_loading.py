@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import pytest
-from enginewright.contract.execution import Driver
-from enginewright.contract.manifest import Manifest
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import Recipe, ServeTask
+from enginewright_contract.execution import Driver
+from enginewright_contract.manifest import Manifest
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import Recipe, ServeTask
 from enginewright_runtime.core.failure import SessionError, StageFailure
-from enginewright_runtime.serve.server import model_loading
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.driver import NOT_NEEDED, Device
+from enginewright_serving.server import model_loading
 
 # ONNX Runtime 1.31.1 on an H200 without free memory
 ALLOCATION = "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Exception during initialization: Failed to allocate memory for requested buffer of size 9437184"

@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from enginewright.contract.reasons import REMEDIES, Reason
+from enginewright_contract.reasons import REMEDIES, Reason
 
 from hack.monitoring import config
 from tests.e2e.harness import eventually, http_json

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from enginewright.contract.node_cache import scope
 from enginewright.node_cache import server
 from enginewright.node_cache.folder import CacheFolder, NoRoom
 from enginewright.node_cache.metrics import CacheMetrics
 from enginewright.node_cache.server import CacheServer
+from enginewright_contract.node_cache import scope
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.store import NodeCache, Store, node_cache

@@ -10,9 +10,9 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
-from enginewright.contract.keys import engine_key
-from enginewright.contract.manifest import ArtifactFile, Manifest
-from enginewright.contract.task import EngineRecipe, EngineTask
+from enginewright_contract.keys import engine_key
+from enginewright_contract.manifest import ArtifactFile, Manifest
+from enginewright_contract.task import EngineRecipe, EngineTask
 from enginewright_runtime import oci
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.engine import lookup

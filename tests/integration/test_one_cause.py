@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from enginewright.contract import causes
-from enginewright.contract.execution import Execution
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding
-from enginewright.contract.task import ServeTask
-from enginewright.contract.verdict import Check, Verdict
+from enginewright_contract import causes
+from enginewright_contract.execution import Execution
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding
+from enginewright_contract.task import ServeTask
+from enginewright_contract.verdict import Check, Verdict
 from onnx import TensorProto, helper
 
 from tests.support.monitoring import RULES, promtool

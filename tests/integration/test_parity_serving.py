@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-from enginewright.contract.manifest import Manifest, Spread, TensorSpec, VaryingOutput
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import OutputTolerance, Recipe
+from enginewright_contract.manifest import Manifest, Spread, TensorSpec, VaryingOutput
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import OutputTolerance, Recipe
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.serve.server.buckets import ComputeBuckets
-from enginewright_runtime.serve.server.proofs import StartupProver
-from enginewright_runtime.serve.sidecar.client import Client, ServerResponse
-from enginewright_runtime.serve.sidecar.golden import GoldenProbe
-from enginewright_runtime.serve.sidecar.inferences import Inferences
-from enginewright_runtime.serve.sidecar.samples import GoldenSamples
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.samples import GoldenSample
 from enginewright_runtime.session.signature import read_signature
+from enginewright_serving.server.buckets import ComputeBuckets
+from enginewright_serving.server.proofs import StartupProver
+from enginewright_serving.sidecar.client import Client, ServerResponse
+from enginewright_serving.sidecar.golden import GoldenProbe
+from enginewright_serving.sidecar.inferences import Inferences
+from enginewright_serving.sidecar.samples import GoldenSamples
 from onnx import helper, numpy_helper
 
 from tests.support import broken_models as broken

@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from enginewright.contract.manifest import Manifest, Spread, VaryingOutput
-from enginewright.contract.reasons import Reason
+from enginewright_contract.manifest import Manifest, Spread, VaryingOutput
+from enginewright_contract.reasons import Reason
 from enginewright_runtime.proof.parity.comparison import Comparison, ParityVerdict
 from enginewright_runtime.proof.parity.observing import is_random, observe
 from enginewright_runtime.proof.parity.spread import (

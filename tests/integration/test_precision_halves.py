@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from enginewright.contract.manifest import MODEL_NAME
+from enginewright_contract.manifest import MODEL_NAME
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.scoped.passes import PassResult
 from enginewright_runtime.prepare.quantize import half_rules

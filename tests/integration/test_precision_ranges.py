@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from enginewright.contract.manifest import TensorSpec
+from enginewright_contract.manifest import TensorSpec
 from enginewright_runtime.core.failure import SessionError
 from enginewright_runtime.prepare.quantize import calibration, observing, ranges, scales
 from enginewright_runtime.prepare.quantize.calibration import CalibrationData

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from enginewright.contract.manifest import MODEL_NAME
-from enginewright.contract.precisions import supported
-from enginewright.contract.task import Precision
+from enginewright_contract.manifest import MODEL_NAME
+from enginewright_contract.precisions import supported
+from enginewright_contract.task import Precision
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.prepare.quantize.forms import form_of
 from enginewright_runtime.prepare.quantize.half_rules import HALVES

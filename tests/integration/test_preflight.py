@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from enginewright.contract.processors import Feature, timing_mismatch
 from enginewright_cli.preflight import options, targets
+from enginewright_contract.processors import Feature, timing_mismatch
 from enginewright_runtime.session import processor
 
 from tests.support import broken_models as broken

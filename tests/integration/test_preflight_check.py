@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding, StageReport
-from enginewright.contract.task import STORE_PATH, TASK_VARIABLE
 from enginewright_cli.preflight.check import _ModelFindings, check
 from enginewright_cli.preflight.result import Result
 from enginewright_cli.preflight.stages import Stages
 from enginewright_cli.preflight.workspace import workspace
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding, StageReport
+from enginewright_contract.task import STORE_PATH, TASK_VARIABLE
 from typing_extensions import override
 
 from tests.support import broken_models as broken

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from enginewright.contract.images import ImageFacts
 from enginewright_cli.preflight.targets import parse, scope
+from enginewright_contract.images import ImageFacts
 
 from tests.support import broken_models as broken
 from tests.support.plan_objects import image_facts

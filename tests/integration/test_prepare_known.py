@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from enginewright.contract.keys import prepared_keys
-from enginewright.contract.report import Published
-from enginewright.contract.task import PREPARE_STAGES, PrepareTask
+from enginewright_contract.keys import prepared_keys
+from enginewright_contract.report import Published
+from enginewright_contract.task import PREPARE_STAGES, PrepareTask
 
 from tests.support import broken_models as broken
 from tests.support.preparing import Outcome, Workplace, rename_artifact

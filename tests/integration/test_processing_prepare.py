@@ -4,9 +4,9 @@ from pathlib import Path
 
 import onnx
 import pytest
-from enginewright.contract.manifest import Manifest
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import Extension, PrepareTask, Processing
+from enginewright_contract.manifest import Manifest
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import Extension, PrepareTask, Processing
 from enginewright_runtime.session.extensions import bundled
 from enginewright_runtime.session.processing.steps import LoadedSteps
 

@@ -7,9 +7,9 @@ from typing import Any, Final
 import numpy as np
 import onnx
 import pytest
-from enginewright.contract.keys import prepared_key
-from enginewright.contract.manifest import Manifest
-from enginewright.contract.processors import (
+from enginewright_contract.keys import prepared_key
+from enginewright_contract.manifest import Manifest
+from enginewright_contract.processors import (
     Feature,
     Processor,
     has_exact_products,
@@ -17,9 +17,9 @@ from enginewright.contract.processors import (
     parse,
     timing_mismatch,
 )
-from enginewright.contract.reasons import ExitCode, Reason
-from enginewright.contract.report import StageReport, read_termination_message
-from enginewright.contract.task import Int8Products, PrepareTask, Recipe, ServeTask
+from enginewright_contract.reasons import ExitCode, Reason
+from enginewright_contract.report import StageReport, read_termination_message
+from enginewright_contract.task import Int8Products, PrepareTask, Recipe, ServeTask
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.quantize.forms import dynamic_form, form_of
 from enginewright_runtime.prepare.quantize.saturation import saturable
@@ -234,7 +234,7 @@ def test_int8_for_exact_products_is_refused_where_they_saturate(
 _QUANTIZE = """
 import sys
 from pathlib import Path
-from enginewright.contract.task import PrepareTask
+from enginewright_contract.task import PrepareTask
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.prepare.quantize.stage import run

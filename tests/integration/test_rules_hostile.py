@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from enginewright.contract.manifest import ArtifactFile
-from enginewright.contract.reasons import Reason, exit_code
+from enginewright_contract.manifest import ArtifactFile
+from enginewright_contract.reasons import Reason, exit_code
 from enginewright_runtime.core import limits
 from enginewright_runtime.core.handoff import Fetched
 from enginewright_runtime.prepare.validate import inspection

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from enginewright.contract.task import Recipe
+from enginewright_contract.task import Recipe
 from enginewright_runtime.prepare.validate.inspection import inspect_here
 
 BACKENDS: Final = ("cpu", "cuda", "openvino", "tensorrt", "tensorrt-rtx")

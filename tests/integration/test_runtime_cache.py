@@ -7,15 +7,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from enginewright.contract.execution import Driver
-from enginewright.contract.manifest import Manifest
-from enginewright.contract.task import ShapeProfile
-from enginewright_runtime.serve.server import model_loading, runtime_cache
-from enginewright_runtime.serve.server.runtime_cache import RuntimeCache
+from enginewright_contract.execution import Driver
+from enginewright_contract.manifest import Manifest
+from enginewright_contract.task import ShapeProfile
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.base import SessionRequest
 from enginewright_runtime.session.driver import Device
 from enginewright_runtime.session.tensorrt_rtx import TensorRtRtxBackend
+from enginewright_serving.server import model_loading, runtime_cache
+from enginewright_serving.server.runtime_cache import RuntimeCache
 
 from tests.support import rtx_devices
 from tests.support.serving import linear_model, write_artifact

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from enginewright.contract.task import ServeTask
+from enginewright_contract.task import ServeTask
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 

@@ -15,19 +15,19 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 import uvloop
-from enginewright.contract.task import ServeTask
-from enginewright_runtime.serve.server.app import ServerApp
-from enginewright_runtime.serve.server.chunked import ChunkedDecoder, ChunkedError
-from enginewright_runtime.serve.server.connection import RECEIVE_BYTES, Connection
-from enginewright_runtime.serve.server.decode import Decoder
-from enginewright_runtime.serve.server.head import HeadError, HeadParser
-from enginewright_runtime.serve.server.message import ALIGNMENT, Body, HttpRequest, HttpResponse
-from enginewright_runtime.serve.server.settings import MIB, ServerSettings
-from enginewright_runtime.serve.server.startup import prepare
+from enginewright_contract.task import ServeTask
 from enginewright_runtime.session.datatypes import BF16, BY_ONNX
 from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.signature import Signature, Tensor
+from enginewright_serving.server.app import ServerApp
+from enginewright_serving.server.chunked import ChunkedDecoder, ChunkedError
+from enginewright_serving.server.connection import RECEIVE_BYTES, Connection
+from enginewright_serving.server.decode import Decoder
+from enginewright_serving.server.head import HeadError, HeadParser
+from enginewright_serving.server.message import ALIGNMENT, Body, HttpRequest, HttpResponse
+from enginewright_serving.server.settings import MIB, ServerSettings
+from enginewright_serving.server.startup import prepare
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.http as triton
-from enginewright.contract.task import AccessLogTask
-from enginewright_runtime.serve import exchanges
+from enginewright_contract.task import AccessLogTask
+from enginewright_serving import exchanges
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from enginewright.contract.verdict import Check
+from enginewright_contract.verdict import Check
 
 from tests.support.serving import Server, linear_model
 from tests.support.sidecar import Sidecar, artifact, value

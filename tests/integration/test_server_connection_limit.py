@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import Final
 
 import pytest
-from enginewright_runtime.serve.server.application import ApplicationBase, json_response
-from enginewright_runtime.serve.server.connection import RECEIVE_BYTES, Connection
-from enginewright_runtime.serve.server.head import HeadParser
-from enginewright_runtime.serve.server.message import HttpRequest, HttpResponse
-from enginewright_runtime.serve.server.settings import ServerSettings
+from enginewright_serving.server.application import ApplicationBase, json_response
+from enginewright_serving.server.connection import RECEIVE_BYTES, Connection
+from enginewright_serving.server.head import HeadParser
+from enginewright_serving.server.message import HttpRequest, HttpResponse
+from enginewright_serving.server.settings import ServerSettings
 
 SETTINGS: Final = ServerSettings(connections=2, reserved_connections=1)
 BODY: Final = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\na"

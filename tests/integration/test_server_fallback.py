@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from enginewright.contract.execution import Execution
-from enginewright.contract.manifest import EngineInfo, Manifest
-from enginewright.contract.reasons import ExitCode, Reason
-from enginewright.contract.report import StageReport, read_termination_message
-from enginewright.contract.task import Promise, ServeTask, ShapeProfile
+from enginewright_contract.execution import Execution
+from enginewright_contract.manifest import EngineInfo, Manifest
+from enginewright_contract.reasons import ExitCode, Reason
+from enginewright_contract.report import StageReport, read_termination_message
+from enginewright_contract.task import Promise, ServeTask, ShapeProfile
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.serve.server.startup import prepare
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.placement import LiveSession, Running
+from enginewright_serving.server.startup import prepare
 
 from tests.support.engines import EnginePlace, matmul, sizes
 from tests.support.serving import (

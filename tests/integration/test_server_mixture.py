@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from enginewright.contract.task import AccessLogTask, ServeTask
+from enginewright_contract.task import AccessLogTask, ServeTask
 
 from tests.integration.test_server_processing import with_steps
 from tests.support import processing

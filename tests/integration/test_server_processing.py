@@ -11,11 +11,11 @@ import grpc
 import numpy as np
 import onnx
 import pytest
-from enginewright.contract.manifest import MANIFEST_NAME, Manifest, ProcessingStep
-from enginewright.contract.task import ServeTask, ShapeProfile
-from enginewright_runtime.serve.server.grpc import messages
+from enginewright_contract.manifest import MANIFEST_NAME, Manifest, ProcessingStep
+from enginewright_contract.task import ServeTask, ShapeProfile
 from enginewright_runtime.session.extensions import bundled
 from enginewright_runtime.session.processing.process import StepProcess
+from enginewright_serving.server.grpc import messages
 from onnx import TensorProto
 
 from hack.samples import text_steps
@@ -314,7 +314,7 @@ def send_turns(server: Server, turns: int, **parameters: Any) -> Answer:
 
 ENDLESS = 1 << 40
 ONE_PROCESS = """
-from enginewright_runtime.serve.server.processing import served
+from enginewright_serving.server.processing import served
 served.threads = lambda: 1
 """
 

@@ -9,9 +9,9 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 import tritonclient.http as triton
-from enginewright.contract.execution import ComputeBucket, Execution
-from enginewright.contract.task import ShapeProfile
-from enginewright_runtime.serve.server.buckets import ComputeBuckets
+from enginewright_contract.execution import ComputeBucket, Execution
+from enginewright_contract.task import ShapeProfile
+from enginewright_serving.server.buckets import ComputeBuckets
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 from tritonclient.utils import InferenceServerException

@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any
 
 import pytest
-from enginewright_runtime.serve.server.account import Peer
-from enginewright_runtime.serve.server.call import InferenceCall
-from enginewright_runtime.serve.server.fair_waiting import FairWaiting
-from enginewright_runtime.serve.server.metrics import CLIENT_CLOSED
-from enginewright_runtime.serve.server.priorities import DEFAULT, HIGHEST, LOWEST
-from enginewright_runtime.serve.server.request_threads import RequestThreads
 from enginewright_runtime.session.request_errors import RequestError
+from enginewright_serving.server.account import Peer
+from enginewright_serving.server.call import InferenceCall
+from enginewright_serving.server.fair_waiting import FairWaiting
+from enginewright_serving.server.metrics import CLIENT_CLOSED
+from enginewright_serving.server.priorities import DEFAULT, HIGHEST, LOWEST
+from enginewright_serving.server.request_threads import RequestThreads
 from typing_extensions import override
 
 CAPACITY = 6

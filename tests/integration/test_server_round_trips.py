@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
-from enginewright.contract.reasons import ExitCode
+from enginewright_contract.reasons import ExitCode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from enginewright_runtime.serve.server.input_turns import InputTurns
-from enginewright_runtime.serve.server.message import HttpResponse
-from enginewright_runtime.serve.server.scrapes import Scrapes
+from enginewright_serving.server.input_turns import InputTurns
+from enginewright_serving.server.message import HttpResponse
+from enginewright_serving.server.scrapes import Scrapes
 
 from tests.support.serving import Server, linear_model, write_artifact
 

@@ -5,8 +5,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
-from enginewright_runtime.serve.server.grpc.messages import InferRequest
-from enginewright_runtime.serve.server.inference_request import LARGE_JSON
+from enginewright_serving.server.grpc.messages import InferRequest
+from enginewright_serving.server.inference_request import LARGE_JSON
 
 from tests.integration.test_server_load import arrived, depth, metric, turning
 from tests.support import http2
@@ -73,7 +73,7 @@ def test_a_client_that_fills_the_queue_gives_up_places_for_another(tmp_path: Pat
 HOLDING = """
 import threading, time
 from pathlib import Path
-from enginewright_runtime.serve.server.decode import Decoder
+from enginewright_serving.server.decode import Decoder
 decode = Decoder.decode
 def holding(self, *arguments):
     while threading.current_thread().name.startswith("codec") and Path({hold!r}).exists():

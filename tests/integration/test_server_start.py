@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from enginewright.contract.manifest import Manifest, VaryingOutput
-from enginewright.contract.reasons import ExitCode, Reason
-from enginewright.contract.report import StageReport, read_termination_message
-from enginewright.contract.task import ServeTask, ShapeProfile
+from enginewright_contract.manifest import Manifest, VaryingOutput
+from enginewright_contract.reasons import ExitCode, Reason
+from enginewright_contract.report import StageReport, read_termination_message
+from enginewright_contract.task import ServeTask, ShapeProfile
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.serve.server.baseline import measure
-from enginewright_runtime.serve.server.startup import prepare
 from enginewright_runtime.session import processor
+from enginewright_serving.server.baseline import measure
+from enginewright_serving.server.startup import prepare
 from onnx import TensorProto, helper
 
 from tests.support.serving import (

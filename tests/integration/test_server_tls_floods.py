@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
-from enginewright.contract.task import ServeTask
+from enginewright_contract.task import ServeTask
 
 from tests.integration.test_server_floods import (
     COUNT,

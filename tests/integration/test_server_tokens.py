@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from enginewright.contract.reasons import ExitCode
-from enginewright.contract.report import read_termination_message
-from enginewright.contract.task import AccessLogTask, ServeTask
+from enginewright_contract.reasons import ExitCode
+from enginewright_contract.report import read_termination_message
+from enginewright_contract.task import AccessLogTask, ServeTask
 
 from tests.integration.test_server_grpc_inference import CHECK, INFER, SERVICE, Client, batch
 from tests.integration.test_sidecar_shadow import (

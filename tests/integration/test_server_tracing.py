@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from enginewright.contract.task import ServeTask, TracingTask
+from enginewright_contract.task import ServeTask, TracingTask
 
 from tests.integration.test_server_access_log import call, x
 from tests.support.collector import Collector, attributes
@@ -150,7 +150,7 @@ def test_without_a_collector_requests_are_answered(tmp_path: Path, hangs: bool) 
 
 def test_opentelemetry_is_imported_only_where_it_is_used() -> None:
     program = (
-        "import sys, enginewright_runtime.serve.server.main\n"
+        "import sys, enginewright_serving.server.main\n"
         "print([each for each in sys.modules if each.startswith(('opentelemetry', 'requests'))])"
     )
     shown = subprocess.run(

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from enginewright.contract.task import ShapeProfile
-from enginewright.contract.verdict import Check
 from enginewright_cli.preflight import options
+from enginewright_contract.task import ShapeProfile
+from enginewright_contract.verdict import Check
 from enginewright_runtime.engine.builder import build
 from onnx import TensorProto, helper
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from enginewright.contract.keys import prepared_keys
-from enginewright.contract.report import Published
-from enginewright.contract.task import PrepareTask
+from enginewright_contract.keys import prepared_keys
+from enginewright_contract.report import Published
+from enginewright_contract.task import PrepareTask
 
 from tests.support.preparing import Workplace, rename_artifact
 from tests.support.serving import linear_model

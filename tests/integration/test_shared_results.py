@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from enginewright.contract.manifest import ArtifactFile
-from enginewright.contract.task import SHARED_RESULTS_VARIABLE, Extension, Recipe
+from enginewright_contract.manifest import ArtifactFile
+from enginewright_contract.task import SHARED_RESULTS_VARIABLE, Extension, Recipe
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.handoff import Fetched
 from enginewright_runtime.core.isolation import Call
@@ -34,7 +34,7 @@ def fail(*, log: Path) -> None:
 
 def answers_reason() -> Any:
     """Return a reason that says nothing of a model."""
-    from enginewright.contract.reasons import Reason  # noqa: PLC0415 - in the child alone
+    from enginewright_contract.reasons import Reason  # noqa: PLC0415 - in the child alone
 
     return Reason.TIMEOUT
 

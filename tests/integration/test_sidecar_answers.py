@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from enginewright.contract.manifest import Manifest
-from enginewright.contract.measurements import AnswerChange, Measurements
-from enginewright.contract.task import ServeTask
-from enginewright.contract.verdict import Check
+from enginewright_contract.manifest import Manifest
+from enginewright_contract.measurements import AnswerChange, Measurements
+from enginewright_contract.task import ServeTask
+from enginewright_contract.verdict import Check
 from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.serve import fetch_artifact
-from enginewright_runtime.serve.sidecar.answers import AnswerComparison
-from enginewright_runtime.serve.sidecar.client import Client, ServerResponse, UnreachableError
-from enginewright_runtime.serve.sidecar.inferences import Inferences
+from enginewright_serving import fetch_artifact
+from enginewright_serving.sidecar.answers import AnswerComparison
+from enginewright_serving.sidecar.client import Client, ServerResponse, UnreachableError
+from enginewright_serving.sidecar.inferences import Inferences
 from onnx import TensorProto, helper
 
 from tests.support.serving import Feeds, Server, linear_model, model, scaled, tensor
@@ -436,7 +436,7 @@ def test_samples_larger_than_the_sidecars_memory_are_not_run(
     limit: int, runs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The outputs of the larger sample have 3 x 4 + 1 numbers of four bytes."""
-    monkeypatch.setattr("enginewright_runtime.serve.sidecar.answers._LEAST_LARGEST", limit)
+    monkeypatch.setattr("enginewright_serving.sidecar.answers._LEAST_LARGEST", limit)
     comparison, client = steps(tmp_path, [503])
     assert (comparison.result is None) is runs
     assert bool(client.headers) is runs

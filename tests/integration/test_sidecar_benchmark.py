@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from enginewright.contract.reasons import Reason
-from enginewright.contract.verdict import Check
+from enginewright_contract.reasons import Reason
+from enginewright_contract.verdict import Check
 
 from tests.support.serving import Feeds, Server, slow_model
 from tests.support.sidecar import Sidecar, artifact, change_manifest, value

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import ServeTask
-from enginewright.contract.verdict import Check
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import ServeTask
+from enginewright_contract.verdict import Check
 from onnx import TensorProto, helper
 
 from tests.support.serving import (

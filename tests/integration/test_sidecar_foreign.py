@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import ServeTask
-from enginewright.contract.verdict import Check
-from enginewright_runtime.serve.sidecar.client import Client, UnreachableError
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import ServeTask
+from enginewright_contract.verdict import Check
+from enginewright_serving.sidecar.client import Client, UnreachableError
 from typing_extensions import override
 
 from tests.support.ports import free_port

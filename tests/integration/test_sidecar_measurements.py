@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from enginewright.contract.measurements import (
+from enginewright_contract.measurements import (
     PROBE_QUERY,
     PROBING_SECONDS,
     WINDOW,
@@ -19,8 +19,8 @@ from enginewright.contract.measurements import (
     Measurements,
     ServerMeasurements,
 )
-from enginewright.contract.task import ServeTask
-from enginewright.contract.verdict import Check
+from enginewright_contract.task import ServeTask
+from enginewright_contract.verdict import Check
 
 from tests.support.serving import Server, linear_model, slow_model
 from tests.support.sidecar import Proxy, Sidecar, artifact, value

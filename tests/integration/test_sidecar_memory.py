@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from enginewright.contract.task import ServeTask
-from enginewright.contract.verdict import Check
 from enginewright.manifests.deployment import sidecar_memory
+from enginewright_contract.task import ServeTask
+from enginewright_contract.verdict import Check
 from enginewright_runtime.session.arrays import map_arrays, read_arrays, write_arrays
 from onnx import TensorProto, helper
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-from enginewright.contract.verdict import Check
+from enginewright_contract.verdict import Check
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 import pytest
-from enginewright.contract.task import ServeTask
+from enginewright_contract.task import ServeTask
 
 from tests.support.serving import Server, Wire, linear_model
 from tests.support.sidecar import Sidecar, artifact

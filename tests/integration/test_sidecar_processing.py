@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import grpc
 import pytest
-from enginewright.contract.task import ServeTask
-from enginewright.contract.verdict import Check
-from enginewright_runtime.serve.exchanges import HEADER, ExchangeHead
-from enginewright_runtime.serve.server.grpc import messages
+from enginewright_contract.task import ServeTask
+from enginewright_contract.verdict import Check
+from enginewright_serving.exchanges import HEADER, ExchangeHead
+from enginewright_serving.server.grpc import messages
 
 from tests.integration.test_processing_prepare import task_of
 from tests.support import processing

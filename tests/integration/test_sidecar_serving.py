@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from enginewright.contract.manifest import VaryingOutput
-from enginewright.contract.reasons import ExitCode, Reason
-from enginewright.contract.report import read_termination_message
-from enginewright.contract.task import ServeTask, ShapeProfile
-from enginewright.contract.verdict import Check
+from enginewright_contract.manifest import VaryingOutput
+from enginewright_contract.reasons import ExitCode, Reason
+from enginewright_contract.report import read_termination_message
+from enginewright_contract.task import ServeTask, ShapeProfile
+from enginewright_contract.verdict import Check
 from onnx import TensorProto, helper
 
 from tests.support.extensions import CUBE, compile_failing

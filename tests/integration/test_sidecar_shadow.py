@@ -12,10 +12,10 @@ from typing import Any, Final, Self
 import numpy as np
 import onnx
 import pytest
-from enginewright.contract.measurements import Measurements, ShadowComparison, ShadowOutput
-from enginewright.contract.shadow import SHADOW_SECONDS
-from enginewright.contract.task import ServeTask
 from enginewright.manifests.deployment import sidecar_memory
+from enginewright_contract.measurements import Measurements, ShadowComparison, ShadowOutput
+from enginewright_contract.shadow import SHADOW_SECONDS
+from enginewright_contract.task import ServeTask
 from onnx import TensorProto, helper
 
 from tests.support.ports import free_port

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from enginewright.contract.reasons import ExitCode, Reason
+from enginewright_contract.reasons import ExitCode, Reason
 from enginewright_runtime.sources.archive import kind_of
 
 from tests.support import broken_models as broken

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from enginewright.contract.reasons import ExitCode, Reason
-from enginewright.contract.task import Calibration, Extension, PrepareTask, Quantization
+from enginewright_contract.reasons import ExitCode, Reason
+from enginewright_contract.task import Calibration, Extension, PrepareTask, Quantization
 from enginewright_runtime.core.handoff import Fetched
 from enginewright_runtime.prepare.fetch import stage as fetch
 from enginewright_runtime.remote import retry

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from enginewright.contract.reasons import ExitCode, Reason
+from enginewright_contract.reasons import ExitCode, Reason
 from enginewright_runtime.remote import retry
 
 from tests.support import broken_models as broken

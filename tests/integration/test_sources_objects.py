@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from enginewright.contract.reasons import ExitCode, Reason
+from enginewright_contract.reasons import ExitCode, Reason
 from enginewright_runtime.prepare.fetch import stage as fetch
 from enginewright_runtime.remote import bucket_client, retry
 from enginewright_runtime.remote.credentials import Secret

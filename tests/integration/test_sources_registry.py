@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from enginewright.contract.reasons import ExitCode, Reason
+from enginewright_contract.reasons import ExitCode, Reason
 from enginewright_runtime.remote import retry
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.sources.quota import DiskQuota

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from enginewright.contract.keys import prepared_keys
-from enginewright.contract.report import Published
-from enginewright.contract.task import PREPARE_STAGES, PrepareTask, Processing
+from enginewright_contract.keys import prepared_keys
+from enginewright_contract.report import Published
+from enginewright_contract.task import PREPARE_STAGES, PrepareTask, Processing
 from enginewright_runtime.remote import retry
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.sources.fetching import fetch_all

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from enginewright.contract.manifest import Manifest, TensorSpec
-from enginewright.contract.task import ShapeProfile
+from enginewright_contract.manifest import Manifest, TensorSpec
+from enginewright_contract.task import ShapeProfile
 from enginewright_runtime.engine import builder
 from enginewright_runtime.graph import shapes
 from enginewright_runtime.graph.shapes import DEFAULT_BATCH

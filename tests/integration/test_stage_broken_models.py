@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from enginewright.contract.reasons import Reason, exit_code
-from enginewright.contract.task import Recipe, ShapeProfile
+from enginewright_contract.reasons import Reason, exit_code
+from enginewright_contract.task import Recipe, ShapeProfile
 from enginewright_runtime.core.handoff import Validated
 from enginewright_runtime.prepare.validate import stage as validate
 from enginewright_runtime.prepare.validate.inspection import inspect_here

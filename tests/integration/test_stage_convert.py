@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import PrepareTask, Recipe, ShapeProfile
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import PrepareTask, Recipe, ShapeProfile
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.handoff import CONVERTED_FOLDER, MODEL_FOLDER, Converted
 from enginewright_runtime.core.isolation import Call

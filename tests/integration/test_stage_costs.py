@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from enginewright.contract.manifest import NodeCost
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import ShapeProfile
+from enginewright_contract.manifest import NodeCost
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import ShapeProfile
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.proof import costs
 from enginewright_runtime.session import loading

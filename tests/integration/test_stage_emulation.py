@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from enginewright.contract.task import ShapeProfile
+from enginewright_contract.task import ShapeProfile
 from enginewright_runtime.prepare.golden import reference as golden_reference
 from enginewright_runtime.session.arrays import read_arrays
 from onnx import ModelProto, TensorProto, helper, parser

@@ -17,10 +17,10 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from enginewright.contract.manifest import BackendLatency, EngineInfo, Manifest
-from enginewright.contract.reasons import ExitCode, Reason
-from enginewright.contract.report import Progress
-from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, ServeTask
+from enginewright_contract.manifest import BackendLatency, EngineInfo, Manifest
+from enginewright_contract.reasons import ExitCode, Reason
+from enginewright_contract.report import Progress
+from enginewright_contract.task import ENGINE_STAGES, LOOKUP_STAGE, ServeTask
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.engine import build, comparison, verify
 from enginewright_runtime.engine.handoff import EngineBenchmarked, EngineBuilt, shortened

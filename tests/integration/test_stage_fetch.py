@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from enginewright.contract.reasons import ExitCode, Reason
+from enginewright_contract.reasons import ExitCode, Reason
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.prepare.fetch import stage as fetch
 from enginewright_runtime.remote import retry

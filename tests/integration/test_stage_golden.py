@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from enginewright.contract.manifest import Manifest
-from enginewright.contract.reasons import ExitCode, Reason
-from enginewright.contract.task import PrepareTask, ShapeProfile
+from enginewright_contract.manifest import Manifest
+from enginewright_contract.reasons import ExitCode, Reason
+from enginewright_contract.task import PrepareTask, ShapeProfile
 from enginewright_runtime.core.handoff import Converted, Golden, Validated
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.shapes import resolve

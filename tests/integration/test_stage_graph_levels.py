@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from enginewright.contract.manifest import Manifest
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import OutputTolerance, PrepareTask, ServeTask
+from enginewright_contract.manifest import Manifest
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import OutputTolerance, PrepareTask, ServeTask
 from enginewright_runtime.proof import golden_run
 from enginewright_runtime.proof.golden_run import Disagreement, GoldenRun
-from enginewright_runtime.serve.server.startup import prepare
 from enginewright_runtime.session import loading
+from enginewright_serving.server.startup import prepare
 
 from tests.integration.test_tensorrt_precisions import model
 from tests.support.preparing import Outcome, Workplace

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from enginewright.contract.manifest import Manifest
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import StageReport
-from enginewright.contract.task import PREPARE_STAGES, PrepareTask
+from enginewright_contract.manifest import Manifest
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import StageReport
+from enginewright_contract.task import PREPARE_STAGES, PrepareTask
 from enginewright_runtime.core import isolated
 from enginewright_runtime.core.children import name_of
 from enginewright_runtime.core.failure import StageFailure

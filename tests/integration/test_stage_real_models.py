@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from enginewright.contract.execution import PlacementFacts
-from enginewright.contract.keys import prepared_key
-from enginewright.contract.manifest import Manifest
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import PREPARE_STAGES, Promise, ShapeProfile
+from enginewright_contract.execution import PlacementFacts
+from enginewright_contract.keys import prepared_key
+from enginewright_contract.manifest import Manifest
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import PREPARE_STAGES, Promise, ShapeProfile
 from enginewright_runtime.core.labels import reported_label
 from enginewright_runtime.graph.raw.graphs import walk_nodes
 from enginewright_runtime.proof.promise import coverage, judge

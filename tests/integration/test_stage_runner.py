@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from enginewright.contract.reasons import ExitCode, Reason
+from enginewright_contract.reasons import ExitCode, Reason
 from enginewright_runtime.core import isolation
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.isolated import ChildAnswer

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from enginewright.contract.manifest import MANIFEST_NAME
-from enginewright.contract.report import Published
-from enginewright.contract.signature import ANY_SIZE, PublishedSignature, TensorText
-from enginewright.contract.task import PrepareTask, ServeTask, ShapeProfile
+from enginewright_contract.manifest import MANIFEST_NAME
+from enginewright_contract.report import Published
+from enginewright_contract.signature import ANY_SIZE, PublishedSignature, TensorText
+from enginewright_contract.task import PrepareTask, ServeTask, ShapeProfile
 from enginewright_runtime.core.failure import SessionError
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.signature import Declared, load, signature_of

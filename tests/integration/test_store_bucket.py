@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from enginewright.contract.manifest import ArtifactFile, Manifest
-from enginewright.contract.reasons import ExitCode, Reason, exit_code
+from enginewright_contract.manifest import ArtifactFile, Manifest
+from enginewright_contract.reasons import ExitCode, Reason, exit_code
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.store import ENGINE, PREPARED, bucket

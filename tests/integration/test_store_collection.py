@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from enginewright.contract.collection import KEPT_CHARACTERS, LEAST_AGE_SECONDS, CollectTask
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import read_termination_message
-from enginewright.contract.task import TASK_VARIABLE
 from enginewright_cli.app import app
+from enginewright_contract.collection import KEPT_CHARACTERS, LEAST_AGE_SECONDS, CollectTask
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import read_termination_message
+from enginewright_contract.task import TASK_VARIABLE
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.store import PREPARED, Store

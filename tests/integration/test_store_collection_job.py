@@ -8,12 +8,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from enginewright.contract.collection import MOST_KEPT
-from enginewright.contract.keys import sha256_text
-from enginewright.contract.report import read_termination_message
-from enginewright.contract.task import TASK_VARIABLE
 from enginewright.plan.collection import Blocked, collection
 from enginewright.plan.needed_keys import NamespaceObjects, needed_keys
+from enginewright_contract.collection import MOST_KEPT
+from enginewright_contract.keys import sha256_text
+from enginewright_contract.report import read_termination_message
+from enginewright_contract.task import TASK_VARIABLE
 from enginewright_runtime.store import Store
 
 from tests.support.store_process import publish

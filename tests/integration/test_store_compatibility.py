@@ -4,8 +4,8 @@ import json
 from io import BytesIO
 from pathlib import Path
 
-from enginewright.contract.manifest import Manifest
-from enginewright.contract.reasons import Reason
+from enginewright_contract.manifest import Manifest
+from enginewright_contract.reasons import Reason
 from enginewright_runtime.store.compatibility import lacks_distributions
 from onnx import ModelProto, helper
 

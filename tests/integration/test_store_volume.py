@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from enginewright.contract.reasons import Reason, exit_code
+from enginewright_contract.reasons import Reason, exit_code
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.store import Store
 

@@ -13,10 +13,10 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from enginewright.contract.engines import HIGHEST_OPTIMIZATION, why_not_optimized
-from enginewright.contract.manifest import NodeCost
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import EngineRecipe, ShapeProfile
+from enginewright_contract.engines import HIGHEST_OPTIMIZATION, why_not_optimized
+from enginewright_contract.manifest import NodeCost
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import EngineRecipe, ShapeProfile
 from enginewright_runtime.core import isolation, limits
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.engine import builder

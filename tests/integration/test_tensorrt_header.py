@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from enginewright.contract.manifest import EngineInfo
-from enginewright.contract.reasons import Reason
+from enginewright_contract.manifest import EngineInfo
+from enginewright_contract.reasons import Reason
 from enginewright_runtime.core.digests import file_sha256
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.engine import builder

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from enginewright.contract.reasons import Reason
+from enginewright_contract.reasons import Reason
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.engine import builder
 from enginewright_runtime.engine.builder import BuildRequest

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from enginewright.contract.reasons import Reason
+from enginewright_contract.reasons import Reason
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.engine import builder
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper

@@ -6,7 +6,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from enginewright.contract.report import Progress
+from enginewright_contract.report import Progress
 from enginewright_runtime.tensorrt import progress
 from enginewright_runtime.tensorrt.native import Phase, share
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from enginewright.contract.reasons import ExitCode, Reason
+from enginewright_contract.reasons import ExitCode, Reason
 
 from tests.integration.test_backends_fallback import load, shared_objects
 from tests.support.engines import EnginePlace, recipe

@@ -18,7 +18,7 @@ def shows_accounts(root: Path) -> str:
     """Return code for `Server(before=...)`: SIGUSR2 makes a process write what it holds."""
     return f"""
 import asyncio, json, os, signal
-from enginewright_runtime.serve.server.endpoints import Endpoints
+from enginewright_serving.server.endpoints import Endpoints
 
 path = {str(root / _FILE)!r} + str(os.getpid())
 serve_model = Endpoints.serve_model

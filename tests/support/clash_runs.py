@@ -17,12 +17,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from enginewright_runtime.core import limits
 from enginewright_runtime.core.failure import SessionError
 from enginewright_runtime.core.ort_messages import plain
-from enginewright_runtime.serve.server.diagnosis import Diagnosis
-from enginewright_runtime.serve.server.inference_request import InferenceRequest
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.samples import GoldenSample
 from enginewright_runtime.session.signature import read_signature
+from enginewright_serving.server.diagnosis import Diagnosis
+from enginewright_serving.server.inference_request import InferenceRequest
 
 from tests.support.clashing import Clash, Feeds, clashes
 

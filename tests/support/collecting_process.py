@@ -10,7 +10,7 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from enginewright.contract.collection import LEAST_AGE_SECONDS, CollectTask
+from enginewright_contract.collection import LEAST_AGE_SECONDS, CollectTask
 from enginewright_runtime.core import logs
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.store import Store

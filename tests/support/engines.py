@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from enginewright.contract.keys import engine_key
-from enginewright.contract.manifest import ArtifactFile, Manifest
-from enginewright.contract.task import (
+from enginewright_contract.keys import engine_key
+from enginewright_contract.manifest import ArtifactFile, Manifest
+from enginewright_contract.task import (
     ENGINE_STAGES,
     LOOKUP_STAGE,
     EngineRecipe,

@@ -5,17 +5,6 @@ So that alerts and dashboards are tested against names and labels that exist.
 
 import time
 
-from enginewright.contract.collection import Collected
-from enginewright.contract.execution import (
-    Baseline,
-    ComputeBucket,
-    Driver,
-    Execution,
-    PlacementFacts,
-)
-from enginewright.contract.manifest import Manifest, NodeCost
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import Promise, ServeTask
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.collection_metrics import CollectionMetrics, StoreCollector
 from enginewright.controller.fleet import Fleet, FleetCollector
@@ -28,13 +17,24 @@ from enginewright.manifests.collection_outcome import CollectionOutcome
 from enginewright.manifests.labels import COMPONENT
 from enginewright.plan.engines import Ended
 from enginewright.plan.types import FleetConfig
+from enginewright_contract.collection import Collected
+from enginewright_contract.execution import (
+    Baseline,
+    ComputeBucket,
+    Driver,
+    Execution,
+    PlacementFacts,
+)
+from enginewright_contract.manifest import Manifest, NodeCost
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import Promise, ServeTask
 from enginewright_runtime.core.nvml_use import DeviceUse
-from enginewright_runtime.serve.server.device_use import DeviceMetrics
-from enginewright_runtime.serve.server.metrics import Metrics
-from enginewright_runtime.serve.sidecar.golden import ProbeResult
-from enginewright_runtime.serve.sidecar.metrics import expose
-from enginewright_runtime.serve.sidecar.pod_state import OF_EXECUTION, PodState
-from enginewright_runtime.serve.sidecar.settings import SidecarSettings
+from enginewright_serving.server.device_use import DeviceMetrics
+from enginewright_serving.server.metrics import Metrics
+from enginewright_serving.sidecar.golden import ProbeResult
+from enginewright_serving.sidecar.metrics import expose
+from enginewright_serving.sidecar.pod_state import OF_EXECUTION, PodState
+from enginewright_serving.sidecar.settings import SidecarSettings
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.support.fake_kube import FakeKube

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 from typing import Literal
 
-from enginewright.contract.task import Extension
+from enginewright_contract.task import Extension
 from onnx import ModelProto, helper
 
 from tests.support.broken_models import build, value

@@ -12,15 +12,15 @@ from dataclasses import fields
 from typing import Final
 
 import uvloop
-from enginewright_runtime.serve.server.account import Peer
-from enginewright_runtime.serve.server.application import listen
-from enginewright_runtime.serve.server.grpc.call import Calls, GrpcCall, Reply
-from enginewright_runtime.serve.server.grpc.status import Code, Status
-from enginewright_runtime.serve.server.http2.connection import Http2Connection
-from enginewright_runtime.serve.server.inflight import InFlight
-from enginewright_runtime.serve.server.input_turns import InputTurns
-from enginewright_runtime.serve.server.reading_turns import ReadingTurns
-from enginewright_runtime.serve.server.settings import ServerSettings
+from enginewright_serving.server.account import Peer
+from enginewright_serving.server.application import listen
+from enginewright_serving.server.grpc.call import Calls, GrpcCall, Reply
+from enginewright_serving.server.grpc.status import Code, Status
+from enginewright_serving.server.http2.connection import Http2Connection
+from enginewright_serving.server.inflight import InFlight
+from enginewright_serving.server.input_turns import InputTurns
+from enginewright_serving.server.reading_turns import ReadingTurns
+from enginewright_serving.server.settings import ServerSettings
 
 ECHO: Final = b"/test.Echo/Echo"
 LATER: Final = b"/test.Echo/Later"  # answers after the seconds that the message says

@@ -10,16 +10,16 @@ from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import Prepared
-from enginewright.contract.base import Message
-from enginewright.contract.images import ImageFacts
-from enginewright.contract.keys import prepared_key, sha256_text
-from enginewright.contract.manifest import MODEL_NAME, ArtifactFile
-from enginewright.contract.task import EngineRecipe
 from enginewright.observed.nodes import NodeView, node_view
 from enginewright.plan.engines_wanted import Engines, wanted_engines
 from enginewright.plan.recipe import steps_of
 from enginewright.plan.resolve import Target, resolve
 from enginewright.plan.types import Facts
+from enginewright_contract.base import Message
+from enginewright_contract.images import ImageFacts
+from enginewright_contract.keys import prepared_key, sha256_text
+from enginewright_contract.manifest import MODEL_NAME, ArtifactFile
+from enginewright_contract.task import EngineRecipe
 from enginewright_runtime.core.digests import model_digest
 from enginewright_runtime.session.extensions.libraries import key_data
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from enginewright.contract.report import Published
 from enginewright.controller.observe import DEPLOYMENT, POD
 from enginewright.controller.routing import ModelKey
 from enginewright.kube.api import JsonObject
@@ -26,6 +25,7 @@ from enginewright.kube.resources import (
 from enginewright.manifests.labels import CANARY, COMPONENT, REVISION, SERVE, TRACK
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
+from enginewright_contract.report import Published
 from typing_extensions import override
 
 from tests.support.differences import comparable

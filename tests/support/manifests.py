@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from enginewright.contract.manifest import EngineInfo, Manifest
-from enginewright.contract.task import EngineRecipe, Recipe
+from enginewright_contract.manifest import EngineInfo, Manifest
+from enginewright_contract.task import EngineRecipe, Recipe
 
 CPU_RECIPE: Final = Recipe(backend="cpu", ort_version="1.31.1", max_opset=26, max_ir_version=13)
 

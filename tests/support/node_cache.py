@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.node_cache import file_path
+from enginewright_contract.node_cache import file_path
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.harness import eventually

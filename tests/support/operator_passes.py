@@ -9,9 +9,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from enginewright.contract.images import ImageFacts
-from enginewright.contract.measurements import Measurements
-from enginewright.contract.verdict import Verdict
 from enginewright.controller.bucket_user import BucketUser
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.catch_up import PodCatchUp
@@ -30,6 +27,9 @@ from enginewright.kube.pod_http import NoAnswer, PodAddress
 from enginewright.kube.resources import DEPLOYMENTS, PODS
 from enginewright.observed.pods import PodView
 from enginewright.plan.plan import plan
+from enginewright_contract.images import ImageFacts
+from enginewright_contract.measurements import Measurements
+from enginewright_contract.verdict import Verdict
 
 from tests.support.plan_objects import CPU_IMAGE, image_facts, verdict
 from tests.support.plan_world import CONFIG

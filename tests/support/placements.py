@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from enginewright.contract.execution import PlacementFacts
-from enginewright.contract.manifest import Manifest, NodeCost, Partition
+from enginewright_contract.execution import PlacementFacts
+from enginewright_contract.manifest import Manifest, NodeCost, Partition
 
 from tests.support.manifests import CPU_RECIPE, engine_info
 from tests.support.manifests import manifest as smallest

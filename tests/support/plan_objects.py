@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from enginewright.api.accelerator_class import AcceleratorClass
-from enginewright.contract.collection import Collected
-from enginewright.contract.execution import Baseline
-from enginewright.contract.images import ImageFacts
-from enginewright.contract.keys import engine_key
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Published, PublishedEngine
-from enginewright.contract.task import EngineRecipe
-from enginewright.contract.verdict import Check, CheckVerdict, FallbackVerdict, Verdict
 from enginewright.kube import resources
 from enginewright.kube.resources import Resource
+from enginewright_contract.collection import Collected
+from enginewright_contract.execution import Baseline
+from enginewright_contract.images import ImageFacts
+from enginewright_contract.keys import engine_key
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Published, PublishedEngine
+from enginewright_contract.task import EngineRecipe
+from enginewright_contract.verdict import Check, CheckVerdict, FallbackVerdict, Verdict
 
 Json = dict[str, Any]
 

@@ -13,8 +13,6 @@ from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_engine import InferenceEngine, InferenceEngineStatus
 from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
 from enginewright.api.inference_model_status import EngineReference, InferenceModelStatus, Prepared
-from enginewright.contract.images import ImageFacts
-from enginewright.contract.reasons import Reason
 from enginewright.controller.comparisons import Comparisons
 from enginewright.controller.routing import ModelKey
 from enginewright.kube.api import KubeApi
@@ -56,6 +54,8 @@ from enginewright.plan.types import (
     ReplicasHandover,
     StoreConfig,
 )
+from enginewright_contract.images import ImageFacts
+from enginewright_contract.reasons import Reason
 from typing_extensions import override
 
 from tests.support.fake_kube import at_once

@@ -8,9 +8,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Published, StageReport
-from enginewright.contract.task import PREPARE_STAGES
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.observe import DEPLOYMENT, JOB, POD, Kind, Viewed
 from enginewright.kube.api import JsonObject
@@ -26,6 +23,9 @@ from enginewright.kube.resources import (
 from enginewright.manifests.labels import MODEL, REVISION
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import JOB_NAME, PodView
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Published, StageReport
+from enginewright_contract.task import PREPARE_STAGES
 
 from tests.support.fake_kube import timestamp
 from tests.support.operator_passes import Sidecars

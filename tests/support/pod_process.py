@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from enginewright.contract.task import ServeTask
+from enginewright_contract.task import ServeTask
 from enginewright_runtime.core import logs
 from enginewright_runtime.core.paths import Paths
 
@@ -13,8 +13,8 @@ from enginewright_runtime.core.paths import Paths
 def serve(arguments: dict[str, Any]) -> int:
     """Run the server, after the Python code of `before`; return the exit code."""
     exec(arguments["before"], {})  # noqa: S102 - the tests' own code
-    from enginewright_runtime.serve.server.main import run  # noqa: PLC0415 - may be changed by then
-    from enginewright_runtime.serve.server.settings import ServerSettings  # noqa: PLC0415 - likewise
+    from enginewright_serving.server.main import run  # noqa: PLC0415 - may be changed by then
+    from enginewright_serving.server.settings import ServerSettings  # noqa: PLC0415 - likewise
 
     logs.configure("serve")
     settings = ServerSettings(**arguments["settings"])
@@ -24,8 +24,8 @@ def serve(arguments: dict[str, Any]) -> int:
 
 def watch(arguments: dict[str, Any]) -> int:
     """Run the sidecar; return the exit code."""
-    from enginewright_runtime.serve.sidecar.main import run  # noqa: PLC0415 - servers need none
-    from enginewright_runtime.serve.sidecar.settings import SidecarSettings  # noqa: PLC0415 - likewise
+    from enginewright_serving.sidecar.main import run  # noqa: PLC0415 - servers need none
+    from enginewright_serving.sidecar.settings import SidecarSettings  # noqa: PLC0415 - likewise
 
     logs.configure("sidecar")
     return run(

@@ -1,6 +1,5 @@
 """Results of preflight that have everything in them, for the renderings: real runs have a part each."""
 
-from enginewright.contract.manifest import Change, Latency, OutputParity, TensorSpec
 from enginewright_cli.preflight.result import (
     Engine,
     Found,
@@ -16,6 +15,7 @@ from enginewright_cli.preflight.result import (
     Weight,
     WeightType,
 )
+from enginewright_contract.manifest import Change, Latency, OutputParity, TensorSpec
 
 HOSTILE = (
     "<script>document.title = 'taken'</script>",

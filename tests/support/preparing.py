@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from enginewright.contract.images import ImageFacts
-from enginewright.contract.report import (
+from enginewright_contract.images import ImageFacts
+from enginewright_contract.report import (
     TERMINATION_MESSAGE_LIMIT,
     StageReport,
     read_termination_message,
 )
-from enginewright.contract.task import (
+from enginewright_contract.task import (
     PREPARE_STAGES,
     PrepareTask,
     Recipe,

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
-from enginewright.contract.manifest import MODEL_NAME
-from enginewright.contract.report import StageReport
-from enginewright.contract.task import Calibration, PrepareTask, Quantization, Recipe
+from enginewright_contract.manifest import MODEL_NAME
+from enginewright_contract.report import StageReport
+from enginewright_contract.task import Calibration, PrepareTask, Quantization, Recipe
 from enginewright_runtime.core.handoff import (
     CALIBRATION_FOLDER,
     GOLDEN_FOLDER,

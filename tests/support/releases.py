@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from enginewright.contract.keys import engine_key, prepared_key, prepared_keys
-from enginewright.contract.task import EngineRecipe, Recipe
 from enginewright.observed.pods import JOB_NAME
 from enginewright.plan.resolve import Target, resolve
+from enginewright_contract.keys import engine_key, prepared_key, prepared_keys
+from enginewright_contract.task import EngineRecipe, Recipe
 
 from tests.support.fake_kube import at_once
 from tests.support.plan_objects import accelerator_class, owner_reference, published

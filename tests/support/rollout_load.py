@@ -10,7 +10,7 @@ from math import exp, sqrt
 from random import Random
 from typing import Final, Literal
 
-from enginewright.contract.measurements import WINDOW, WINDOWS, LatencySeries, Measurements
+from enginewright_contract.measurements import WINDOW, WINDOWS, LatencySeries, Measurements
 
 START: Final = 1_800_000_000.0  # Unix time
 

@@ -6,7 +6,7 @@ from random import Random
 
 from enginewright.analysis.comparison import compare
 from enginewright.analysis.result import AnalysisLimits, State
-from enginewright.contract.measurements import WINDOW, Measurements
+from enginewright_contract.measurements import WINDOW, Measurements
 
 from tests.support.rollout_load import Load, Noise, pod, seeded, series, windows
 

@@ -18,12 +18,12 @@ from typing import Any, Self
 import numpy as np
 import onnx
 import onnxruntime as ort
-from enginewright.contract.manifest import MANIFEST_NAME, ArtifactFile, Manifest, TensorSpec
-from enginewright.contract.task import Recipe, ServeTask, ShapeProfile
+from enginewright_contract.manifest import MANIFEST_NAME, ArtifactFile, Manifest, TensorSpec
+from enginewright_contract.task import Recipe, ServeTask, ShapeProfile
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.proof.parity.observing import is_random, observe
-from enginewright_runtime.serve.probe_token import HEADER, read_or_create
+from enginewright_serving.probe_token import HEADER, read_or_create
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
@@ -67,7 +67,7 @@ def has_runs_at_the_same_time(count: int) -> str:
     """Return code that has them pay and has CPUs for them, for `Server(before=...)`."""
     return f"""
 import enginewright_runtime.core.limits
-from enginewright_runtime.serve.server import concurrency
+from enginewright_serving.server import concurrency
 enginewright_runtime.core.limits.threads = lambda: {count}
 concurrency._SHORTEST = 0.0
 concurrency.ConcurrencyProver._gains = lambda self, feeds, most, single: {{most: 2.0}}

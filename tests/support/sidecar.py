@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import onnx
-from enginewright.contract.manifest import MANIFEST_NAME, Manifest, TensorSpec
-from enginewright.contract.task import Promise, ServeTask, ShapeProfile
-from enginewright.contract.verdict import Check, CheckVerdict, Verdict
-from enginewright_runtime.serve.sidecar.settings import INTERVALS
+from enginewright_contract.manifest import MANIFEST_NAME, Manifest, TensorSpec
+from enginewright_contract.task import Promise, ServeTask, ShapeProfile
+from enginewright_contract.verdict import Check, CheckVerdict, Verdict
+from enginewright_serving.sidecar.settings import INTERVALS
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from typing_extensions import override

@@ -7,8 +7,8 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from enginewright.contract.reasons import Reason, exit_code
-from enginewright.contract.task import PREPARE_STAGES
+from enginewright_contract.reasons import Reason, exit_code
+from enginewright_contract.task import PREPARE_STAGES
 
 from tests.e2e.harness import Namespace
 from tests.support.simulation import unschedulable

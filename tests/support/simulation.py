@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, Self
 
-from enginewright.contract.measurements import LatencySeries, Measurements
-from enginewright.contract.reasons import RARELY_TRANSIENT, ExitCode, Reason, exit_code
-from enginewright.contract.report import Finding, Progress, Published, PublishedEngine, StageReport
-from enginewright.contract.verdict import Verdict
 from enginewright.kube.errors import Transient
 from enginewright.manifests.labels import CANARY, CLASS, COMPONENT, SERVE, TRACK
 from enginewright.observed.deployments import deployment_view
 from enginewright.observed.pods import JOB_NAME, pod_view
+from enginewright_contract.measurements import LatencySeries, Measurements
+from enginewright_contract.reasons import RARELY_TRANSIENT, ExitCode, Reason, exit_code
+from enginewright_contract.report import Finding, Progress, Published, PublishedEngine, StageReport
+from enginewright_contract.verdict import Verdict
 
 from tests.support.fake_kube import START, FakeKube, Key, timestamp
 from tests.support.plan_objects import (

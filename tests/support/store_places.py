@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import obstore
 import pytest
-from enginewright.contract.manifest import Manifest
+from enginewright_contract.manifest import Manifest
 from enginewright_runtime.remote import retry
 from enginewright_runtime.remote.buckets import bucket
 from enginewright_runtime.remote.credentials import Secret

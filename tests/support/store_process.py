@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from enginewright.contract.manifest import ArtifactFile, Manifest
+from enginewright_contract.manifest import ArtifactFile, Manifest
 from enginewright_runtime.core import logs
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.store import Store, open_store

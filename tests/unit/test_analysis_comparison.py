@@ -7,9 +7,9 @@ import pytest
 from enginewright.analysis.answers import compare_answers
 from enginewright.analysis.comparison import compare
 from enginewright.analysis.result import AnalysisResult, joined
-from enginewright.contract.measurements import AnswerChange, Measurements, OutputChange
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding
+from enginewright_contract.measurements import AnswerChange, Measurements, OutputChange
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding
 
 from tests.support.rollout_load import START
 from tests.support.rollout_simulation import limits

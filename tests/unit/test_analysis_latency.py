@@ -7,8 +7,8 @@ import pytest
 from enginewright.analysis.comparison import compare
 from enginewright.analysis.latency import compare_latency
 from enginewright.analysis.result import AnalysisResult, Figure, State, joined
-from enginewright.contract.measurements import WINDOWS, Counts, LatencySeries, Measurements
-from enginewright.contract.reasons import Reason
+from enginewright_contract.measurements import WINDOWS, Counts, LatencySeries, Measurements
+from enginewright_contract.reasons import Reason
 
 from tests.support.rollout_load import START, Load, Noise, pod, seeded, series, windows
 from tests.support.rollout_simulation import limits

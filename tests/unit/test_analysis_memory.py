@@ -6,8 +6,8 @@ from typing import Final
 
 import pytest
 from enginewright.analysis.memory import compare_memory
-from enginewright.contract.measurements import Measurements, MemorySample
-from enginewright.contract.reasons import Reason
+from enginewright_contract.measurements import Measurements, MemorySample
+from enginewright_contract.reasons import Reason
 
 from tests.support.rollout_load import START, seeded
 from tests.support.rollout_simulation import limits

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from enginewright.analysis.comparison import compare
 from enginewright.analysis.shadow import compare_shadow
-from enginewright.contract.measurements import Measurements, ShadowComparison, ShadowOutput
-from enginewright.contract.reasons import Reason
+from enginewright_contract.measurements import Measurements, ShadowComparison, ShadowOutput
+from enginewright_contract.reasons import Reason
 
 from tests.support.rollout_load import START
 from tests.support.rollout_simulation import limits

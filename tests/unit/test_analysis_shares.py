@@ -7,8 +7,8 @@ import pytest
 from enginewright.analysis.result import AnalysisResult
 from enginewright.analysis.shares import Share, compare_shares, exceeds, joined
 from enginewright.analysis.window import periods_of
-from enginewright.contract.measurements import Counts, Measurements
-from enginewright.contract.reasons import Reason
+from enginewright_contract.measurements import Counts, Measurements
+from enginewright_contract.reasons import Reason
 
 from tests.support.rollout_load import START, seeded
 from tests.support.rollout_simulation import limits

@@ -5,11 +5,11 @@ from decimal import Decimal
 import pytest
 from enginewright.api.inference_engine import EngineFacts
 from enginewright.api.scalars import share
-from enginewright.contract.budget import billionths, excess
-from enginewright.contract.report import PublishedEngine
-from enginewright.contract.task import Promise
 from enginewright.plan.engine_status import engine_facts
 from enginewright.plan.engines_wanted import _judge
+from enginewright_contract.budget import billionths, excess
+from enginewright_contract.report import PublishedEngine
+from enginewright_contract.task import Promise
 from enginewright_runtime.proof.promise import coverage, judge
 from hypothesis import given
 from hypothesis import strategies as st

@@ -3,9 +3,6 @@
 from typing import Any
 
 import pytest
-from enginewright.contract.keys import prepared_key
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import ENGINE_STAGES, PREPARE_STAGES
 from enginewright.manifests.engine_job import ENGINE_COMPONENT
 from enginewright.manifests.labels import REQUESTED_BY
 from enginewright.plan.resolve import Target, resolve
@@ -22,6 +19,9 @@ from enginewright_cli.plan.result import (
     Refusal,
 )
 from enginewright_cli.preflight.schema import descriptions
+from enginewright_contract.keys import prepared_key
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import ENGINE_STAGES, PREPARE_STAGES
 
 from tests.support.plan_objects import (
     DIGEST,

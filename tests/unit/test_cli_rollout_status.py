@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from enginewright.contract.measurements import Measurements
 from enginewright.manifests.labels import COMPONENT, REVISION, ROLLBACK, SERVE
 from enginewright.observed.pods import pod_view
 from enginewright_cli.rollout.describe import describe, to_measure
 from enginewright_cli.rollout.reading import KnownModel
 from enginewright_cli.rollout.result import RolloutStatus
 from enginewright_cli.rollout.view import show
+from enginewright_contract.measurements import Measurements
 from rich.console import Console
 
 from tests.support.plan_objects import CPU_IMAGE, OTHER, SECOND

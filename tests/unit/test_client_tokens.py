@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from enginewright_runtime.serve.client_tokens import copies_token, read_tokens
-from enginewright_runtime.serve.mounted_secret import MountedSecret
+from enginewright_serving.client_tokens import copies_token, read_tokens
+from enginewright_serving.mounted_secret import MountedSecret
 
 from tests.support.secret_volumes import write_secret
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from enginewright.contract.collection import (
+from enginewright_contract.collection import (
     COLLECT_STAGE,
     KEPT_CHARACTERS,
     LEAST_AGE_SECONDS,
@@ -11,12 +11,12 @@ from enginewright.contract.collection import (
     Collected,
     CollectTask,
 )
-from enginewright.contract.report import (
+from enginewright_contract.report import (
     TERMINATION_MESSAGE_LIMIT,
     StageReport,
     read_termination_message,
 )
-from enginewright.contract.task import task_text, task_variables
+from enginewright_contract.task import task_text, task_variables
 from pydantic import ValidationError
 
 KEY = "0123456789abcdef"

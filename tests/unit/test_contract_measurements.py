@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from enginewright.analysis.comparison import compare
-from enginewright.contract.measurements import (
+from enginewright_contract.measurements import (
     AnswerChange,
     Counts,
     LatencySeries,

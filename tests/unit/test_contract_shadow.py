@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from enginewright.contract.shadow import (
+from enginewright_contract.shadow import (
     MOST_ADDRESSES,
     SHADOW_SECONDS,
     ShadowOrder,

@@ -6,9 +6,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from enginewright.contract.collection import Collected, CollectTask
-from enginewright.contract.report import StageReport
-from enginewright.contract.task import STORE_VARIABLE, TASK_VARIABLE
 from enginewright.controller import collection_metrics
 from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.routing import ModelKey
@@ -19,6 +16,9 @@ from enginewright.manifests.labels import COMPONENT, MANAGED_BY, OPERATOR, STORE
 from enginewright.manifests.store_access import StoreBucket
 from enginewright.observed.collections import CollectionView, collection_view
 from enginewright.plan.types import CollectionConfig
+from enginewright_contract.collection import Collected, CollectTask
+from enginewright_contract.report import StageReport
+from enginewright_contract.task import STORE_VARIABLE, TASK_VARIABLE
 
 from tests.support.controller_world import World
 from tests.support.fake_kube import timestamp

@@ -1,14 +1,14 @@
 """One pass over an InferenceEngine: what goes into the plan, what is written, what is counted."""
 
 import pytest
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Progress
 from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.metrics import EngineMetrics
 from enginewright.controller.routing import EngineKey
 from enginewright.kube.errors import Forbidden, Transient
 from enginewright.manifests.labels import CLASS, MODEL, REQUESTED_BY, REVISION
 from enginewright.plan.engines import Ended
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Progress
 from prometheus_client import CollectorRegistry
 
 from tests.support.controller_world import World

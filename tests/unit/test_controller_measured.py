@@ -4,13 +4,13 @@ import json
 from typing import Any, Final
 
 import pytest
-from enginewright.contract.measurements import Measurements
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.measured import MeasurementPolls
 from enginewright.controller.observe import DEPLOYMENT, POD
 from enginewright.kube.pod_http import BadAnswer, NoAnswer, PodAddress
 from enginewright.kube.resources import DEPLOYMENTS, INFERENCE_MODELS, PODS
 from enginewright.manifests.labels import CANARY, MODEL, REVISION, TRACK
+from enginewright_contract.measurements import Measurements
 
 from tests.support.fake_kube import FakeKube, at_once
 from tests.support.plan_objects import made

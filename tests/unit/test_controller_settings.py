@@ -6,10 +6,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from enginewright.contract.store_address import BUCKET_ADDRESS
 from enginewright.controller.settings import BadSettings, OperatorSettings, load_settings
 from enginewright.manifests.store_access import StoreBucket
 from enginewright.plan.types import CollectionConfig, FleetConfig, JobLimits
+from enginewright_contract.store_address import BUCKET_ADDRESS
 
 STORE = {"claim": "store", "size": "20Gi", "accessMode": "ReadWriteMany"}
 DOCUMENT = {

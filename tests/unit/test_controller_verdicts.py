@@ -10,8 +10,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any
 
 import pytest
-from enginewright.contract.reasons import Reason
-from enginewright.contract.verdict import RELEASE_ANNOTATION, RELEASE_SECONDS, Check, Verdict
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.observe import POD
 from enginewright.controller.poll_schedule import FAST, RATE, SWEEP, PollSchedule, sweep_interval
@@ -23,6 +21,8 @@ from enginewright.kube.pod_http import BadAnswer, NoAnswer, PodAddress
 from enginewright.kube.resources import PODS
 from enginewright.observed.deployments import deployment_view
 from enginewright.observed.pods import PodView, pod_view
+from enginewright_contract.reasons import Reason
+from enginewright_contract.verdict import RELEASE_ANNOTATION, RELEASE_SECONDS, Check, Verdict
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from enginewright.contract.reasons import Reason
+from enginewright_contract.reasons import Reason
 from enginewright_runtime.prepare.convert.ir_versions import newer_than
 from enginewright_runtime.prepare.convert.planning import Action, plan
 from onnx import TensorProto, helper

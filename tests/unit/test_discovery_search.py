@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from enginewright.contract.manifest import TensorSpec
+from enginewright_contract.manifest import TensorSpec
 from enginewright_runtime.prepare.sizes.discovery import graph
 from enginewright_runtime.prepare.sizes.discovery.graph import Clues
 from enginewright_runtime.prepare.sizes.discovery.hints import changes, failed_node

@@ -5,8 +5,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from enginewright.contract.reasons import REMEDIES
-from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, PREPARE_STAGES
+from enginewright_contract.reasons import REMEDIES
+from enginewright_contract.task import ENGINE_STAGES, LOOKUP_STAGE, PREPARE_STAGES
 
 from hack import docs
 from hack.tables import metrics

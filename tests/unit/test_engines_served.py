@@ -4,7 +4,7 @@ import importlib
 from pathlib import Path
 
 import pytest
-from enginewright.contract.engines import (
+from enginewright_contract.engines import (
     LIBRARIES,
     PROVIDERS,
     Capabilities,
@@ -13,10 +13,10 @@ from enginewright.contract.engines import (
     unserved_tensors,
     why_unusable,
 )
-from enginewright.contract.execution import Driver
-from enginewright.contract.images import COMPILED_BACKENDS, DEVICE_BACKENDS
-from enginewright.contract.manifest import TensorSpec
-from enginewright.contract.reasons import Reason
+from enginewright_contract.execution import Driver
+from enginewright_contract.images import COMPILED_BACKENDS, DEVICE_BACKENDS
+from enginewright_contract.manifest import TensorSpec
+from enginewright_contract.reasons import Reason
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.graph.raw.schemas import is_function
 from enginewright_runtime.probe import probe

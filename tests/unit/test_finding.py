@@ -4,9 +4,9 @@ import json
 
 import pytest
 import yaml
-from enginewright.contract.causes import first
-from enginewright.contract.reasons import REMEDIES, Reason
-from enginewright.contract.report import (
+from enginewright_contract.causes import first
+from enginewright_contract.reasons import REMEDIES, Reason
+from enginewright_contract.report import (
     TERMINATION_MESSAGE_LIMIT,
     Finding,
     Proposal,
@@ -16,8 +16,8 @@ from enginewright.contract.report import (
     remedy,
     render,
 )
-from enginewright.contract.signature import PublishedSignature
-from enginewright.contract.task import (
+from enginewright_contract.signature import PublishedSignature
+from enginewright_contract.task import (
     ENGINE_STAGES,
     MOST_STEPS,
     PREPARE_STAGES,

@@ -52,7 +52,7 @@ def test_comments_of_a_module_change_a_tag(images: ModuleType, tmp_path: Path) -
 def test_the_operator_changes_no_runtime_tag(images: ModuleType) -> None:
     found = sources(images, "cpu")
     assert "runtime_image/enginewright_runtime/prepare/publish.py" in found
-    assert "operator/enginewright/contract/keys.py" in found
+    assert "operator/enginewright_contract/keys.py" in found
     assert "operator/enginewright/plan/plan.py" not in found
     assert "operator/enginewright/plan/plan.py" in sources(images, "operator")
 

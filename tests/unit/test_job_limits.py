@@ -6,12 +6,12 @@ from typing import Final
 
 import pytest
 from enginewright.api.inference_model_status import EngineReference
-from enginewright.contract.reasons import Reason
 from enginewright.controller.routing import ModelKey
 from enginewright.kube.errors import Forbidden
 from enginewright.plan.engines import plan_engine
 from enginewright.plan.job_limits import JobOwner, turns
 from enginewright.plan.types import JobLimits
+from enginewright_contract.reasons import Reason
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 from enginewright.api.inference_engine import InferenceEngine
-from enginewright.contract.task import EngineRecipe, Recipe
+from enginewright_contract.task import EngineRecipe, Recipe
 
 from tests.support.key_ingredients import (
     ADDRESSES,

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
-RUNTIME: Final = REPOSITORY / "runtime_image/enginewright_runtime"
-NAMED: Final = re.compile(r"enginewright_runtime(?:\.\w+)+(?::\w+)?")
+RUNTIME: Final = REPOSITORY / "runtime_image"
+NAMED: Final = re.compile(r"enginewright_(?:runtime|serving)(?:\.\w+)+(?::\w+)?")
 SERVER: Final = "enginewright_runtime.core.forkserver"  # started as a program
 
 
@@ -27,7 +27,7 @@ def layers(container: str) -> list[list[str]]:
 def named() -> Iterator[tuple[str, str]]:
     """Yield modules of the runtime and the modules that they name in a string."""
     for path in sorted(RUNTIME.rglob("*.py")):
-        module = ".".join(path.relative_to(RUNTIME.parent).with_suffix("").parts)
+        module = ".".join(path.relative_to(RUNTIME).with_suffix("").parts)
         for node in ast.walk(ast.parse(path.read_text())):
             text = node.value if isinstance(node, ast.Constant) else None
             if isinstance(text, str) and NAMED.fullmatch(text):

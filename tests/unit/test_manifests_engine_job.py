@@ -3,9 +3,9 @@
 from typing import Any, Final
 
 import pytest
-from enginewright.contract.reasons import ExitCode
-from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE
 from enginewright.manifests.names import engine_job_name, lookup_job_name
+from enginewright_contract.reasons import ExitCode
+from enginewright_contract.task import ENGINE_STAGES, LOOKUP_STAGE
 
 from tests.support.plan_objects import ENGINE, GPU_IMAGE, NAMESPACE, RESOURCE
 from tests.support.plan_world import World

@@ -4,8 +4,8 @@ import copy
 import re
 from typing import Any, Final
 
-from enginewright.contract.task import GRPC_PORT
 from enginewright.manifests.names import child_name, deployment_name, prepare_job_name
+from enginewright_contract.task import GRPC_PORT
 from hypothesis import given
 from hypothesis import strategies as st
 

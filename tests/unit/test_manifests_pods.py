@@ -5,18 +5,18 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pytest
-from enginewright.contract import task as contract
-from enginewright.contract.reasons import ExitCode
-from enginewright.contract.shadow import SHADOW_ANNOTATION
-from enginewright.contract.task import (
+from enginewright.manifests.probe_job import probe_job
+from enginewright_contract import task as contract
+from enginewright_contract.reasons import ExitCode
+from enginewright_contract.shadow import SHADOW_ANNOTATION
+from enginewright_contract.task import (
     PREPARE_STAGES,
     AccessLogTask,
     PrepareTask,
     ServeTask,
     TracingTask,
 )
-from enginewright.contract.verdict import RELEASE_ANNOTATION
-from enginewright.manifests.probe_job import probe_job
+from enginewright_contract.verdict import RELEASE_ANNOTATION
 
 from tests.support.plan_objects import CPU_IMAGE, accelerator_class, published
 from tests.support.plan_world import World

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from enginewright.contract.reasons import REMEDIES, Reason
+from enginewright_contract.reasons import REMEDIES, Reason
 
 from tests.support.monitoring import REPOSITORY, RULES
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from enginewright.contract.manifest import ArtifactFile, Manifest
-from enginewright.contract.oci_images import IMAGE_REPOSITORY
 from enginewright.controller.settings import ImageSettings
+from enginewright_contract.manifest import ArtifactFile, Manifest
+from enginewright_contract.oci_images import IMAGE_REPOSITORY
 from enginewright_runtime.core.digests import Copied, copy
 from enginewright_runtime.oci.layout import (
     ImageLayer,

@@ -7,8 +7,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from enginewright.contract.manifest import OutputParity
-from enginewright.contract.task import OutputTolerance, Recipe
+from enginewright_contract.manifest import OutputParity
+from enginewright_contract.task import OutputTolerance, Recipe
 from enginewright_runtime.proof.parity.comparison import (
     ComparedWith,
     Comparison,

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Final
 
+import enginewright_serving
 import pytest
 from enginewright_runtime.core import pipeline
 from enginewright_runtime.core.pipeline import pipeline_digest
@@ -15,7 +16,7 @@ from enginewright_runtime.core.pipeline import pipeline_digest
 @pytest.fixture
 def digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
     """Return what takes the digest of code in a folder."""
-    for name in ("contract/task.py", "runtime/prepare/publish.py", "runtime/serve/sidecar/main.py"):
+    for name in ("contract/task.py", "runtime/prepare/publish.py"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("pass\n")
@@ -35,11 +36,16 @@ def test_what_stages_import_changes_it(
     assert digest() != before
 
 
-def test_what_only_serves_does_not(digest: Callable[[], str], tmp_path: Path) -> None:
+def test_what_is_no_module_does_not(digest: Callable[[], str], tmp_path: Path) -> None:
     before = digest()
-    (tmp_path / "runtime/serve/sidecar/main.py").write_text("1\n")
-    (tmp_path / "runtime/serve/README").write_text("1\n")
+    (tmp_path / "runtime/prepare/README").write_text("1\n")
     assert digest() == before
+
+
+def test_what_only_serves_is_in_another_package() -> None:
+    serving = Path(enginewright_serving.__file__).parent
+    assert not serving.is_relative_to(pipeline._RUNTIME)
+    assert not serving.is_relative_to(pipeline._CONTRACT)
 
 
 DOCUMENTED: Final = '''"""Why this is."""

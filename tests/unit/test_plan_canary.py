@@ -5,13 +5,6 @@ from datetime import timedelta
 from typing import Any, Final
 
 import pytest
-from enginewright.contract.keys import sha256_text
-from enginewright.contract.measurements import Counts, Measurements
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Published
-from enginewright.contract.signature import PublishedSignature, TensorText
-from enginewright.contract.task import ServeTask
-from enginewright.contract.verdict import Check, Verdict
 from enginewright.manifests.labels import (
     CANARY,
     CLASS,
@@ -22,6 +15,13 @@ from enginewright.manifests.labels import (
     SERVE,
 )
 from enginewright.manifests.outcome import RevisionOutcome
+from enginewright_contract.keys import sha256_text
+from enginewright_contract.measurements import Counts, Measurements
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Published
+from enginewright_contract.signature import PublishedSignature, TensorText
+from enginewright_contract.task import ServeTask
+from enginewright_contract.verdict import Check, Verdict
 
 from tests.support.fake_kube import timestamp
 from tests.support.plan_objects import (

@@ -7,10 +7,10 @@ from typing import Any, Final
 import pytest
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_model import InferenceModel
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import PublishedBackend
-from enginewright.contract.task import EngineTask, ServeTask
 from enginewright_cli.rollout.decide import promote
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import PublishedBackend
+from enginewright_contract.task import EngineTask, ServeTask
 
 from tests.support.plan_objects import GPU_IMAGE, accelerator_class, image_facts, l4
 from tests.support.plan_world import World

@@ -5,11 +5,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from enginewright.contract.collection import MOST_KEPT, Collected, CollectTask
-from enginewright.contract.keys import sha256_text
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding, StageReport
-from enginewright.contract.task import STORE_VARIABLE, TASK_VARIABLE
 from enginewright.manifests.collection_outcome import CollectionOutcome
 from enginewright.manifests.store_access import StoreBucket
 from enginewright.observed.collections import collection_view
@@ -23,6 +18,11 @@ from enginewright.plan.collection import (
 )
 from enginewright.plan.needed_keys import NeededKeys, Unreadable
 from enginewright.plan.types import CollectionConfig, Config
+from enginewright_contract.collection import MOST_KEPT, Collected, CollectTask
+from enginewright_contract.keys import sha256_text
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding, StageReport
+from enginewright_contract.task import STORE_VARIABLE, TASK_VARIABLE
 
 from tests.support.fake_kube import timestamp
 from tests.support.plan_objects import COLLECTED, CPU_IMAGE, NAMESPACE, Json, image_facts, made

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Published
-from enginewright.contract.signature import PublishedSignature, TensorText
-from enginewright.contract.verdict import Check, FallbackVerdict
 from enginewright.manifests.labels import ROLLBACK
 from enginewright.plan.types import Leader
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Published
+from enginewright_contract.signature import PublishedSignature, TensorText
+from enginewright_contract.verdict import Check, FallbackVerdict
 
 from tests.support.plan_objects import (
     CPU_IMAGE,

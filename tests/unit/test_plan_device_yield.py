@@ -6,9 +6,9 @@ from datetime import timedelta
 from typing import Any, Final
 
 import pytest
-from enginewright.contract.reasons import Reason
 from enginewright.manifests.deployment import GRACE_SECONDS
 from enginewright.manifests.labels import CLASS, COMPONENT, SERVE
+from enginewright_contract.reasons import Reason
 
 from tests.support.plan_objects import (
     DIGEST,

@@ -4,11 +4,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from enginewright.contract.reasons import REMEDIES, Reason
-from enginewright.contract.report import Progress
-from enginewright.contract.task import ENGINE_STAGES, TASK_VARIABLE, EngineTask
 from enginewright.plan.engine_status import format_duration, format_size
 from enginewright.plan.engines import Ended, plan_engine
+from enginewright_contract.reasons import REMEDIES, Reason
+from enginewright_contract.report import Progress
+from enginewright_contract.task import ENGINE_STAGES, TASK_VARIABLE, EngineTask
 
 from tests.support.plan_objects import RESOURCE, published_engine
 from tests.support.plan_world import World

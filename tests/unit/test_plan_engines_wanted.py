@@ -4,10 +4,10 @@ from typing import Any, Final
 
 import pytest
 from enginewright.api.inference_engine import EngineFacts
-from enginewright.contract.keys import engine_key
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import ENGINE_STAGES, EngineRecipe, ServeTask
 from enginewright.plan.engine_status import describe_engine
+from enginewright_contract.keys import engine_key
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import ENGINE_STAGES, EngineRecipe, ServeTask
 
 from tests.support.plan_objects import GPU_IMAGE, RTX_IMAGE, accelerator_class, gpu_node, published
 from tests.support.plan_world import World

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import pytest
 from enginewright.api.inference_model_status import MoveState
-from enginewright.contract.reasons import Reason
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.fleet import Fleet, FleetCollector
 from enginewright.controller.routing import ModelKey
@@ -18,6 +17,7 @@ from enginewright.manifests.labels import PROMOTE, ROLLBACK, ROLLOUT_ORDER
 from enginewright.observed.moves import MoveView, move_view
 from enginewright.plan.fleet import FleetState, Halt, fleet_state
 from enginewright.plan.types import FleetConfig
+from enginewright_contract.reasons import Reason
 from prometheus_client import CollectorRegistry
 
 from tests.support.effort import examples

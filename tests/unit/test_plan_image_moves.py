@@ -4,14 +4,14 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Published
-from enginewright.contract.signature import PublishedSignature, TensorText
-from enginewright.contract.verdict import Check
 from enginewright.manifests.labels import PROMOTE, REVISION, ROLLBACK
 from enginewright.observed.moves import move_view
 from enginewright.plan.fleet import fleet_state
 from enginewright.plan.types import FleetConfig
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Published
+from enginewright_contract.signature import PublishedSignature, TensorText
+from enginewright_contract.verdict import Check
 
 from tests.support.plan_objects import (
     CPU_IMAGE,

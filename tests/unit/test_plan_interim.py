@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any, Final
 
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import ServeTask
-from enginewright.contract.verdict import Check, FallbackVerdict
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import ServeTask
+from enginewright_contract.verdict import Check, FallbackVerdict
 
 from tests.support.plan_objects import (
     CPU_IMAGE,

@@ -6,11 +6,11 @@ from typing import Any, Final
 
 import pytest
 from enginewright.api.inference_engine import InferenceEngine
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Published
-from enginewright.contract.task import ENGINE_STAGES, PREPARE_STAGES
 from enginewright.manifests.artifact_images import ImageRepository
 from enginewright.manifests.labels import RETRY, REVISION
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Published
+from enginewright_contract.task import ENGINE_STAGES, PREPARE_STAGES
 
 from tests.support.plan_objects import (
     OTHER as SECOND_SOURCE,

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Final
 
 import pytest
-from enginewright.contract.reasons import Reason
 from enginewright.plan.engines import plan_engine
+from enginewright_contract.reasons import Reason
 
 from tests.support.plan_objects import (
     CPU_IMAGE,

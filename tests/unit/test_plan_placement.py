@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import pytest
 from enginewright.api.pods import JobTemplate
-from enginewright.contract.processors import Processor
 from enginewright.manifests.probe_job import probe_job
+from enginewright_contract.processors import Processor
 
 from tests.support.plan_objects import CPU_IMAGE, MODEL, RTX_IMAGE, node
 from tests.support.plan_world import World

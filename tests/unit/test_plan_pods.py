@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
-from enginewright.contract.reasons import REMEDIES, Reason
-from enginewright.contract.report import Finding, StageReport
 from enginewright.controller.slim import slim
 from enginewright.kube.resources import PODS
 from enginewright.observed.pods import pod_view
 from enginewright.plan import pods
+from enginewright_contract.reasons import REMEDIES, Reason
+from enginewright_contract.report import Finding, StageReport
 
 from tests.support.plan_objects import made
 from tests.support.simulation import unschedulable

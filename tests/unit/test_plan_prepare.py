@@ -4,13 +4,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from enginewright.contract.reasons import (
+from enginewright_contract.reasons import (
     RARELY_TRANSIENT,
     REMEDIES,
     Reason,
 )
-from enginewright.contract.report import TERMINATION_MESSAGE_LIMIT, Finding, StageReport, remedy
-from enginewright.contract.task import PREPARE_STAGES, PrepareTask
+from enginewright_contract.report import TERMINATION_MESSAGE_LIMIT, Finding, StageReport, remedy
+from enginewright_contract.task import PREPARE_STAGES, PrepareTask
 
 from tests.support.fake_kube import timestamp
 from tests.support.plan_objects import CPU_IMAGE, OTHER, image_facts, published

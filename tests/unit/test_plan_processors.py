@@ -4,11 +4,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-from enginewright.contract.processors import Feature
-from enginewright.contract.task import PrepareTask, Recipe
 from enginewright.observed.nodes import node_view
 from enginewright.plan.classes import readiness
 from enginewright.plan.processors import contradicted, features, int8_products
+from enginewright_contract.processors import Feature
+from enginewright_contract.task import PrepareTask, Recipe
 
 from tests.support.plan_objects import accelerator_class, node
 from tests.support.plan_world import World

@@ -1,11 +1,11 @@
 """What verdicts prove, in words: the worst pod speaks for the model."""
 
 import pytest
-from enginewright.contract.execution import Baseline
-from enginewright.contract.reasons import REMEDIES, Reason
-from enginewright.contract.task import Promise
-from enginewright.contract.verdict import Check, CheckVerdict, FallbackVerdict, Verdict
 from enginewright.plan.proofs import proofs, refusal
+from enginewright_contract.execution import Baseline
+from enginewright_contract.reasons import REMEDIES, Reason
+from enginewright_contract.task import Promise
+from enginewright_contract.verdict import Check, CheckVerdict, FallbackVerdict, Verdict
 
 from tests.support.plan_objects import verdict
 

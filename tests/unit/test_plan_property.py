@@ -14,11 +14,6 @@ from typing import Any, Final
 import pytest
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModelSpec
-from enginewright.contract.keys import sha256_text
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Progress, PublishedBackend
-from enginewright.contract.task import PrepareTask
-from enginewright.contract.verdict import Check
 from enginewright.manifests import deployment as deployment_manifests
 from enginewright.manifests.field_managers import FIELD_MANAGER
 from enginewright.manifests.labels import (
@@ -40,6 +35,11 @@ from enginewright.plan.engine_users import engine_use, users_of
 from enginewright.plan.needed_keys import NamespaceObjects, needed_keys
 from enginewright.plan.pods import never_ran
 from enginewright.plan.replicas import asks_for_pods
+from enginewright_contract.keys import sha256_text
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Progress, PublishedBackend
+from enginewright_contract.task import PrepareTask
+from enginewright_contract.verdict import Check
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (

@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from enginewright.contract.reasons import Reason
 from enginewright.manifests.labels import COMPONENT, REFRESH, RETRY, REVISION, TRIAL
+from enginewright_contract.reasons import Reason
 
 from tests.support.plan_objects import OTHER, RTX_IMAGE, SECOND, gpu_node, published
 from tests.support.plan_world import World, serving

@@ -1,11 +1,11 @@
 """A revision that fails after its promotion: one goes back if the one before passes there, and only then."""
 
 import pytest
-from enginewright.contract.keys import sha256_text
-from enginewright.contract.reasons import Reason
-from enginewright.contract.verdict import Check
 from enginewright.manifests.labels import CANARY, PROMOTE, ROLLBACK, SERVE
 from enginewright.plan.rollout_objects import KEPT_REVISIONS
+from enginewright_contract.keys import sha256_text
+from enginewright_contract.reasons import Reason
+from enginewright_contract.verdict import Check
 
 from tests.support.plan_objects import published, verdict
 from tests.support.plan_world import World

@@ -5,7 +5,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-from enginewright.contract.task import (
+from enginewright.plan.classes import PROPOSED
+from enginewright.plan.plan import plan
+from enginewright.plan.resolve import Target, resolve
+from enginewright.plan.types import StoreConfig
+from enginewright_contract.task import (
     Calibration,
     Extension,
     OutputTolerance,
@@ -14,10 +18,6 @@ from enginewright.contract.task import (
     Quantization,
     Recipe,
 )
-from enginewright.plan.classes import PROPOSED
-from enginewright.plan.plan import plan
-from enginewright.plan.resolve import Target, resolve
-from enginewright.plan.types import StoreConfig
 
 from tests.support.plan_objects import (
     CPU_IMAGE,

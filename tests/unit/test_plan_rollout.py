@@ -4,12 +4,12 @@ import copy
 from typing import Any
 
 import pytest
-from enginewright.contract.reasons import Reason
-from enginewright.contract.verdict import Check, FallbackVerdict
 from enginewright.manifests.snapshot import Revision, Snapshot
 from enginewright.plan import pod_counts
 from enginewright.plan.plan import plan
 from enginewright.plan.types import Facts
+from enginewright_contract.reasons import Reason
+from enginewright_contract.verdict import Check, FallbackVerdict
 
 from tests.support.plan_objects import OTHER, SECOND, accelerator_class, verdict
 from tests.support.plan_world import World, serving

@@ -3,9 +3,9 @@
 from typing import Any, Final
 
 import pytest
-from enginewright.contract.reasons import Reason
 from enginewright.manifests.labels import CANARY, COMPONENT, MODEL, SERVE, TRACK
 from enginewright.manifests.route import WEIGHTS
+from enginewright_contract.reasons import Reason
 
 from tests.support.plan_objects import NAMESPACE, OTHER, SECOND, Json
 from tests.support.plan_world import World, serving

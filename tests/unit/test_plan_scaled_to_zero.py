@@ -1,8 +1,8 @@
 """Updates of a model that is scaled to zero: nothing of them runs, and nothing replaces what serves unverified."""
 
 import pytest
-from enginewright.contract.reasons import Reason
 from enginewright.manifests.labels import PROMOTE
+from enginewright_contract.reasons import Reason
 
 from tests.support.fake_kube import timestamp
 from tests.support.plan_objects import OTHER, SECOND, Json

@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from enginewright.contract.reasons import Reason
-from enginewright.contract.verdict import Check
 from enginewright.manifests import deployment
 from enginewright.manifests.labels import REVISION
+from enginewright_contract.reasons import Reason
+from enginewright_contract.verdict import Check
 
 from tests.support.plan_objects import (
     OTHER,

@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from enginewright.contract.measurements import ShadowComparison, ShadowOutput
-from enginewright.contract.shadow import SHADOW_ANNOTATION, ShadowOrder, read_order
-from enginewright.contract.task import SHADOW_FILE
 from enginewright.manifests.labels import COMPONENT, PROMOTE, SERVE, TRACK
+from enginewright_contract.measurements import ShadowComparison, ShadowOutput
+from enginewright_contract.shadow import SHADOW_ANNOTATION, ShadowOrder, read_order
+from enginewright_contract.task import SHADOW_FILE
 
 from tests.support.plan_objects import OTHER, SECOND, Json
 from tests.support.plan_world import World, serving

@@ -2,9 +2,9 @@
 
 import pytest
 from enginewright.api.inference_model_status import ModelSignature
-from enginewright.contract.signature import PublishedSignature, TensorText
 from enginewright.manifests.snapshot import Revision
 from enginewright.plan.signature import UNLISTED, SignatureChange, compare, listed
+from enginewright_contract.signature import PublishedSignature, TensorText
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -4,10 +4,10 @@ from datetime import timedelta
 from typing import Any, Final
 
 import pytest
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Published
-from enginewright.contract.task import PrepareTask
 from enginewright.manifests.labels import COMPONENT
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Published
+from enginewright_contract.task import PrepareTask
 
 from tests.support.plan_objects import CPU_IMAGE, DIGEST, OTHER, image_facts, published
 from tests.support.plan_world import World

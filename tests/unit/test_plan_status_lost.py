@@ -4,10 +4,10 @@ import json
 from collections.abc import Callable
 
 import pytest
-from enginewright.contract.keys import sha256_text
-from enginewright.contract.reasons import Reason
 from enginewright.manifests.labels import OUTCOME, REVISION, ROLLBACK
 from enginewright.plan.rollout_objects import KEPT_REVISIONS
+from enginewright_contract.keys import sha256_text
+from enginewright_contract.reasons import Reason
 
 from tests.support.plan_objects import published
 from tests.support.plan_world import World

@@ -5,16 +5,16 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import (
+from enginewright.manifests.snapshot import Snapshot
+from enginewright.manifests.store_access import StoreAccess, StoreBucket
+from enginewright.plan.types import StoreConfig
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import (
     ENGINE_STAGES,
     PREPARE_STAGES,
     TASK_VARIABLE,
     PrepareTask,
 )
-from enginewright.manifests.snapshot import Snapshot
-from enginewright.manifests.store_access import StoreAccess, StoreBucket
-from enginewright.plan.types import StoreConfig
 from typing_extensions import override
 
 from tests.support.plan_objects import NAMESPACE, Json

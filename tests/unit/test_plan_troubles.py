@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding, StageReport, remedy
-from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, PREPARE_STAGES
 from enginewright.observed.pods import pod_view
 from enginewright.plan import pods
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding, StageReport, remedy
+from enginewright_contract.task import ENGINE_STAGES, LOOKUP_STAGE, PREPARE_STAGES
 
 from tests.support.plan_objects import accelerator_class, made
 from tests.support.plan_world import World

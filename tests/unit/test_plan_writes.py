@@ -10,9 +10,6 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Self
 
 import pytest
-from enginewright.contract.keys import sha256_text
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Published
 from enginewright.manifests.labels import (
     COMPONENT,
     REVISION,
@@ -24,6 +21,9 @@ from enginewright.manifests.outcome import RevisionOutcome
 from enginewright.observed.deployments import DeploymentView, deployment_view
 from enginewright.observed.pods import pod_view
 from enginewright.plan.types import Facts
+from enginewright_contract.keys import sha256_text
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Published
 from typing_extensions import override
 
 from tests.support.differences import comparable, differences

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from enginewright.contract.task import ServeTask
+from enginewright_contract.task import ServeTask
 
 from tests.support.plan_world import World
 

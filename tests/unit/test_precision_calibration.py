@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from enginewright.contract.manifest import TensorSpec
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import Preprocessing
+from enginewright_contract.manifest import TensorSpec
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import Preprocessing
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.prepare.quantize import calibration
 from enginewright_runtime.prepare.quantize.calibration import CalibrationData

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from enginewright.contract.task import Precision
+from enginewright_contract.task import Precision
 from enginewright_runtime.prepare.quantize.existing import existing
 from enginewright_runtime.prepare.quantize.selection import Times, TriedPrecision, select
 from onnx import ModelProto, TensorProto

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from enginewright.contract.manifest import ArtifactFile, Change, TensorSpec
-from enginewright.contract.task import ShapeProfile
 from enginewright_cli.preflight import fix, options, outfile
 from enginewright_cli.preflight.fix import ChangeLog
 from enginewright_cli.preflight.options import OptionError
 from enginewright_cli.preflight.outputs import Outputs
 from enginewright_cli.preflight.remedies import option, suggested
 from enginewright_cli.preflight.result import ModelFacts, Result, TargetResult
+from enginewright_contract.manifest import ArtifactFile, Change, TensorSpec
+from enginewright_contract.task import ShapeProfile
 from enginewright_runtime.graph import shapes
 
 from tests.support import broken_models as broken

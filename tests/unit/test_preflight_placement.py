@@ -1,9 +1,9 @@
 """The map counts as the pipeline counts: fused, folded, nameless and shape nodes too."""
 
 import pytest
-from enginewright.contract.manifest import Manifest, NodeCost, Partition
 from enginewright_cli.preflight.placement import of_engine, of_session
 from enginewright_cli.preflight.result import Placement
+from enginewright_contract.manifest import Manifest, NodeCost, Partition
 from enginewright_runtime.proof.promise import coverage
 
 from tests.support.manifests import CPU_RECIPE, engine_info, manifest

@@ -3,7 +3,7 @@
 import threading
 from pathlib import Path
 
-from enginewright_runtime.serve.probe_token import read_or_create
+from enginewright_serving.probe_token import read_or_create
 
 
 def test_whoever_comes_first_makes_it_and_it_stays(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """How steps and the model connect, without a session."""
 
-from enginewright.contract.manifest import ProcessingStep
-from enginewright.contract.signature import PublishedSignature, TensorText
+from enginewright_contract.manifest import ProcessingStep
+from enginewright_contract.signature import PublishedSignature, TensorText
 from enginewright_runtime.session.processing.chain import Chain, connect
 
 

@@ -1,9 +1,9 @@
 """The verdict on fallback: which nodes count, what they cost, what the policy makes of it."""
 
 import pytest
-from enginewright.contract.execution import PlacementFacts
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import Promise
+from enginewright_contract.execution import PlacementFacts
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import Promise
 from enginewright_runtime.core.labels import reported_label
 from enginewright_runtime.proof.promise import coverage, judge
 from hypothesis import given

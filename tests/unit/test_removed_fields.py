@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import pytest
 from enginewright.api.inference_model import InferenceModelSpec
-from enginewright.contract.task import TASK_VARIABLE, ServeTask
 from enginewright.manifests.deployment import canary_deployment
 from enginewright.manifests.labels import REVISION
 from enginewright.manifests.outcome import RevisionOutcome
 from enginewright.manifests.snapshot import Revision
 from enginewright.manifests.store_access import StoreBucket
 from enginewright.plan.spec_hash import spec_hash
+from enginewright_contract.task import TASK_VARIABLE, ServeTask
 
 from tests.support.fake_kube import at_once
 from tests.support.plan_objects import CPU_IMAGE, SECOND, accelerator_class

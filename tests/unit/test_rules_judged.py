@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from enginewright.contract.task import Recipe
+from enginewright_contract.task import Recipe
 from enginewright_runtime.prepare.validate.inspection import inspect_here
 from enginewright_runtime.rules import table
 from onnx import ModelProto

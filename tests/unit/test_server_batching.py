@@ -5,8 +5,11 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
-from enginewright_runtime.serve.server.batch_proof import BatchProver
-from enginewright_runtime.serve.server.batching import (
+from enginewright_runtime.session.datatypes import BY_ONNX
+from enginewright_runtime.session.samples import GoldenSample
+from enginewright_runtime.session.signature import Signature, Tensor
+from enginewright_serving.server.batch_proof import BatchProver
+from enginewright_serving.server.batching import (
     BatchLimits,
     elements_of,
     join,
@@ -14,11 +17,8 @@ from enginewright_runtime.serve.server.batching import (
     rows_of,
     split,
 )
-from enginewright_runtime.serve.server.buckets import ComputeBuckets
-from enginewright_runtime.serve.server.run_proof import Instruments
-from enginewright_runtime.session.datatypes import BY_ONNX
-from enginewright_runtime.session.samples import GoldenSample
-from enginewright_runtime.session.signature import Signature, Tensor
+from enginewright_serving.server.buckets import ComputeBuckets
+from enginewright_serving.server.run_proof import Instruments
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays

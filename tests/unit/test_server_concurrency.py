@@ -6,16 +6,16 @@ from typing import Any, Final, cast
 
 import numpy as np
 import pytest
-from enginewright_runtime.serve.server.batching import BatchLimits
-from enginewright_runtime.serve.server.concurrency import (
+from enginewright_runtime.session.datatypes import BY_ONNX
+from enginewright_runtime.session.samples import GoldenSample
+from enginewright_runtime.session.signature import Signature, Tensor
+from enginewright_serving.server.batching import BatchLimits
+from enginewright_serving.server.concurrency import (
     Concurrency,
     ConcurrencyProver,
     RunConditions,
 )
-from enginewright_runtime.serve.server.run_proof import Instruments
-from enginewright_runtime.session.datatypes import BY_ONNX
-from enginewright_runtime.session.samples import GoldenSample
-from enginewright_runtime.session.signature import Signature, Tensor
+from enginewright_serving.server.run_proof import Instruments
 from numpy.typing import NDArray
 from typing_extensions import override
 

@@ -5,14 +5,14 @@ import time
 from typing import Any
 
 import pytest
-from enginewright.contract.task import ServeTask
-from enginewright_runtime.serve.server import account
-from enginewright_runtime.serve.server.app import ServerApp
-from enginewright_runtime.serve.server.application import ApplicationBase, json_response
-from enginewright_runtime.serve.server.connection import RECEIVE_BYTES, Connection
-from enginewright_runtime.serve.server.head import HeadParser
-from enginewright_runtime.serve.server.message import HttpRequest, HttpResponse
-from enginewright_runtime.serve.server.settings import ServerSettings
+from enginewright_contract.task import ServeTask
+from enginewright_serving.server import account
+from enginewright_serving.server.app import ServerApp
+from enginewright_serving.server.application import ApplicationBase, json_response
+from enginewright_serving.server.connection import RECEIVE_BYTES, Connection
+from enginewright_serving.server.head import HeadParser
+from enginewright_serving.server.message import HttpRequest, HttpResponse
+from enginewright_serving.server.settings import ServerSettings
 from typing_extensions import override
 
 MANY = 1000

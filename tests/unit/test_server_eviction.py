@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import pytest
-from enginewright_runtime.serve.server import eviction, input_turns
-from enginewright_runtime.serve.server.account import Peer
-from enginewright_runtime.serve.server.eviction import Eviction, WaitsFor
-from enginewright_runtime.serve.server.input_turns import InputTurns
+from enginewright_serving.server import eviction, input_turns
+from enginewright_serving.server.account import Peer
+from enginewright_serving.server.eviction import Eviction, WaitsFor
+from enginewright_serving.server.input_turns import InputTurns
 from typing_extensions import override
 
 NEWEST = 2

@@ -3,9 +3,9 @@
 from types import SimpleNamespace
 from typing import Any
 
-from enginewright_runtime.serve.server.account import Peer
-from enginewright_runtime.serve.server.fair_waiting import FairWaiting
-from enginewright_runtime.serve.server.priorities import DEFAULT, HIGHEST, LOWEST
+from enginewright_serving.server.account import Peer
+from enginewright_serving.server.fair_waiting import FairWaiting
+from enginewright_serving.server.priorities import DEFAULT, HIGHEST, LOWEST
 from hypothesis import given
 from hypothesis import strategies as st
 

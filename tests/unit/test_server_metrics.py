@@ -3,8 +3,8 @@
 import time
 
 import pytest
-from enginewright_runtime.serve.histogram import RunCounts, SizeHistogram
-from enginewright_runtime.serve.server.metrics import Metrics
+from enginewright_serving.histogram import RunCounts, SizeHistogram
+from enginewright_serving.server.metrics import Metrics
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families

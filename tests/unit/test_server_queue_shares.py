@@ -3,9 +3,9 @@
 from types import SimpleNamespace
 from typing import cast
 
-from enginewright_runtime.serve.server.account import Peer
-from enginewright_runtime.serve.server.job import Job
-from enginewright_runtime.serve.server.queue_shares import QueueShares
+from enginewright_serving.server.account import Peer
+from enginewright_serving.server.job import Job
+from enginewright_serving.server.queue_shares import QueueShares
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from enginewright_runtime.serve.server.reading_turns import WATCHED, ReadingTurns
+from enginewright_serving.server.reading_turns import WATCHED, ReadingTurns
 
 
 class Sender:

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
-from enginewright_runtime.serve.server.batching import BatchLimits
-from enginewright_runtime.serve.server.buckets import ComputeBuckets
-from enginewright_runtime.serve.server.call import InferenceCall
-from enginewright_runtime.serve.server.job import Job
-from enginewright_runtime.serve.server.metrics import Metrics
-from enginewright_runtime.serve.server.results import InferenceResults
-from enginewright_runtime.serve.server.run_errors import Fault
-from enginewright_runtime.serve.server.worker import InferenceWorker
 from enginewright_runtime.session.request_errors import RequestError
+from enginewright_serving.server.batching import BatchLimits
+from enginewright_serving.server.buckets import ComputeBuckets
+from enginewright_serving.server.call import InferenceCall
+from enginewright_serving.server.job import Job
+from enginewright_serving.server.metrics import Metrics
+from enginewright_serving.server.results import InferenceResults
+from enginewright_serving.server.run_errors import Fault
+from enginewright_serving.server.worker import InferenceWorker
 from typing_extensions import override
 
 

@@ -4,16 +4,16 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from enginewright_runtime.serve.server.job import Job
-from enginewright_runtime.serve.server.priorities import (
+from enginewright_runtime.session.request_errors import RequestError
+from enginewright_serving.server.job import Job
+from enginewright_serving.server.priorities import (
     DEFAULT,
     HIGHEST,
     LOWEST,
     may_state_priority,
     read_priority,
 )
-from enginewright_runtime.serve.server.waiting import FAIR_RUNS, Waiting
-from enginewright_runtime.session.request_errors import RequestError
+from enginewright_serving.server.waiting import FAIR_RUNS, Waiting
 from hypothesis import given
 from hypothesis import strategies as st
 

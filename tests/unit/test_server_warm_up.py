@@ -1,9 +1,9 @@
 """Which sizes run before the model is ready."""
 
 import numpy as np
-from enginewright.contract.task import ShapeProfile
-from enginewright_runtime.serve.server.decode import Feeds
-from enginewright_runtime.serve.server.warm_up import profile_points, step_points
+from enginewright_contract.task import ShapeProfile
+from enginewright_serving.server.decode import Feeds
+from enginewright_serving.server.warm_up import profile_points, step_points
 
 
 def profile(name: str, low: list[int], usual: list[int], high: list[int]) -> ShapeProfile:

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from enginewright.contract.manifest import TensorSpec
-from enginewright.contract.measurements import OUTPUTS, OutputChange
-from enginewright_runtime.serve.sidecar.answer_change import (
+from enginewright_contract.manifest import TensorSpec
+from enginewright_contract.measurements import OUTPUTS, OutputChange
+from enginewright_serving.sidecar.answer_change import (
     change,
     free_axes,
     incompatibility,

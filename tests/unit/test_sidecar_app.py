@@ -5,15 +5,15 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from enginewright.contract.execution import Driver, Execution, PlacementFacts
-from enginewright.contract.task import Promise, ServeTask
-from enginewright.contract.verdict import Verdict
-from enginewright_runtime.serve.server.account import Peer
-from enginewright_runtime.serve.server.message import HttpRequest, HttpResponse
-from enginewright_runtime.serve.sidecar.app import SidecarApp
-from enginewright_runtime.serve.sidecar.golden import ProbeResult
-from enginewright_runtime.serve.sidecar.pod_state import OF_EXECUTION, PodState
-from enginewright_runtime.serve.sidecar.settings import SidecarSettings
+from enginewright_contract.execution import Driver, Execution, PlacementFacts
+from enginewright_contract.task import Promise, ServeTask
+from enginewright_contract.verdict import Verdict
+from enginewright_serving.server.account import Peer
+from enginewright_serving.server.message import HttpRequest, HttpResponse
+from enginewright_serving.sidecar.app import SidecarApp
+from enginewright_serving.sidecar.golden import ProbeResult
+from enginewright_serving.sidecar.pod_state import OF_EXECUTION, PodState
+from enginewright_serving.sidecar.settings import SidecarSettings
 
 from tests.support import manifests
 

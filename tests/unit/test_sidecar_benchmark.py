@@ -1,11 +1,11 @@
 """A pod that is slow from its start: against the benchmark of its class, like with like."""
 
 import pytest
-from enginewright.contract.execution import Baseline
-from enginewright.contract.manifest import EngineInfo, Latency, Manifest
-from enginewright.contract.reasons import Reason
-from enginewright_runtime.serve.sidecar.benchmark import compared, outcome
-from enginewright_runtime.serve.sidecar.checks import CheckResult
+from enginewright_contract.execution import Baseline
+from enginewright_contract.manifest import EngineInfo, Latency, Manifest
+from enginewright_contract.reasons import Reason
+from enginewright_serving.sidecar.benchmark import compared, outcome
+from enginewright_serving.sidecar.checks import CheckResult
 
 from tests.support.manifests import CPU_RECIPE, engine_info, manifest
 

@@ -5,14 +5,14 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from enginewright.contract.execution import ComputeBucket, size_class
-from enginewright.contract.reasons import Reason
-from enginewright.contract.verdict import CheckState
-from enginewright_runtime.serve.sidecar.golden import ProbeResult
-from enginewright_runtime.serve.sidecar.latency import LiveLatency, ProbeLatency
-from enginewright_runtime.serve.sidecar.probe_schedule import ProbeFacts, ProbeSchedule, Traffic
-from enginewright_runtime.serve.sidecar.settings import SidecarSettings
-from enginewright_runtime.serve.sidecar.trend import Trend
+from enginewright_contract.execution import ComputeBucket, size_class
+from enginewright_contract.reasons import Reason
+from enginewright_contract.verdict import CheckState
+from enginewright_serving.sidecar.golden import ProbeResult
+from enginewright_serving.sidecar.latency import LiveLatency, ProbeLatency
+from enginewright_serving.sidecar.probe_schedule import ProbeFacts, ProbeSchedule, Traffic
+from enginewright_serving.sidecar.settings import SidecarSettings
+from enginewright_serving.sidecar.trend import Trend
 from hypothesis import given
 from hypothesis import strategies as st
 

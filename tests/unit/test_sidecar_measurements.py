@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 import pytest
-from enginewright.contract.measurements import (
+from enginewright_contract.measurements import (
     COUNTS,
     SERIES,
     WINDOW,
@@ -17,11 +17,11 @@ from enginewright.contract.measurements import (
     MemorySample,
     ServerMeasurements,
 )
-from enginewright.contract.task import ServeTask
-from enginewright_runtime.serve.server.buckets import ComputeBuckets
-from enginewright_runtime.serve.sidecar.golden import ProbeResult
-from enginewright_runtime.serve.sidecar.measurements import History, PodMeasurements
-from enginewright_runtime.serve.windows import Windows
+from enginewright_contract.task import ServeTask
+from enginewright_serving.server.buckets import ComputeBuckets
+from enginewright_serving.sidecar.golden import ProbeResult
+from enginewright_serving.sidecar.measurements import History, PodMeasurements
+from enginewright_serving.windows import Windows
 
 TASK = ServeTask(model="m", revision="r", prepared_key="a" * 64, backend="cpu")
 

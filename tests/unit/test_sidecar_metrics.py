@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from enginewright_runtime.serve.sidecar.exposition import Exposition, Family
+from enginewright_serving.sidecar.exposition import Exposition, Family
 from prometheus_client.parser import text_string_to_metric_families
 
 DOCS = Path(__file__).resolve().parents[2] / "docs/sidecar.md"

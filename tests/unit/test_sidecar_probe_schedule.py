@@ -1,15 +1,15 @@
 """Which golden sample is asked when: all before admission, then the one that costs users least. No IO."""
 
 import pytest
-from enginewright.contract.execution import ComputeBucket
-from enginewright_runtime.serve.sidecar.golden import ProbeResult
-from enginewright_runtime.serve.sidecar.probe_schedule import (
+from enginewright_contract.execution import ComputeBucket
+from enginewright_serving.sidecar.golden import ProbeResult
+from enginewright_serving.sidecar.probe_schedule import (
     ADMISSION_INTERVAL,
     ProbeFacts,
     ProbeSchedule,
     Traffic,
 )
-from enginewright_runtime.serve.sidecar.settings import SidecarSettings
+from enginewright_serving.sidecar.settings import SidecarSettings
 
 SETTINGS = SidecarSettings()
 NAMES = ["min", "opt", "max"]

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from enginewright.contract.manifest import TensorSpec
-from enginewright_runtime.serve.sidecar.client import ServerResponse
-from enginewright_runtime.serve.sidecar.json_tensors import TooLargeError
-from enginewright_runtime.serve.sidecar.protocol import (
+from enginewright_contract.manifest import TensorSpec
+from enginewright_runtime.session.datatypes import BF16, BY_ONNX
+from enginewright_runtime.session.samples import GoldenError, GoldenSample
+from enginewright_serving.sidecar.client import ServerResponse
+from enginewright_serving.sidecar.json_tensors import TooLargeError
+from enginewright_serving.sidecar.protocol import (
     ResponseError,
     UnencodableError,
     decode,
     encode,
     timing,
 )
-from enginewright_runtime.serve.sidecar.samples import GoldenSamples, Types
-from enginewright_runtime.session.datatypes import BF16, BY_ONNX
-from enginewright_runtime.session.samples import GoldenError, GoldenSample
+from enginewright_serving.sidecar.samples import GoldenSamples, Types
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -320,7 +320,7 @@ def test_short_strings_in_binary_are_not_decoded_without_a_limit() -> None:
 
 
 def test_inputs_that_are_too_large_as_json_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enginewright_runtime.serve.sidecar.protocol.JSON_BYTES", 1_000_000)
+    monkeypatch.setattr("enginewright_serving.sidecar.protocol.JSON_BYTES", 1_000_000)
     types = Types({"x": BY_ONNX["tensor(float)"]}, {})
     for count in (100_000, 1_000_000):
         sample = GoldenSample("s", {"x": np.full(count, 0.5, np.float32)}, {})

@@ -4,21 +4,21 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from enginewright.contract.execution import Driver, Execution, PlacementFacts
-from enginewright.contract.manifest import Partition, TensorSpec
-from enginewright.contract.measurements import PROBING_SECONDS
-from enginewright.contract.processors import Feature, Processor
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import Policy, Promise, ServeTask
-from enginewright.contract.verdict import RELEASE_SECONDS, Check, CheckState, CheckVerdict
-from enginewright_runtime.serve.sidecar import execution_checks
-from enginewright_runtime.serve.sidecar.checks import CheckBoard, CheckResult
-from enginewright_runtime.serve.sidecar.errors import ErrorShare, response_counts
-from enginewright_runtime.serve.sidecar.golden import ProbeResult
-from enginewright_runtime.serve.sidecar.pod_state import OF_EXECUTION, PodState
-from enginewright_runtime.serve.sidecar.readiness import Gate, seconds_left
-from enginewright_runtime.serve.sidecar.settings import INTERVALS, SidecarSettings
-from enginewright_runtime.serve.sidecar.trend import LOWERING_LEAST
+from enginewright_contract.execution import Driver, Execution, PlacementFacts
+from enginewright_contract.manifest import Partition, TensorSpec
+from enginewright_contract.measurements import PROBING_SECONDS
+from enginewright_contract.processors import Feature, Processor
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import Policy, Promise, ServeTask
+from enginewright_contract.verdict import RELEASE_SECONDS, Check, CheckState, CheckVerdict
+from enginewright_serving.sidecar import execution_checks
+from enginewright_serving.sidecar.checks import CheckBoard, CheckResult
+from enginewright_serving.sidecar.errors import ErrorShare, response_counts
+from enginewright_serving.sidecar.golden import ProbeResult
+from enginewright_serving.sidecar.pod_state import OF_EXECUTION, PodState
+from enginewright_serving.sidecar.readiness import Gate, seconds_left
+from enginewright_serving.sidecar.settings import INTERVALS, SidecarSettings
+from enginewright_serving.sidecar.trend import LOWERING_LEAST
 
 from tests.support import manifests
 

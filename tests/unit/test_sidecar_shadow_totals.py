@@ -1,8 +1,8 @@
 """Figures over many answers of a canary, in bounded memory."""
 
 import pytest
-from enginewright.contract.measurements import OUTPUTS, OutputChange
-from enginewright_runtime.serve.sidecar.shadow_totals import ShadowTotals
+from enginewright_contract.measurements import OUTPUTS, OutputChange
+from enginewright_serving.sidecar.shadow_totals import ShadowTotals
 
 
 def test_figures_are_the_worst_and_the_mean_of_all_answers() -> None:

@@ -4,11 +4,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from enginewright.contract.reasons import Reason
 from enginewright.controller.routing import ModelKey
 from enginewright.kube.errors import Forbidden, Transient
 from enginewright.manifests.field_managers import FIELD_MANAGER
 from enginewright.manifests.labels import SHARED_PREPARATION
+from enginewright_contract.reasons import Reason
 
 from tests.support.many_models import SOURCE, ManyModels
 from tests.support.plan_objects import NAMESPACE, SECOND, Json, image_facts, published

@@ -7,8 +7,8 @@ changes.
 from collections import Counter
 from typing import Final
 
-from enginewright.contract.reasons import Reason
 from enginewright.observed.jobs import job_view
+from enginewright_contract.reasons import Reason
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (

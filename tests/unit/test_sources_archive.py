@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from enginewright.contract.reasons import Reason
+from enginewright_contract.reasons import Reason
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.sources import archive
 from enginewright_runtime.sources.archive import ArchiveError, unpack

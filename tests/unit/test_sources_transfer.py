@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from enginewright.contract.reasons import Reason
+from enginewright_contract.reasons import Reason
 from enginewright_runtime.core.digests import file_sha256
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import configure

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from enginewright.contract.manifest import ArtifactFile, TensorSpec
-from enginewright.contract.reasons import ExitCode, Reason
-from enginewright.contract.report import StageReport, read_termination_message
-from enginewright.contract.task import ShapeProfile
+from enginewright_contract.manifest import ArtifactFile, TensorSpec
+from enginewright_contract.reasons import ExitCode, Reason
+from enginewright_contract.report import StageReport, read_termination_message
+from enginewright_contract.task import ShapeProfile
 from enginewright_runtime.core import digests
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.paths import Paths

@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from enginewright.contract.reasons import Reason
-from enginewright.contract.store_address import BUCKET_ADDRESS
 from enginewright.controller.settings import BucketSettings
+from enginewright_contract.reasons import Reason
+from enginewright_contract.store_address import BUCKET_ADDRESS
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.remote.buckets import bucket
 from enginewright_runtime.remote.credentials import Secret

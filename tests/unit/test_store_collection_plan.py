@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import hypothesis.strategies as st
-from enginewright.contract.collection import KEPT_CHARACTERS, LEAST_AGE_SECONDS, CollectTask
+from enginewright_contract.collection import KEPT_CHARACTERS, LEAST_AGE_SECONDS, CollectTask
 from enginewright_runtime.store import ENGINE, PREPARED
 from enginewright_runtime.store.artifacts import Artifact
 from enginewright_runtime.store.collection_plan import plan_collection, total_bytes

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from enginewright.contract.keys import engine_key, prepared_key
-from enginewright.contract.manifest import ArtifactFile, Manifest
-from enginewright.contract.reasons import Reason
+from enginewright_contract.keys import engine_key, prepared_key
+from enginewright_contract.manifest import ArtifactFile, Manifest
+from enginewright_contract.reasons import Reason
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.store import ENGINE, Store
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from enginewright.contract.collection import KEPT_CHARACTERS, LEAST_AGE_SECONDS, CollectTask
-from enginewright.contract.reasons import Reason
+from enginewright_contract.collection import KEPT_CHARACTERS, LEAST_AGE_SECONDS, CollectTask
+from enginewright_contract.reasons import Reason
 from enginewright_runtime.core.digests import Copied
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.store import ENGINE, PREPARED, Store, set_aside

@@ -1,7 +1,7 @@
 """Every message of the libraries that is known, in their own words, as a reason and a sentence."""
 
 import pytest
-from enginewright.contract.reasons import Reason
+from enginewright_contract.reasons import Reason
 from enginewright_runtime.tensorrt import workspace
 from enginewright_runtime.tensorrt.diagnosis import Circumstances, failure, sentence
 from enginewright_runtime.tensorrt.results import BuildResult, ParserError

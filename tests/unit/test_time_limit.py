@@ -7,7 +7,7 @@ from typing import Any
 
 import onnxruntime as ort
 import pytest
-from enginewright.contract.manifest import TensorSpec
+from enginewright_contract.manifest import TensorSpec
 from enginewright_runtime.core.time_limit import TimeLimit
 from enginewright_runtime.prepare.sizes.discovery import attempts
 from enginewright_runtime.prepare.sizes.discovery.attempts import TrialRuns

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from enginewright_contract.measurements import AnswerChange, Measurements, OutputChange
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding
+
 from enginewright.analysis.result import AnalysisLimits, AnalysisResult, Figure
-from enginewright.contract.measurements import AnswerChange, Measurements, OutputChange
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from enginewright_contract.measurements import Measurements
+
 from enginewright.analysis.answers import compare_answers
 from enginewright.analysis.latency import compare_latency
 from enginewright.analysis.memory import compare_memory
 from enginewright.analysis.result import AnalysisLimits, AnalysisResult, joined
 from enginewright.analysis.shadow import compare_shadow
 from enginewright.analysis.shares import compare_shares
-from enginewright.contract.measurements import Measurements
 
 Comparison: TypeAlias = Callable[
     [Sequence[Measurements], Sequence[Measurements], AnalysisLimits], AnalysisResult

@@ -24,6 +24,10 @@ from math import exp, floor, log2
 from statistics import median
 from typing import Final
 
+from enginewright_contract.measurements import WINDOW, Measurements
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding
+
 from enginewright.analysis.result import AnalysisLimits, AnalysisResult, Figure, State
 from enginewright.analysis.series import (
     Arm,
@@ -36,9 +40,6 @@ from enginewright.analysis.series import (
     requests_of,
 )
 from enginewright.analysis.shift import Shift, shift
-from enginewright.contract.measurements import WINDOW, Measurements
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding
 
 FALSE_FAILURES: Final = 0.01  # probability over all looks, without a change
 _SPENT: Final = 0.5  # share of it at `min_samples`

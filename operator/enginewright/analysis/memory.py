@@ -20,11 +20,12 @@ from math import sqrt
 from statistics import median
 from typing import Final, TypeAlias
 
+from enginewright_contract.measurements import Measurements, MemorySample
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding
+
 from enginewright.analysis.result import AnalysisLimits, AnalysisResult, Figure
 from enginewright.analysis.window import start_of
-from enginewright.contract.measurements import Measurements, MemorySample
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding
 
 LEAST_GROWTH: Final = 32 * 2**20  # bytes
 _FIRST: Final = 4  # samples of a pod that are left out

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from enginewright.contract.report import Finding
+from enginewright_contract.report import Finding
 
 State: TypeAlias = Literal["passed", "failed", "inconclusive"]
 

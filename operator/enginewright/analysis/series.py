@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from math import ceil, log
 from typing import Final, TypeAlias
 
+from enginewright_contract.measurements import WINDOW, LatencySeries, Measurements
+
 from enginewright.analysis.shift import Windows
 from enginewright.analysis.window import counted, start_of
-from enginewright.contract.measurements import WINDOW, LatencySeries, Measurements
 
 Key: TypeAlias = tuple[str, str]  # source and name
 

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
+from enginewright_contract.measurements import Measurements, ShadowComparison, ShadowOutput
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding
+
 from enginewright.analysis.answers import OutputDifference
 from enginewright.analysis.result import AnalysisLimits, AnalysisResult, Figure
 from enginewright.analysis.shares import MAX_REJECTED, Share, exceeds, share_figure
-from enginewright.contract.measurements import Measurements, ShadowComparison, ShadowOutput
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding
 
 
 def compare_shadow(

@@ -22,11 +22,12 @@ from dataclasses import dataclass
 from math import lgamma, log, log1p, sqrt
 from typing import Final
 
+from enginewright_contract.measurements import Counts, Measurements
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding
+
 from enginewright.analysis.result import AnalysisLimits, AnalysisResult, Figure, State
 from enginewright.analysis.window import counted, counted_in_periods, periods_of
-from enginewright.contract.measurements import Counts, Measurements
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding
 
 MAX_REJECTED: Final = 0.2  # by which the share of 4xx may exceed that of the serving revision
 _FALSE_FAILURES: Final = 0.003  # probability over all looks, of each of the shares

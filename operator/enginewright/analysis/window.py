@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import inf
 
-from enginewright.contract.measurements import Counts, Measurements
+from enginewright_contract.measurements import Counts, Measurements
 
 
 def start_of(stable: Sequence[Measurements], canary: Sequence[Measurements]) -> float:

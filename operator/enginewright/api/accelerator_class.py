@@ -3,6 +3,7 @@
 from enum import StrEnum
 from typing import Annotated, ClassVar, TypeAlias
 
+from enginewright_contract.processors import Feature
 from pydantic import ConfigDict, Field
 
 from enginewright.api.base import ApiModel, ObjectMeta
@@ -19,7 +20,6 @@ from enginewright.api.markers import (
 )
 from enginewright.api.pods import Tolerations
 from enginewright.api.scalars import Labels
-from enginewright.contract.processors import Feature
 
 
 class Backend(StrEnum):

@@ -8,6 +8,7 @@ The model's reconciliation creates and reads it; its own controller runs the Job
 from datetime import datetime
 from typing import Annotated, ClassVar, TypeAlias
 
+from enginewright_contract.base import LIST_LENGTH, Digest, Text
 from pydantic import ConfigDict, Field
 
 from enginewright.api.accelerator_class import Backend, Backends
@@ -27,7 +28,6 @@ from enginewright.api.markers import (
 )
 from enginewright.api.pods import JobTemplate, LocalObjectReference, Resources, Tolerations
 from enginewright.api.scalars import DnsLabel, Labels, Sha256
-from enginewright.contract.base import LIST_LENGTH, Digest, Text
 
 Count: TypeAlias = Annotated[int, INT32]
 Size: TypeAlias = Annotated[int, INT64]

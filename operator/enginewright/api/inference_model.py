@@ -3,6 +3,11 @@
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
+from enginewright_contract.base import TEXT_LENGTH
+from enginewright_contract.engines import HIGHEST_OPTIMIZATION
+from enginewright_contract.images import COMPILED_BACKENDS
+from enginewright_contract.precisions import RUNS
+from enginewright_contract.task import MOST_STEPS
 from pydantic import ConfigDict, Field
 
 from enginewright.api.accelerator_class import Backends
@@ -29,11 +34,6 @@ from enginewright.api.scalars import (
     between,
 )
 from enginewright.api.serving import Serving
-from enginewright.contract.base import TEXT_LENGTH
-from enginewright.contract.engines import HIGHEST_OPTIMIZATION
-from enginewright.contract.images import COMPILED_BACKENDS
-from enginewright.contract.precisions import RUNS
-from enginewright.contract.task import MOST_STEPS
 
 _RUNS = " && ".join(  # in CEL
     f"(self.backends[0] != '{backend}' || self.precision in {sorted(precisions)})"

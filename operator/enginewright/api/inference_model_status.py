@@ -8,13 +8,13 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, TypeAlias
 
+from enginewright_contract.base import LIST_LENGTH, Digest, Text
 from pydantic import Field
 
 from enginewright.api.base import ApiModel
 from enginewright.api.conditions import Condition
 from enginewright.api.job_failure import JobFailure
 from enginewright.api.markers import ATOMIC, INT32, INT64, map_list
-from enginewright.contract.base import LIST_LENGTH, Digest, Text
 
 Count: TypeAlias = Annotated[int, INT32]
 

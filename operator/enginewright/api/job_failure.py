@@ -3,12 +3,12 @@
 from datetime import datetime
 from typing import Annotated
 
+from enginewright_contract.base import Text
+from enginewright_contract.report import render
 from pydantic import Field
 
 from enginewright.api.base import ApiModel
 from enginewright.api.markers import INT32
-from enginewright.contract.base import Text
-from enginewright.contract.report import render
 
 
 class JobFailure(ApiModel):

@@ -2,6 +2,7 @@
 
 from typing import Annotated, Literal
 
+from enginewright_contract.task import BATCH_SIZE, REQUEST_SECONDS
 from pydantic import ConfigDict, Field
 
 from enginewright.api.base import ApiModel
@@ -16,7 +17,6 @@ from enginewright.api.scalars import (
     ShortDuration,
     between,
 )
-from enginewright.contract.task import BATCH_SIZE, REQUEST_SECONDS
 
 
 class Batching(ApiModel):

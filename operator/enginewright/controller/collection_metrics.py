@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from enginewright_contract.collection import Collected
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from enginewright.contract.collection import Collected
 from enginewright.controller.cache import ObjectCache
 from enginewright.kube.resources import JOBS
 from enginewright.manifests.collect_job import COLLECT

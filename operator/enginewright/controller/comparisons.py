@@ -9,9 +9,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from enginewright_contract.measurements import Measurements
+
 from enginewright.analysis.comparison import compare
 from enginewright.analysis.result import AnalysisLimits, AnalysisResult
-from enginewright.contract.measurements import Measurements
 from enginewright.controller.routing import ModelKey
 from enginewright.plan.types import Facts, Plan
 

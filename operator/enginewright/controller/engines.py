@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from enginewright_contract.report import Progress
+
 from enginewright.api.inference_engine import InferenceEngine
-from enginewright.contract.report import Progress
 from enginewright.controller.apply_plan import apply_plan
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.catch_up import PodCatchUp

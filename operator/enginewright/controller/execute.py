@@ -12,7 +12,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from enginewright.contract.base import canonical_json
+from enginewright_contract.base import canonical_json
+
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.drift import Path, differences, holds
 from enginewright.kube.api import JsonObject, KubeApi

@@ -3,15 +3,15 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 
+from enginewright_contract.images import ImageFacts
+from enginewright_contract.measurements import Measurements
+from enginewright_contract.verdict import Verdict
 from typing_extensions import override
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import EngineReference
-from enginewright.contract.images import ImageFacts
-from enginewright.contract.measurements import Measurements
-from enginewright.contract.verdict import Verdict
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.children import of_jobs, of_owner
 from enginewright.controller.observe import (

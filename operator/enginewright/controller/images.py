@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from enginewright_contract.images import ImageFacts
 from pydantic import ValidationError
 
 from enginewright.api.job_failure import JobFailure
-from enginewright.contract.images import ImageFacts
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.execute import Executor

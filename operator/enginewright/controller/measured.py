@@ -7,10 +7,10 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
+from enginewright_contract.base import TEXT_LENGTH
+from enginewright_contract.measurements import PROBE_QUERY, Measurements
 from pydantic import ValidationError
 
-from enginewright.contract.base import TEXT_LENGTH
-from enginewright.contract.measurements import PROBE_QUERY, Measurements
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.routing import ModelKey
 from enginewright.kube.pod_http import BadAnswer, NoAnswer, PodAddress, PodHttp

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from enginewright_contract.reasons import Reason
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client import Counter as CounterMetric
 from prometheus_client.core import GaugeMetricFamily
@@ -17,7 +18,6 @@ from typing_extensions import override
 
 from enginewright.api.conditions import ConditionType, StatusReason
 from enginewright.api.inference_model_status import TargetPhase
-from enginewright.contract.reasons import Reason
 from enginewright.controller.cache import ObjectCache
 from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import INFERENCE_MODELS

@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, Self
 
-from enginewright.contract.task import ENGINE_STAGES, SIDECAR, SIDECAR_PORT
-from enginewright.contract.verdict import Verdict
+from enginewright_contract.task import ENGINE_STAGES, SIDECAR, SIDECAR_PORT
+from enginewright_contract.verdict import Verdict
+
 from enginewright.kube.pod_http import PodAddress
 from enginewright.manifests.labels import (
     CANARY,

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
+from enginewright_contract.images import ImageFacts
+from enginewright_contract.measurements import Measurements
+from enginewright_contract.verdict import Verdict
+
 from enginewright.api.inference_model import InferenceModel
-from enginewright.contract.images import ImageFacts
-from enginewright.contract.measurements import Measurements
-from enginewright.contract.verdict import Verdict
 from enginewright.controller.apply_plan import apply_plan
 from enginewright.controller.bucket_user import BucketUser
 from enginewright.controller.cache import ObjectCache

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
+from enginewright_contract.oci_images import IMAGE_REPOSITORY, LONGEST_REPOSITORY
+from enginewright_contract.store_address import BUCKET_ADDRESS
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from enginewright.api.pods import JobTemplate
 from enginewright.api.scalars import long_duration, quantity
-from enginewright.contract.oci_images import IMAGE_REPOSITORY, LONGEST_REPOSITORY
-from enginewright.contract.store_address import BUCKET_ADDRESS
 from enginewright.controller.logs import check_level
 from enginewright.controller.parse import summary
 from enginewright.manifests.artifact_images import ImageRepository

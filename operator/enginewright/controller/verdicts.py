@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from enginewright_contract.report import Progress
+from enginewright_contract.verdict import RELEASE_ANNOTATION, RELEASE_SECONDS, Verdict
 from prometheus_client import CollectorRegistry, Counter
 from pydantic import ValidationError
 
-from enginewright.contract.report import Progress
-from enginewright.contract.verdict import RELEASE_ANNOTATION, RELEASE_SECONDS, Verdict
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.measured import MeasurementPolls
 from enginewright.controller.observe import DEPLOYMENT, POD

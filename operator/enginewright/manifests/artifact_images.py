@@ -4,14 +4,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict
-
-from enginewright.contract.oci_images import PUSH_SECONDS
-from enginewright.contract.task import (
+from enginewright_contract.oci_images import PUSH_SECONDS
+from enginewright_contract.task import (
     ARTIFACT_IMAGE_PATH,
     IMAGES_CREDENTIALS_PATH,
     IMAGES_VARIABLE,
 )
+from pydantic import BaseModel, ConfigDict
 
 _CREDENTIALS: Final = "images"  # name of the Secret's volume in Jobs
 _VOLUME: Final = "enginewright-image"  # name of the image's volume in serving pods

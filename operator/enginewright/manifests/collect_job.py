@@ -6,9 +6,10 @@ It belongs to nobody, since a bucket has no object in the cluster: it ends, and 
 from collections.abc import Iterable
 from typing import Any, Final
 
+from enginewright_contract.collection import COLLECT_STAGE, CollectTask
+from enginewright_contract.task import WORK_PATH
+
 from enginewright.api.pods import DEFAULT_JOB_TEMPLATE, JobTemplate
-from enginewright.contract.collection import COLLECT_STAGE, CollectTask
-from enginewright.contract.task import WORK_PATH
 from enginewright.manifests.jobs import stages_job
 from enginewright.manifests.labels import COMPONENT, MANAGED_BY, OPERATOR
 from enginewright.manifests.pods import TMP_VOLUME, container

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Annotated, Self
 
+from enginewright_contract.base import Number
+from enginewright_contract.collection import Collected
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from enginewright.contract.base import Number
-from enginewright.contract.collection import Collected
 from enginewright.manifests.labels import COLLECTION
 
 _MESSAGE = 4096  # characters; all annotations of an object may have 256 KiB

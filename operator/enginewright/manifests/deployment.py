@@ -4,12 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pydantic_core import from_json, to_json
-
-from enginewright.api.inference_model import InferenceModel
-from enginewright.api.scalars import duration
-from enginewright.contract.shadow import SHADOW_ANNOTATION
-from enginewright.contract.task import (
+from enginewright_contract.shadow import SHADOW_ANNOTATION
+from enginewright_contract.task import (
     ARTIFACT_PATH,
     CACHE_VARIABLE,
     FETCH_ARTIFACT,
@@ -26,7 +22,11 @@ from enginewright.contract.task import (
     TOKENS_PATH,
     ServeTask,
 )
-from enginewright.contract.verdict import RELEASE_ANNOTATION
+from enginewright_contract.verdict import RELEASE_ANNOTATION
+from pydantic_core import from_json, to_json
+
+from enginewright.api.inference_model import InferenceModel
+from enginewright.api.scalars import duration
 from enginewright.manifests.device_claim import (
     claim_template,
     pod_claims,

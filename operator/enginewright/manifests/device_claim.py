@@ -7,9 +7,10 @@ InferenceEngine whose pods name it, and is deleted with that: stored revisions m
 from collections.abc import Mapping
 from typing import Any, Final
 
+from enginewright_contract.keys import content_hash
+
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel
-from enginewright.contract.keys import content_hash
 from enginewright.manifests.names import child_name
 from enginewright.manifests.owner import owned_metadata
 

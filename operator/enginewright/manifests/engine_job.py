@@ -8,14 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from enginewright.api.inference_engine import InferenceEngine
-from enginewright.contract.task import (
+from enginewright_contract.task import (
     ENGINE_STAGES,
     LOOKUP_STAGE,
     SIDECAR_PORT,
     WORK_PATH,
     EngineTask,
 )
+
+from enginewright.api.inference_engine import InferenceEngine
 from enginewright.manifests.artifact_images import ImageRepository, pushing_seconds
 from enginewright.manifests.device_claim import (
     claim_template,

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from enginewright_contract.reasons import ExitCode
+
 from enginewright.api.pods import JobTemplate
-from enginewright.contract.reasons import ExitCode
 from enginewright.manifests.labels import PLACEMENT
 from enginewright.manifests.placement import placement_hash, pod_metadata, pod_placement
 from enginewright.manifests.pods import pod_security, pull_secrets

@@ -8,8 +8,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from enginewright_contract.keys import content, content_hash
+
 from enginewright.api.pods import JobTemplate, PodSecurityContext
-from enginewright.contract.keys import content, content_hash
 
 ARCHITECTURE: Final = "kubernetes.io/arch"  # label of every node, written by its kubelet
 USUAL_ARCHITECTURE: Final = "amd64"  # of nodes whose class does not say

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from enginewright.contract.task import task_variables
+from enginewright_contract.task import task_variables
 
 USER: Final = 65532  # the images' own
 

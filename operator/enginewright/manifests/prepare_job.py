@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
-from enginewright.api.pods import DEFAULT_JOB_TEMPLATE, JobTemplate
-from enginewright.contract.task import (
+from enginewright_contract.task import (
     PREPARE_STAGES,
     WORK_PATH,
     PrepareTask,
 )
+
+from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
+from enginewright.api.pods import DEFAULT_JOB_TEMPLATE, JobTemplate
 from enginewright.manifests.artifact_images import ImageRepository, pushing_seconds
 from enginewright.manifests.jobs import stages_job
 from enginewright.manifests.labels import PREPARATION_RECORD, SHARED_PREPARATION, of_model

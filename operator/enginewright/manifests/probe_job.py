@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
+from enginewright_contract.keys import sha256_text
+
 from enginewright.api.pods import DEFAULT_JOB_TEMPLATE, JobTemplate
-from enginewright.contract.keys import sha256_text
 from enginewright.manifests.jobs import stages_job
 from enginewright.manifests.labels import COMPONENT, IMAGE, MANAGED_BY, OPERATOR
 from enginewright.manifests.pods import TMP_VOLUME, container

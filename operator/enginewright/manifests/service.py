@@ -2,8 +2,9 @@
 
 from typing import Any, Final
 
+from enginewright_contract.task import GRPC_PORT
+
 from enginewright.api.inference_model import InferenceModel
-from enginewright.contract.task import GRPC_PORT
 from enginewright.manifests.labels import CLASS, SERVE, of_model, serving_selector
 from enginewright.manifests.owner import owned_metadata
 

@@ -8,20 +8,20 @@ of the operator, or another setting of the chart, restarts none of its pods.
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from enginewright.api.accelerator_class import AcceleratorClass
-from enginewright.api.inference_model import InferenceModel
-from enginewright.api.inference_model_status import ModelSignature, Pin
-from enginewright.contract.images import DEVICE_BACKENDS
-from enginewright.contract.keys import content, content_hash
-from enginewright.contract.task import (
+from enginewright_contract.images import DEVICE_BACKENDS
+from enginewright_contract.keys import content, content_hash
+from enginewright_contract.task import (
     BATCH_SIZE,
     REQUEST_SECONDS,
     AccessLogTask,
     Promise,
     TracingTask,
 )
+from pydantic import BaseModel, ConfigDict, Field
+
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.inference_model import InferenceModel
+from enginewright.api.inference_model_status import ModelSignature, Pin
 from enginewright.manifests.artifact_images import ArtifactImage
 from enginewright.manifests.labels import REVISION, of_model
 from enginewright.manifests.names import revision_name

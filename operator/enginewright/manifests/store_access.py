@@ -4,9 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from enginewright_contract.task import STORE_CREDENTIALS_PATH, STORE_PATH, STORE_VARIABLE
 from pydantic import BaseModel, ConfigDict
-
-from enginewright.contract.task import STORE_CREDENTIALS_PATH, STORE_PATH, STORE_VARIABLE
 
 STORE_VOLUME: Final = "store"  # name of the claim's volume, or of the Secret's
 # Webhooks add no identity of a service account to these containers, which never read the store

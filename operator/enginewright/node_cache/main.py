@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from enginewright_contract.node_cache import CACHE_PORT
 from prometheus_client import CollectorRegistry
 
 from enginewright.api.scalars import quantity
-from enginewright.contract.node_cache import CACHE_PORT
 from enginewright.controller.logs import configure_logging
 from enginewright.node_cache.folder import CacheFolder
 from enginewright.node_cache.metrics import CacheMetrics

@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from aiohttp import web
+from enginewright_contract.node_cache import file_path
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from typing_extensions import override
 
-from enginewright.contract.node_cache import file_path
 from enginewright.node_cache.folder import CacheFolder, Damaged, NoRoom, file_name
 from enginewright.node_cache.metrics import CacheMetrics
 

@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from enginewright.contract.task import TASK_VARIABLE
+from enginewright_contract.task import TASK_VARIABLE
+
 from enginewright.observed.base import Json, spec
 
 _KEY: Final = re.compile("[0-9a-f]{64}")

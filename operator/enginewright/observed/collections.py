@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from enginewright_contract.collection import CollectTask
+from enginewright_contract.task import task_text
 from pydantic import ValidationError
 
-from enginewright.contract.collection import CollectTask
-from enginewright.contract.task import task_text
 from enginewright.manifests.collection_outcome import CollectionOutcome
 from enginewright.manifests.labels import STORE_GROUP
 from enginewright.observed.base import Json, spec

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 
+from enginewright_contract.images import ImageFacts
+
 from enginewright.api.accelerator_class import AcceleratorClass
-from enginewright.contract.images import ImageFacts
 from enginewright.manifests.placement import ARCHITECTURE, USUAL_ARCHITECTURE, architecture_label
 from enginewright.manifests.snapshot import Snapshot
 from enginewright.observed.nodes import NodeView

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Generic, TypeVar
 
+from enginewright_contract.reasons import RARELY_TRANSIENT, ExitCode, Reason, exit_code
+from enginewright_contract.report import Finding
+
 from enginewright.api.conditions import StatusReason
 from enginewright.api.job_failure import JobFailure
 from enginewright.api.scalars import whole_second
-from enginewright.contract.reasons import RARELY_TRANSIENT, ExitCode, Reason, exit_code
-from enginewright.contract.report import Finding
 from enginewright.observed.jobs import JobView
 from enginewright.observed.pods import PodView, of_job
 from enginewright.plan import pods

@@ -7,13 +7,14 @@ the promise then names the preferred one, so that the fallback is reported.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from enginewright_contract.engines import LIBRARIES, why_not_optimized, why_unusable
+from enginewright_contract.images import COMPILED_BACKENDS, VARIANTS
+from enginewright_contract.task import Promise
+
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.api.scalars import share
-from enginewright.contract.engines import LIBRARIES, why_not_optimized, why_unusable
-from enginewright.contract.images import COMPILED_BACKENDS, VARIANTS
-from enginewright.contract.task import Promise
 from enginewright.plan.interim_backend import refused_interim
 from enginewright.plan.types import Facts, Obstacle
 

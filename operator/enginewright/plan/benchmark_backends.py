@@ -4,9 +4,10 @@ Those run the prepared model in the Job's image. A second backend with engines o
 its model may be prepared differently.
 """
 
+from enginewright_contract.engines import why_unusable
+from enginewright_contract.images import COMPILED_BACKENDS, VARIANTS
+
 from enginewright.api.accelerator_class import AcceleratorClass
-from enginewright.contract.engines import why_unusable
-from enginewright.contract.images import COMPILED_BACKENDS, VARIANTS
 from enginewright.plan.backends import ranking
 from enginewright.plan.other_backend import why_not_precision
 from enginewright.plan.resolve import Target

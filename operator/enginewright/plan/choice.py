@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from enginewright_contract.base import TEXT_LENGTH
+from enginewright_contract.images import VARIANTS
+
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_engine import EngineBackend, EngineFacts
 from enginewright.api.inference_model_status import BackendChoice, Prepared, RolloutFailure
-from enginewright.contract.base import TEXT_LENGTH
-from enginewright.contract.images import VARIANTS
 from enginewright.manifests.labels import PROMOTE
 from enginewright.plan.benchmark_backends import benchmark_backends
 from enginewright.plan.engines_wanted import Engines, is_ahead_of_time

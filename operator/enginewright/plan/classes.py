@@ -7,13 +7,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from enginewright_contract.engines import why_unusable
+from enginewright_contract.images import COMPILED_BACKENDS, VARIANTS
+from enginewright_contract.keys import content_hash
+
 from enginewright.api.accelerator_class import AcceleratorClass, AcceleratorClassSpec, Backend
 from enginewright.api.base import API_VERSION
 from enginewright.api.conditions import ConditionType, StatusReason, WantedCondition
 from enginewright.api.pods import Toleration
-from enginewright.contract.engines import why_unusable
-from enginewright.contract.images import COMPILED_BACKENDS, VARIANTS
-from enginewright.contract.keys import content_hash
 from enginewright.manifests.placement import ARCHITECTURE, USUAL_ARCHITECTURE
 from enginewright.observed.nodes import NodeView
 from enginewright.plan.gpus import (

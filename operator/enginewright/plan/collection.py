@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from enginewright_contract.collection import LEAST_AGE_SECONDS, MOST_KEPT, Collected, CollectTask
+from enginewright_contract.images import ImageFacts
+
 from enginewright.api.conditions import StatusReason
 from enginewright.api.scalars import quantity
-from enginewright.contract.collection import LEAST_AGE_SECONDS, MOST_KEPT, Collected, CollectTask
-from enginewright.contract.images import ImageFacts
 from enginewright.manifests.collect_job import collect_job
 from enginewright.manifests.collection_outcome import CollectionOutcome
 from enginewright.manifests.labels import STORE_MAX_SIZE

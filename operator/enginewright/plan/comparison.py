@@ -5,12 +5,13 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
+from enginewright_contract.measurements import Measurements
+
 from enginewright.analysis.comparison import Comparison, compare
 from enginewright.analysis.result import AnalysisLimits, AnalysisResult, joined
 from enginewright.api.inference_model import Rollout
 from enginewright.api.inference_model_status import RolloutFailure
 from enginewright.api.scalars import duration, share
-from enginewright.contract.measurements import Measurements
 from enginewright.manifests.labels import CLASS
 from enginewright.observed.pods import PodView
 from enginewright.plan.failures import failure_of

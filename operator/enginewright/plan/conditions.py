@@ -3,10 +3,11 @@
 from dataclasses import dataclass, replace
 from typing import Final
 
+from enginewright_contract.images import DEVICE_BACKENDS
+from enginewright_contract.reasons import SAME_IN_EVERY_POD, Reason
+
 from enginewright.api.conditions import ConditionType, StatusReason, WantedCondition
 from enginewright.api.inference_model_status import TargetPhase, TargetRevision
-from enginewright.contract.images import DEVICE_BACKENDS
-from enginewright.contract.reasons import SAME_IN_EVERY_POD, Reason
 from enginewright.plan.engine_status import describe_engine
 from enginewright.plan.engines_wanted import Engines
 from enginewright.plan.interim import Interim

@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from enginewright_contract.task import SIDECAR, Promise
+from enginewright_contract.verdict import Verdict
+
 from enginewright.api.conditions import Condition, ConditionType, StatusReason
-from enginewright.contract.task import SIDECAR, Promise
-from enginewright.contract.verdict import Verdict
 from enginewright.observed.pods import PodView
 from enginewright.plan.pods import serving_pods
 from enginewright.plan.proofs import Proofs, Statement, proofs

@@ -10,12 +10,13 @@ from datetime import timedelta
 from math import inf
 from typing import Final
 
+from enginewright_contract.base import LIST_LENGTH
+from enginewright_contract.reasons import Reason
+
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model_status import EngineReference
 from enginewright.api.scalars import duration, whole_second
-from enginewright.contract.base import LIST_LENGTH
-from enginewright.contract.reasons import Reason
 from enginewright.manifests.deployment import GRACE_SECONDS
 from enginewright.manifests.labels import CLASS, COMPONENT, REVISION, SERVE
 from enginewright.observed.pods import PodView, of_job

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from enginewright.contract.budget import excess
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import NAMED_NODES
-from enginewright.contract.task import Promise
+from enginewright_contract.budget import excess
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import NAMED_NODES
+from enginewright_contract.task import Promise
 
 
 @dataclass(frozen=True)

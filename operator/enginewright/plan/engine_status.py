@@ -4,6 +4,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from enginewright_contract.base import LIST_LENGTH
+from enginewright_contract.budget import billionths
+from enginewright_contract.report import PublishedBackend, PublishedEngine
+
 from enginewright.api.conditions import (
     Condition,
     ConditionStatus,
@@ -23,9 +27,6 @@ from enginewright.api.inference_engine import (
     InferenceEngineStatus,
 )
 from enginewright.api.job_failure import JobFailure
-from enginewright.contract.base import LIST_LENGTH
-from enginewright.contract.budget import billionths
-from enginewright.contract.report import PublishedBackend, PublishedEngine
 from enginewright.plan.types import EventIntent
 
 _NORMAL: Final = frozenset(

@@ -11,14 +11,15 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
+from enginewright_contract.keys import engine_key
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding, Progress, PublishedEngine
+from enginewright_contract.task import ENGINE_STAGES, LOOKUP_STAGE, EngineRecipe, EngineTask
+
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_engine import InferenceEngine, InferenceEngineStatus
 from enginewright.api.inference_model_status import EngineReference, Prepared
 from enginewright.api.job_failure import JobFailure
-from enginewright.contract.keys import engine_key
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding, Progress, PublishedEngine
-from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, EngineRecipe, EngineTask
 from enginewright.manifests.engine_job import (
     EngineJob,
     engine_claim_templates,

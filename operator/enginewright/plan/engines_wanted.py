@@ -9,6 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from enginewright_contract.images import COMPILED_BACKENDS
+from enginewright_contract.keys import content, content_hash, engine_key
+from enginewright_contract.reasons import REMEDIES, Reason
+from enginewright_contract.report import render
+from enginewright_contract.task import EngineRecipe, Promise
+
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.base import API_VERSION
 from enginewright.api.conditions import StatusReason
@@ -21,11 +27,6 @@ from enginewright.api.inference_engine import (
 )
 from enginewright.api.inference_model_status import EngineReference, Prepared
 from enginewright.api.scalars import quantity
-from enginewright.contract.images import COMPILED_BACKENDS
-from enginewright.contract.keys import content, content_hash, engine_key
-from enginewright.contract.reasons import REMEDIES, Reason
-from enginewright.contract.report import render
-from enginewright.contract.task import EngineRecipe, Promise
 from enginewright.manifests.engine import engine_name, inference_engine
 from enginewright.manifests.labels import REQUESTED_BY
 from enginewright.manifests.placement import merged

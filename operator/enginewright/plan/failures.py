@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from enginewright_contract.reasons import SAME_IN_EVERY_POD, ExitCode, Reason, exit_code
+
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model_status import RolloutFailure
-from enginewright.contract.reasons import SAME_IN_EVERY_POD, ExitCode, Reason, exit_code
 from enginewright.manifests.labels import CANARY, CLASS, COMPONENT, REVISION, SERVE
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView

@@ -8,6 +8,8 @@ move is recorded there before anything is created for it.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from enginewright_contract.images import COMPILED_BACKENDS, VARIANTS
+
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model_status import (
     MoveState,
@@ -18,7 +20,6 @@ from enginewright.api.inference_model_status import (
     TargetPhase,
     VariantImage,
 )
-from enginewright.contract.images import COMPILED_BACKENDS, VARIANTS
 from enginewright.manifests.labels import PROMOTE
 from enginewright.manifests.snapshot import Snapshot
 from enginewright.plan.conditions import ModelState

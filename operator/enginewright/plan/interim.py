@@ -8,10 +8,11 @@ anything else serves gets none: that keeps serving.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from enginewright_contract.images import DEVICE_BACKENDS, VARIANTS
+
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model_status import Prepared
-from enginewright.contract.images import DEVICE_BACKENDS, VARIANTS
 from enginewright.plan.engines_wanted import Engines, is_ahead_of_time
 from enginewright.plan.interim_backend import interim_backend, served_classes
 from enginewright.plan.other_backend import why_no_image, why_not_precision

@@ -2,11 +2,12 @@
 
 from collections.abc import Collection, Sequence
 
+from enginewright_contract.engines import why_unusable
+from enginewright_contract.images import COMPILED_BACKENDS, DEVICE_BACKENDS, VARIANTS
+
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model import InferenceModelSpec
-from enginewright.contract.engines import why_unusable
-from enginewright.contract.images import COMPILED_BACKENDS, DEVICE_BACKENDS, VARIANTS
 from enginewright.manifests.labels import CLASS, COMPONENT, REVISION, SERVE
 from enginewright.plan.served import served_before
 from enginewright.plan.types import Facts, Obstacle

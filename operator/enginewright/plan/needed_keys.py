@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from enginewright_contract.collection import KEPT_CHARACTERS
 from pydantic import ValidationError
 
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel
-from enginewright.contract.collection import KEPT_CHARACTERS
 from enginewright.manifests.labels import MODEL
 from enginewright.manifests.snapshot import Revision
 from enginewright.observed.artifact_keys import keys_in, keys_of_pods

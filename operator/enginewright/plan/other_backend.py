@@ -2,10 +2,11 @@
 
 from typing import Final, get_args
 
+from enginewright_contract.images import VARIANTS
+from enginewright_contract.precisions import supported
+from enginewright_contract.task import Precision
+
 from enginewright.api.accelerator_class import AcceleratorClass
-from enginewright.contract.images import VARIANTS
-from enginewright.contract.precisions import supported
-from enginewright.contract.task import Precision
 from enginewright.plan.resolve import Target
 from enginewright.plan.types import Facts
 

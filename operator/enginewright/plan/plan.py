@@ -4,6 +4,8 @@ from datetime import UTC
 from math import isfinite
 from typing import Any
 
+from enginewright_contract.reasons import Reason, exit_code
+
 from enginewright.api.conditions import (
     Condition,
     ConditionType,
@@ -26,7 +28,6 @@ from enginewright.api.inference_model_status import (
     ServingState,
     SourceState,
 )
-from enginewright.contract.reasons import Reason, exit_code
 from enginewright.manifests.snapshot import Snapshot
 from enginewright.manifests.store_claim import store_claim
 from enginewright.plan.choice import Choice, choice_events

@@ -10,10 +10,11 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from enginewright_contract.reasons import ExitCode, Reason
+from enginewright_contract.report import Finding, StageReport, read_termination_message
+from enginewright_contract.task import FETCH_ARTIFACT
+
 from enginewright.api.conditions import StatusReason
-from enginewright.contract.reasons import ExitCode, Reason
-from enginewright.contract.report import Finding, StageReport, read_termination_message
-from enginewright.contract.task import FETCH_ARTIFACT
 from enginewright.manifests.deployment import SERVER
 from enginewright.manifests.labels import COMPONENT, REVISION, SERVE
 from enginewright.observed.pods import Container, PodView, Termination

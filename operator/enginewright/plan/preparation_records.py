@@ -9,9 +9,10 @@ read it find out, as always.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from enginewright_contract.images import COMPILED_BACKENDS
+from enginewright_contract.keys import content_hash
+
 from enginewright.api.inference_model_status import Prepared
-from enginewright.contract.images import COMPILED_BACKENDS
-from enginewright.contract.keys import content_hash
 from enginewright.plan.resolve import Target
 from enginewright.plan.single_flight import TakenOver, job_inputs
 from enginewright.plan.sources import MODEL, digests_in_spec

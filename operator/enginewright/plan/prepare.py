@@ -5,15 +5,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+from enginewright_contract.reasons import ExitCode, Reason
+from enginewright_contract.report import Published
+from enginewright_contract.task import PREPARE_STAGES, PrepareTask
+
 from enginewright.api.base import API_VERSION
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model_status import InferenceModelStatus, Preparation, Prepared
 from enginewright.api.job_failure import JobFailure
 from enginewright.api.pods import JobTemplate
-from enginewright.contract.reasons import ExitCode, Reason
-from enginewright.contract.report import Published
-from enginewright.contract.task import PREPARE_STAGES, PrepareTask
 from enginewright.manifests.labels import COMPONENT
 from enginewright.manifests.names import prepare_job_name
 from enginewright.manifests.placement import merged, placement_hash

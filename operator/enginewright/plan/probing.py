@@ -3,10 +3,10 @@
 from functools import partial
 from typing import Final
 
+from enginewright_contract.images import ImageFacts
+from enginewright_contract.reasons import Reason
 from pydantic import ValidationError
 
-from enginewright.contract.images import ImageFacts
-from enginewright.contract.reasons import Reason
 from enginewright.manifests.probe_job import PROBE, PROBE_SECONDS, probe_job_name
 from enginewright.observed.pods import PodView
 from enginewright.plan.attempts import Work

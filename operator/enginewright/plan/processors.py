@@ -7,10 +7,11 @@ does not, and keys derived from it would change when nodes join and leave.
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from enginewright_contract.images import DEVICE_BACKENDS
+from enginewright_contract.processors import Feature, has_exact_products
+from enginewright_contract.task import Int8Products, Precision
+
 from enginewright.api.accelerator_class import AcceleratorClass
-from enginewright.contract.images import DEVICE_BACKENDS
-from enginewright.contract.processors import Feature, has_exact_products
-from enginewright.contract.task import Int8Products, Precision
 
 # Labels of Node Feature Discovery: "CPU" in its documentation of features
 _CPUID: Final = "feature.node.kubernetes.io/cpu-cpuid."

@@ -8,12 +8,13 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from enginewright_contract import causes
+from enginewright_contract.reasons import NOTHING_RUNS, ExitCode, Reason
+from enginewright_contract.report import Finding
+from enginewright_contract.task import SIDECAR, Promise
+from enginewright_contract.verdict import Check, CheckVerdict, Verdict, runs_as_allowed
+
 from enginewright.api.conditions import ConditionStatus, StatusReason
-from enginewright.contract import causes
-from enginewright.contract.reasons import NOTHING_RUNS, ExitCode, Reason
-from enginewright.contract.report import Finding
-from enginewright.contract.task import SIDECAR, Promise
-from enginewright.contract.verdict import Check, CheckVerdict, Verdict, runs_as_allowed
 from enginewright.plan.pods import Failure
 
 # Checks that keep a pod from being admitted, the most specific one first.

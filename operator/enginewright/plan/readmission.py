@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
+from enginewright_contract.keys import sha256_text
+from enginewright_contract.reasons import Reason
+
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_model_status import RejectedBackend
 from enginewright.api.scalars import whole_second
-from enginewright.contract.keys import sha256_text
-from enginewright.contract.reasons import Reason
 from enginewright.manifests.labels import RETRY
 from enginewright.plan.classes import matching
 from enginewright.plan.types import Facts

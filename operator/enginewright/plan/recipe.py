@@ -4,6 +4,10 @@ from collections.abc import Collection, Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
+from enginewright_contract import task
+from enginewright_contract.images import DEVICE_BACKENDS, ImageFacts
+from enginewright_contract.precisions import supported
+
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_model import (
     CalibrationSpec,
@@ -12,9 +16,6 @@ from enginewright.api.inference_model import (
     ProcessingStepSpec,
 )
 from enginewright.api.scalars import share
-from enginewright.contract import task
-from enginewright.contract.images import DEVICE_BACKENDS, ImageFacts
-from enginewright.contract.precisions import supported
 from enginewright.manifests.prepare_job import Input
 from enginewright.plan.processors import int8_products
 

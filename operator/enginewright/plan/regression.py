@@ -10,8 +10,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from enginewright_contract.reasons import Reason
+
 from enginewright.api.inference_model_status import RolloutFailure
-from enginewright.contract.reasons import Reason
 from enginewright.observed.deployments import DeploymentView
 from enginewright.plan.failures import failure_of, pods_of
 from enginewright.plan.pods import Failure, failure, is_repeated

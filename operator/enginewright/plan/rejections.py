@@ -6,8 +6,9 @@ Rejections are recorded in the status: one holds for the inputs that were tried,
 from dataclasses import dataclass
 from typing import Final
 
+from enginewright_contract.reasons import Reason
+
 from enginewright.api.inference_model_status import RejectedBackend
-from enginewright.contract.reasons import Reason
 from enginewright.plan.engines_wanted import Engines
 from enginewright.plan.prepare import PrepareOutcome
 from enginewright.plan.readmission import rejection_recorded

@@ -7,19 +7,20 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from enginewright.api.accelerator_class import AcceleratorClass
-from enginewright.api.conditions import StatusReason
-from enginewright.api.inference_model import InferenceModelSpec
-from enginewright.api.scalars import duration
-from enginewright.contract.images import (
+from enginewright_contract.images import (
     COMPILED_BACKENDS,
     UNUSABLE_REMEDY,
     VARIANTS,
     ImageFacts,
 )
-from enginewright.contract.keys import content, content_hash
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import Promise, Recipe
+from enginewright_contract.keys import content, content_hash
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import Promise, Recipe
+
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.conditions import StatusReason
+from enginewright.api.inference_model import InferenceModelSpec
+from enginewright.api.scalars import duration
 from enginewright.manifests.device_claim import CLAIM_TEMPLATE, CLAIMS_VERSION
 from enginewright.manifests.prepare_job import Input
 from enginewright.plan.backends import BackendCandidate, candidates

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+from enginewright_contract.task import AccessLogTask, TracingTask
+
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_model_status import ModelSignature, Prepared, SourceState
 from enginewright.api.scalars import duration, share, short_duration
 from enginewright.api.serving import AccessLog, Tracing
-from enginewright.contract.task import AccessLogTask, TracingTask
 from enginewright.manifests.artifact_images import ArtifactImage
 from enginewright.manifests.deployment import (
     GRACE_SECONDS,

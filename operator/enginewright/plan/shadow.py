@@ -7,9 +7,10 @@ once the canary is verified no more.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from enginewright_contract.shadow import SHADOW_ANNOTATION, read_order, shadow_order
+from enginewright_contract.task import SHADOW_FILE
+
 from enginewright.api.scalars import share
-from enginewright.contract.shadow import SHADOW_ANNOTATION, read_order, shadow_order
-from enginewright.contract.task import SHADOW_FILE
 from enginewright.manifests.deployment import POD_INFO
 from enginewright.manifests.labels import CLASS, COMPONENT, REVISION, SERVE
 from enginewright.manifests.snapshot import Revision

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final, TypeAlias
 
+from enginewright_contract.signature import PublishedSignature, TensorText
+
 from enginewright.api.inference_model_status import ModelSignature, TensorSignature
-from enginewright.contract.signature import PublishedSignature, TensorText
 
 UNLISTED: Final = (
     "the inputs and outputs differ; they are too many to list here: the report of stage publish in the"

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
+from enginewright_contract.keys import content_hash
+from enginewright_contract.task import PREPARE_STAGES
+
 from enginewright.api.inference_model_status import Preparation, Prepared
 from enginewright.api.job_failure import JobFailure
-from enginewright.contract.keys import content_hash
-from enginewright.contract.task import PREPARE_STAGES
 from enginewright.manifests.placement import merged, placement_hash
 from enginewright.manifests.prepare_job import identity_labels
 from enginewright.observed.jobs import JobView

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
+from enginewright_contract.keys import sha256_text
+
 from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.api.inference_model_status import FetchedSource, Pin, Prepared, SourceState
 from enginewright.api.job_failure import JobFailure
 from enginewright.api.scalars import duration, whole_second
-from enginewright.contract.keys import sha256_text
 from enginewright.manifests.labels import REFRESH
 from enginewright.manifests.snapshot import KeptSource
 from enginewright.plan.recipe import steps_of

@@ -1,7 +1,8 @@
 """The hash by which it is known that a spec has changed: of all in it that decides what serves."""
 
+from enginewright_contract.keys import content, content_hash
+
 from enginewright.api.inference_model import InferenceModelSpec
-from enginewright.contract.keys import content, content_hash
 
 
 def spec_hash(spec: InferenceModelSpec, processes: int = 1) -> str:

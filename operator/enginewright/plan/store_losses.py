@@ -9,9 +9,10 @@ from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
 from typing import Final
 
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import ENGINE_STAGES
+
 from enginewright.api.inference_engine import InferenceEngine
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import ENGINE_STAGES
 from enginewright.manifests.labels import CLASS, REVISION
 from enginewright.manifests.snapshot import ClassSnapshot, Snapshot
 from enginewright.plan import pods

@@ -9,16 +9,17 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from enginewright_contract.images import ImageFacts
+from enginewright_contract.measurements import Measurements
+from enginewright_contract.task import Promise
+from enginewright_contract.verdict import Verdict
+
 from enginewright.analysis.comparison import Comparison, compare
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.pods import DEFAULT_JOB_TEMPLATE, JobTemplate
-from enginewright.contract.images import ImageFacts
-from enginewright.contract.measurements import Measurements
-from enginewright.contract.task import Promise
-from enginewright.contract.verdict import Verdict
 from enginewright.manifests.artifact_images import ImageRepository
 from enginewright.manifests.store_access import StoreAccess, StoreBucket
 from enginewright.observed.autoscalers import AutoscalerView

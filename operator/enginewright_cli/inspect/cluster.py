@@ -7,8 +7,6 @@ from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.base import ApiModel
 from enginewright.api.conditions import Condition
 from enginewright.api.inference_engine import EngineFacts, InferenceEngine
-from enginewright.contract.images import ImageFacts
-from enginewright.contract.manifest import Latency
 from enginewright.controller.images import CONFIG_MAP
 from enginewright.kube.api import JsonObject
 from enginewright.kube.client import KubeClient
@@ -17,6 +15,8 @@ from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
     INFERENCE_ENGINES,
 )
+from enginewright_contract.images import ImageFacts
+from enginewright_contract.manifest import Latency
 from pydantic import ValidationError
 
 from enginewright_cli import cluster, images

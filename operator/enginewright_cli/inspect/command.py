@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from enginewright.contract.base import Message
+from enginewright_contract.base import Message
 from rich.console import Console
 
 from enginewright_cli import installing

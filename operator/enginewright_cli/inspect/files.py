@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from enginewright.contract.images import COMPILED_BACKENDS, PROVIDERS
-from enginewright.contract.layers import LARGEST_LAYERS, LAYERS_NAME, ArtifactLayers
-from enginewright.contract.manifest import (
+from enginewright_contract.images import COMPILED_BACKENDS, PROVIDERS
+from enginewright_contract.layers import LARGEST_LAYERS, LAYERS_NAME, ArtifactLayers
+from enginewright_contract.manifest import (
     LARGEST_MANIFEST,
     MANIFEST_NAME,
     MANIFEST_VERSION,

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from enginewright.contract.engines import why_unusable
-from enginewright.contract.images import VARIANTS, ImageFacts
+from enginewright_contract.engines import why_unusable
+from enginewright_contract.images import VARIANTS, ImageFacts
 
 from enginewright_cli.inspect.result import EngineFit, EngineInspection
 

@@ -2,9 +2,9 @@
 
 from typing import Final, Literal
 
-from enginewright.contract.base import Message
-from enginewright.contract.layers import EngineLayers
-from enginewright.contract.manifest import Latency, Partition
+from enginewright_contract.base import Message
+from enginewright_contract.layers import EngineLayers
+from enginewright_contract.manifest import Latency, Partition
 from pydantic import Field
 
 Kind = Literal["artifact", "manifest", "engine", "context-model", "resource"]

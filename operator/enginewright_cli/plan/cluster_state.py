@@ -13,7 +13,6 @@ import yaml
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.base import API_VERSION
 from enginewright.api.inference_model import InferenceModel
-from enginewright.contract.images import VARIANTS, ImageFacts
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.facts import gather
 from enginewright.controller.parse import summary
@@ -39,6 +38,7 @@ from enginewright.kube.resources import (
     Resource,
 )
 from enginewright.plan.types import Config, Facts
+from enginewright_contract.images import VARIANTS, ImageFacts
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from enginewright_cli.images import CHART_NAMESPACE

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from enginewright.contract.base import Message
+from enginewright_contract.base import Message
 from pydantic import ConfigDict, Field
 
 Action = Literal["make", "change", "reuse", "wait", "keep", "delete", "refuse"]

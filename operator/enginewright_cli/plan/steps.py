@@ -10,9 +10,6 @@ from typing import Final, Literal
 
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model_status import EngineReference, Prepared
-from enginewright.contract.engines import whole_only
-from enginewright.contract.keys import prepared_key
-from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, PREPARE_STAGES
 from enginewright.manifests.names import deployment_name
 from enginewright.observed.deployments import DeploymentView, deployment_view
 from enginewright.plan.engines import BuildFacts, plan_engine
@@ -24,6 +21,9 @@ from enginewright.plan.resolve import Target
 from enginewright.plan.revisions import chosen_snapshot
 from enginewright.plan.rollout import roll_out
 from enginewright.plan.types import Facts
+from enginewright_contract.engines import whole_only
+from enginewright_contract.keys import prepared_key
+from enginewright_contract.task import ENGINE_STAGES, LOOKUP_STAGE, PREPARE_STAGES
 
 from enginewright_cli.plan.differences import of_revisions
 from enginewright_cli.plan.result import Action, Difference, PlanStep, Refusal

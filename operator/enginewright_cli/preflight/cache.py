@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from enginewright.contract.base import Message, canonical_json
-from enginewright.contract.code import code_digest
-from enginewright.contract.images import ImageFacts
-from enginewright.contract.keys import sha256_text
-from enginewright.contract.manifest import MODEL_NAME
-from enginewright.contract.processors import CPUINFO, parse
-from enginewright.contract.reasons import ExitCode, Reason, exit_code
+from enginewright_contract.base import Message, canonical_json
+from enginewright_contract.code import code_digest
+from enginewright_contract.images import ImageFacts
+from enginewright_contract.keys import sha256_text
+from enginewright_contract.manifest import MODEL_NAME
+from enginewright_contract.processors import CPUINFO, parse
+from enginewright_contract.reasons import ExitCode, Reason, exit_code
 from pydantic import ValidationError
 
 from enginewright_cli.preflight.request import PreflightRequest
@@ -34,7 +34,13 @@ LIMIT: Final = 64 << 20  # bytes of all entries together
 _PRUNED_SHARE: Final = 0.8  # of the limit, to which the cache is pruned
 _MAX_FILES: Final = 10_000  # of calibration data
 _DRIVER: Final = Path("/proc/driver/nvidia/version")
-_PACKAGES: Final = ("enginewright", "enginewright_cli", "enginewright_runtime")
+_PACKAGES: Final = (
+    "enginewright",
+    "enginewright_cli",
+    "enginewright_contract",
+    "enginewright_runtime",
+    "enginewright_serving",
+)
 # The next check may have another result: the machine may have been busy, or a child killed
 _TRANSIENT: Final = frozenset({Reason.TIMEOUT, Reason.BACKEND_CRASHED})
 

@@ -12,17 +12,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from enginewright.contract import task as contract
-from enginewright.contract.budget import billionths
-from enginewright.contract.engines import whole_only
-from enginewright.contract.facts import ExamineFacts, FetchFacts, RequestAnswer
-from enginewright.contract.images import COMPILED_BACKENDS, ImageFacts
-from enginewright.contract.keys import engine_key
-from enginewright.contract.manifest import EngineInfo, Manifest
-from enginewright.contract.processors import timing_mismatch
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding, PublishedEngine, render
-from enginewright.contract.task import (
+from enginewright.plan.engine_coverage import EngineCoverage, promise_violation
+from enginewright_contract import task as contract
+from enginewright_contract.budget import billionths
+from enginewright_contract.engines import whole_only
+from enginewright_contract.facts import ExamineFacts, FetchFacts, RequestAnswer
+from enginewright_contract.images import COMPILED_BACKENDS, ImageFacts
+from enginewright_contract.keys import engine_key
+from enginewright_contract.manifest import EngineInfo, Manifest
+from enginewright_contract.processors import timing_mismatch
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding, PublishedEngine, render
+from enginewright_contract.task import (
     ENGINE_STAGES,
     EXAMINE_STAGE,
     PREPARE_STAGES,
@@ -32,7 +33,6 @@ from enginewright.contract.task import (
     Recipe,
     ServeTask,
 )
-from enginewright.plan.engine_coverage import EngineCoverage, promise_violation
 
 from enginewright_cli.preflight import graph, placement
 from enginewright_cli.preflight.local_pod import LocalPod, StageResult

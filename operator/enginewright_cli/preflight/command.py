@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from enginewright.contract.images import ImageFacts
-from enginewright.contract.reasons import Reason
+from enginewright_contract.images import ImageFacts
+from enginewright_contract.reasons import Reason
 from rich.console import Console
 
 from enginewright_cli import installing, output

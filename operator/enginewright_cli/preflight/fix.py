@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import Final, Literal
 
-from enginewright.contract.manifest import (
+from enginewright_contract.manifest import (
     MANIFEST_NAME,
     ArtifactFile,
     Change,

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from enginewright.contract import task as contract
-from enginewright.contract.images import ImageFacts
-from enginewright.contract.manifest import MODEL_NAME
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding, StageReport
-from enginewright.contract.task import (
+from enginewright_contract import task as contract
+from enginewright_contract.images import ImageFacts
+from enginewright_contract.manifest import MODEL_NAME
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding, StageReport
+from enginewright_contract.task import (
     EXAMINE_STAGE,
     ROOT_VARIABLE,
     STORE_VARIABLE,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from enginewright_runtime.core.handoff import Validated
 
 _RUNTIME: Final = "enginewright_runtime"
-_EXAMINATION: Final = "enginewright_runtime.examination"
+_EXAMINATION: Final = "enginewright_serving.examination"
 _MISSING: Final = re.compile(r"No module named '?([\w.]+)")
 
 

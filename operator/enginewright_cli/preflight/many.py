@@ -11,9 +11,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Protocol
 
-from enginewright.contract.images import ImageFacts
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding
+from enginewright_contract.images import ImageFacts
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding
 
 from enginewright_cli.preflight.cache import ResultCache
 from enginewright_cli.preflight.memory import Memory, independent_jobs

@@ -3,8 +3,8 @@
 import re
 from typing import Final, get_args
 
-from enginewright.contract.images import ImageFacts
-from enginewright.contract.task import (
+from enginewright_contract.images import ImageFacts
+from enginewright_contract.task import (
     Calibration,
     Extension,
     Precision,

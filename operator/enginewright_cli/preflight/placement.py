@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Final
 
-from enginewright.contract.manifest import Manifest, NodeCost
+from enginewright_contract.manifest import Manifest, NodeCost
 
 from enginewright_cli.preflight.result import PlacedNode, PlacedOperator, Placement
 

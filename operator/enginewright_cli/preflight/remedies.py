@@ -6,9 +6,9 @@ The stages propose fields of a resource; preflight shows the same as options tha
 import shlex
 from typing import Final
 
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Proposal
-from enginewright.contract.task import ShapeProfile
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Proposal
+from enginewright_contract.task import ShapeProfile
 
 REMEDIES_HERE: Final = {
     Reason.STORE_UNAVAILABLE: "set TMPDIR to a writable folder",

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.images import COMPILED_BACKENDS, ImageFacts
-from enginewright.contract.task import MOST_STEPS, Processing, Promise, Recipe
+from enginewright_contract.images import COMPILED_BACKENDS, ImageFacts
+from enginewright_contract.task import MOST_STEPS, Processing, Promise, Recipe
 
 from enginewright_cli.preflight import options, targets
 from enginewright_cli.preflight.config import ModelOptions

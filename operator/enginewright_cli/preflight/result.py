@@ -7,9 +7,9 @@ added.
 
 from typing import Final, Literal, TypeAlias, get_args
 
-from enginewright.contract.base import Message
-from enginewright.contract.manifest import Change, Latency, OutputParity, TensorSpec
-from enginewright.contract.report import Finding
+from enginewright_contract.base import Message
+from enginewright_contract.manifest import Change, Latency, OutputParity, TensorSpec
+from enginewright_contract.report import Finding
 from pydantic import ConfigDict, Field
 
 from enginewright_cli.preflight.remedies import REMEDIES_HERE, suggested

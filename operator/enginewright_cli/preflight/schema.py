@@ -8,7 +8,7 @@ import sys
 import textwrap
 from typing import Any, Final
 
-from enginewright.contract.manifest import Change, Latency, OutputParity, TensorSpec
+from enginewright_contract.manifest import Change, Latency, OutputParity, TensorSpec
 from pydantic import BaseModel, TypeAdapter
 
 from enginewright_cli.preflight.result import SCHEMA, Described, Result, Results

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from enginewright.contract.images import ImageFacts
-from enginewright.contract.processors import Feature, has_exact_products
-from enginewright.contract.task import Int8Products
+from enginewright_contract.images import ImageFacts
+from enginewright_contract.processors import Feature, has_exact_products
+from enginewright_contract.task import Int8Products
 
 from enginewright_cli import installing
 

@@ -1,6 +1,6 @@
 """Facts of this installation, cached: the probe takes longer than the check of an unchanged model."""
 
-from enginewright.contract.images import ImageFacts
+from enginewright_contract.images import ImageFacts
 
 from enginewright_cli.preflight.cache import ResultCache
 from enginewright_cli.preflight.stages import Stages

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract import task as contract
-from enginewright.contract.facts import FetchFacts
-from enginewright.contract.manifest import MANIFEST_NAME, Manifest
+from enginewright_contract import task as contract
+from enginewright_contract.facts import FetchFacts
+from enginewright_contract.manifest import MANIFEST_NAME, Manifest
 
 from enginewright_cli.preflight.local_pod import LocalPod, PodSettings, read_report
 from enginewright_cli.preflight.stages import JOB_SECONDS, Stages

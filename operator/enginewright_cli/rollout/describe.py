@@ -8,7 +8,6 @@ from enginewright.analysis.result import AnalysisResult
 from enginewright.api.conditions import ConditionType
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import TargetPhase
-from enginewright.contract.measurements import Measurements
 from enginewright.manifests.labels import CANARY, CLASS, REVISION, TRACK
 from enginewright.observed.pods import PodView
 from enginewright.observed.revisions import RevisionView
@@ -16,6 +15,7 @@ from enginewright.plan.canary_analysis import step_end
 from enginewright.plan.comparison import compare_classes, limits
 from enginewright.plan.prepare import known_prepared
 from enginewright.plan.transitions import COMPARED
+from enginewright_contract.measurements import Measurements
 
 from enginewright_cli.rollout.reading import KnownModel
 from enginewright_cli.rollout.result import (

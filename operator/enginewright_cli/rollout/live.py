@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
-from enginewright.contract.measurements import Measurements
-from enginewright.contract.task import SIDECAR_PORT
 from enginewright.controller.measured import PATH
 from enginewright.kube.pod_http import BadAnswer, NoAnswer, PodAddress, PodHttp
 from enginewright.observed.pods import PodView
+from enginewright_contract.measurements import Measurements
+from enginewright_contract.task import SIDECAR_PORT
 from pydantic import ValidationError
 
 _AT_ONCE: Final = 8  # requests

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Literal
 
-from enginewright.contract.base import Message
+from enginewright_contract.base import Message
 from pydantic import ConfigDict, Field
 
 Verdict = Literal["healthy", "progressing", "rejected", "stalled"]

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.collection import CollectTask
-from enginewright.contract.manifest import LARGEST_MANIFEST, MANIFEST_NAME, Manifest
-from enginewright.contract.reasons import Reason
+from enginewright_contract.collection import CollectTask
+from enginewright_contract.manifest import LARGEST_MANIFEST, MANIFEST_NAME, Manifest
+from enginewright_contract.reasons import Reason
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.store import ENGINE, PREPARED, ArtifactKind, Store, open_medium

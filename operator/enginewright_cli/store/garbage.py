@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from enginewright.api.scalars import exact_quantity, long_duration
-from enginewright.contract.collection import (
+from enginewright_contract.collection import (
     KEPT_CHARACTERS,
     LEAST_AGE_SECONDS,
     MOST_KEPT,

@@ -6,7 +6,7 @@ The locale of a child need not be UTF-8, nor need text in its result, such as a 
 import json
 from typing import Self
 
-from enginewright.contract.base import Message
+from enginewright_contract.base import Message
 
 
 class ProcessAnswer(Message):

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from enginewright.contract.base import canonical_json
-from enginewright.contract.keys import sha256_text
-from enginewright.contract.manifest import MODEL_NAME, ArtifactFile
+from enginewright_contract.base import canonical_json
+from enginewright_contract.keys import sha256_text
+from enginewright_contract.manifest import MODEL_NAME, ArtifactFile
 
 CHUNK: Final = 1 << 20
 

@@ -3,7 +3,7 @@
 import errno
 from typing import Final
 
-from enginewright.contract.reasons import Reason
+from enginewright_contract.reasons import Reason
 
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import format_bytes

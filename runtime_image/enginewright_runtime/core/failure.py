@@ -2,8 +2,8 @@
 
 from typing import Final, Self
 
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding
 
 from enginewright_runtime.core.logs import masked
 

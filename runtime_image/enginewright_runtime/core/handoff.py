@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Final, Self
 
-from enginewright.contract.base import Message
-from enginewright.contract.manifest import (
+from enginewright_contract.base import Message
+from enginewright_contract.manifest import (
     ArtifactFile,
     Change,
     NodeCost,
@@ -13,9 +13,9 @@ from enginewright.contract.manifest import (
     TensorSpec,
     VaryingOutput,
 )
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding, Published
-from enginewright.contract.task import ShapeProfile
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding, Published
+from enginewright_contract.task import ShapeProfile
 from pydantic import Field, ValidationError
 
 from enginewright_runtime.core.failure import StageFailure

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_type_hints
 
-from enginewright.contract.report import Finding
+from enginewright_contract.report import Finding
 from pydantic import AfterValidator, TypeAdapter
 
 from enginewright_runtime.core.answers import ProcessAnswer

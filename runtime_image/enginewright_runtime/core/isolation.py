@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
-from enginewright.contract.reasons import Reason
+from enginewright_contract.reasons import Reason
 
 from enginewright_runtime.core import isolated
 from enginewright_runtime.core.children import Child, End, name_of

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from enginewright.contract import task
+from enginewright_contract import task
 
 
 @dataclass(frozen=True)

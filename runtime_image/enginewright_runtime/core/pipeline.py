@@ -6,14 +6,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from enginewright import contract
-from enginewright.contract.code import code_digest
-from enginewright.contract.keys import content_hash
+import enginewright_contract
+from enginewright_contract.code import code_digest
+from enginewright_contract.keys import content_hash
 
-_CONTRACT: Final = Path(contract.__file__).parent
+_CONTRACT: Final = Path(enginewright_contract.__file__).parent
 _RUNTIME: Final = Path(__file__).parents[1]
 _OURS: Final = "enginewright"
-_SERVES: Final = "serve"  # no stage imports it: import-linter holds the layers
 
 
 def pipeline_digest(versions: Mapping[str, Any]) -> str:
@@ -32,7 +31,7 @@ def pipeline_digest(versions: Mapping[str, Any]) -> str:
     }
     return content_hash(
         {
-            "code": code_digest(_CONTRACT, _RUNTIME, without=_SERVES, documents=False),
+            "code": code_digest(_CONTRACT, _RUNTIME, documents=False),
             "packages": sorted(packages),
             "python": platform.python_version(),
             "machine": platform.machine(),

@@ -3,7 +3,7 @@
 import logging
 from typing import Final
 
-from enginewright.contract.report import StageReport
+from enginewright_contract.report import StageReport
 
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.paths import Paths

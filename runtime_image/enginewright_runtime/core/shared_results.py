@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from enginewright.contract.base import canonical_json
-from enginewright.contract.keys import sha256_text
-from enginewright.contract.manifest import MODEL_NAME
-from enginewright.contract.task import SHARED_RESULTS_VARIABLE, Recipe
+from enginewright_contract.base import canonical_json
+from enginewright_contract.keys import sha256_text
+from enginewright_contract.manifest import MODEL_NAME
+from enginewright_contract.task import SHARED_RESULTS_VARIABLE, Recipe
 from pydantic_core import to_jsonable_python
 
 from enginewright_runtime.core.children import name_of

@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from enginewright.contract.manifest import MODEL_NAME, BackendLatency, Latency, Manifest
-from enginewright.contract.report import StageReport
-from enginewright.contract.task import EngineTask
+from enginewright_contract.manifest import MODEL_NAME, BackendLatency, Latency, Manifest
+from enginewright_contract.report import StageReport
+from enginewright_contract.task import EngineTask
 
 from enginewright_runtime.core.handoff import MODEL_FOLDER
 from enginewright_runtime.core.logs import format_bytes

@@ -3,8 +3,8 @@
 import shutil
 from typing import Final
 
-from enginewright.contract.report import StageReport
-from enginewright.contract.task import SIDECAR_PORT, EngineTask
+from enginewright_contract.report import StageReport
+from enginewright_contract.task import SIDECAR_PORT, EngineTask
 
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.engine import builder

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.engines import whole_only
-from enginewright.contract.layers import LAYERS_NAME
-from enginewright.contract.manifest import EngineInfo, EngineProfile, Manifest, Partition
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding, name_nodes
-from enginewright.contract.task import EngineRecipe, ShapeProfile
+from enginewright_contract.engines import whole_only
+from enginewright_contract.layers import LAYERS_NAME
+from enginewright_contract.manifest import EngineInfo, EngineProfile, Manifest, Partition
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding, name_nodes
+from enginewright_contract.task import EngineRecipe, ShapeProfile
 from onnx import ModelProto
 
 from enginewright_runtime.core.digests import file_sha256

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.manifest import BackendLatency, Manifest
-from enginewright.contract.task import Promise
+from enginewright_contract.manifest import BackendLatency, Manifest
+from enginewright_contract.task import Promise
 
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.isolation import Limits

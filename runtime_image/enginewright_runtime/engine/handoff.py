@@ -3,22 +3,22 @@
 from math import isfinite
 from typing import Final
 
-from enginewright.contract.base import LIST_LENGTH
-from enginewright.contract.manifest import (
+from enginewright_contract.base import LIST_LENGTH
+from enginewright_contract.manifest import (
     BackendLatency,
     EngineInfo,
     Latency,
     Manifest,
     OutputParity,
 )
-from enginewright.contract.report import (
+from enginewright_contract.report import (
     NAMED_NODES,
     PublishedBackend,
     PublishedEngine,
     PublishedLatency,
     StageReport,
 )
-from enginewright.contract.task import EngineRecipe
+from enginewright_contract.task import EngineRecipe
 
 from enginewright_runtime.core.handoff import Handoff
 from enginewright_runtime.core.labels import fused_name

@@ -1,7 +1,7 @@
 """Checks whether an engine must be built, before a device is requested."""
 
-from enginewright.contract.report import StageReport
-from enginewright.contract.task import LOOKUP_STAGE, EngineTask
+from enginewright_contract.report import StageReport
+from enginewright_contract.task import LOOKUP_STAGE, EngineTask
 
 from enginewright_runtime import oci
 from enginewright_runtime.core.paths import Paths

@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from enginewright.contract.manifest import MODEL_NAME, ArtifactFile, EngineInfo, Manifest
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import StageReport
-from enginewright.contract.task import EngineTask
+from enginewright_contract.manifest import MODEL_NAME, ArtifactFile, EngineInfo, Manifest
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import StageReport
+from enginewright_contract.task import EngineTask
 
 from enginewright_runtime import oci
 from enginewright_runtime.core.failure import StageFailure

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.task import EngineRecipe
+from enginewright_contract.task import EngineRecipe
 
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.isolation import Call, Limits

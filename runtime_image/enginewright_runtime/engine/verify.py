@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.engines import whole_only
-from enginewright.contract.manifest import MANIFEST_NAME, MODEL_NAME, EngineInfo, Manifest
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding, StageReport
-from enginewright.contract.task import EngineTask
+from enginewright_contract.engines import whole_only
+from enginewright_contract.manifest import MANIFEST_NAME, MODEL_NAME, EngineInfo, Manifest
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding, StageReport
+from enginewright_contract.task import EngineTask
 
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.handoff import MODEL_FOLDER

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from enginewright.contract.manifest import TensorSpec
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding, Proposal
-from enginewright.contract.task import ShapeProfile
+from enginewright_contract.manifest import TensorSpec
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding, Proposal
+from enginewright_contract.task import ShapeProfile
 
 CORNERS: Final = ("min", "opt", "max")
 

@@ -6,10 +6,10 @@ An image is an option that saves time: whatever goes wrong, the artefact is in t
 from dataclasses import dataclass
 from typing import TypeVar
 
-from enginewright.contract.base import TEXT_LENGTH
-from enginewright.contract.manifest import Manifest
-from enginewright.contract.oci_images import PUSH_SECONDS
-from enginewright.contract.report import Published, PublishedEngine
+from enginewright_contract.base import TEXT_LENGTH
+from enginewright_contract.manifest import Manifest
+from enginewright_contract.oci_images import PUSH_SECONDS
+from enginewright_contract.report import Published, PublishedEngine
 
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.store import Store

@@ -11,9 +11,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from enginewright.contract.manifest import ArtifactFile, Manifest
-from enginewright.contract.reasons import REMEDIES, Reason
-from enginewright.contract.report import render
+from enginewright_contract.manifest import ArtifactFile, Manifest
+from enginewright_contract.reasons import REMEDIES, Reason
+from enginewright_contract.report import render
 
 from enginewright_runtime.core.digests import Copied
 from enginewright_runtime.core.failure import StageFailure

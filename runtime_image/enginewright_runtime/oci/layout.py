@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final, Protocol, TypeAlias
 
-from enginewright.contract.base import canonical_json
-from enginewright.contract.keys import content_hash
-from enginewright.contract.manifest import ArtifactFile, Manifest
+from enginewright_contract.base import canonical_json
+from enginewright_contract.keys import content_hash
+from enginewright_contract.manifest import ArtifactFile, Manifest
 
 from enginewright_runtime.core.digests import CHUNK
 

@@ -7,7 +7,7 @@ is what a Job has computed from the files of this store. A record that is lost c
 import logging
 from typing import Final
 
-from enginewright.contract.keys import content_hash
+from enginewright_contract.keys import content_hash
 
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.oci.layout import is_digest

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.base import TEXT_LENGTH
-from enginewright.contract.keys import prepared_keys
-from enginewright.contract.manifest import Change, Manifest
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Published
-from enginewright.contract.task import PrepareTask
+from enginewright_contract.base import TEXT_LENGTH
+from enginewright_contract.keys import prepared_keys
+from enginewright_contract.manifest import Change, Manifest
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Published
+from enginewright_contract.task import PrepareTask
 
 from enginewright_runtime import oci
 from enginewright_runtime.core.failure import StageFailure

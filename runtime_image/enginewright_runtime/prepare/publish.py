@@ -4,12 +4,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.images import DEVICE_BACKENDS
-from enginewright.contract.manifest import MODEL_NAME, ArtifactFile, Manifest
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import StageReport
-from enginewright.contract.signature import PublishedSignature
-from enginewright.contract.task import PrepareTask, Recipe, ShapeProfile
+from enginewright_contract.images import DEVICE_BACKENDS
+from enginewright_contract.manifest import MODEL_NAME, ArtifactFile, Manifest
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import StageReport
+from enginewright_contract.signature import PublishedSignature
+from enginewright_contract.task import PrepareTask, Recipe, ShapeProfile
 
 from enginewright_runtime import oci
 from enginewright_runtime.core.digests import file_sha256

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 import onnxruntime as ort
-from enginewright.contract.images import COMPILED_BACKENDS
-from enginewright.contract.manifest import TensorSpec
-from enginewright.contract.signature import PublishedSignature, TensorText, size_text
-from enginewright.contract.task import Recipe, ShapeProfile
+from enginewright_contract.images import COMPILED_BACKENDS
+from enginewright_contract.manifest import TensorSpec
+from enginewright_contract.signature import PublishedSignature, TensorText, size_text
+from enginewright_contract.task import Recipe, ShapeProfile
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.isolation import Call

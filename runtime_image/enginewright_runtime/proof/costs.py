@@ -17,9 +17,9 @@ from statistics import median_low
 from typing import Any, Final
 
 import onnxruntime as ort
-from enginewright.contract.manifest import NodeCost
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import Recipe
+from enginewright_contract.manifest import NodeCost
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import Recipe
 
 from enginewright_runtime.core import shared_results
 from enginewright_runtime.core.digests import file_sha256

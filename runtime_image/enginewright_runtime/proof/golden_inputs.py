@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from enginewright.contract.manifest import TensorSpec
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import ShapeProfile
+from enginewright_contract.manifest import TensorSpec
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import ShapeProfile
 from numpy.typing import NDArray
 
 from enginewright_runtime.core.failure import StageFailure

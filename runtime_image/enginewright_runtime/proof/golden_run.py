@@ -11,9 +11,9 @@ from typing import Any, Final, Self
 
 import numpy as np
 import onnx
-from enginewright.contract.manifest import OutputParity, VaryingOutput
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import Recipe
+from enginewright_contract.manifest import OutputParity, VaryingOutput
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import Recipe
 from numpy.typing import NDArray
 from onnx import helper
 

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
-from enginewright.contract.budget import billionths, excess, percent
-from enginewright.contract.execution import PlacementFacts
-from enginewright.contract.manifest import Manifest, NodeCost
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import name_nodes
-from enginewright.contract.task import Promise
-from enginewright.contract.verdict import FallbackVerdict
+from enginewright_contract.budget import billionths, excess, percent
+from enginewright_contract.execution import PlacementFacts
+from enginewright_contract.manifest import Manifest, NodeCost
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import name_nodes
+from enginewright_contract.task import Promise
+from enginewright_contract.verdict import FallbackVerdict
 
 from enginewright_runtime.core.labels import CONTEXT_OP, fused_name, reported_label
 

@@ -1,6 +1,6 @@
 """The failure of what cannot be read over the network."""
 
-from enginewright.contract.reasons import Reason
+from enginewright_contract.reasons import Reason
 
 from enginewright_runtime.core.failure import StageFailure
 

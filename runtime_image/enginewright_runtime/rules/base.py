@@ -6,11 +6,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from enginewright.contract.images import COMPILED_BACKENDS, DEVICE_BACKENDS
-from enginewright.contract.manifest import TensorSpec
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding, name_nodes
-from enginewright.contract.task import Recipe, ShapeProfile
+from enginewright_contract.images import COMPILED_BACKENDS, DEVICE_BACKENDS
+from enginewright_contract.manifest import TensorSpec
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding, name_nodes
+from enginewright_contract.task import Recipe, ShapeProfile
 from onnx import TensorProto
 
 from enginewright_runtime.rules import contents

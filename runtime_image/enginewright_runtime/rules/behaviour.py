@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from enginewright.contract.manifest import TensorSpec
-from enginewright.contract.report import name_nodes
+from enginewright_contract.manifest import TensorSpec
+from enginewright_contract.report import name_nodes
 
 from enginewright_runtime.graph.raw.graphs import PLACEHOLDER_DIMENSIONS
 from enginewright_runtime.rules.base import Hit

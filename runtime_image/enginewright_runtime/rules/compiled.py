@@ -14,8 +14,8 @@ Models that are already quantised: only symmetric types, and zero points of 0.
 from typing import Final
 
 import numpy as np
-from enginewright.contract.engines import PROVIDERS, unserved_tensors, whole_only
-from enginewright.contract.report import name_nodes
+from enginewright_contract.engines import PROVIDERS, unserved_tensors, whole_only
+from enginewright_contract.report import name_nodes
 from onnx import TensorProto, ValueInfoProto, numpy_helper
 
 from enginewright_runtime.core.logs import counted

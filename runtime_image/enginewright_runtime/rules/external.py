@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.report import name_nodes
+from enginewright_contract.report import name_nodes
 from onnx import TensorProto
 
 from enginewright_runtime.core.logs import counted

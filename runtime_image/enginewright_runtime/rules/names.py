@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from enginewright.contract.base import TEXT_LENGTH
+from enginewright_contract.base import TEXT_LENGTH
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from enginewright_runtime.graph.raw.graphs import bodies

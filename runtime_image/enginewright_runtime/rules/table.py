@@ -6,8 +6,8 @@ cannot be served. Everything else is a warning. Findings are reported in this or
 
 from typing import Final
 
-from enginewright.contract.reasons import REMEDIES, Reason
-from enginewright.contract.report import Finding
+from enginewright_contract.reasons import REMEDIES, Reason
+from enginewright_contract.report import Finding
 
 from enginewright_runtime.rules import (
     compiled,

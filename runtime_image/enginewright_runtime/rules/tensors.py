@@ -3,7 +3,7 @@
 import math
 from typing import Final
 
-from enginewright.contract.report import name_nodes
+from enginewright_contract.report import name_nodes
 from onnx import TensorProto
 
 from enginewright_runtime.core.logs import format_bytes

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from enginewright.contract.report import name_nodes
+from enginewright_contract.report import name_nodes
 
 LONGEST_NAME: Final = 120  # characters of one name in a message
 # C0, DEL and C1, which terminals interpret; and Unicode's line and paragraph separators

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from enginewright.contract.report import name_nodes
+from enginewright_contract.report import name_nodes
 from onnx import AttributeProto, TensorProto
 
 from enginewright_runtime.rules.base import Hit, Subject, labels, named

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-from enginewright.contract.report import name_nodes
+from enginewright_contract.report import name_nodes
 from onnx import TensorProto
 
 from enginewright_runtime.graph.raw import graphs

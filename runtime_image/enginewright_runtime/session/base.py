@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import onnxruntime as ort
-from enginewright.contract.images import PROVIDERS
-from enginewright.contract.reasons import Reason
+from enginewright_contract.images import PROVIDERS
+from enginewright_contract.reasons import Reason
 from typing_extensions import override
 
 from enginewright_runtime.core.failure import StageFailure

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from enginewright.contract.execution import Driver
-from enginewright.contract.reasons import Reason
+from enginewright_contract.execution import Driver
+from enginewright_contract.reasons import Reason
 
 from enginewright_runtime.core import nvml
 from enginewright_runtime.session import libcuda

@@ -6,8 +6,8 @@ An error that matches no pattern is reported as the library wrote it.
 import re
 from typing import Final
 
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding
 
 from enginewright_runtime.core.ort_messages import errors, plain
 from enginewright_runtime.session import driver

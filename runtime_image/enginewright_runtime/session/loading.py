@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Final
 
 import onnxruntime as ort
-from enginewright.contract import causes
-from enginewright.contract.engines import why_unusable
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding, name_nodes
+from enginewright_contract import causes
+from enginewright_contract.engines import why_unusable
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding, name_nodes
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.limits import threads as threads_of_cgroup

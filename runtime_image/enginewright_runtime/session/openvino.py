@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import onnxruntime as ort
-from enginewright.contract.images import PROVIDERS
+from enginewright_contract.images import PROVIDERS
 from typing_extensions import override
 
 from enginewright_runtime.session.base import SessionBackend, SessionRequest

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import onnxruntime as ort
-from enginewright.contract.execution import PlacementFacts
+from enginewright_contract.execution import PlacementFacts
 
 from enginewright_runtime.core.labels import CONTEXT_OP, reported_label
 from enginewright_runtime.session.base import CPU_PROVIDER

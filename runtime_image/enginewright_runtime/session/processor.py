@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 import onnxruntime as ort
-from enginewright.contract.processors import CPUINFO, Processor, has_exact_products, parse
+from enginewright_contract.processors import CPUINFO, Processor, has_exact_products, parse
 from onnx import TensorProto, helper, numpy_helper
 
 from enginewright_runtime.session.base import CPU_PROVIDER

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
-from enginewright.contract.task import ShapeProfile
+from enginewright_contract.task import ShapeProfile
 from numpy.typing import NDArray
 
 from enginewright_runtime.session.datatypes import BF16, BY_ONNX, BYTES, Datatype

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import onnxruntime as ort
-from enginewright.contract.images import PROVIDERS
+from enginewright_contract.images import PROVIDERS
 from typing_extensions import override
 
 from enginewright_runtime.session import libraries

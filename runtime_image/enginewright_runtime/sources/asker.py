@@ -10,7 +10,7 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.base import canonical_json
+from enginewright_contract.base import canonical_json
 
 from enginewright_runtime.remote.credentials import Secret
 

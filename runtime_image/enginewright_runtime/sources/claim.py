@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from enginewright.contract.report import name_nodes
+from enginewright_contract.report import name_nodes
 from typing_extensions import override
 
 from enginewright_runtime.core.digests import CHUNK, Copied

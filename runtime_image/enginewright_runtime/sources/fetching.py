@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import name_nodes
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import name_nodes
 from typing_extensions import override
 
 from enginewright_runtime.core.digests import Copied, file_sha256

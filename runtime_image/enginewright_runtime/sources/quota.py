@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from enginewright.contract.reasons import Reason
+from enginewright_contract.reasons import Reason
 
 from enginewright_runtime.core.disk import disk_full
 from enginewright_runtime.core.failure import StageFailure

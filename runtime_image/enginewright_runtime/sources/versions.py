@@ -7,9 +7,9 @@ content is fetched, since only then are they known to be those of the fetched by
 from collections.abc import Iterable
 from pathlib import Path
 
-from enginewright.contract.base import Message, canonical_json
-from enginewright.contract.keys import sha256_text
-from enginewright.contract.report import name_nodes
+from enginewright_contract.base import Message, canonical_json
+from enginewright_contract.keys import sha256_text
+from enginewright_contract.report import name_nodes
 from typing_extensions import override
 
 from enginewright_runtime.core.digests import Copied

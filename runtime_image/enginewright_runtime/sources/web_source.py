@@ -4,7 +4,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
-from enginewright.contract.reasons import Reason
+from enginewright_contract.reasons import Reason
 from typing_extensions import override
 
 from enginewright_runtime.core.digests import Copied

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
-from enginewright.contract.keys import engine_key, prepared_keys
-from enginewright.contract.manifest import (
+from enginewright_contract.keys import engine_key, prepared_keys
+from enginewright_contract.manifest import (
     MANIFEST_NAME,
     MANIFEST_VERSION,
     ArtifactFile,
     Manifest,
 )
-from enginewright.contract.reasons import Reason
+from enginewright_contract.reasons import Reason
 from pydantic import ValidationError
 
 from enginewright_runtime.core.digests import Copied

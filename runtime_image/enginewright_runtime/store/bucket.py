@@ -26,14 +26,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
 
-from enginewright.contract.collection import RENEWED_AFTER_SECONDS
-from enginewright.contract.manifest import (
+from enginewright_contract.collection import RENEWED_AFTER_SECONDS
+from enginewright_contract.manifest import (
     LARGEST_MANIFEST,
     MANIFEST_NAME,
     ArtifactFile,
     Manifest,
 )
-from enginewright.contract.reasons import Reason
+from enginewright_contract.reasons import Reason
 from typing_extensions import override
 
 from enginewright_runtime.core.digests import Copied, file_sha256

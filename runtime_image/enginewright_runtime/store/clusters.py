@@ -8,8 +8,8 @@ server knows.
 from collections.abc import Sequence
 from typing import Final
 
-from enginewright.contract.collection import CollectTask
-from enginewright.contract.reasons import Reason
+from enginewright_contract.collection import CollectTask
+from enginewright_contract.reasons import Reason
 
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.store.disk_errors import available

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from enginewright.contract.collection import COLLECT_STAGE, Collected, CollectTask
-from enginewright.contract.report import Finding, StageReport
+from enginewright_contract.collection import COLLECT_STAGE, Collected, CollectTask
+from enginewright_contract.report import Finding, StageReport
 
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import counted, format_bytes

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from enginewright.contract.collection import KEPT_CHARACTERS, CollectTask
+from enginewright_contract.collection import KEPT_CHARACTERS, CollectTask
 
 from enginewright_runtime.store.artifacts import is_digest
 from enginewright_runtime.store.medium import Stored

@@ -7,7 +7,7 @@ with random operators would fail in every new pod under the same key.
 
 from typing import BinaryIO, Final
 
-from enginewright.contract.manifest import Manifest
+from enginewright_contract.manifest import Manifest
 
 # Substrings of RandomNormal, RandomNormalLike, RandomUniform, RandomUniformLike, Multinomial, Bernoulli
 _RANDOM: Final = (b"RandomNormal", b"RandomUniform", b"Multinomial", b"Bernoulli")

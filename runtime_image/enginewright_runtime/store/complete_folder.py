@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from enginewright.contract.manifest import MANIFEST_NAME, ArtifactFile, Manifest
+from enginewright_contract.manifest import MANIFEST_NAME, ArtifactFile, Manifest
 
 from enginewright_runtime.core import digests
 from enginewright_runtime.core.logs import TransferProgress

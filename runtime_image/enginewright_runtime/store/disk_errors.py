@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from enginewright.contract.reasons import Reason
+from enginewright_contract.reasons import Reason
 
 from enginewright_runtime.core.disk import is_full
 from enginewright_runtime.core.failure import StageFailure

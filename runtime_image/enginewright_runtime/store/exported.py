@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from enginewright.contract.manifest import MANIFEST_NAME, ArtifactFile, Manifest
+from enginewright_contract.manifest import MANIFEST_NAME, ArtifactFile, Manifest
 
 from enginewright_runtime.core import digests
 from enginewright_runtime.core.digests import Copied

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from enginewright.contract.manifest import LARGEST_MANIFEST
+from enginewright_contract.manifest import LARGEST_MANIFEST
 
 from enginewright_runtime.store.artifacts import ENGINE, PREPARED, Artifact, ArtifactKind
 from enginewright_runtime.store.disk_errors import available

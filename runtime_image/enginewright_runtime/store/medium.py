@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from enginewright.contract.manifest import ArtifactFile, Manifest
+from enginewright_contract.manifest import ArtifactFile, Manifest
 
 from enginewright_runtime.core.digests import Copied
 from enginewright_runtime.store.artifacts import Artifact, ArtifactKind

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from enginewright.contract.manifest import ArtifactFile
+from enginewright_contract.manifest import ArtifactFile
 
 from enginewright_runtime.core.digests import CHUNK
 from enginewright_runtime.store.plain_files import open_plain

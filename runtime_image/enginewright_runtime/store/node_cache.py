@@ -17,8 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from enginewright.contract.manifest import ArtifactFile
-from enginewright.contract.node_cache import file_path
+from enginewright_contract.manifest import ArtifactFile
+from enginewright_contract.node_cache import file_path
 
 from enginewright_runtime.core.digests import CHUNK
 from enginewright_runtime.store.offer import GivenUp, Offer, SendingTime

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, TypeVar
 
 import obstore
-from enginewright.contract.reasons import Reason
-from enginewright.contract.store_address import BUCKET_ADDRESS
+from enginewright_contract.reasons import Reason
+from enginewright_contract.store_address import BUCKET_ADDRESS
 from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError
 
 from enginewright_runtime.core.digests import CHUNK, Copied

@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.manifest import MANIFEST_NAME
+from enginewright_contract.manifest import MANIFEST_NAME
 
 from enginewright_runtime.core import digests
 from enginewright_runtime.store.artifacts import ENGINE, PREPARED

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from enginewright.contract.manifest import LARGEST_MANIFEST, MANIFEST_NAME, ArtifactFile, Manifest
-from enginewright.contract.node_cache import scope
-from enginewright.contract.reasons import Reason
+from enginewright_contract.manifest import LARGEST_MANIFEST, MANIFEST_NAME, ArtifactFile, Manifest
+from enginewright_contract.node_cache import scope
+from enginewright_contract.reasons import Reason
 
 from enginewright_runtime.core.digests import Copied
 from enginewright_runtime.core.failure import StageFailure

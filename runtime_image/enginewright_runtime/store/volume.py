@@ -18,9 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from enginewright.contract.collection import RENEWED_AFTER_SECONDS
-from enginewright.contract.manifest import ArtifactFile, Manifest
-from enginewright.contract.reasons import Reason
+from enginewright_contract.collection import RENEWED_AFTER_SECONDS
+from enginewright_contract.manifest import ArtifactFile, Manifest
+from enginewright_contract.reasons import Reason
 from typing_extensions import override
 
 from enginewright_runtime.core import digests

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import EngineRecipe
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import EngineRecipe
 from onnx import ModelProto
 
 from enginewright_runtime.core.failure import StageFailure

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import onnx
-from enginewright.contract.manifest import MODEL_NAME
+from enginewright_contract.manifest import MODEL_NAME
 from onnx import ModelProto, NodeProto, helper
 from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from enginewright.contract.reasons import REMEDIES, Reason
-from enginewright.contract.report import name_nodes, remedy
-from enginewright.contract.task import ENGINE_STAGES
+from enginewright_contract.reasons import REMEDIES, Reason
+from enginewright_contract.report import name_nodes, remedy
+from enginewright_contract.task import ENGINE_STAGES
 
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import format_bytes

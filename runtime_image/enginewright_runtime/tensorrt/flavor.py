@@ -4,8 +4,8 @@ import importlib
 from dataclasses import dataclass
 from typing import Any, Final
 
-from enginewright.contract.images import PROVIDERS
-from enginewright.contract.reasons import Reason
+from enginewright_contract.images import PROVIDERS
+from enginewright_contract.reasons import Reason
 
 from enginewright_runtime.core.failure import StageFailure
 

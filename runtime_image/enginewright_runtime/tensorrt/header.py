@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.manifest import EngineInfo
-from enginewright.contract.reasons import Reason
+from enginewright_contract.manifest import EngineInfo
+from enginewright_contract.reasons import Reason
 
 from enginewright_runtime.core.digests import file_sha256
 from enginewright_runtime.core.failure import StageFailure

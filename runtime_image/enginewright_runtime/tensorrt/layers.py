@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from enginewright.contract.layers import ArtifactLayers, EngineLayer, EngineLayers
+from enginewright_contract.layers import ArtifactLayers, EngineLayer, EngineLayers
 
 _MAX_ENTRIES: Final = 4096  # layers, and kernels, of one artefact
 _MAX_NAME: Final = 160  # characters of a name

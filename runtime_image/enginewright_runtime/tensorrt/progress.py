@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
-from enginewright.contract.report import Progress
+from enginewright_contract.report import Progress
 from typing_extensions import override
 
 _log: Final = logging.getLogger(__name__)

@@ -1,9 +1,9 @@
 """The target of an engine, and the memory limit of its build."""
 
-from enginewright.contract.engines import PROVIDERS, why_unusable
-from enginewright.contract.images import UNUSABLE_REMEDY
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import EngineRecipe
+from enginewright_contract.engines import PROVIDERS, why_unusable
+from enginewright_contract.images import UNUSABLE_REMEDY
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import EngineRecipe
 
 from enginewright_runtime.core import limits
 from enginewright_runtime.core.failure import StageFailure

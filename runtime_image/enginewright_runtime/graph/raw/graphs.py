@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, TypeVar
 
 import onnx
-from enginewright.contract.manifest import TensorSpec
+from enginewright_contract.manifest import TensorSpec
 from google.protobuf.message import DecodeError
 from onnx import (
     AttributeProto,

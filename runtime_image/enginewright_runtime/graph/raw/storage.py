@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.manifest import MODEL_NAME
-from enginewright.contract.reasons import Reason
+from enginewright_contract.manifest import MODEL_NAME
+from enginewright_contract.reasons import Reason
 from google.protobuf.message import EncodeError
 from onnx import ModelProto
 

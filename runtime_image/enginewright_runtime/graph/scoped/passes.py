@@ -11,9 +11,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
-from enginewright.contract.base import Message
-from enginewright.contract.manifest import Change
-from enginewright.contract.task import Recipe
+from enginewright_contract.base import Message
+from enginewright_contract.manifest import Change
+from enginewright_contract.task import Recipe
 from onnx import ModelProto
 
 from enginewright_runtime.graph.raw import graphs

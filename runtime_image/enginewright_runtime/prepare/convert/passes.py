@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal, Self, TypeAlias, get_args
 
-from enginewright.contract.images import COMPILED_BACKENDS
-from enginewright.contract.manifest import Change
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import name_nodes
-from enginewright.contract.task import Recipe
+from enginewright_contract.images import COMPILED_BACKENDS
+from enginewright_contract.manifest import Change
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import name_nodes
+from enginewright_contract.task import Recipe
 from onnx import ModelProto
 from pydantic import Field
 from typing_extensions import override

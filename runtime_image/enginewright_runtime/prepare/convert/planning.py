@@ -9,9 +9,9 @@ from enum import StrEnum
 from typing import Final
 
 import onnx
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding, name_nodes
-from enginewright.contract.task import Recipe
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding, name_nodes
+from enginewright_contract.task import Recipe
 from onnx import ModelProto, NodeProto, helper
 
 from enginewright_runtime.graph.raw import graphs

@@ -12,10 +12,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.manifest import MODEL_NAME
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding, StageReport, name_nodes
-from enginewright.contract.task import PrepareTask, Recipe
+from enginewright_contract.manifest import MODEL_NAME
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding, StageReport, name_nodes
+from enginewright_contract.task import PrepareTask, Recipe
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.handoff import (

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import onnx
-from enginewright.contract.manifest import VaryingOutput
-from enginewright.contract.task import Recipe
+from enginewright_contract.manifest import VaryingOutput
+from enginewright_contract.task import Recipe
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from enginewright.contract.task import PrepareTask
+from enginewright_contract.task import PrepareTask
 
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.sources import open_source

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
-from enginewright.contract.facts import FetchFacts
-from enginewright.contract.manifest import MODEL_NAME, ArtifactFile
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import StageReport, name_nodes
-from enginewright.contract.task import Extension, PrepareTask
+from enginewright_contract.facts import FetchFacts
+from enginewright_contract.manifest import MODEL_NAME, ArtifactFile
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import StageReport, name_nodes
+from enginewright_contract.task import Extension, PrepareTask
 
 from enginewright_runtime.core.digests import Copied, model_digest
 from enginewright_runtime.core.failure import StageFailure

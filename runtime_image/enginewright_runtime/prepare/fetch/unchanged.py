@@ -8,10 +8,10 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from enginewright.contract.base import Message
-from enginewright.contract.keys import sha256_text
-from enginewright.contract.report import Published
-from enginewright.contract.task import PrepareTask
+from enginewright_contract.base import Message
+from enginewright_contract.keys import sha256_text
+from enginewright_contract.report import Published
+from enginewright_contract.task import PrepareTask
 from pydantic import ValidationError
 
 from enginewright_runtime.core.failure import StageFailure

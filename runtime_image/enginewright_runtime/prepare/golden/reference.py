@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from enginewright.contract.manifest import MODEL_NAME, OutputParity, VaryingOutput
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding
-from enginewright.contract.task import Recipe
+from enginewright_contract.manifest import MODEL_NAME, OutputParity, VaryingOutput
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding
+from enginewright_contract.task import Recipe
 
 from enginewright_runtime.core import shared_results
 from enginewright_runtime.core.digests import file_sha256

@@ -10,11 +10,11 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.images import DEVICE_BACKENDS
-from enginewright.contract.manifest import MODEL_NAME, NodeCost
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import StageReport
-from enginewright.contract.task import PrepareTask, Recipe
+from enginewright_contract.images import DEVICE_BACKENDS
+from enginewright_contract.manifest import MODEL_NAME, NodeCost
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import StageReport
+from enginewright_contract.task import PrepareTask, Recipe
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.handoff import GOLDEN_FOLDER, MODEL_FOLDER, Converted, Golden

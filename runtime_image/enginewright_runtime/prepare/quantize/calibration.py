@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 import numpy as np
-from enginewright.contract.manifest import TensorSpec
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import Preprocessing
+from enginewright_contract.manifest import TensorSpec
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import Preprocessing
 from numpy.typing import NDArray
 from PIL import Image
 

@@ -4,8 +4,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-from enginewright.contract.report import name_nodes
-from enginewright.contract.task import Precision
+from enginewright_contract.report import name_nodes
+from enginewright_contract.task import Precision
 from onnx import ModelProto, TensorProto
 
 from enginewright_runtime.core.logs import counted

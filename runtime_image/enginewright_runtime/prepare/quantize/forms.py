@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import ml_dtypes
 import numpy as np
-from enginewright.contract.images import COMPILED_BACKENDS
-from enginewright.contract.task import Int8Products
+from enginewright_contract.images import COMPILED_BACKENDS
+from enginewright_contract.task import Int8Products
 from onnx import TensorProto
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from enginewright.contract.manifest import OutputParity, VaryingOutput
+from enginewright_contract.manifest import OutputParity, VaryingOutput
 from numpy.typing import NDArray
 
 from enginewright_runtime.core.failure import SessionError

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from enginewright.contract.base import Message
-from enginewright.contract.manifest import MODEL_NAME, OutputParity, TensorSpec, VaryingOutput
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import Recipe
+from enginewright_contract.base import Message
+from enginewright_contract.manifest import MODEL_NAME, OutputParity, TensorSpec, VaryingOutput
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import Recipe
 from onnx import helper
 from pydantic import Field
 

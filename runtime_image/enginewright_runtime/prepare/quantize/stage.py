@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from enginewright.contract.images import DEVICE_BACKENDS
-from enginewright.contract.manifest import MODEL_NAME, Change, NodeCost, OutputParity
-from enginewright.contract.precisions import supported
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding, StageReport, name_nodes
-from enginewright.contract.task import Precision, PrepareTask, Recipe
+from enginewright_contract.images import DEVICE_BACKENDS
+from enginewright_contract.manifest import MODEL_NAME, Change, NodeCost, OutputParity
+from enginewright_contract.precisions import supported
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding, StageReport, name_nodes
+from enginewright_contract.task import Precision, PrepareTask, Recipe
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.handoff import (

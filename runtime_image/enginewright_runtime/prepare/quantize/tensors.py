@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
 
 import numpy as np
-from enginewright.contract.manifest import MODEL_NAME
-from enginewright.contract.reasons import Reason
+from enginewright_contract.manifest import MODEL_NAME
+from enginewright_contract.reasons import Reason
 from google.protobuf.message import EncodeError
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto

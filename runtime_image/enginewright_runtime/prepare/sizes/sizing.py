@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.images import COMPILED_BACKENDS
-from enginewright.contract.manifest import TensorSpec
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding
-from enginewright.contract.task import Recipe, ShapeProfile
+from enginewright_contract.images import COMPILED_BACKENDS
+from enginewright_contract.manifest import TensorSpec
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding
+from enginewright_contract.task import Recipe, ShapeProfile
 
 from enginewright_runtime.core import shared_results
 from enginewright_runtime.core.failure import SessionError, StageFailure

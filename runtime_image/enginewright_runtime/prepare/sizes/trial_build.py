@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import onnxruntime as ort
-from enginewright.contract.task import EngineRecipe, ShapeProfile
+from enginewright_contract.task import EngineRecipe, ShapeProfile
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.isolation import Limits

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 import onnxruntime as ort
-from enginewright.contract.manifest import TensorSpec
-from enginewright.contract.task import ShapeProfile
+from enginewright_contract.manifest import TensorSpec
+from enginewright_contract.task import ShapeProfile
 from numpy.typing import NDArray
 
 from enginewright_runtime.core.time_limit import TimeLimit

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.base import Message
-from enginewright.contract.manifest import TensorSpec
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import NAMED_NODES, Finding
-from enginewright.contract.task import Recipe, ShapeProfile
+from enginewright_contract.base import Message
+from enginewright_contract.manifest import TensorSpec
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import NAMED_NODES, Finding
+from enginewright_contract.task import Recipe, ShapeProfile
 from onnx import ModelProto, ValueInfoProto
 
 from enginewright_runtime.core import limits

@@ -4,11 +4,11 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.manifest import MODEL_NAME, ProcessingStep, TensorSpec
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding
-from enginewright.contract.signature import ANY_SIZE, PublishedSignature, TensorText
-from enginewright.contract.task import PrepareTask, Recipe
+from enginewright_contract.manifest import MODEL_NAME, ProcessingStep, TensorSpec
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding
+from enginewright_contract.signature import ANY_SIZE, PublishedSignature, TensorText
+from enginewright_contract.task import PrepareTask, Recipe
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.handoff import MODEL_FOLDER, PROCESSING_FOLDER, Fetched

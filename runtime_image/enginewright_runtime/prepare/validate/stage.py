@@ -8,11 +8,11 @@ import logging
 from pathlib import Path
 from typing import Any, Final
 
-from enginewright.contract.images import DEVICE_BACKENDS
-from enginewright.contract.manifest import MODEL_NAME, TensorSpec
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding, StageReport
-from enginewright.contract.task import PrepareTask, Recipe, ShapeProfile
+from enginewright_contract.images import DEVICE_BACKENDS
+from enginewright_contract.manifest import MODEL_NAME, TensorSpec
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding, StageReport
+from enginewright_contract.task import PrepareTask, Recipe, ShapeProfile
 from pydantic_core import to_jsonable_python
 
 from enginewright_runtime.core import shared_results

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.manifest import TensorSpec
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding
-from enginewright.contract.task import ShapeProfile
+from enginewright_contract.manifest import TensorSpec
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding
+from enginewright_contract.task import ShapeProfile
 from onnx import ModelProto
 
 from enginewright_runtime.core.failure import SessionError, StageFailure

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from enginewright.contract.execution import PlacementFacts
-from enginewright.contract.manifest import Latency
+from enginewright_contract.execution import PlacementFacts
+from enginewright_contract.manifest import Latency
 
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.graph.shapes import opt_sample

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-from enginewright.contract.manifest import Latency
+from enginewright_contract.manifest import Latency
 from numpy.typing import NDArray
 
 WINDOW: Final = 5  # runs of a warm-up whose median is compared

@@ -10,7 +10,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
-from enginewright.contract.reasons import Reason
+from enginewright_contract.reasons import Reason
 from pydantic import TypeAdapter
 
 from enginewright_runtime.core.children import Child

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
-from enginewright.contract.execution import PlacementFacts
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding
+from enginewright_contract.execution import PlacementFacts
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding
 from pydantic_core import to_jsonable_python
 
 from enginewright_runtime.core.answers import ProcessAnswer

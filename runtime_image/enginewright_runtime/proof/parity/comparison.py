@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
-from enginewright.contract.manifest import OutputParity, VaryingOutput
+from enginewright_contract.manifest import OutputParity, VaryingOutput
 from numpy.typing import NDArray
 from typing_extensions import override
 

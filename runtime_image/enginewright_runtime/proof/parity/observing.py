@@ -7,7 +7,7 @@ random operators, since their results may agree by chance. Called in child proce
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from enginewright.contract.manifest import Spread, VaryingOutput
+from enginewright_contract.manifest import Spread, VaryingOutput
 from onnx import ModelProto
 
 from enginewright_runtime.core.time_limit import TimeLimit

@@ -19,7 +19,7 @@ import math
 from typing import Any, Final
 
 import numpy as np
-from enginewright.contract.manifest import Spread
+from enginewright_contract.manifest import Spread
 from numpy.typing import NDArray
 
 from enginewright_runtime.proof.parity.measuring import pieces

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from enginewright.contract.task import OutputTolerance, Recipe
+from enginewright_contract.task import OutputTolerance, Recipe
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Type and shape are always judged, the distribution if that of the source is know
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from enginewright.contract.manifest import VaryingOutput
+from enginewright_contract.manifest import VaryingOutput
 
 from enginewright_runtime.proof.parity.measuring import Mismatch, form_fault
 from enginewright_runtime.proof.parity.spread import DistributionTest, Repetition

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import Extension
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import Extension
 
 from enginewright_runtime.core.digests import file_sha256
 from enginewright_runtime.core.failure import StageFailure

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 import onnxruntime as ort
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import Extension
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import Extension
 
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.isolation import Call, Limits, P

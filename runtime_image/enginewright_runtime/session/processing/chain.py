@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, TypeAlias
 
-from enginewright.contract.manifest import ProcessingStep
-from enginewright.contract.signature import ANY_SIZE, PublishedSignature, TensorText
+from enginewright_contract.manifest import ProcessingStep
+from enginewright_contract.signature import ANY_SIZE, PublishedSignature, TensorText
 
 Stage: TypeAlias = Literal["before", "model", "after"]
 _ORDER: Final[dict[Stage, int]] = {"before": 0, "model": 1, "after": 2}

@@ -9,8 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, NoReturn, Self
 
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding
 from pydantic import TypeAdapter
 
 from enginewright_runtime.core.children import Child

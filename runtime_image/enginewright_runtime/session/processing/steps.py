@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import onnxruntime as ort
-from enginewright.contract.signature import TensorText
+from enginewright_contract.signature import TensorText
 
 from enginewright_runtime.core.failure import SessionError
 from enginewright_runtime.graph.raw import graphs

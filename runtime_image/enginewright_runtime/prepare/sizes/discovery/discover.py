@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from enginewright.contract.manifest import TensorSpec
-from enginewright.contract.task import ShapeProfile
+from enginewright_contract.manifest import TensorSpec
+from enginewright_contract.task import ShapeProfile
 from numpy.lib import npyio
 
 from enginewright_runtime.graph.raw import graphs

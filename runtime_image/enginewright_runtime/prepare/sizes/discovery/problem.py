@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from enginewright.contract.manifest import TensorSpec
-from enginewright.contract.task import ShapeProfile
+from enginewright_contract.manifest import TensorSpec
+from enginewright_contract.task import ShapeProfile
 from onnx import ModelProto
 
 from enginewright_runtime.graph.raw.graphs import PLACEHOLDER_DIMENSIONS

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-from enginewright.contract.manifest import TensorSpec
+from enginewright_contract.manifest import TensorSpec
 
 
 class Role(StrEnum):

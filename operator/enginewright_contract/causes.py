@@ -1,0 +1,48 @@
+"""Which cause of a fallback is reported first, for server, sidecar and operator.
+
+Several things may be wrong at the same time: CUDA's libraries are not in the image, and the node
+has no driver. The cause reported first is the one to fix first, since no other remedy helps before:
+first the image, then the node, then the device, then the model. Pure.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding
+
+_ORDER: Final = (
+    Reason.VERSION_MISMATCH,  # two ONNX Runtimes in one folder: which providers exist is undefined
+    Reason.SESSION_REPLACED,  # image, node and device were right when the pod was admitted
+    Reason.PROVIDER_MISSING,
+    Reason.DRIVER_MISSING,
+    Reason.DRIVER_TOO_OLD,
+    Reason.ENGINE_CORRUPT,
+    Reason.ENGINE_VERSION_MISMATCH,
+    Reason.ENGINE_INCOMPATIBLE,
+    Reason.PROVIDER_REFUSED,
+    Reason.UNSUPPORTED_OPERATOR,
+    Reason.BACKEND_FALLBACK,
+    Reason.FALLBACK_OVER_BUDGET,
+    Reason.NODE_FALLBACK,
+)
+_RANKS: Final = {reason: rank for rank, reason in enumerate(_ORDER)}
+
+
+def first(causes: Iterable[Finding]) -> Finding | None:
+    """Return the cause to fix first, its text followed by the others'; None without causes."""
+    ranked = sorted(causes, key=lambda each: rank(each.reason))
+    if not ranked:
+        return None
+    chosen, *others = ranked
+    text = chosen.cause
+    for each in others:
+        # the server has already appended others; the sidecar and the operator rank its result again
+        if each.reason is not chosen.reason and f"; and {each.reason}: " not in text:
+            text += f"; and {each.reason}: {each.cause}"
+    return chosen.model_copy(update={"cause": text})
+
+
+def rank(reason: Reason | None) -> int:
+    """Return the position of a reason in the order of remedies: the lowest is fixed first."""
+    return len(_ORDER) if reason is None else _RANKS.get(reason, len(_ORDER))

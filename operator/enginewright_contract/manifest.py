@@ -1,0 +1,205 @@
+"""The JSON file that describes an artefact. A folder without a manifest is not an artefact."""
+
+from typing import Final
+
+from enginewright_contract.base import Message
+from enginewright_contract.processors import Processor
+from enginewright_contract.signature import PublishedSignature
+from enginewright_contract.task import EngineRecipe, Recipe, ShapeProfile
+
+MODEL_NAME: Final = "model.onnx"  # name of every .onnx file after fetch
+MANIFEST_NAME: Final = "manifest.json"
+LARGEST_MANIFEST: Final = 16 << 20  # bytes
+MANIFEST_VERSION: Final = 1
+
+
+class ArtifactFile(Message):
+    """One file of an artefact, checked before anything reads it."""
+
+    path: str  # relative, with /
+    sha256: str
+    size_bytes: int
+
+
+class TensorSpec(Message):
+    """An input or output as the model declares it."""
+
+    name: str
+    dtype: str  # numpy name: float32, int64, ... or "string"
+    shape: tuple[int | str | None, ...]  # str: a named dimension; None: an unnamed one
+
+
+class Change(Message):
+    """One change of the source model made by its preparation."""
+
+    kind: str  # opset | ir-version | name | expand | simplify | fold-batch-norm | precision | quantize
+    message: str  # what was changed and why, for people
+    nodes: tuple[str, ...] = ()  # labels of the affected nodes of the source, at most 100
+
+
+class OutputParity(Message):
+    """How one output of an artefact differs from its reference, over all samples."""
+
+    name: str
+    compared_with: str  # source | expected | prepared
+    max_abs_error: float | None = None  # None: not numeric, or not comparable
+    max_rel_error: float | None = None
+    cosine: float | None = None  # 1: same direction
+    top1_agreement: float | None = None  # 0 to 1; None: not scores over classes
+    nan: int = 0  # values that are NaN in the artefact's output and not in the reference
+    inf: int = 0  # likewise
+    runs: int | None = None  # of a varying output, compared in distribution; None: by values
+
+
+class Spread(Message):
+    """How one output's values are distributed over runs of the source on one golden sample."""
+
+    sample: str
+    runs: int
+    shape: tuple[int | None, ...]  # None: a size that differs from run to run
+    distinct: bool  # whether all runs differed
+    ranges: dict[str, tuple[float, float]]  # lowest and highest of each statistic over the runs
+
+
+class VaryingOutput(Message):
+    """An output that differs from run to run of the source on ONNX Runtime's CPU provider."""
+
+    name: str
+    spreads: tuple[Spread, ...] = ()  # (): its distribution is not known
+
+
+class NodeCost(Message):
+    """Total cost of the nodes with one label, as profiled on ONNX Runtime's CPU provider.
+
+    Labels are "name (OpType)"; nodes without a name share "unnamed (OpType)".
+    """
+
+    label: str
+    count: int
+    share: float  # of the graph's total time, 0 to 1
+
+
+class Partition(Message):
+    """One part of the graph inside an engine, which ONNX Runtime shows as one EPContext node."""
+
+    context_node: str  # name of the EPContext node
+    nodes: tuple[str, ...]  # labels of the original nodes in it
+
+
+class Latency(Message):
+    """A benchmark: seconds per run, after warm-up."""
+
+    p50: float
+    p90: float
+    p99: float
+    samples: int
+    shapes: str | None = None  # which were run: min, opt, max, or the name of a golden sample
+    throughput: float | None = None  # rows (of the first dimension) per second; None: not measured
+    peak_memory_bytes: int | None = None  # of the process, model and libraries included
+    peak_device_memory_bytes: int | None = None  # None: no device, or not reported
+    warm_up_runs: int | None = None  # until two consecutive ones took about the same time
+
+
+class BackendLatency(Message):
+    """A backend in the comparison of those that can serve, with the usual sizes."""
+
+    backend: str
+    latency: Latency | None = None  # None: excluded
+    excluded: str = ""  # why it cannot serve whole, or correctly
+
+
+class EngineProfile(Message):
+    """One optimization profile of the engines of an artefact: the range of every input.
+
+    `low` and `high` are set only where an input's values are sizes: then they bound these values.
+    """
+
+    inputs: tuple[ShapeProfile, ...]
+
+
+class EngineInfo(Message):
+    """Facts of an engine artefact in addition to those of its prepared model."""
+
+    recipe: EngineRecipe
+    prepared_key: str
+    file: str  # name of the (largest) engine file in the artefact
+    sha256: str  # of that file
+    size_bytes: int
+    compute_capabilities: tuple[str, ...]  # that it runs on
+    partitions: tuple[Partition, ...]
+    profiles: tuple[
+        EngineProfile, ...
+    ] = ()  # a request has to fit one of them; () in artefacts of earlier versions
+    nodes_total: int
+    nodes_accelerated: int
+    compute_share_elsewhere: float | None = None  # 0 to 1; None: not profiled
+    workspace_bytes: int | None = None  # in effect, after reductions when memory ran out
+    build_seconds: float
+    peak_memory_bytes: int | None = None  # of the build's process
+    latency: Latency | None = None  # None: built ahead of time, no device to measure on
+    latencies: tuple[
+        Latency, ...
+    ] = ()  # of min, opt and max where measured; `latency` is that of opt
+    parity_max_abs_error: float | None = None  # against the prepared model; None: likewise
+    parity: tuple[OutputParity, ...] = ()  # against the prepared model and the expected outputs
+    # The engine's own first, then others with the prepared model; None: not compared
+    backends: tuple[BackendLatency, ...] | None = None
+
+
+class ProcessingStep(Message):
+    """An ONNX model that runs on the CPU before or after the served model: processing/<name>/model.onnx."""
+
+    name: str  # before-0, before-1, after-0: in this order
+    digest: str  # of its files
+    inputs: tuple[str, ...]  # `TensorText` each
+    outputs: tuple[str, ...]  # likewise
+
+
+class Manifest(Message):
+    """A prepared model, `prepared/<key>/` in the store, or an engine, `engines/<key>/`.
+
+    An engine's artefact is self-contained: model.onnx is the EPContext model, and golden samples,
+    inputs and node costs are those of the prepared model.
+    """
+
+    version: int = MANIFEST_VERSION
+    key: str
+    model_digest: str
+    recipe: Recipe
+    # Digests of the content at the recipe's other addresses, by name, as they enter the prepared model's
+    # key; None: of an earlier version
+    data: dict[str, str] | None = None
+    model: str = MODEL_NAME
+    files: tuple[ArtifactFile, ...]
+    opset: int
+    ir_version: int
+    nodes: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    signature: PublishedSignature | None = None  # None: of an earlier version, or not known
+    golden_inputs: str = "golden/inputs.npz"  # one array per input, named "<sample>/<input>"
+    golden_outputs: str = "golden/outputs.npz"  # likewise, from ONNX Runtime's CPU provider
+    golden_expected: str | None = None  # likewise, from the exporting framework; None: not known
+    golden_source: str  # generated | samples
+    versions: dict[str, str]  # onnx, onnxruntime, enginewright
+    node_costs: tuple[NodeCost, ...] = ()  # () in artefacts of earlier versions
+    shape_nodes: tuple[str, ...] = ()  # labels of shape arithmetic, which may run anywhere
+    # Sizes of every input of golden inputs and engines: declared, default or found by running the
+    # model. (): of an earlier version. Only those in the recipe limit what is served
+    profiles: tuple[ShapeProfile, ...] = ()
+    source_opset: int | None = None
+    precision: str | None = None  # of the weights and activations; None: the source's own
+    # The highest level of ONNX Runtime's graph optimisations at which the outputs were right: ALL,
+    # EXTENDED, BASIC or DISABLE; None: the highest at which it loads
+    graph_optimization: str | None = None
+    changes: tuple[Change, ...] = ()  # (): the source as it is
+    parity: tuple[OutputParity, ...] = ()  # of the prepared model against source and expected
+    # Outputs compared in distribution; all others are compared by values. None: of an earlier version
+    varying: tuple[VaryingOutput, ...] | None = None
+    # Processor that the golden outputs were computed on; None: not recorded
+    processor: Processor | None = None
+    # Whether INT8 products saturate on processors that sum them in 16 bits; None: not known, or for a GPU
+    saturable: bool | None = None
+    # With steps, `inputs` and `outputs` are the model's own, and `signature` is what clients see
+    steps: tuple[ProcessingStep, ...] = ()
+    engine: EngineInfo | None = None  # None: a prepared model

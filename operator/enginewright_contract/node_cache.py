@@ -1,0 +1,22 @@
+"""How serving pods address the files of artefacts in the cache of their node, and who may."""
+
+from typing import Final
+
+from enginewright_contract.keys import sha256_text
+from enginewright_contract.manifest import Manifest
+
+CACHE_PORT: Final = 8080
+
+
+def scope(manifest: Manifest) -> str:
+    """Return the part of the cache that holds an artefact's files.
+
+    Who reads the manifest from the store knows it, and nobody else: digests alone are in statuses and
+    logs, and those of public models are known to everybody.
+    """
+    return sha256_text(manifest.to_json())
+
+
+def file_path(scope: str, sha256: str) -> str:
+    """Return the path of a file's URL."""
+    return f"/files/{scope}/{sha256}"

@@ -1,0 +1,138 @@
+"""What the applications of the server and the sidecar share, whatever protocol they serve."""
+
+import asyncio
+import logging
+import socket
+import time
+from email.utils import formatdate
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import orjson
+
+from enginewright_serving.server.acceptor import AT_ONCE
+from enginewright_serving.server.account import Peer
+from enginewright_serving.server.eviction import Eviction, OpenConnection
+from enginewright_serving.server.handshakes import Handshakes
+from enginewright_serving.server.inflight import InFlight
+from enginewright_serving.server.input_turns import InputTurns
+from enginewright_serving.server.message import JSON_TYPE, HttpResponse
+from enginewright_serving.server.reading_turns import ReadingTurns
+from enginewright_serving.server.settings import ServerSettings
+
+_log: Final = logging.getLogger(__name__)
+_CHECKED_AT_ONCE: Final = 16  # connections, in a tenth of a millisecond
+_CHECK_SECONDS: Final = 0.002  # between so many: those of a thousand take milliseconds
+_BACKLOG: Final = (
+    4096  # connections that wait to be accepted; further ones try again after a second
+)
+
+
+class ServedConnection(OpenConnection, Protocol):
+    """A connection of any protocol, as its application uses it."""
+
+    def check(self, now: float) -> None:
+        """Close it if it exceeds a time limit; `now` is `time.monotonic()`."""
+
+    def close_idle(self) -> None:
+        """Close it once its requests are answered."""
+
+
+_C = TypeVar("_C", bound=ServedConnection)
+
+
+class ApplicationBase(Generic[_C]):
+    """Keeps the connections and the Date header of an application."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        inflight: InFlight | None = None,
+        turns: InputTurns | None = None,
+        reading: ReadingTurns | None = None,
+    ) -> None:
+        """Create it; `inflight` and `reading` are of all applications of a server, None: this is the only one."""
+        self.settings = settings
+        self.draining = False
+        self.date = b""
+        self.connections: set[_C] = set()
+        self.handshakes: set[ServedConnection] = set()  # of TLS, which are not connections yet
+        self.inflight = inflight or InFlight(settings)
+        self.turns = turns or InputTurns()
+        self.reading = reading or ReadingTurns()
+        self.begun_handshakes = Handshakes(time.monotonic)
+        self._eviction = Eviction(time.monotonic, newest=8 * AT_ONCE)
+        self.renew_date()
+
+    def renew_date(self) -> None:
+        """Write the Date header with the current time."""
+        self.date = f"Date: {formatdate(usegmt=True)}\r\n".encode()
+
+    def peer(self, address: str) -> Peer:
+        """Return the peer with an IP address."""
+        return self.inflight.account.peer(address)
+
+    def connected(self, connection: _C) -> bool:
+        """Add a connection; False: there are as many as allowed, and none of them waits."""
+        has_capacity = self._has_place()
+        self.connections.add(connection)
+        return has_capacity
+
+    def shakes_hands(self, handshake: ServedConnection) -> bool:
+        """Add a handshake, which counts as a connection; likewise."""
+        has_capacity = self._has_place()
+        self.handshakes.add(handshake)
+        return has_capacity
+
+    def shook_hands(self, handshake: ServedConnection) -> None:
+        """Remove a handshake; idempotent."""
+        self.handshakes.discard(handshake)
+
+    def _has_place(self) -> bool:
+        limit = self.settings.connections + self.settings.reserved_connections
+        return len(self.connections) + len(self.handshakes) < limit or self.close_one()
+
+    def close_one(self) -> bool:
+        """Close the connection that is the first to be replaced; False: none waits for its client."""
+        return self._eviction.close_one([*self.connections, *self.handshakes])
+
+    def disconnected(self, connection: _C) -> None:
+        """Remove a connection."""
+        self.connections.discard(connection)
+
+    async def check_connections(self) -> None:
+        """Close connections that exceed their time limits, few at a time."""
+        self._eviction.forget()
+        every: list[ServedConnection] = [*self.connections, *self.handshakes]
+        for count, connection in enumerate(every, 1):
+            if connection not in self.connections and connection not in self.handshakes:
+                continue  # closed, or a handshake that has become a connection, in a pause
+            try:
+                connection.check(time.monotonic())
+            except Exception:  # noqa: BLE001 - one connection must not end all time limits
+                _log.exception("unexpected error while checking a connection")
+                connection.abort()
+            if not count % _CHECKED_AT_ONCE:
+                await asyncio.sleep(_CHECK_SECONDS)
+
+
+def json_response(
+    status: int, document: dict[str, Any] | bytes, headers: bytes = b""
+) -> HttpResponse:
+    """Return a response with a JSON document, or one that is already encoded."""
+    body = document if isinstance(document, bytes) else orjson.dumps(document)
+    return HttpResponse(status, JSON_TYPE + headers, [body], len(body))
+
+
+def listen(port: int) -> socket.socket:
+    """Return a listening socket for IPv4 and IPv6, or for IPv4 only where IPv6 is unavailable."""
+    if socket.has_dualstack_ipv6():
+        try:
+            return socket.create_server(
+                ("", port),
+                family=socket.AF_INET6,
+                backlog=_BACKLOG,
+                dualstack_ipv6=True,
+            )
+        except OSError as error:
+            _log.info("IPv6 is unavailable: %s", error)
+    return socket.create_server(("", port), backlog=_BACKLOG)

@@ -1,0 +1,194 @@
+"""The ports of the server and the applications behind them, from opening to drain."""
+
+import asyncio
+import logging
+import socket
+import time
+from importlib import metadata
+from typing import Final
+
+from enginewright_contract.task import ServeTask
+
+from enginewright_serving.mounted_secret import MountedSecret
+from enginewright_serving.server.acceptor import Acceptor
+from enginewright_serving.server.access_log import AccessLogWriter
+from enginewright_serving.server.app import ServerApp
+from enginewright_serving.server.application import ServedConnection
+from enginewright_serving.server.authentication import (
+    Authentication,
+    GuardedGrpcApp,
+    GuardedServerApp,
+)
+from enginewright_serving.server.certificate import Certificate
+from enginewright_serving.server.connection import RECEIVE_BYTES, Connection
+from enginewright_serving.server.grpc.app import GrpcApp
+from enginewright_serving.server.grpc.call import Calls
+from enginewright_serving.server.head import HeadParser
+from enginewright_serving.server.http2.connection import Http2Connection
+from enginewright_serving.server.settings import ServerSettings
+from enginewright_serving.server.startup import ServedModel
+from enginewright_serving.server.tls_connection import TlsConnection
+from enginewright_serving.server.tracing import RequestTracer
+
+_log: Final = logging.getLogger(__name__)
+_POLL_SECONDS: Final = 0.05
+_FLUSH_SECONDS: Final = 1.0
+_TLS_ONLY: Final = "this port speaks TLS only; use https, or a secure channel"
+_TLS_ONLY_ANSWER: Final = (  # of both ports: clients of gRPC report it too
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    b'Content-Length: %d\r\n\r\n{"error":"%b"}' % (len(_TLS_ONLY) + 12, _TLS_ONLY.encode())
+)
+
+
+class Endpoints:
+    """HTTP and gRPC of one process."""
+
+    def __init__(
+        self,
+        task: ServeTask,
+        settings: ServerSettings,
+        probe_token: str,
+        *,
+        tokens: MountedSecret,
+        tls: MountedSecret,
+    ) -> None:
+        """Create it without a port.
+
+        Args:
+            task: what to serve.
+            settings: limits and timeouts.
+            probe_token: requests with it are the sidecar's.
+            tokens: of clients, if the task requires one.
+            tls: certificate and key, if the task requires TLS.
+
+        Raises:
+            StageFailure: a Secret cannot be used.
+        """
+        self._settings = settings
+        version = metadata.version("enginewright")
+        self.app: ServerApp
+        self.grpc: GrpcApp
+        self._authentication: Authentication | None = None
+        if task.auth:
+            self._authentication = guard = Authentication(tokens, task.revision)
+            self.app = GuardedServerApp(task, settings, version, probe_token, guard)
+            self.grpc = GuardedGrpcApp(task, settings, version, self.app, guard)
+        else:
+            self.app = ServerApp(task, settings, version, probe_token)
+            self.grpc = GrpcApp(task, settings, version, self.app)
+        self._access_log: AccessLogWriter | None = None
+        if task.access_log is not None:
+            self._access_log = log = AccessLogWriter(task.access_log)
+            self.app.observe(log, refused=True)
+            self.app.metrics.dropped["access_log"] = lambda: log.dropped
+        self._tracing = _tracing(task, self.app)
+        self._apps = self.app, self.grpc
+        self._certificate = Certificate(tls) if task.tls else None
+        self._calls = Calls(self.grpc)
+        self._buffer = bytearray(RECEIVE_BYTES)
+        self._encrypted = bytearray(RECEIVE_BYTES if task.tls else 0)
+        self._heads = HeadParser(authorization=task.auth)
+        self._acceptors: list[Acceptor] = []
+
+    def accept(self, http: socket.socket, grpc: socket.socket) -> None:
+        """Accept connections of these listening sockets, which are the endpoints' from now on."""
+        self._acceptors = [
+            Acceptor(http, self._connect_http, self.app.close_one),
+            Acceptor(grpc, self._connect_grpc, self.grpc.close_one),
+        ]
+
+    def _connect_http(self) -> asyncio.BufferedProtocol:
+        if self._certificate is None:
+            return self._plain_http()
+        context, answer = self._certificate.contexts.http, _TLS_ONLY_ANSWER
+        return TlsConnection(self.app, context, self._plain_http, self._encrypted, answer)
+
+    def _plain_http(self) -> Connection:
+        return Connection(self.app, self._heads, self._buffer)
+
+    def _connect_grpc(self) -> asyncio.BufferedProtocol:
+        if self._certificate is None:
+            return self._plain_grpc()
+        context, answer = self._certificate.contexts.grpc, _TLS_ONLY_ANSWER
+        return TlsConnection(self.grpc, context, self._plain_grpc, self._encrypted, answer)
+
+    def _plain_grpc(self) -> Http2Connection:
+        return Http2Connection(self.grpc, self._calls, self._buffer)
+
+    def serve_model(self, model: ServedModel) -> None:
+        """Become ready with `model`."""
+        self.grpc.serve_model(model)
+        self.app.serve_model(model)
+
+    def begin_drain(self) -> None:
+        """Stop being ready; every response from now on closes its connection."""
+        self.app.drain()
+        self.grpc.draining = True
+
+    async def drain(self) -> None:
+        """Serve new requests while endpoints are removed, then finish the remaining ones."""
+        began = time.monotonic()
+        settings, inference = self._settings, self.app.inference
+        await asyncio.sleep(settings.drain_linger)
+        self.close()
+        for connection in self._connections:
+            connection.close_idle()
+        while self._connections or inference.outstanding:
+            if time.monotonic() - began > settings.drain_seconds:
+                _log.error(
+                    "%d connections and %d requests were aborted after %.0f s",
+                    len(self._connections),
+                    inference.outstanding,
+                    settings.drain_seconds,
+                )
+                for connection in self._connections:
+                    connection.abort()
+                return
+            await asyncio.sleep(_POLL_SECONDS)
+        _log.info("drained in %.1f s", time.monotonic() - began)
+
+    def close(self) -> None:
+        """Accept no more connections; idempotent."""
+        for acceptor in self._acceptors:
+            acceptor.close()
+
+    def flush(self) -> None:
+        """Write what is reported of answered requests, within two seconds."""
+        if self._access_log is not None:
+            self._access_log.close(_FLUSH_SECONDS)
+        if self._tracing is not None:
+            self._tracing.close(_FLUSH_SECONDS)
+
+    async def sweep(self) -> None:
+        """Enforce the time limits of runs and connections until cancelled."""
+        while True:
+            await asyncio.sleep(self._settings.sweep_seconds)
+            if self._authentication is not None:
+                self._authentication.renew()
+            if self._certificate is not None:
+                self._certificate.renew()
+            self.app.renew_date()
+            self.app.inference.stop_long_run()
+            self.app.inference.results.expire_waiting(time.monotonic())
+            for app in self._apps:
+                await app.check_connections()
+
+    @property
+    def _connections(self) -> list[ServedConnection]:
+        return [each for app in self._apps for each in (*app.connections, *app.handshakes)]
+
+
+def _tracing(task: ServeTask, app: ServerApp) -> RequestTracer | None:
+    """Begin to trace the requests of `app` if that is wanted; they are served also if it cannot be done."""
+    if task.tracing is None:
+        return None
+    try:
+        tracing = RequestTracer(task, task.tracing)
+    except ImportError as error:
+        _log.error(
+            "spec.serving.tracing has no effect, since the image lacks OpenTelemetry: %s", error
+        )
+        return None
+    app.observe(tracing)
+    app.metrics.dropped["trace"] = lambda: tracing.dropped
+    return tracing

@@ -1,0 +1,27 @@
+"""The process's limit on open files: as many connections as it allows, and not more."""
+
+import logging
+import resource
+from dataclasses import replace
+from typing import Final
+
+from enginewright_serving.server.settings import ServerSettings
+
+_SPARE: Final = 128  # beside the connections: model, libraries, threads' event files
+_log: Final = logging.getLogger(__name__)
+
+
+def fit_files(settings: ServerSettings, *, protocols: int = 1) -> ServerSettings:
+    """Raise the soft limit to what the connections need; return how many the hard limit allows."""
+    wanted = protocols * (settings.connections + settings.reserved_connections) + _SPARE
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    if limit == wanted:
+        return settings
+    connections = max(1, (limit - _SPARE) // protocols - settings.reserved_connections)
+    _log.warning(
+        "the limit on open files is %d: only %d connections are allowed", limit, connections
+    )
+    return replace(settings, connections=connections)

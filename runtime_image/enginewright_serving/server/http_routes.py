@@ -1,0 +1,81 @@
+"""Which resource of the Open Inference Protocol, or of this server, the target of a request names."""
+
+import enum
+from typing import Final
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from enginewright_contract.task import LIVE_PATH, READY_PATH, ServeTask
+
+from enginewright_serving.exchanges import RESOURCE
+
+_LONGEST_PATH: Final = 2048  # bytes: of what exists, encoded; decoding costs much for each escape
+
+
+class ServedResource(enum.Enum):
+    """What a path names."""
+
+    SERVER = enum.auto()
+    LIVE = enum.auto()
+    READY = enum.auto()
+    MODEL = enum.auto()
+    MODEL_READY = enum.auto()
+    INFER = enum.auto()
+    EXECUTION = enum.auto()
+    MEASUREMENTS = enum.auto()
+    STATISTICS = enum.auto()
+    SHADOW = enum.auto()
+    METRICS = enum.auto()
+
+
+class Routes:
+    """The paths of a server of one model."""
+
+    def __init__(self, task: ServeTask) -> None:
+        """Create those of the model of `task`."""
+        self._model, self._revision = task.model, task.revision
+        self.exact = _resources(task)  # by the target, as most clients write it
+
+    def find(self, target: bytes) -> ServedResource | None:
+        """Look up a target that has a query, is percent-encoded or is in absolute form; None: unknown."""
+        return self.exact.get(_path(target))
+
+    def why_unknown(self, target: bytes) -> str:
+        """Return what to tell the client of a target that names nothing."""
+        path = _path(target).decode(errors="replace")
+        parts = path.split("/")
+        model, revision = self._model, self._revision
+        if parts[:3] == ["", "v2", "models"] and len(parts) > 3:
+            if parts[3] != model:
+                return f"model {parts[3][:100]!r} is not served here; this server has {model!r}"
+            if parts[4:5] == ["versions"] and parts[5:6] not in ([revision], ["1"]):
+                return f"model {model!r} has no such version here; it has {revision!r}"
+        return f"{path[:200]} does not exist; see /v2/models/{model}"
+
+
+def _resources(task: ServeTask) -> dict[bytes, ServedResource]:
+    found = {
+        "/v2": ServedResource.SERVER,
+        LIVE_PATH: ServedResource.LIVE,
+        READY_PATH: ServedResource.READY,
+        "/metrics": ServedResource.METRICS,
+        "/v2/models/stats": ServedResource.STATISTICS,  # of all models
+    }
+    model = f"/v2/models/{task.model}"
+    for base in (model, f"{model}/versions/{task.revision}", f"{model}/versions/1"):
+        found[base] = ServedResource.MODEL
+        found[f"{base}/ready"] = ServedResource.MODEL_READY
+        found[f"{base}/infer"] = ServedResource.INFER
+        found[f"{base}/execution"] = ServedResource.EXECUTION
+        found[f"{base}/stats"] = ServedResource.STATISTICS
+        found[f"{base}/measurements"] = ServedResource.MEASUREMENTS
+        found[f"{base}/{RESOURCE}"] = ServedResource.SHADOW
+    return {path.encode(): resource for path, resource in found.items()}
+
+
+def _path(target: bytes) -> bytes:
+    """Return the decoded path of a request target in origin or absolute form, if it is not too long for one."""
+    try:
+        path = urlsplit(target).path if not target.startswith(b"/") else target.partition(b"?")[0]
+    except ValueError:
+        return target
+    return unquote_to_bytes(path) if len(path) <= _LONGEST_PATH else path

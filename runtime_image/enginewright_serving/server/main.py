@@ -1,0 +1,214 @@
+"""The server process: opens the ports, verifies the model, serves it, drains.
+
+The ports open before the model is loaded, so that health endpoints answer from the start. As
+process 1 of a container it installs its own signal handlers and leaves no child behind.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+from dataclasses import replace
+from typing import Final
+
+import uvloop
+from enginewright_contract.reasons import ExitCode, Reason, exit_code
+from enginewright_contract.task import GRPC_PORT, HTTP_PORT, ServeTask
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.core.reporting import failed, write_termination_message
+
+from enginewright_serving import probe_token
+from enginewright_serving.mounted_secret import MountedSecret
+from enginewright_serving.server import memory
+from enginewright_serving.server.application import listen
+from enginewright_serving.server.endpoints import Endpoints
+from enginewright_serving.server.files import fit_files
+from enginewright_serving.server.refusals import as_failure
+from enginewright_serving.server.settings import ServerSettings
+from enginewright_serving.server.startup import ServedModel, prepare
+
+_log: Final = logging.getLogger(__name__)
+
+
+def run(
+    task: ServeTask,
+    paths: Paths | None = None,
+    *,
+    port: int = HTTP_PORT,
+    grpc_port: int = GRPC_PORT,
+    settings: ServerSettings | None = None,
+) -> int:
+    """Serve until SIGTERM and return the exit code.
+
+    Args:
+        task: what to serve.
+        paths: of artefact and termination log; None: the contract's.
+        port: TCP port of HTTP on all addresses.
+        grpc_port: that of gRPC.
+        settings: limits and timeouts; None: the defaults.
+
+    Returns:
+        0 after a drain; the exit code of the reason when the model must not serve.
+    """
+    chosen = fit_files(settings or ServerSettings(), protocols=2)
+    if task.drain_seconds is not None:
+        chosen = replace(chosen, drain_seconds=task.drain_seconds)
+    paths = paths or Paths.from_environment()
+    try:
+        server = _Server(task, paths, (port, grpc_port), chosen)
+    except StageFailure as failure:
+        _report(paths, failure)
+        return exit_code(failure.reason)
+    try:
+        code = uvloop.run(server.run())
+    except OSError as error:
+        _log.error("cannot serve: %s", error)  # it names the port
+        return ExitCode.INTERNAL
+    if server.threads_run:
+        # A thread inside a native library would crash a regular exit of the interpreter.
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _report(paths: Paths, failure: StageFailure) -> None:
+    report = failed("serve", failure)
+    _log.error("%s: %s", report.reason, report.outcome)
+    write_termination_message(paths, report.termination_message())
+
+
+class _Server:
+    """One run of the server."""
+
+    def __init__(
+        self, task: ServeTask, paths: Paths, ports: tuple[int, int], settings: ServerSettings
+    ) -> None:
+        self._task = task
+        self._paths = paths
+        self._ports = ports
+        self._settings = settings
+        self._token = probe_token.read_or_create(paths.probe_token)
+        self._endpoints = Endpoints(
+            task,
+            settings,
+            self._token,
+            tokens=MountedSecret(paths.tokens),
+            tls=MountedSecret(paths.tls),
+        )
+        self._inference = self._endpoints.app.inference
+        self._stop = asyncio.Event()
+        self._exit_code: int = ExitCode.OK
+        self._loader: threading.Thread | None = None
+
+    @property
+    def threads_run(self) -> bool:
+        """Whether a thread may be inside a native library."""
+        return self._loader is not None
+
+    async def run(self) -> int:
+        """Serve until SIGTERM or a failure; return the exit code."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+        http, grpc = map(listen, self._ports)
+        self._write_crash_report()  # before any health endpoint answers
+        self._endpoints.accept(http, grpc)
+        sweep = asyncio.create_task(self._endpoints.sweep())
+        self._loader = threading.Thread(target=self._load, args=(loop,), name="load", daemon=True)
+        self._loader.start()
+        await self._stop.wait()
+        if self._exit_code == ExitCode.OK:
+            self._log_why_not_live()
+            await self._drain()
+        self._endpoints.close()
+        self._endpoints.flush()
+        sweep.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await sweep
+        return self._exit_code
+
+    def _write_crash_report(self) -> None:
+        """Write the termination message for a native crash, after which none could be written."""
+        crashed = StageFailure(
+            Reason.BACKEND_CRASHED,
+            f"the process ended while backend {self._task.backend} was loading or proving the model"
+            " (exit code 139: the native library crashed; 137: killed, usually out of memory)",
+        )
+        write_termination_message(self._paths, failed("serve", crashed).termination_message())
+
+    # Loading, in its own thread.
+
+    def _load(self, loop: asyncio.AbstractEventLoop) -> None:
+        def report_progress(state: str) -> None:
+            loop.call_soon_threadsafe(self._inference.progress, state)
+
+        _log.info(
+            "model %s, revision %s: loading on backend %s, ports %d and %d open",
+            self._task.model,
+            self._task.revision,
+            self._task.backend,
+            *self._ports,
+        )
+        try:
+            model = prepare(
+                self._task, self._paths.artifact, report_progress, self._paths.runtime_cache
+            )
+        except Exception as error:  # noqa: BLE001 - whatever ends the thread must be reported
+            self._report_failure(loop, as_failure(error))
+        else:
+            write_termination_message(self._paths, "")
+            memory.tune_for_requests()
+            with contextlib.suppress(RuntimeError):  # the loop may have ended
+                loop.call_soon_threadsafe(self._ready, model)
+
+    def _report_failure(self, loop: asyncio.AbstractEventLoop, failure: StageFailure) -> None:
+        _report(self._paths, failure)
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(self._fail, failure.reason)
+
+    def _ready(self, model: ServedModel) -> None:
+        if self._stop.is_set():
+            return
+        self._endpoints.serve_model(model)
+        _log.info(
+            "model %s, revision %s: ready, %s",
+            self._task.model,
+            self._task.revision,
+            model.summary,
+        )
+
+    def _fail(self, reason: Reason) -> None:
+        self._exit_code = exit_code(reason)
+        self._stop.set()
+
+    # Stopping.
+
+    def _on_signal(self, number: int) -> None:
+        if self._stop.is_set():
+            _log.warning("second signal %d: exiting immediately", number)
+            os._exit(128 + number)
+        _log.info("signal %d: draining", number)
+        self._endpoints.begin_drain()
+        self._stop.set()
+
+    def _log_why_not_live(self) -> None:
+        """Report why the process is not live, if that is why the kubelet terminates it."""
+        problem = self._inference.why_not_live()
+        if problem is None or problem.reason is None:
+            return
+        report = failed("serve", StageFailure(problem.reason, problem.message))
+        _log.error("%s: %s", report.reason, report.outcome)
+        write_termination_message(self._paths, report.termination_message())
+        self._exit_code = exit_code(problem.reason)
+
+    async def _drain(self) -> None:
+        if self._inference.model is None:
+            write_termination_message(self._paths, "")
+            return
+        await self._endpoints.drain()

@@ -1,0 +1,175 @@
+"""The server's metrics: plain counters on the hot path, `prometheus_client` for the exposition.
+
+`prometheus_client`'s own counters lock and look up labels on every increment. These are used only
+by the event loop's thread, so they need neither.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+from typing_extensions import override
+
+from enginewright_serving.histogram import DurationHistogram, RunCounts, SizeHistogram
+
+CONTENT_TYPE: Final = f"Content-Type: {CONTENT_TYPE_PLAIN_0_0_4}\r\n".encode()
+CLIENT_CLOSED: Final = 499  # the client disconnected; the code that nginx logs for it
+_BOUNDS: Final = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
+)
+PREPROCESS: Final = "preprocess"  # stages
+POSTPROCESS: Final = "postprocess"
+_BATCH_BOUNDS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_USUAL_CODES: Final = (200, 400, 500, 503, 504)
+_LABELS: Final = ("model", "revision")
+_CLASSES: Final = (2, 4, 5)  # of status codes, by their first digit; each is a set of series
+
+
+class Metrics(Collector):
+    """The metrics of one model."""
+
+    def __init__(self, model: str, revision: str) -> None:
+        self._labels = (model, revision)
+        self.queue = DurationHistogram(_BOUNDS)
+        self.compute = DurationHistogram(_BOUNDS)
+        # from a request's head to its response, by class of status code: errors are often fast
+        self.total = {first: DurationHistogram(_BOUNDS) for first in _CLASSES}
+        self.received = SizeHistogram()
+        self.sent = SizeHistogram()
+        self.runs = RunCounts()
+        self.last_answer = 0.0  # when one was written, as `time.monotonic()`; 0: never
+        # of the steps before and after the model, by stage, waiting for them included
+        self.steps: dict[str, DurationHistogram] = {}
+        # responses to inference requests by status code; series exist before the first response,
+        # since a rate needs that
+        self.requests = Counter(dict.fromkeys(_USUAL_CODES, 0))
+        self.copies = Counter({200: 0})  # likewise, to copies of other pods' requests
+        self.out_of_profile = 0
+        self.depth: Callable[[], int] = lambda: 0
+        self.in_flight: list[Callable[[], int]] = []  # one of each protocol
+        # by what was to be written: lines of the access log and traces, of which no more could be kept
+        self.dropped: dict[str, Callable[[], int]] = {"access_log": lambda: 0, "trace": lambda: 0}
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def add(self, collector: Collector) -> None:
+        """Expose the metrics of `collector` too."""
+        self._registry.register(collector)
+
+    def answered(self, status: int, began: float, received: int, sent: int) -> float:
+        """Count an inference request of a client, whose response is written.
+
+        Args:
+            status: its status code.
+            began: when its head had arrived, as `time.monotonic()`.
+            received: bytes of its body.
+            sent: bytes of the response's body.
+
+        Returns:
+            When it was written, as `time.monotonic()`.
+        """
+        self.last_answer = now = time.monotonic()
+        self.total[status // 100].observe(now - began)
+        self.received.observe(received)
+        self.sent.observe(sent)
+        return now
+
+    def has_steps(self) -> None:
+        """Measure the steps before and after the model too."""
+        self.steps = {
+            PREPROCESS: DurationHistogram(_BOUNDS),
+            POSTPROCESS: DurationHistogram(_BOUNDS),
+        }
+
+    def expose(self) -> bytes:
+        """Return the metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    @override
+    def collect(self) -> Iterable[Metric]:
+        """Yield the metrics for `prometheus_client`."""
+        durations = HistogramMetricFamily(
+            "enginewright_request_duration_seconds",
+            "Time of inference requests waiting for the model (queue), in it (compute), in the steps of"
+            " spec.processing (preprocess, postprocess), and from the head of the request to the last byte of its response (total), which also has the class"
+            " of the status code: 2xx, 4xx or 5xx.",
+            labels=(*_LABELS, "stage", "code"),
+        )
+        stages: tuple[tuple[tuple[str, ...], DurationHistogram], ...] = (
+            (("queue",), self.queue),
+            (("compute",), self.compute),
+            *(((stage,), found) for stage, found in self.steps.items()),
+            *((("total", f"{first}xx"), found) for first, found in self.total.items()),
+        )
+        for stage, histogram in stages:  # those without a code do not have the label
+            durations.add_metric((*self._labels, *stage), histogram.buckets(), histogram.total)
+        yield durations
+        for name, about, sizes in (
+            ("enginewright_request_bytes", "Bodies of inference requests.", self.received),
+            ("enginewright_response_bytes", "Bodies of responses to them.", self.sent),
+        ):
+            bodies = HistogramMetricFamily(name, about, labels=_LABELS)
+            bodies.add_metric(self._labels, sizes.buckets(), sizes.total)
+            yield bodies
+        in_flight = GaugeMetricFamily(
+            "enginewright_requests_in_flight",
+            "Inference requests whose head has arrived and whose response is not written.",
+            labels=_LABELS,
+        )
+        in_flight.add_metric(self._labels, sum(count() for count in self.in_flight))
+        yield in_flight
+        batches = HistogramMetricFamily(
+            "enginewright_batch_size",
+            "Inference requests per run of the model.",
+            labels=_LABELS,
+        )
+        batches.add_metric(self._labels, self.runs.buckets(_BATCH_BOUNDS), self.runs.requests)
+        yield batches
+        requests = CounterMetricFamily(
+            "enginewright_requests",
+            "Inference requests by status code; 499: the client left before its answer.",
+            labels=(*_LABELS, "code"),
+        )
+        for code, count in sorted(self.requests.items()):
+            requests.add_metric((*self._labels, str(code)), count)
+        yield requests
+        copies = CounterMetricFamily(
+            "enginewright_shadow_requests",
+            "Copies of requests that pods of another revision answered, by status code.",
+            labels=(*_LABELS, "code"),
+        )
+        for code, count in sorted(self.copies.items()):
+            copies.add_metric((*self._labels, str(code)), count)
+        yield copies
+        depth = GaugeMetricFamily(
+            "enginewright_queue_depth", "Inference requests waiting for the model.", labels=_LABELS
+        )
+        depth.add_metric(self._labels, self.depth())
+        yield depth
+        dropped = CounterMetricFamily(
+            "enginewright_request_records_dropped",
+            "Records of requests that were to be written, and were dropped: they were too many, or nobody"
+            " took them. access_log: lines of spec.serving.accessLog; trace: spans of requests, of spec.serving.tracing.",
+            labels=(*_LABELS, "kind"),
+        )
+        for kind, records in self.dropped.items():
+            dropped.add_metric((*self._labels, kind), records())
+        yield dropped
+        refused = CounterMetricFamily(
+            "enginewright_out_of_profile",
+            "Inference requests refused for a shape outside the model's shape profiles.",
+            labels=_LABELS,
+        )
+        refused.add_metric(self._labels, self.out_of_profile)
+        yield refused

@@ -1,0 +1,92 @@
+"""Answers one request without a server, for preflight: the model is made ready, and its steps are run, as there."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from enginewright_contract.facts import AnsweredTensor, RequestAnswer
+from enginewright_contract.task import ServeTask
+from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.session.request_errors import RequestError
+
+from enginewright_serving.server.decode import Decoder, Feeds
+from enginewright_serving.server.message import Body
+from enginewright_serving.server.processing.runs import StepRuns
+from enginewright_serving.server.settings import ServerSettings
+from enginewright_serving.server.startup import ServedModel, prepare
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_SHOWN_VALUES: Final = 16  # of an output
+_LONGEST_TEXT: Final = 200  # characters of such a value
+
+
+def answer(task: ServeTask, artifact: Path, request: Path) -> RequestAnswer:
+    """Return what the server of `task` would answer to a request.
+
+    Args:
+        task: the model.
+        artifact: its folder.
+        request: a file with the request as clients send it over HTTP, in JSON.
+
+    Raises:
+        StageFailure: the model cannot be served.
+    """
+    model = prepare(task, artifact, _ignore)
+    try:
+        outputs = _outputs(model, request.read_bytes())
+    except RequestError as error:
+        return RequestAnswer(status=error.status, message=error.message)
+    return RequestAnswer(status=200, outputs=outputs)
+
+
+def _ignore(_: str) -> None:
+    """Report no progress."""
+
+
+def _outputs(model: ServedModel, content: bytes) -> tuple[AnsweredTensor, ...]:
+    body = Body(len(content), len(content))
+    body.view()[:] = content
+    plan, feeds = Decoder(model.client_signature).decode(body, None)
+    values = _values(model, plan.outputs, feeds)
+    signature = model.client_signature
+    return tuple(
+        AnsweredTensor(
+            name=name,
+            datatype=signature.outputs[name].datatype.name,
+            shape=values[name].shape,
+            values=tuple(_shown(each) for each in values[name].reshape(-1)[:_SHOWN_VALUES]),
+        )
+        for name in plan.outputs
+    )
+
+
+def _values(model: ServedModel, outputs: list[str], feeds: Feeds) -> Feeds:
+    """Return at least these outputs of model and steps."""
+    steps = model.steps
+    if steps is None:
+        return _run(model, outputs, feeds)
+    settings = ServerSettings()
+    runs = StepRuns(steps, settings.step_seconds, settings.inflight_bytes)
+    process = steps.processes[0]
+    runs.image_bytes(feeds)
+    own, produced = runs.before(feeds, process)
+    route = steps.route(outputs)
+    given = _run(model, route.model_outputs, own)
+    if route.after_outputs:
+        given |= runs.after(route, runs.kept(route, feeds, produced), given, process)
+    return given
+
+
+def _run(model: ServedModel, outputs: list[str], feeds: Feeds) -> Feeds:
+    try:
+        arrays: list[NDArray[Any]] = model.runner.run(outputs, feeds)
+    except Exception as error:  # noqa: BLE001 - ONNX Runtime's exceptions have no common class
+        message = f"the model failed on these inputs: {plain(str(error))}"
+        raise RequestError(500, message) from None
+    return dict(zip(outputs, arrays, strict=True))
+
+
+def _shown(value: object) -> str:
+    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."

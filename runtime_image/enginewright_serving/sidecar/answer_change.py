@@ -1,0 +1,184 @@
+"""How answers differ from another revision's golden outputs. Pure.
+
+Tolerances do not apply: a new revision may differ on purpose, and its owner decides by how much. But as
+in parity, a difference is relative to 1% of the output's largest value over all samples at least, so that
+a sample whose output is zero does not make any noise infinite, and a size that depends on data, such as
+a number of detections, is no difference of values.
+"""
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+from enginewright_contract.base import TEXT_LENGTH
+from enginewright_contract.manifest import Manifest, TensorSpec
+from enginewright_contract.measurements import OUTPUTS, OutputChange
+from enginewright_runtime.proof.parity.measuring import (
+    NUMERICALLY_ZERO,
+    form_fault,
+    largest_of,
+    measure,
+    pieces,
+)
+from enginewright_runtime.proof.parity.tolerances import DEFAULTS, Tolerance
+from enginewright_runtime.proof.parity.values import dtype_of, kind_of
+from numpy.typing import NDArray
+
+_EXACT: Final = Tolerance(
+    *(0.0, 0.0, 0.0, 0.0, 0.0, 0.0), all_numbers=True, label="comparison of revisions"
+)
+_SCALE: Final = DEFAULTS["FP32"].scale  # of the largest value
+_ZERO: Final = DEFAULTS["FP16"].zero_atol  # of an output that is zero; precisions may differ
+_CLASS_AXES: Final = 2  # of class scores: [batch, classes]
+
+
+def incompatibility(new: Manifest, stable: Manifest) -> str:
+    """Return why the golden samples of `stable` cannot be compared; "": inputs and outputs agree."""
+    found = (
+        *_differences("input", new.inputs, stable.inputs),
+        *_differences("output", new.outputs, stable.outputs),
+    )
+    if found:
+        return found[0]
+    known = {each.name for each in stable.inputs}
+    if more := [each.name for each in new.inputs if each.name not in known]:
+        return f"the new revision has an input {more[0]!r} that the stable revision does not have"
+    return ""
+
+
+def _differences(
+    what: str, new: Iterable[TensorSpec], stable: Iterable[TensorSpec]
+) -> Iterable[str]:
+    named = {each.name: each for each in new}
+    for old in stable:
+        now = named.get(old.name)
+        if now is None:
+            yield f"the new revision has no {what} {old.name!r}"
+        elif now.dtype != old.dtype:
+            yield f"{what} {old.name!r} is {now.dtype}, in the stable revision {old.dtype}"
+
+
+def free_axes(manifest: Manifest) -> dict[str, tuple[bool, ...]]:
+    """Return of each output's axes whether the size may depend on data: it is no input's, nor fixed."""
+    of_inputs = {size for each in manifest.inputs for size in each.shape if isinstance(size, str)}
+    return {
+        each.name: tuple(not isinstance(size, int) and size not in of_inputs for size in each.shape)
+        for each in manifest.outputs
+    }
+
+
+def change(
+    name: str,
+    want: NDArray[Any],
+    have: NDArray[Any],
+    dtype: str,
+    *,
+    free: Sequence[bool] = (),
+    largest: float = 0.0,
+) -> OutputChange:
+    """Return how the output `name` of one sample differs.
+
+    Args:
+        name: of the output.
+        want: what the stable revision returns.
+        have: what the new one returns.
+        dtype: as both declare it, NumPy's name.
+        free: of each axis, whether its size may depend on data; empty: none.
+        largest: magnitude of what the stable revision returns, over all samples.
+    """
+    label = name[:TEXT_LENGTH]
+    shape: tuple[int | None, ...] = want.shape
+    if len(free) == want.ndim:
+        shape = tuple(None if each else size for each, size in zip(free, want.shape, strict=True))
+    if fault := form_fault(want, have, dtype, shape):
+        return OutputChange(name=label, form=fault.description[:TEXT_LENGTH])
+    if want.shape != have.shape:
+        return OutputChange(name=label, resized=1)
+    figures = measure(want, have, _EXACT, dtype)
+    if not figures.numeric:
+        different = _share(figures.outside, want.size)
+        return OutputChange(name=label, unequal=different, relative=None if different else 0.0)
+    nonfinite = figures.nan + figures.inf + figures.finite
+    classes = kind_of(want, dtype) == "float" and want.ndim == _CLASS_AXES and figures.rows
+    return OutputChange(
+        name=label,
+        unequal=_share(figures.outside + nonfinite, want.size),
+        max_abs=min(figures.max_abs_error, sys.float_info.max),
+        relative=None if nonfinite else _relative(want, have, dtype, largest),
+        top1=figures.rows_agreeing / figures.rows if classes else None,
+        nonfinite=nonfinite,
+    )
+
+
+def worst(first: OutputChange, second: OutputChange) -> OutputChange:
+    """Return the larger change in each figure of two samples of one output; unknown is the largest."""
+    if form := first.form or second.form:
+        return OutputChange(name=first.name, form=form)
+    resized = first.resized + second.resized
+    for one, other in ((first, second), (second, first)):
+        if not _has_values(one):
+            return other.model_copy(update={"resized": resized})
+    known = first.relative is not None and second.relative is not None
+    return OutputChange(
+        name=first.name,
+        unequal=_either(max, first.unequal, second.unequal),
+        max_abs=_either(max, first.max_abs, second.max_abs),
+        relative=_either(max, first.relative, second.relative) if known else None,
+        top1=_either(min, first.top1, second.top1),
+        nonfinite=max(first.nonfinite, second.nonfinite),
+        resized=resized,
+    )
+
+
+def most_changed(changes: Iterable[OutputChange]) -> tuple[OutputChange, ...]:
+    """Return all that a message holds, in their order; of more, those that changed most."""
+    found = list(changes)
+
+    def rank(index: int) -> tuple[bool, float]:
+        each = found[index]
+        return each.relative is None and _has_values(each), each.relative or 0.0
+
+    chosen = sorted(range(len(found)), key=rank, reverse=True)[:OUTPUTS]
+    return tuple(found[index] for index in sorted(chosen))
+
+
+def _has_values(found: OutputChange) -> bool:
+    """Return whether not every sample has another size."""
+    return not found.resized or found.unequal is not None
+
+
+def _either(
+    choose: Callable[[float, float], float], first: float | None, second: float | None
+) -> float | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return choose(first, second)
+
+
+def _share(part: int, whole: int) -> float:
+    return min(1.0, part / whole) if whole else 0.0
+
+
+def _relative(want: NDArray[Any], have: NDArray[Any], dtype: str, largest: float) -> float:
+    """Return the norm of the difference relative to that of `want`, over what is finite in both.
+
+    That of `want` is at least that of as many elements of the least size that matters.
+    """
+    kind = dtype_of(want, dtype)
+    own = largest_of(want, dtype)
+    largest = max(largest, own)
+    least = _SCALE * largest if largest > NUMERICALLY_ZERO else _ZERO
+    unit = max(own, least)  # so that squares do not overflow
+    difference = norm = 0.0
+    count = 0
+    for first, second in zip(pieces(want, kind), pieces(have, kind), strict=True):
+        both = np.isfinite(first) & np.isfinite(second)
+        with np.errstate(over="ignore"):  # infinite, and limited below
+            one, other = first[both] / unit, second[both] / unit
+            difference += float((other - one) @ (other - one))
+        norm += float(one @ one)
+        count += one.size
+    norm = max(norm, count * (least / unit) ** 2)
+    return min(math.sqrt(difference / norm), sys.float_info.max) if difference else 0.0

@@ -1,0 +1,225 @@
+"""The sidecar's HTTP endpoints; the server's connection class enforces limits and timeouts.
+
+Whatever clients do, the kubelet's probes are answered: connections beyond a limit serve only these and
+the verdict, which is encoded when it changes, and what is large is built once for all who ask within an
+interval.
+"""
+
+import asyncio
+import contextlib
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+from urllib.parse import SplitResult, parse_qs, urlsplit
+
+from enginewright_contract.measurements import PROBE_QUERY
+
+from enginewright_serving.server.account import Peer
+from enginewright_serving.server.application import ApplicationBase, json_response
+from enginewright_serving.server.connection import Connection
+from enginewright_serving.server.files import fit_files
+from enginewright_serving.server.message import HttpRequest, HttpResponse
+from enginewright_serving.server.settings import MIB, RETRY_AFTER_SECONDS, ServerSettings
+from enginewright_serving.sidecar.exposition import CONTENT_TYPE
+from enginewright_serving.sidecar.metrics import expose
+from enginewright_serving.sidecar.monitor import Monitor
+from enginewright_serving.sidecar.pod_state import PodState
+
+_CONNECTIONS: Final = 64  # that await metrics or measurements; 503 above
+_RESERVED_CONNECTIONS: Final = 192  # for the paths that are always answered
+_INFLIGHT_BYTES: Final = 32 * MIB  # responses that are not read
+_SWEEP_SECONDS: Final = 1.0
+_EXPOSITION_AGE: Final = 0.1  # seconds; each one costs the server time, too
+_ALWAYS: Final = ("/readyz", "/healthz", "/verdict")
+_PATHS: Final = (*_ALWAYS, "/metrics", "/measurements")
+_RETRY_AFTER: Final = b"Retry-After: %d\r\n" % RETRY_AFTER_SECONDS
+
+
+class SidecarApp(ApplicationBase[Connection]):
+    """The application behind all connections of one sidecar."""
+
+    def __init__(self, pod_state: PodState, monitor: Monitor) -> None:
+        settings = fit_files(
+            ServerSettings(
+                connections=_CONNECTIONS,
+                reserved_connections=_RESERVED_CONNECTIONS,
+                inflight_bytes=_INFLIGHT_BYTES,
+                drained_body_bytes=0,
+                connection_age=math.inf,  # pods' own addresses are asked: nothing to rebalance
+            )
+        )
+        super().__init__(settings)
+        self._pod_state = pod_state
+        self._monitor = monitor
+        self._verdict = pod_state.verdict()
+        self._encoded = json_response(200, self._verdict.to_json().encode())
+        # never with an older verdict than /verdict has
+        self._exposed = _Shared(self._exposition, _EXPOSITION_AGE, pod_state.verdict)
+        self._reported = _Shared(self._measurements, monitor.measurements_age)
+        self._answering: set[asyncio.Task[None]] = set()
+        self._due: Counter[Peer] = Counter()  # answers that are awaited
+
+    async def sweep(self) -> None:
+        """Close connections that exceed their time limits, for as long as the sidecar runs."""
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            self.renew_date()
+            await self.check_connections()
+
+    # `HttpApplication`, called by `Connection`.
+
+    def refuse(self, status: int, message: str, headers: bytes = b"") -> HttpResponse:
+        """Build an error response."""
+        return json_response(status, {"error": message}, headers)
+
+    def admit(self, request: HttpRequest) -> HttpResponse | None:
+        """Refuse all but a GET of an existing path without a body, and costly ones of too many clients."""
+        if request.method not in (b"GET", b"HEAD"):
+            return self.refuse(405, "use GET", b"Allow: GET, HEAD\r\n")
+        path = _target(request).path
+        if path not in _PATHS:
+            return self.refuse(404, f"not found; the paths are {', '.join(_PATHS)}")
+        if request.length or request.chunked:
+            return self.refuse(413, "send no body")
+        if path not in _ALWAYS and not self._has_capacity(request.peer):
+            request.keep_alive = False
+            return self.refuse(503, "too many connections", _RETRY_AFTER)
+        return None
+
+    def _has_capacity(self, peer: Peer | None) -> bool:
+        """Return whether one more answer may be due; beyond the limit only a peer's first, up to twice it."""
+        is_first = peer is not None and peer not in self._due
+        return len(self._answering) < self.settings.connections * (2 if is_first else 1)
+
+    def check_size(self, request: HttpRequest, size: int) -> HttpResponse | None:
+        """Do nothing: `admit` has refused every body."""
+        del request, size
+        return None
+
+    def refuse_bytes(self, request: HttpRequest) -> HttpResponse:
+        """Refuse a body."""
+        del request
+        return self.refuse(503, "too many bytes are in flight", _RETRY_AFTER)
+
+    def release(self, request: HttpRequest) -> None:
+        """Do nothing: no body is accepted."""
+
+    def left(self, connection: Connection, request: HttpRequest, began: float) -> None:
+        """Report nothing: there are no inferences."""
+
+    def refused(
+        self, connection: Connection, request: HttpRequest, response: HttpResponse, began: float
+    ) -> None:
+        """Report nothing: the sidecar has no access log."""
+
+    def answered(
+        self, connection: Connection, request: HttpRequest, response: HttpResponse, began: float
+    ) -> None:
+        """Do nothing: no request is an inference."""
+
+    def serve(self, connection: Connection, request: HttpRequest) -> HttpResponse | None:
+        """Answer; /metrics and /measurements later, since the server is asked first."""
+        target = _target(request)
+        match target.path:
+            case "/readyz":
+                return _state("ready", ok=self._pod_state.ready)
+            case "/healthz":
+                return _state("healthy", ok=self._monitor.alive)
+            case "/verdict":
+                return self._encoded_verdict()
+            case "/measurements":
+                if parse_qs(target.query).get(PROBE_QUERY) == ["1"]:
+                    self._pod_state.probe()
+                answer = self._reported
+            case _:
+                answer = self._exposed
+        task = asyncio.create_task(self._respond(connection, answer))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+        return None
+
+    async def _respond(self, connection: Connection, answer: "_Shared") -> None:
+        peer = connection.peer
+        self._due[peer] += 1
+        try:
+            connection.respond(await answer.get())
+        finally:
+            self._due[peer] -= 1
+            if not self._due[peer]:
+                del self._due[peer]
+
+    def _encoded_verdict(self) -> HttpResponse:
+        verdict = self._pod_state.verdict()
+        if verdict is not self._verdict:
+            self._verdict = verdict
+            self._encoded = json_response(200, verdict.to_json().encode())
+        return self._encoded
+
+    async def _exposition(self) -> HttpResponse:
+        server = b""
+        with contextlib.suppress(Exception):  # the sidecar's own metrics are exposed in any case
+            server = await self._monitor.scrape()
+        text = expose(self._pod_state, server)
+        return HttpResponse(200, CONTENT_TYPE, [text], len(text))
+
+    async def _measurements(self) -> HttpResponse:
+        with contextlib.suppress(Exception):  # what was measured before is reported in any case
+            await self._monitor.measure()
+        document = self._pod_state.measurements.document
+        if document is None:
+            return self.refuse(503, "the server has not reported measurements yet", _RETRY_AFTER)
+        return json_response(200, document.to_json().encode())
+
+
+class _Shared:
+    """A response that is built once for all who ask within `age` seconds, while `state` returns the same object.
+
+    Its content is of the moment at which it is complete, so that those who ask meanwhile share it. An error
+    is returned to these only.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], Coroutine[Any, Any, HttpResponse]],
+        age: float,
+        state: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._build = build
+        self._age = age
+        self._current_state = state
+        self._state: object = None
+        self._task: asyncio.Task[HttpResponse] | None = None
+        self._began = float("-inf")
+
+    async def get(self) -> HttpResponse:
+        """Return the response, once it is built."""
+        task, now = self._task, time.monotonic()
+        if task is None or not self._applies(task, now):
+            self._began = now
+            task = self._task = asyncio.create_task(self._built())
+        return await asyncio.shield(task)
+
+    async def _built(self) -> HttpResponse:
+        response = await self._build()
+        self._state = self._current_state()
+        return response
+
+    def _applies(self, task: asyncio.Task[HttpResponse], now: float) -> bool:
+        if not task.done():
+            return True
+        built = task.exception() is None and task.result().status == 200
+        is_current = now - self._began < self._age and self._current_state() is self._state
+        return built and is_current
+
+
+def _target(request: HttpRequest) -> SplitResult:
+    try:
+        return urlsplit(request.target.decode(errors="replace"))
+    except ValueError:
+        return urlsplit("")
+
+
+def _state(what: str, *, ok: bool) -> HttpResponse:
+    return json_response(200 if ok else 503, {what: ok})

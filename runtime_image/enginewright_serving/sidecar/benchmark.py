@@ -1,0 +1,74 @@
+"""Compares time in the model with the benchmark of the pod's class. Pure.
+
+A pod that is slow from its start, for example throttled, on another MIG profile or beside other load,
+does not show against its own baseline. The comparison is for the same shapes and for time in the
+model only; without such a benchmark in the manifest the result is unknown.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from enginewright_contract.execution import Baseline
+from enginewright_contract.manifest import Manifest
+from enginewright_contract.reasons import Reason
+
+from enginewright_serving.sidecar.checks import CheckResult
+from enginewright_serving.sidecar.latency import FLOOR, Slowness, milliseconds
+
+_RATIO: Final = 2.0  # of the class's benchmark, measured without other load
+
+
+def compared(
+    manifest: Manifest,
+    usual: Baseline | None,
+    current: Callable[[str], float | None],
+) -> tuple[str, Slowness] | None:
+    """Return the shapes that come closest to their benchmark, and by how much; None: not comparable.
+
+    The closest one counts, since each of both measurements can be too slow: the one at startup by other
+    load, a later golden inference by the low clocks of an idle device.
+
+    Args:
+        manifest: of the served artefact.
+        usual: the baseline that the server measured before it was ready.
+        current: returns the seconds in the model that a golden sample takes now.
+    """
+    engine = manifest.engine
+    if engine is None:
+        return None
+    figures = engine.latencies or ((engine.latency,) if engine.latency else ())
+    rows: list[tuple[str, Slowness]] = []
+    for figure in figures:
+        shapes = figure.shapes or ""
+        at_start = usual.p50 if usual and usual.shapes == shapes else None
+        rows += [
+            (shapes, Slowness(seconds, figure.p50, _RATIO, FLOOR))
+            for seconds in (at_start, current(shapes))
+            if seconds is not None and figure.p50 > 0
+        ]
+    return min(rows, key=lambda row: row[1].rank, default=None)
+
+
+def outcome(manifest: Manifest, found: tuple[str, Slowness] | None) -> CheckResult:
+    """Return the check's result for what `compared` found."""
+    if found is None:
+        return CheckResult.unknown(_why_not(manifest))
+    shapes, slowness = found
+    usual = (
+        f"{slowness.limit:g} times the benchmark of the class, {milliseconds(slowness.usual)}"
+        f" for shapes {shapes!r}"
+    )
+    if slowness.exceeds:
+        return CheckResult.failed(
+            Reason.SLOWER_THAN_BENCHMARK, f"runs take more than {usual}, in the model only"
+        )
+    return CheckResult.ok(f"runs take no more than {usual}")
+
+
+def _why_not(manifest: Manifest) -> str:
+    engine = manifest.engine
+    if engine is None:
+        return f"the class has no benchmark: backend {manifest.recipe.backend} has no engine"
+    if engine.latency is None and not engine.latencies:
+        return "the class has no benchmark: the engine was built without a device"
+    return "no run of the same shapes has been measured in this pod yet"

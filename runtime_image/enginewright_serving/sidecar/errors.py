@@ -1,0 +1,65 @@
+"""The share of requests that fail with 5xx, from the server's own counters. Pure."""
+
+import re
+from collections import deque
+from collections.abc import Mapping
+from typing import Final
+
+from enginewright_contract.reasons import Reason
+
+from enginewright_serving.sidecar.checks import CheckResult
+
+_ANSWERS: Final = re.compile(
+    rb'^enginewright_requests_total\{[^}]*code="(\d{3})"[^}]*\} ([0-9.eE+]+)', re.MULTILINE
+)
+
+_WINDOW_SECONDS: Final = 60.0
+_LEAST: Final = 20  # requests
+_SHARE: Final = 0.05  # of responses with 5xx
+_REFUSALS: Final = frozenset(range(400, 499))  # not 499: the client disconnected
+_MANY_REFUSALS: Final = 0.5  # as in the alert EnginewrightRequestsRefused
+
+
+def response_counts(exposition: bytes | bytearray) -> dict[int, float] | None:
+    """Return responses by status code from the server's metrics; None: they are not counted."""
+    found = {int(code): float(count) for code, count in _ANSWERS.findall(exposition)}
+    return found or None
+
+
+class ErrorShare:
+    """Responses of the last minute."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, Mapping[int, float]]] = deque()
+
+    def add(self, counts: Mapping[int, float], now: float) -> None:
+        """Record the counters at `now`."""
+        if self._seen:
+            last = self._seen[-1][1]
+            if any(counts.get(code, 0) < count for code, count in last.items()):
+                self._seen.clear()  # the server's counters were reset
+        self._seen.append((now, counts))
+        while len(self._seen) > 2 and self._seen[1][0] <= now - _WINDOW_SECONDS:
+            self._seen.popleft()
+
+    def outcome(self) -> CheckResult:
+        """Return the check's result for the responses of the window."""
+        if not self._seen:
+            return CheckResult.unknown("the server has not reported its responses yet")
+        before, after = self._seen[0][1], self._seen[-1][1]
+        delta = {code: count - before.get(code, 0) for code, count in after.items()}
+        total = sum(delta.values())
+        if total < _LEAST:
+            return CheckResult.unknown("too few requests")
+        errors = {code: count for code, count in delta.items() if code >= 500 and count}
+        if sum(errors.values()) > _SHARE * total:
+            codes = ", ".join(str(code) for code in sorted(errors))
+            return CheckResult.failed(
+                Reason.TOO_MANY_ERRORS,
+                f"more than {_SHARE:.0%} of the requests fail with {codes}",
+            )
+        refused = sum(count for code, count in delta.items() if code in _REFUSALS)
+        reported = f"at most {_SHARE:.0%} of the requests fail"
+        if refused > _MANY_REFUSALS * total:
+            reported += "; more than half are refused as invalid (4xx)"
+        return CheckResult.ok(reported)

@@ -1,0 +1,193 @@
+"""Golden inferences on the path of clients' requests, which do not rely on the server's reports."""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from enginewright_contract.manifest import Manifest
+from enginewright_contract.reasons import Reason
+from enginewright_runtime.proof.parity.comparison import difference
+from enginewright_runtime.proof.parity.tolerances import Tolerance, Tolerances
+from enginewright_runtime.proof.parity.variation import VaryingOutputs
+from enginewright_runtime.session.samples import GoldenSample, type_name
+from numpy.typing import NDArray
+
+from enginewright_serving.sidecar.client import UnreachableError
+from enginewright_serving.sidecar.inferences import FailsError, Inferences, UnansweredError
+from enginewright_serving.sidecar.json_tensors import TooLargeError
+from enginewright_serving.sidecar.protocol import ResponseError, UnencodableError, timing
+from enginewright_serving.sidecar.samples import GoldenSamples
+
+_PIECE: Final = 1 << 18  # elements that are compared at a time
+
+_Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """The result of one golden inference."""
+
+    sample: str
+    seconds: float  # from the first byte sent to the last one received
+    own_seconds: float  # CPU time of the sidecar, to encode and compare
+    queued: float = 0.0  # of `seconds`: waiting for the model, as the server reports
+    compute: float | None = None  # of `seconds`: in the model, likewise; None: not reported
+    wrong: str | None = None  # how the outputs differ; None: they agree
+    not_run: str | None = None  # why there are no outputs; `wrong` is then meaningless
+    unreachable: bool = False  # connection refused
+    late: bool = False  # timed out after `seconds`
+    fails: bool = False  # the model no longer runs the sample; `not_run` says why
+    reason: Reason | None = None  # with `fails`, from the server's error
+    error: float | None = None  # largest absolute error; None: there are no numeric outputs
+    inputs: str = ""  # digest of the sample's inputs; "": not run
+    compared: int = 0  # outputs that were compared, by value or by distribution
+
+    @property
+    def cost(self) -> float:
+        """Seconds of the server's time that it took, waiting excluded."""
+        return max(0.0, self.seconds - self.queued) if self.compute is None else self.compute
+
+
+class GoldenProbe:
+    """Runs golden samples on the server."""
+
+    def __init__(
+        self,
+        inferences: Inferences,
+        samples: GoldenSamples,
+        manifest: Manifest,
+    ) -> None:
+        self._inferences = inferences
+        self._samples = samples
+        self._tolerances = Tolerances.of(manifest.recipe, manifest.precision)
+        self._kinds = {name: type_name(each) for name, each in samples.types.outputs.items()}
+        self._scales: dict[str, float] = {}
+        if self._tolerances.across_samples:
+            self._scales = samples.largest_values()
+        self._varying = VaryingOutputs(
+            manifest.varying or (), self._kinds, self._allowed, repeated=True
+        )
+
+    async def run(self, name: str, defer: float) -> ProbeResult:
+        """Run a sample and compare its outputs; our server may defer it for `defer` seconds."""
+        try:
+            sample = self._samples.read(name)
+            return await self._compare(sample, defer)
+        except UnreachableError as error:
+            seconds = self._inferences.seconds if error.late else 0.0
+            why = f"the server {error}"
+            return ProbeResult(
+                name, seconds, 0.0, not_run=why, unreachable=error.unreachable, late=error.late
+            )
+        except FailsError as error:
+            return ProbeResult(name, 0.0, 0.0, not_run=str(error), fails=True, reason=error.reason)
+        except (UnansweredError, UnencodableError) as error:
+            return ProbeResult(name, 0.0, 0.0, not_run=str(error))
+        except TooLargeError as error:
+            why = f"the response to golden sample {name!r} {error}"
+            return ProbeResult(name, 0.0, 0.0, not_run=why)
+        except (OSError, ValueError) as error:
+            why = f"cannot read the golden samples: {error}"
+            return ProbeResult(name, 0.0, 0.0, not_run=why)
+
+    async def _compare(self, sample: GoldenSample, defer: float) -> ProbeResult:
+        began_cpu = time.process_time()
+        types = self._samples.types
+        inputs = self._samples.inputs_digest(sample)
+        request = self._inferences.encode(sample, types)
+        own_seconds = (
+            time.process_time() - began_cpu
+        )  # without waiting, during which other checks run
+        began = time.monotonic()
+        response = await self._inferences.post(request, defer)
+        seconds = time.monotonic() - began
+        began_cpu = time.process_time()
+        queued, compute = timing(response)
+        wrong: str | None = None
+        error: float | None = None
+        fixed = {key: want for key, want in sample.expected.items() if key not in self._varying}
+        trial = self._varying.trial(sample.name, sample.expected)
+        try:
+            arrays = self._inferences.read(response, sample.expected, types)
+            differences = {name: self._differs(name, fixed[name], arrays[name]) for name in fixed}
+            wrong = _described(differences, sample.name)
+            error = _largest_error(fixed, arrays)
+            # stop at the first wrong output: more runs for distributions would only load the server
+            while trial.take(arrays) and wrong is None and not trial.faults:
+                del response, arrays  # one at a time, since they may be large
+                response = await self._inferences.post(request, defer)
+                arrays = self._inferences.read(response, sample.expected, types)
+            faults = {name: fault.full_description for name, fault in trial.faults.items()}
+            wrong = wrong or _described(faults, sample.name)
+        except ResponseError as refusal:
+            wrong = f"the response to golden sample {sample.name!r} {refusal}"
+        return ProbeResult(
+            sample.name,
+            seconds,
+            own_seconds + time.process_time() - began_cpu,
+            queued=queued,
+            compute=compute,
+            wrong=wrong,
+            error=error,
+            inputs=inputs,
+            compared=len(fixed) + len(trial.runs),
+        )
+
+    def _allowed(self, name: str, want: NDArray[Any]) -> Tolerance:
+        del want
+        return self._tolerances.of_output(name, self._kinds[name])
+
+    def _differs(self, name: str, want: NDArray[Any], have: NDArray[Any]) -> str | None:
+        if _equal(want, have):
+            return None  # most backends are deterministic, and this is twenty times faster
+        allowed = self._allowed(name, want)
+        return difference(want, have, allowed, self._kinds[name], self._scales.get(name, 0.0))
+
+
+def _described(differences: Mapping[str, str | None], sample: str) -> str | None:
+    """Return a message for the first output that differs; None: all agree."""
+    found = ((name, differs) for name, differs in differences.items() if differs is not None)
+    return next(
+        (f"output {name!r} of golden sample {sample!r} {differs}" for name, differs in found),
+        None,
+    )
+
+
+def _largest_error(
+    expected: Mapping[str, NDArray[Any]], actual: Mapping[str, NDArray[Any]]
+) -> float | None:
+    """Return the largest absolute error over the outputs that are floats in NumPy."""
+    errors = [
+        _largest_difference(want, actual[name])
+        for name, want in expected.items()
+        if want.dtype.kind == "f" and want.shape == actual[name].shape
+    ]
+    return max(errors, default=None)
+
+
+def _equal(want: NDArray[Any], have: NDArray[Any]) -> bool:
+    """Return whether two arrays have the same type, shape and elements; NaN is never equal."""
+    if want.dtype != have.dtype or want.shape != have.shape:
+        return False
+    return all(np.array_equal(first, second) for first, second in _chunks(want, have))
+
+
+def _largest_difference(want: NDArray[Any], have: NDArray[Any]) -> float:
+    """Return the largest finite absolute error of `have`, of the shape of `want`, in its units."""
+    largest = 0.0
+    for first, second in _chunks(want, have):
+        if np.array_equal(first, second):
+            continue
+        with np.errstate(invalid="ignore", over="ignore"):  # infinities are compared elsewhere
+            gap = np.abs(first - second)
+        largest = max(largest, float(np.max(gap, initial=0.0, where=np.isfinite(gap))))
+    return largest
+
+
+def _chunks(want: NDArray[Any], have: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """Yield both in pieces, so that a comparison needs only a few megabytes more."""
+    first, second = want.reshape(-1), have.reshape(-1)
+    for start in range(0, first.size, _PIECE):
+        yield first[start : start + _PIECE], second[start : start + _PIECE]

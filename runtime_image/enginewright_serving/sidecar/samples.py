@@ -1,0 +1,138 @@
+"""Reads the artefact's golden samples within a sidecar's memory limit.
+
+Small files are kept in memory. Large ones are memory-mapped, so that sending an input or comparing an
+output uses only page cache, which the kernel can reclaim.
+"""
+
+import contextlib
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from enginewright_contract.base import canonical_json
+from enginewright_contract.manifest import Manifest, TensorSpec
+from enginewright_runtime.proof.parity.comparison import scales_of
+from enginewright_runtime.session.arrays import map_arrays
+from enginewright_runtime.session.datatypes import BF16, BYTES, DATATYPES, Datatype
+from enginewright_runtime.session.samples import GoldenError, GoldenSample, in_memory, type_name
+from numpy.typing import NDArray
+
+_MOST: Final = 8  # samples that are run; of more, this many are selected evenly
+_KEPT_BYTES: Final = 4 * 1024 * 1024
+_BY_NAME: Final = {
+    **{each.dtype.name: each for each in DATATYPES if each not in (BF16, BYTES)},
+    "bfloat16": BF16,
+    "string": BYTES,
+}
+
+
+@dataclass(frozen=True)
+class Types:
+    """Datatypes of the tensors, by name; of outputs, those that the protocol can carry."""
+
+    inputs: dict[str, Datatype]
+    outputs: dict[str, Datatype]
+
+
+class GoldenSamples:
+    """The golden samples of one artefact."""
+
+    def __init__(self, artifact: Path, manifest: Manifest) -> None:
+        """Read the names of the samples.
+
+        Raises:
+            OSError, ValueError: a file is missing or not an .npz file.
+            GoldenError: the samples do not fit the manifest, or there are none.
+        """
+        self._inputs = artifact / manifest.golden_inputs
+        self._outputs = artifact / manifest.golden_outputs
+        self.types = Types(_types(manifest.inputs), _types(manifest.outputs))
+        if missing := [each.name for each in manifest.inputs if each.name not in self.types.inputs]:
+            raise GoldenError(f"input {missing[0]!r} is of a type that the protocol cannot carry")
+        with np.load(self._inputs, allow_pickle=False) as arrays:
+            names = list(dict.fromkeys(key.partition("/")[0] for key in arrays.files))
+        if not names:
+            raise GoldenError("there are no golden samples")
+        step = max(1.0, len(names) / _MOST)
+        self.names: list[str] = [
+            names[int(index * step)] for index in range(min(len(names), _MOST))
+        ]
+        size = self._inputs.stat().st_size + self._outputs.stat().st_size
+        self._kept: dict[str, GoldenSample] | None = {} if size <= _KEPT_BYTES else None
+        self._digests: dict[str, str] = {}
+        # read now, so that invalid samples are found at startup
+        samples = [self.read(name) for name in self.names]
+        self.largest_outputs = max(_bytes(sample.expected) for sample in samples)
+
+    def read(self, name: str) -> GoldenSample:
+        """Return a sample.
+
+        Raises:
+            OSError, ValueError: the file has gone or changed.
+            GoldenError: it lacks an input or has no outputs.
+        """
+        if self._kept is not None and name in self._kept:
+            return self._kept[name]
+        mapped = self._kept is None
+        sample = GoldenSample(
+            name,
+            _arrays(self._inputs, name, self.types.inputs, mapped=mapped),
+            _arrays(self._outputs, name, self.types.outputs, mapped=mapped),
+        )
+        if missing := sorted(self.types.inputs.keys() - sample.feeds.keys()):
+            raise GoldenError(f"golden sample {name!r} has no input {missing[0]!r}")
+        if not sample.expected:
+            raise GoldenError(f"golden sample {name!r} has no outputs")
+        if self._kept is not None:
+            self._kept[name] = sample
+        return sample
+
+    def largest_values(self) -> dict[str, float]:
+        """Return the largest expected magnitude of each output, over all samples."""
+        kinds = {name: type_name(each) for name, each in self.types.outputs.items()}
+        found: dict[str, float] = {}
+        for name in self.names:  # one at a time, since they may be large
+            for output, scale in scales_of({name: self.read(name).expected}, kinds).items():
+                found[output] = max(scale, found.get(output, 0.0))
+        return found
+
+    def inputs_digest(self, sample: GoldenSample) -> str:
+        """Return the digest of a sample's inputs, by which another revision's are known to be the same."""
+        if sample.name not in self._digests:
+            self._digests[sample.name] = _digest(sample.feeds)
+        return self._digests[sample.name]
+
+
+def _digest(arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Return the sha256 of names, types, shapes and values."""
+    digest = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        digest.update(canonical_json([name, array.dtype.str, array.shape]).encode())
+        flat = np.ascontiguousarray(array).reshape(-1)
+        if array.dtype.hasobject:  # strings
+            digest.update(canonical_json([str(each) for each in flat]).encode())
+        else:
+            digest.update(flat.view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _bytes(arrays: Mapping[str, NDArray[Any]]) -> int:
+    return sum(array.nbytes for array in arrays.values())
+
+
+def _arrays(
+    path: Path, sample: str, types: dict[str, Datatype], *, mapped: bool
+) -> dict[str, NDArray[Any]]:
+    with contextlib.nullcontext(map_arrays(path)) if mapped else np.load(path) as arrays:
+        return {
+            name: in_memory(arrays[f"{sample}/{name}"], datatype)
+            for name, datatype in types.items()
+            if f"{sample}/{name}" in arrays
+        }
+
+
+def _types(specs: tuple[TensorSpec, ...]) -> dict[str, Datatype]:
+    return {spec.name: _BY_NAME[spec.dtype] for spec in specs if spec.dtype in _BY_NAME}
