@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from enginewright_serving.server.tls import HANDSHAKES, TlsPort
+
 AT_ONCE: Final = 16  # in one turn of the event loop
 _SECONDS: Final = 0.0005  # likewise, since the kernel has the one who accepts process what arrives
 _REST_SECONDS: Final = 0.001  # after so many at once: those that are open come first
@@ -28,6 +30,7 @@ class Acceptor:
         listening: socket.socket,
         connect: Callable[[], asyncio.BaseProtocol],
         free: Callable[[], bool],
+        tls: TlsPort | None = None,
     ) -> None:
         """Begin, in the running event loop.
 
@@ -35,12 +38,14 @@ class Acceptor:
             listening: the socket, which is the acceptor's from now on.
             connect: creates the protocol of a connection.
             free: closes a connection when no file can be opened; False: none can be closed.
+            tls: None: the port speaks plain text.
         """
         self._socket = listening
         self._connect = connect
         self._free = free
+        self._tls = tls
         self._loop = asyncio.get_running_loop()
-        self._connecting: set[asyncio.Task[None]] = set()
+        self._connecting: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._pause: asyncio.TimerHandle | None = None
         listening.setblocking(False)
         self._loop.add_reader(listening, self._accept)
@@ -66,17 +71,30 @@ class Acceptor:
                 return
             accepted.setblocking(False)
             task = self._loop.create_task(self._serve(accepted))
-            self._connecting.add(task)
-            task.add_done_callback(self._connecting.discard)
+            self._connecting[task] = None
+            task.add_done_callback(self._forget)
+            if len(self._connecting) > HANDSHAKES:  # in a flood, clients have given up the oldest
+                self._end_oldest()
             if time.monotonic() > began + _SECONDS:
                 break
         self._rest(_REST_SECONDS)
 
     async def _serve(self, accepted: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._connect, accepted)
-        except OSError:  # the client is gone
+            if self._tls is None:
+                await self._loop.connect_accepted_socket(self._connect, accepted)
+            else:
+                await self._tls.connect(accepted, self._connect)
+        except (OSError, asyncio.CancelledError):  # the client is gone, or others come first
             accepted.close()
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._connecting.pop(task, None)
+
+    def _end_oldest(self) -> None:
+        oldest = next(iter(self._connecting))
+        self._forget(oldest)
+        oldest.cancel()
 
     def _take_failure(self, error: OSError) -> None:
         if error.errno in _NO_FILES and self._free():

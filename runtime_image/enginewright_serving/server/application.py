@@ -12,7 +12,6 @@ import orjson
 from enginewright_serving.server.acceptor import AT_ONCE
 from enginewright_serving.server.account import Peer
 from enginewright_serving.server.eviction import Eviction, OpenConnection
-from enginewright_serving.server.handshakes import Handshakes
 from enginewright_serving.server.inflight import InFlight
 from enginewright_serving.server.input_turns import InputTurns
 from enginewright_serving.server.message import JSON_TYPE, HttpResponse
@@ -55,11 +54,9 @@ class ApplicationBase(Generic[_C]):
         self.draining = False
         self.date = b""
         self.connections: set[_C] = set()
-        self.handshakes: set[ServedConnection] = set()  # of TLS, which are not connections yet
         self.inflight = inflight or InFlight(settings)
         self.turns = turns or InputTurns()
         self.reading = reading or ReadingTurns()
-        self.begun_handshakes = Handshakes(time.monotonic)
         self._eviction = Eviction(time.monotonic, newest=8 * AT_ONCE)
         self.renew_date()
 
@@ -73,27 +70,14 @@ class ApplicationBase(Generic[_C]):
 
     def connected(self, connection: _C) -> bool:
         """Add a connection; False: there are as many as allowed, and none of them waits."""
-        has_capacity = self._has_place()
+        limit = self.settings.connections + self.settings.reserved_connections
+        has_capacity = len(self.connections) < limit or self.close_one()
         self.connections.add(connection)
         return has_capacity
 
-    def shakes_hands(self, handshake: ServedConnection) -> bool:
-        """Add a handshake, which counts as a connection; likewise."""
-        has_capacity = self._has_place()
-        self.handshakes.add(handshake)
-        return has_capacity
-
-    def shook_hands(self, handshake: ServedConnection) -> None:
-        """Remove a handshake; idempotent."""
-        self.handshakes.discard(handshake)
-
-    def _has_place(self) -> bool:
-        limit = self.settings.connections + self.settings.reserved_connections
-        return len(self.connections) + len(self.handshakes) < limit or self.close_one()
-
     def close_one(self) -> bool:
         """Close the connection that is the first to be replaced; False: none waits for its client."""
-        return self._eviction.close_one([*self.connections, *self.handshakes])
+        return self._eviction.close_one(self.connections)
 
     def disconnected(self, connection: _C) -> None:
         """Remove a connection."""
@@ -102,10 +86,9 @@ class ApplicationBase(Generic[_C]):
     async def check_connections(self) -> None:
         """Close connections that exceed their time limits, few at a time."""
         self._eviction.forget()
-        every: list[ServedConnection] = [*self.connections, *self.handshakes]
-        for count, connection in enumerate(every, 1):
-            if connection not in self.connections and connection not in self.handshakes:
-                continue  # closed, or a handshake that has become a connection, in a pause
+        for count, connection in enumerate(tuple(self.connections), 1):
+            if connection not in self.connections:
+                continue  # closed in a pause
             try:
                 connection.check(time.monotonic())
             except Exception:  # noqa: BLE001 - one connection must not end all time limits

@@ -15,8 +15,9 @@ import contextlib
 import enum
 import random
 import time
+from collections import deque
 from http import HTTPStatus
-from typing import Final, cast
+from typing import Final
 
 from typing_extensions import override
 
@@ -47,6 +48,7 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NEVER: Final = float("inf")
 _TLS_HANDSHAKE: Final = 0x16  # the first byte of a client that speaks TLS; in no method
 _LINES_PER_TURN: Final = 64  # of a chunked body's framing: each costs as much as kilobytes of data
+_PIECE: Final = 64 * 1024  # bytes that are encrypted at a time, in tens of microseconds
 _TURNS_SECONDS: Final = 0.1  # more than the turns of a client that pipelines a few requests take
 
 
@@ -88,7 +90,10 @@ class Connection(PausingProtocol):
         "_settings",
         "_since",
         "_state",
+        "_tls_keeps_until",
         "_turns_since",
+        "_unsent",
+        "_unsent_size",
         "_unwritten",
         "_view",
         "_writing_paused",
@@ -121,6 +126,9 @@ class Connection(PausingProtocol):
         self._chunked: ChunkedDecoder | None = None
         # of the last answer that is counted, until the socket has taken it; and when its head came
         self._unwritten: tuple[HttpRequest, HttpResponse, float] | None = None
+        self._unsent: deque[memoryview] = deque()  # of a response over TLS, until it is encrypted
+        self._unsent_size = 0  # its bytes
+        self._tls_keeps_until = 0.0  # the end of such a response, for a client that reads slowly
         self.peer = Peer()
         self._incoming = Holding(self.peer, self._evict_sender)
         self._outgoing = Holding(self.peer, self.abort)
@@ -129,8 +137,7 @@ class Connection(PausingProtocol):
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = stream = cast("asyncio.Transport", transport)
-        stream.set_write_buffer_limits(high=0)  # pause as soon as the kernel's buffer is full
+        stream = self._use(transport)
         name = stream.get_extra_info("peername")
         self.peer = self._account.peer(name[0] if name else "")
         self._incoming.peer = self._outgoing.peer = self.peer
@@ -159,6 +166,7 @@ class Connection(PausingProtocol):
         self._body_view = None
         self._chunked = None
         self._unwritten = None
+        self._unsent.clear()
         self._pending = b""
         self._app.disconnected(self)
 
@@ -194,10 +202,19 @@ class Connection(PausingProtocol):
     @override
     def pause_writing(self) -> None:
         self._writing_paused = True
+        if self._transport is not None and not self._transport.can_write_eof():
+            # what a client of TLS sends may be answered there, such as updates of keys
+            self._pause_reading()
 
     @override
     def resume_writing(self) -> None:
         self._writing_paused = False
+        if self._transport is not None and not self._transport.can_write_eof():
+            self._encrypt(self._transport)
+            if self._writing_paused:
+                return
+            if self._state is _CLOSING:
+                self._transport.close()
         self._account.release(self._outgoing)
         if self._unwritten is not None:
             self._app.answered(self, *self._unwritten)
@@ -232,15 +249,16 @@ class Connection(PausingProtocol):
             if not arriving.update(now, self._filled):
                 self._finish(self._too_slow())
         elif leaving := self._outgoing.progress:
-            if not leaving.update(now, self._outgoing.size - transport.get_write_buffer_size()):
+            unsent = self._unsent_size + transport.get_write_buffer_size()
+            if not leaving.update(now, self._outgoing.size - unsent):
                 transport.abort()
         elif self._state is _CLOSING:
-            if now > self._since + settings.linger_seconds:
+            if now > max(self._since + settings.linger_seconds, self._tls_keeps_until):
                 transport.abort()
         elif now > self._head_since + settings.head_seconds:
             self._finish(self._too_slow())
         elif now > min(self._since + settings.idle_seconds, self._aged_limit()):
-            transport.close()
+            self._close(transport, now, linger=False)
 
     def _too_slow(self) -> HttpResponse:
         return self._app.refuse(408, "the request took too long to arrive")
@@ -252,7 +270,7 @@ class Connection(PausingProtocol):
     def close_idle(self) -> None:
         """Close if no request is in progress."""
         if self._idle and self._transport is not None:
-            self._transport.close()
+            self._close(self._transport, time.monotonic(), linger=False)
 
     @property
     def _idle(self) -> bool:
@@ -317,6 +335,7 @@ class Connection(PausingProtocol):
         transport, self._transport = self._transport, None
         if transport is not None:
             self._drop_body()
+            self._unsent.clear()
             transport.abort()
 
     def _drop_body(self) -> None:
@@ -648,9 +667,23 @@ class Connection(PausingProtocol):
         )
         if response.length <= JOINED_BYTES:
             transport.write(b"".join([head, *parts]))
-        else:
+        elif transport.can_write_eof():
             transport.writelines([head, *parts])
+        else:
+            for part in (head, *parts):
+                view = memoryview(part)
+                self._unsent += (view[at : at + _PIECE] for at in range(0, len(view), _PIECE))
+            self._unsent_size = sum(map(len, self._unsent))
+            self._encrypt(transport)
         self._charge_unsent(response)
+
+    def _encrypt(self, transport: asyncio.Transport) -> None:
+        """Write what the client reads: TLS encrypts and keeps whatever is written."""
+        while self._unsent and not self._writing_paused:
+            piece = self._unsent.popleft()
+            self._unsent_size -= len(piece)
+            transport.write(piece)
+            self._tls_keeps_until = time.monotonic() + self._settings.transfer_window
 
     def _charge_unsent(self, response: HttpResponse) -> None:
         """Charge a response for as long as the client has not read it."""
@@ -672,14 +705,15 @@ class Connection(PausingProtocol):
 
         Closing a socket with unread input resets the connection, and the client may lose a response
         that it has not read yet. So after a response that the client does not expect to be the last
-        (`linger`), only the sending side is closed, and input is read and discarded for a while.
+        (`linger`), only the sending side is closed, and input is read and discarded for a while. TLS
+        does that whenever it is closed.
         """
         self._state = _CLOSING
         self._pending = b""
         self._since = now
-        if linger and not transport.is_closing():
+        if linger and transport.can_write_eof() and not transport.is_closing():
             with contextlib.suppress(OSError):  # the client is gone
                 transport.write_eof()
             self._resume_reading()
-        else:
-            transport.close()
+        elif transport.can_write_eof() or not self._writing_paused:
+            transport.close()  # else `resume_writing` does

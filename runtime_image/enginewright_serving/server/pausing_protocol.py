@@ -5,10 +5,11 @@ What HTTP/1.1 and HTTP/2 share of `asyncio.BufferedProtocol`.
 
 import asyncio
 from abc import abstractmethod
-from typing import Final
+from typing import Final, cast
 
 from enginewright_serving.server.reading_turns import ReadingTurns
 
+_TLS_RECORD: Final = 16 * 1024  # bytes, at most
 _MUCH_BYTES: Final = 64 * 1024  # read in a turn
 
 
@@ -36,6 +37,14 @@ class PausingProtocol(asyncio.BufferedProtocol):
     @abstractmethod
     def _continue(self) -> None:
         """Process what was kept and read on, unless something else than the turn of a slow client holds it up."""
+
+    def _use(self, transport: asyncio.BaseTransport) -> asyncio.Transport:
+        """Begin to read from a transport, and to write; return it."""
+        self._transport = stream = cast("asyncio.Transport", transport)
+        # writing pauses as soon as the kernel's buffer is full; that of TLS, which has more behind that
+        # (64 KiB, and what is written at a time), not yet for the end of the handshake
+        stream.set_write_buffer_limits(0 if stream.can_write_eof() else _TLS_RECORD, 0)
+        return stream
 
     def _pause_reading(self) -> None:
         if not self._reading_paused and self._transport is not None:

@@ -12,7 +12,7 @@ import asyncio
 import enum
 import random
 import time
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
 from typing_extensions import override
 
@@ -129,8 +129,7 @@ class Http2Connection(PausingProtocol):
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = stream = cast("asyncio.Transport", transport)
-        stream.set_write_buffer_limits(high=0)  # pause as soon as the kernel's buffer is full
+        stream = self._use(transport)
         name = stream.get_extra_info("peername")
         self.peer = self._app.peer(name[0] if name else "")
         now = time.monotonic()
@@ -490,5 +489,6 @@ class Http2Connection(PausingProtocol):
         if transport.can_write_eof() and not transport.is_closing():
             transport.write_eof()
             self._resume_reading()
-        else:
+        else:  # over TLS, which discards input too, and may keep the end of a response
+            self._deadline += self._settings.transfer_window
             transport.close()
