@@ -192,7 +192,6 @@ def _flooded(port: str, kind: str, connections: int) -> Iterator[None]:
                     _PORTS[port],
                     kind,
                     connections,
-                    sources=4,
                     protocol=port,
                     yields=connections == _KEPT,
                 )

@@ -1,12 +1,10 @@
 """How connections share the event loop. No socket: the transport is given."""
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
 from enginewright_contract.task import ServeTask
-from enginewright_serving.server import account
 from enginewright_serving.server.app import ServerApp
 from enginewright_serving.server.application import ApplicationBase, json_response
 from enginewright_serving.server.connection import RECEIVE_BYTES, Connection
@@ -18,7 +16,6 @@ from typing_extensions import override
 MANY = 1000
 DEFAULTS = ServerSettings()
 TWO = ServerSettings(connections=1, reserved_connections=1)
-NOBODY = account.Peer()
 FLOOD_SECONDS = 0.15  # longer than a client that pipelines a few requests waits for its turns
 
 
@@ -293,35 +290,6 @@ def test_a_client_that_leaves_before_its_turn_to_read_metrics_leaves_no_bytes_ch
     asyncio.run(leave())
 
 
-async def slow_senders(app: Echo, buffer: bytearray) -> list[Peer]:
-    """Return a crowd of clients whose bodies have begun, and who are known to be slow."""
-    peers = [Peer(app, buffer) for _ in range(40)]
-    for each in peers:
-        each.send(b"POST /slow HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n1")
-    await turns()
-    for each in peers:
-        each.connection.check(time.monotonic() + 1.5)
-        each.send(b"2")
-        assert not each.pipe.reading
-    return peers
-
-
-# fault: Servers | a slow client among many does not read the answer that ends its request | it has its turns
-#   nevertheless | what it sends is discarded, and its leaving is noticed
-def test_a_slow_client_that_does_not_read_its_answer_is_read_from_in_its_turn() -> None:
-    async def refused() -> None:
-        app = Echo()
-        peer = (await slow_senders(app, bytearray(RECEIVE_BYTES)))[-1]
-        peer.connection.pause_writing()
-        peer.connection.check(time.monotonic() + 2 * DEFAULTS.transfer_window)
-        assert peer.pipe.answers == 1
-        async with asyncio.timeout(10):
-            while not peer.pipe.reading:  # noqa: ASYNC110 - no event says so
-                await asyncio.sleep(0.001)
-
-    asyncio.run(refused())
-
-
 # fault: Servers | connections end while the time limits of many are checked | only those that are left are
 #   checked | a handshake that has become a connection is not aborted
 def test_connections_that_end_while_others_are_checked_are_not_checked() -> None:
@@ -330,8 +298,6 @@ def test_connections_that_end_while_others_are_checked_are_not_checked() -> None
         checks: list[object] = []
 
         class Handshake:
-            peer = NOBODY
-
             def check(self, now: float) -> None:
                 del now
                 checks.append(self)

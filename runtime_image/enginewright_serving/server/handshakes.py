@@ -2,18 +2,15 @@
 
 Until a client's first record is complete, its handshake is a few bytes. From then on it takes a hundred
 kilobytes, so that few may be in progress; and a step of it takes up to a millisecond of computing, so that
-one is made in each turn of the event loop, peer by peer, and a flood does not delay what is accepted. Of one peer the newest comes first: in a flood,
-the older ones have often been given up by their clients.
+one is made in each turn of the event loop, and a flood does not delay what is accepted. The newest comes first:
+in a flood, the older ones have often been given up by their clients.
 """
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from enginewright_serving.server.eviction import Eviction, OpenConnection
-
-if TYPE_CHECKING:
-    from enginewright_serving.server.account import Peer
 
 IN_PROGRESS: Final = 256
 
@@ -32,7 +29,7 @@ class Handshakes:
         """Create it; `clock` is `Handshake.waits`' one."""
         self._begun: set[Handshake] = set()
         self._eviction = Eviction(clock, newest=IN_PROGRESS // 8)
-        self._waiting: dict[Peer, dict[Handshake, None]] = {}
+        self._waiting: dict[Handshake, None] = {}
         self._scheduled = False
 
     def take(self, handshake: Handshake) -> None:
@@ -41,17 +38,13 @@ class Handshakes:
             if len(self._begun) >= IN_PROGRESS:
                 self._eviction.close_one(self._begun)
             self._begun.add(handshake)
-        self._waiting.setdefault(handshake.peer, {})[handshake] = None
+        self._waiting[handshake] = None
         self._schedule()
 
     def leave(self, handshake: Handshake) -> None:
         """Forget a handshake; idempotent."""
         self._begun.discard(handshake)
-        waiting = self._waiting.get(handshake.peer)
-        if waiting is not None:
-            waiting.pop(handshake, None)
-            if not waiting:
-                del self._waiting[handshake.peer]
+        self._waiting.pop(handshake, None)
 
     def _schedule(self) -> None:
         if not self._scheduled:
@@ -61,11 +54,7 @@ class Handshakes:
     def _run(self) -> None:
         self._scheduled = False
         if self._waiting:
-            peer = next(iter(self._waiting))
-            waiting = self._waiting.pop(peer)
-            handshake, _ = waiting.popitem()
-            if waiting:
-                self._waiting[peer] = waiting  # behind the other peers
+            handshake, _ = self._waiting.popitem()
             handshake.shake_hands()
         if self._waiting:
             self._schedule()

@@ -20,7 +20,6 @@ from typing import Final, Protocol, cast
 
 from typing_extensions import override
 
-from enginewright_serving.server.account import Peer
 from enginewright_serving.server.eviction import WaitsFor
 from enginewright_serving.server.handshakes import Handshakes
 from enginewright_serving.server.input_turns import InputTurns
@@ -38,9 +37,6 @@ class TlsApplication(Protocol):
     settings: ServerSettings
     turns: InputTurns
     begun_handshakes: Handshakes
-
-    def peer(self, address: str) -> Peer:
-        """Return the peer with an IP address."""
 
     def shakes_hands(self, handshake: "TlsConnection") -> bool:
         """Add a handshake; False: no capacity is left."""
@@ -60,10 +56,7 @@ class TlsConnection(asyncio.BufferedProtocol, TlsReading):
         "_header",
         "_moved",
         "_since",
-        "peer",
     )
-
-    peer: Peer
 
     def __init__(
         self,
@@ -97,8 +90,6 @@ class TlsConnection(asyncio.BufferedProtocol, TlsReading):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._raw = raw = cast("asyncio.Transport", transport)
         raw.set_write_buffer_limits(high=0)  # pause as soon as the kernel's buffer is full
-        name = raw.get_extra_info("peername")
-        self.peer = self._app.peer(name[0] if name else "")
         self._since = self._moved = time.monotonic()
         if not self._app.shakes_hands(self):
             self.abort()
