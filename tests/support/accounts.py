@@ -29,7 +29,6 @@ def accounts(endpoints):
     worker = inference._serving.worker
     return {{
         "bytes": account.total,
-        "bytes of peers": sum(peer.held for peer in account._peers.values()),
         "transfers": len(account._transfers),
         "outstanding": inference.outstanding,
         "queued": worker.depth,

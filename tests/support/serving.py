@@ -293,12 +293,10 @@ class Wire:
         port: int,
         *,
         host: str = "127.0.0.1",
-        source: str = "",
         timeout: float = 20.0,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        address = (source, 0) if source else None
-        self._socket = socket.create_connection((host, port), timeout, address)
+        self._socket = socket.create_connection((host, port), timeout)
         if tls is not None:
             self._socket = self.tls = tls.wrap_socket(self._socket, server_hostname="localhost")
         self._rest = b""

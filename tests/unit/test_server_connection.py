@@ -326,35 +326,6 @@ def test_a_client_that_leaves_before_its_turn_to_read_metrics_leaves_no_bytes_ch
     asyncio.run(leave())
 
 
-async def slow_senders(app: Echo, buffer: bytearray) -> list[Peer]:
-    """Return a crowd of clients whose bodies have begun, and who are known to be slow."""
-    peers = [Peer(app, buffer) for _ in range(40)]
-    for each in peers:
-        each.send(b"POST /slow HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n1")
-    await turns()
-    for each in peers:
-        each.connection.check(time.monotonic() + 1.5)
-        each.send(b"2")
-        assert not each.pipe.reading
-    return peers
-
-
-# fault: Servers | a slow client among many does not read the answer that ends its request | it has its turns
-#   nevertheless | what it sends is discarded, and its leaving is noticed
-def test_a_slow_client_that_does_not_read_its_answer_is_read_from_in_its_turn() -> None:
-    async def refused() -> None:
-        app = Echo()
-        peer = (await slow_senders(app, bytearray(RECEIVE_BYTES)))[-1]
-        peer.connection.pause_writing()
-        peer.connection.check(time.monotonic() + 2 * DEFAULTS.transfer_window)
-        assert peer.pipe.answers == 1
-        async with asyncio.timeout(10):
-            while not peer.pipe.reading:  # noqa: ASYNC110 - no event says so
-                await asyncio.sleep(0.001)
-
-    asyncio.run(refused())
-
-
 # fault: Servers | connections end while the time limits of many are checked | only those that are left are
 #   checked | prevented
 def test_connections_that_end_while_others_are_checked_are_not_checked() -> None:

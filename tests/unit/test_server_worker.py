@@ -187,7 +187,7 @@ def test_whoever_leaves_the_queue_every_other_request_is_answered_once(
                 elif not waiting:
                     continue
                 elif action == "give up":
-                    found = bench.worker.give_up(0, None)
+                    found = bench.worker.give_up(0)
                     assert found is not None
                     bench.results.refuse(found, "another one needs its place")
                     expected[found] = expected[found] and [503]
@@ -342,7 +342,7 @@ def test_a_request_that_cannot_be_answered_as_it_leaves_the_queue_loses_its_conn
             if how == "expires":
                 bench.results.expire(job)
             else:
-                assert bench.worker.give_up(0, None) is job
+                assert bench.worker.give_up(0) is job
                 bench.results.refuse(job, "another one needs its place")
             assert aborted == [job]
             assert responder.released

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from enginewright_serving.server.request_context import RequestContext
 
 if TYPE_CHECKING:
+    import asyncio
+
     from enginewright_serving.server.connection import Connection
     from enginewright_serving.server.message import HttpRequest
 
@@ -58,3 +60,11 @@ def report_http(
     )
     for observer in observers:
         observer.add(answered)
+
+
+def client_address(transport: "asyncio.Transport | None") -> str:
+    """Return the client's IP address, of IPv4 as such also if it is mapped to IPv6; "": it is not known."""
+    name = None if transport is None else transport.get_extra_info("peername")
+    address: str = name[0] if name else ""
+    plain = address.removeprefix("::ffff:")
+    return plain if "." in plain else address

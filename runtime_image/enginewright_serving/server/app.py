@@ -235,8 +235,6 @@ class ServerApp(ApplicationBase[Connection]):
     def _admit_inference(self, request: HttpRequest) -> HttpResponse | None:
         try:
             self.inference.admit(request)
-            if self.inference.outstanding >= self.settings.connections:
-                self.inference.check_due(request)
         except RequestError as error:
             return self.refuse_inference(request, error)
         coding = request.content_encoding

@@ -10,12 +10,10 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import orjson
 
 from enginewright_serving.server.acceptor import AT_ONCE
-from enginewright_serving.server.account import Peer
 from enginewright_serving.server.eviction import Eviction, OpenConnection
 from enginewright_serving.server.inflight import InFlight
 from enginewright_serving.server.input_turns import InputTurns
 from enginewright_serving.server.message import JSON_TYPE, HttpResponse
-from enginewright_serving.server.reading_turns import ReadingTurns
 from enginewright_serving.server.settings import ServerSettings
 
 _log: Final = logging.getLogger(__name__)
@@ -47,26 +45,20 @@ class ApplicationBase(Generic[_C]):
         settings: ServerSettings,
         inflight: InFlight | None = None,
         turns: InputTurns | None = None,
-        reading: ReadingTurns | None = None,
     ) -> None:
-        """Create it; `inflight` and `reading` are of all applications of a server, None: this is the only one."""
+        """Create it; `inflight` is of all applications of a server, None: this is the only one."""
         self.settings = settings
         self.draining = False
         self.date = b""
         self.connections: set[_C] = set()
         self.inflight = inflight or InFlight(settings)
         self.turns = turns or InputTurns()
-        self.reading = reading or ReadingTurns()
         self._eviction = Eviction(time.monotonic, newest=8 * AT_ONCE)
         self.renew_date()
 
     def renew_date(self) -> None:
         """Write the Date header with the current time."""
         self.date = f"Date: {formatdate(usegmt=True)}\r\n".encode()
-
-    def peer(self, address: str) -> Peer:
-        """Return the peer with an IP address."""
-        return self.inflight.account.peer(address)
 
     def connected(self, connection: _C) -> bool:
         """Add a connection; False: there are as many as allowed, and none of them waits."""

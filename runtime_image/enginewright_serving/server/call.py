@@ -1,11 +1,11 @@
-"""An inference request as all protocols share it: who sent it, and how it is answered."""
+"""An inference request as all protocols share it, and how it is answered."""
 
 from typing import TYPE_CHECKING, Protocol
 
 from enginewright_runtime.session.request_errors import RequestError
 
 if TYPE_CHECKING:
-    from enginewright_serving.server.account import Holding, Peer
+    from enginewright_serving.server.account import Holding
     from enginewright_serving.server.job import Job
     from enginewright_serving.server.request_context import RequestContext
 
@@ -19,7 +19,6 @@ class InferenceCall:
         "copy",
         "counted",
         "defer",
-        "displaces",
         "holding",
         "probe",
         "reserved",
@@ -34,7 +33,6 @@ class InferenceCall:
         )
         self.defer = 0.0  # seconds that a probe may wait for an idle moment
         self.reserved = False  # a probe of the sidecar: bypasses the limits and is not counted
-        self.displaces = False  # no more may wait: it needs another's place
         self.abandoned = False  # the client is gone
         self.counted = False  # an inference request of a client, once it is admitted or refused
 
@@ -42,11 +40,6 @@ class InferenceCall:
     def accounted(self) -> int:
         """Bytes that count as in flight."""
         return self.holding.size if self.holding else 0
-
-    @property
-    def sender(self) -> "Peer | None":
-        """Who sent it; None: unknown."""
-        return None
 
     @property
     def of_client(self) -> bool:

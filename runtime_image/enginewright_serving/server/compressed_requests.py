@@ -113,7 +113,7 @@ class CompressedRequests:
         work = _Expansion(self._inflight, request, compressed, expanded, take, refuse)
         if not self._complete(work, complete=work.step(_AT_ONCE)):
             if not request.reserved:
-                self._thread.make_room(request, DEFAULT)
+                self._thread.make_room(DEFAULT)
             self._continue(work)
 
     def _expected_bytes(self, request: HttpRequest, compressed: memoryview) -> int:

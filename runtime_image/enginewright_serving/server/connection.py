@@ -21,7 +21,8 @@ from typing import Final
 
 from typing_extensions import override
 
-from enginewright_serving.server.account import Holding, Peer, readable
+from enginewright_serving.server.account import Holding
+from enginewright_serving.server.answered import client_address
 from enginewright_serving.server.chunked import ChunkedDecoder, ChunkedError
 from enginewright_serving.server.eviction import IDLE_SECONDS, SILENT_SECONDS, WaitsFor
 from enginewright_serving.server.head import HeadError, HeadParser
@@ -98,12 +99,11 @@ class Connection(PausingProtocol):
         "_view",
         "_writing_paused",
         "_yielded",
-        "peer",
     )
 
     def __init__(self, app: HttpApplication, heads: HeadParser, buffer: bytearray) -> None:
         """Serve `app`; parser and buffer are shared, since no callback leaves data in them."""
-        super().__init__(app.reading)
+        super().__init__()
         self._app = app
         self._account = app.inflight.account
         self._heads = heads
@@ -129,18 +129,14 @@ class Connection(PausingProtocol):
         self._unsent: deque[memoryview] = deque()  # of a response over TLS, until it is encrypted
         self._unsent_size = 0  # its bytes
         self._tls_keeps_until = 0.0  # the end of such a response, for a client that reads slowly
-        self.peer = Peer()
-        self._incoming = Holding(self.peer, self._evict_sender)
-        self._outgoing = Holding(self.peer, self.abort)
+        self._incoming = Holding(self._evict_sender)
+        self._outgoing = Holding(self.abort)
 
     # Called by the event loop.
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        stream = self._use(transport)
-        name = stream.get_extra_info("peername")
-        self.peer = self._account.peer(name[0] if name else "")
-        self._incoming.peer = self._outgoing.peer = self.peer
+        self._use(transport)
         self._since = now = time.monotonic()
         # at different times, so that clients that connected together do not reconnect together
         spread = random.uniform(1 - AGE_JITTER, 1 + AGE_JITTER)  # noqa: S311 - no secret
@@ -186,7 +182,7 @@ class Connection(PausingProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._body_view is not None and self._request is not None:
             self._filled += nbytes
-            self._body_arrived(self._request, nbytes)
+            self._body_arrived(self._request)
         elif self._state is _CLOSING:
             self._read_in_turn()  # what is discarded may be much
         elif self._held_up():
@@ -300,7 +296,7 @@ class Connection(PausingProtocol):
             return None if is_due else (WaitsFor.NEW, self._since)
         if transfer := self._incoming.progress or self._outgoing.progress:
             is_slow = transfer.rate < SLOW_RATE
-            return WaitsFor.STALLED if is_slow else WaitsFor.TRANSFERS, self._since
+            return WaitsFor.STALLED if is_slow else WaitsFor.ACTIVE, self._since
         if self._state is _CLOSING:
             return WaitsFor.LINGERS, self._since
         if self._request is not None or transport.is_closing():
@@ -314,15 +310,14 @@ class Connection(PausingProtocol):
         since = min(self._head_since, now) if self._pending else self._since
         if self._is_new or self._pending:
             is_silent = now - since > SILENT_SECONDS
-            recent = WaitsFor.NEW if self._is_new else WaitsFor.ANSWERED
+            recent = WaitsFor.NEW if self._is_new else WaitsFor.ACTIVE
             return WaitsFor.SILENT if is_silent else recent, since
-        return WaitsFor.IDLE if now - since > IDLE_SECONDS else WaitsFor.ANSWERED, since
+        return WaitsFor.IDLE if now - since > IDLE_SECONDS else WaitsFor.ACTIVE, since
 
     @property
     def address(self) -> str:
         """The client's IP address; "": it is gone."""
-        name = None if self._transport is None else self._transport.get_extra_info("peername")
-        return readable(name[0]) if name else ""
+        return client_address(self._transport)
 
     @property
     def counted_requests(self) -> int:
@@ -415,7 +410,6 @@ class Connection(PausingProtocol):
         if self._transport is not None:
             self._continue()
 
-    @override
     def _continue(self) -> None:
         """Process what was kept, such as what a pipelining client sent before a response; read on."""
         if self._held_up():
@@ -438,18 +432,6 @@ class Connection(PausingProtocol):
         self._pause_reading()
         self._app.turns.take(self._resume_reading)
 
-    @override
-    def _is_slow_among_many(self) -> bool:
-        transfer = self._incoming.progress
-        if transfer is None or not self._account.is_crowded:
-            return False
-        return transfer.rate < SLOW_RATE
-
-    @override
-    def _hurry(self) -> None:
-        if self._incoming.progress is not None:
-            self._incoming.progress.forget()
-
     def _take_head(self, head: memoryview, followed: int) -> None:
         """Parse one complete head, after which so many bytes have already arrived."""
         self._head_since = _NEVER
@@ -465,7 +447,6 @@ class Connection(PausingProtocol):
         if request is None:
             return
         self._request = request
-        request.peer = self.peer
         refusal = self._app.admit(request)
         if refusal is None and request.length:
             refusal = self._app.check_size(request, request.length)
@@ -515,11 +496,11 @@ class Connection(PausingProtocol):
         taken = min(len(part), len(view) - self._filled)
         view[self._filled : self._filled + taken] = part[:taken]
         self._filled += taken
-        self._body_arrived(request, taken)
+        self._body_arrived(request)
         return taken
 
-    def _body_arrived(self, request: HttpRequest, size: int) -> None:
-        """Charge a body that has grown by `size` bytes; have the request answered if it is complete."""
+    def _body_arrived(self, request: HttpRequest) -> None:
+        """Charge a body that has grown; have the request answered if it is complete."""
         if self._filled >= self._incoming.size and not self._charge(
             request, charged_bytes(self._filled, request.length)
         ):
@@ -530,7 +511,7 @@ class Connection(PausingProtocol):
             return
         if body is not None and view is not None and self._filled == len(view):
             self._body_view = body.grow()
-        if self._account.is_crowded and not self._takes_turns(size):
+        if self._account.is_crowded:
             self._read_in_turn()
 
     def _charge(self, request: HttpRequest, size: int) -> bool:
@@ -562,8 +543,6 @@ class Connection(PausingProtocol):
                 self._complete(request)
             elif taken < len(part):
                 self._yield()
-            else:
-                self._takes_turns(taken)
         return taken
 
     def _complete(self, request: HttpRequest) -> None:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Protocol
 from enginewright_serving.server.inflight import InFlight
 from enginewright_serving.server.input_turns import InputTurns
 from enginewright_serving.server.message import HttpRequest, HttpResponse
-from enginewright_serving.server.reading_turns import ReadingTurns
 from enginewright_serving.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ class HttpApplication(Protocol):
     settings: ServerSettings
     inflight: InFlight
     turns: InputTurns
-    reading: ReadingTurns
     draining: bool
     date: bytes  # header line, updated by the application
 

@@ -141,7 +141,6 @@ class HttpInference:
         )
 
     def _expand(self, connection: Connection, request: HttpRequest, compressed: Body) -> None:
-        self._inference.check_queue(request)
         request.body = None
 
         def take(body: Body, seconds: float) -> None:

@@ -11,7 +11,6 @@ from enginewright_contract.task import ServeTask
 from enginewright_runtime.session.request_errors import OutOfProfileError, RequestError
 
 import enginewright_serving.server.metrics as figures
-from enginewright_serving.server.account import Peer
 from enginewright_serving.server.call import InferenceCall, Responder
 from enginewright_serving.server.decode import Feeds
 from enginewright_serving.server.health import HealthProblem
@@ -109,7 +108,7 @@ class InferenceService:
         """Admit a request whose body has not arrived; a probe of the sidecar gets a slot.
 
         Raises:
-            RequestError: 503, the model is not ready.
+            RequestError: 503, the model is not ready, or too many requests are due.
         """
         # beyond the limit a probe is treated as an ordinary request
         if self.is_probe(call) and self._probes < PROBE_SLOTS:
@@ -117,6 +116,8 @@ class InferenceService:
             self._probes += 1
         self.begin(call)
         self.require_model()
+        if self.outstanding >= self._settings.connections and not call.reserved:
+            raise busy("too many requests are due")
 
     def begin(self, call: InferenceCall) -> None:
         """Have an inference counted and reported once it is answered, or refused."""
@@ -139,70 +140,45 @@ class InferenceService:
             raise busy(f"the model is not ready: {self._state}")
         return self._serving.model
 
-    def check_due(self, call: InferenceCall) -> None:
-        """Refuse a request as so many are due, unless another client has much more of them.
-
-        Raises:
-            RequestError: 503.
-        """
-        if call.reserved:
-            return
-        if self._serving is None or not self._serving.worker.has_more_than(call.sender):
-            raise busy("too many requests are due")
-        call.displaces = True
-
     def release_probe(self, call: InferenceCall) -> None:
         """Release the slot of a probe; idempotent."""
         if call.reserved:
             call.reserved = False
             self._probes -= 1
 
-    def check_queue(self, call: InferenceCall, body: Body | None = None, head: int = 0) -> None:
-        """Refuse a request that the queue has no capacity for, before it is decoded if possible.
+    def check_queue(self, call: InferenceCall, body: Body, head: int) -> None:
+        """Refuse a request that the queue has no capacity for, before it is decoded.
 
         Args:
             call: the request.
-            body: of it; None: it is decoded.
+            body: of it.
             head: bytes of the body, from its beginning, that have its parameters.
 
         Raises:
             RequestError: 503.
         """
-        serving = self._serving
-        if serving is None or (serving.worker.full and not call.reserved):
-            # known only once it is decoded: whether it is more urgent than what waits
-            if serving is None or not (
-                serving.worker.has_below(DEFAULT)
-                or body is None
-                or may_state_priority(body.view()[:head])
-                or serving.worker.has_more_than(call.sender)
-            ):
-                raise queue_is_full(self._task.max_queue)
-            call.displaces = True
-        if call.copy and serving.worker.depth > WAITING_COPIES:
+        assert self._serving is not None  # noqa: S101 - it was admitted
+        worker = self._serving.worker
+        # known only once it is decoded: whether it is more urgent than what waits
+        if (
+            worker.full
+            and not call.reserved
+            and not (worker.has_below(DEFAULT) or may_state_priority(body.view()[:head]))
+        ):
+            raise queue_is_full(self._task.max_queue)
+        if call.copy and worker.depth > WAITING_COPIES:
             raise busy("too many requests wait for one more copy")
 
-    def _make_room(self, worker: InferenceWorker, priority: int, peer: Peer | None) -> None:
-        """Refuse a waiting request of a lower priority or of a larger client if no more may wait.
-
-        Args:
-            worker: whose request.
-            priority: of the request that needs room.
-            peer: whose request it is.
+    def _make_room(self, worker: InferenceWorker, priority: int) -> None:
+        """Refuse a waiting request of a priority below that of the one that needs room.
 
         Raises:
             RequestError: 503, there is none.
         """
-        if not worker.full and self.outstanding < self._settings.connections:
-            return
-        job = worker.give_up(priority, peer)
+        job = worker.give_up(priority)
         if job is None:
             raise queue_is_full(worker.capacity)
-        if job.priority > priority:
-            why = "requests of a higher priority fill the queue"
-        else:
-            why = "the queue is full, and other clients have fewer requests in it"
-        self.results.refuse(job, why)
+        self.results.refuse(job, "requests of a higher priority fill the queue")
 
     def submit(
         self,
@@ -223,14 +199,14 @@ class InferenceService:
             waited: seconds of its timeout that have passed.
 
         Raises:
-            RequestError: 503, the queue is full with requests that are as urgent, of clients with few.
+            RequestError: 503, the queue is full with requests that are as urgent.
         """
         serving = self._serving
         assert serving is not None  # noqa: S101 - it was admitted
         worker = serving.worker
         job = Job(call, plan, feeds, responder, time.monotonic())
-        if call.displaces:
-            self._make_room(worker, job.priority, call.sender)
+        if worker.full and not call.reserved:
+            self._make_room(worker, job.priority)
         if plan.timeout:
             job.deadline -= waited
             left = max(0.0, plan.timeout - waited)

@@ -1,6 +1,5 @@
 """The memory that requests may take until they are answered, of all protocols together."""
 
-import time
 from typing import Final
 
 from enginewright_runtime.session.request_errors import RequestError
@@ -16,7 +15,7 @@ class InFlight:
     """Limits the bytes of requests that are not yet answered."""
 
     def __init__(self, settings: ServerSettings) -> None:
-        self.account = ByteAccount(settings.inflight_bytes, SLOW_RATE, time.monotonic)
+        self.account = ByteAccount(settings.inflight_bytes, SLOW_RATE)
         self._body_limit = settings.body_bytes
         self._json_limit = settings.json_bytes
         self._largest = settings.inflight_largest
@@ -63,7 +62,7 @@ class InFlight:
         """
         holding = call.holding
         if holding is None:
-            holding = call.holding = Holding(self.account.peer(""), _keep)
+            holding = call.holding = Holding(_keep)
             holding.is_exempt = call.reserved
         if size > holding.size and not self.account.hold(holding, size):
             raise RequestError(503, "too many bytes are in flight; try again later")

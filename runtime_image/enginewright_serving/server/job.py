@@ -66,7 +66,6 @@ class Job:
     """
 
     __slots__ = (
-        "__weakref__",
         "alone",
         "answered",
         "arrays",

@@ -79,11 +79,6 @@ class JobQueue:
         with self._changed:
             return self._waiting.give_up(priority)
 
-    def waiting(self) -> list[Job]:
-        """Return what waits, in order, but for deferred jobs."""
-        with self._changed:
-            return list(self._waiting)
-
     def remove(self, job: Job) -> bool:
         """Remove a job; False: it does not wait any more."""
         with self._changed:

@@ -52,7 +52,7 @@ class LargeRequests:
             RequestError: 503, too many wait.
         """
         if not call.reserved:
-            self._thread.make_room(call, DEFAULT)
+            self._thread.make_room(DEFAULT)
         self._thread.submit(
             call,
             partial(_measured, work, body),
@@ -71,7 +71,6 @@ class LargeRequests:
         try:
             plan, feeds, held = decoded.result()
             self._inflight.hold(call, held)
-            self._inference.check_queue(call)
             submit(plan, feeds, time.monotonic() - arrived)
         except RequestError as error:
             refusal = error.detached()

@@ -1,17 +1,13 @@
 """Requests, their bodies and responses, as connection and application exchange them."""
 
 import mmap
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import override
 
 from enginewright_serving.server.call import InferenceCall
 from enginewright_serving.server.settings import MIB
-
-if TYPE_CHECKING:
-    from enginewright_serving.server.account import Peer
 
 ALIGNMENT: Final = 64  # bytes: a cache line, and the widest vector register
 JOINED_BYTES: Final = 16 * 1024  # below it, one copy is cheaper than a vectored write
@@ -102,7 +98,6 @@ class HttpRequest(InferenceCall):
         "keep_alive",
         "length",
         "method",
-        "peer",
         "refusal",
         "replaceable",
         "route",
@@ -128,7 +123,6 @@ class HttpRequest(InferenceCall):
         self.replaceable = False
         self.refusal: HttpResponse | None = None  # sent once the body has been discarded
         self.route: object = None  # set by the application
-        self.peer: Peer | None = None  # who sent it
         self.body: Body | None = None
 
     def repeated(self) -> "HttpRequest":
@@ -149,11 +143,6 @@ class HttpRequest(InferenceCall):
         other.defer = self.defer
         other.copy = self.copy
         return other
-
-    @property
-    @override
-    def sender(self) -> "Peer | None":
-        return self.peer
 
 
 class HttpResponse:

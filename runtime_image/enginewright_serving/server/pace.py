@@ -39,10 +39,6 @@ class TransferPace:
         self._recent = _Window(now, _RATE_SECONDS)
         self.rate = float("inf")  # within the last one or two seconds; infinite: not yet known
 
-    def forget(self) -> None:
-        """Let the rate be unknown until the next update: the transfer had to wait."""
-        self.rate = float("inf")
-
     def update(self, now: float, moved: int, sharing: int = 1) -> bool:
         """Take note of what has been transferred in all; False: too little in the last window.
 

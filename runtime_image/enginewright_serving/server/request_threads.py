@@ -1,10 +1,9 @@
 """Threads that work on requests beside the event loop, and what waits for them.
 
 What would block the event loop for more than a millisecond is done here: steps of spec.processing, decoding
-and encoding. A request whose client leaves before its turn is skipped at no cost of a turn, and no more wait
-than may. Those of high priorities come first; within a priority, clients take turns. While no more may wait,
-requests whose clients have left make room; then the client with the most gives up its newest request for one
-that has much fewer, as in the model's queue (`queue_shares`).
+and encoding. A request whose client leaves before it is worked on is skipped, and no more wait than may. Those
+of high priorities come first. While no more may wait, requests whose clients have left make room, then the
+newest one of a lower priority, as in the model's queue.
 """
 
 import asyncio
@@ -18,11 +17,10 @@ from typing import Any, Final, Generic, TypeVar
 from enginewright_runtime.session.request_errors import RequestError
 
 from enginewright_serving.server.call import InferenceCall
-from enginewright_serving.server.fair_waiting import FairWaiting
 from enginewright_serving.server.metrics import CLIENT_CLOSED
 from enginewright_serving.server.priorities import DEFAULT
-from enginewright_serving.server.queue_shares import QueueShares
 from enginewright_serving.server.request_failures import busy
+from enginewright_serving.server.waiting import Waiting
 
 # While no more may wait, interval at which requests are looked for whose clients have left: many may wait,
 # and more be refused.
@@ -37,17 +35,7 @@ _T = TypeVar("_T")
 class _Work(Generic[_T]):
     """One request that waits for a thread, or has one."""
 
-    __slots__ = (
-        "__weakref__",
-        "call",
-        "do",
-        "done",
-        "gives_way",
-        "priority",
-        "queued",
-        "timer",
-        "turn",
-    )
+    __slots__ = ("call", "do", "done", "gives_way", "priority", "queued", "timer")
 
     def __init__(
         self,
@@ -64,7 +52,6 @@ class _Work(Generic[_T]):
         self.priority = priority
         self.gives_way = gives_way
         self.queued = time.monotonic()
-        self.turn = 0
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -89,9 +76,8 @@ class RequestThreads:
         self._outstanding = 0  # wait or are worked on; of the event loop
         self._looked = float("-inf")  # when, for requests whose clients have left
         self._lock = threading.Lock()  # guards what follows
-        self._queue: FairWaiting[_Work[Any]] = FairWaiting()
+        self._queue: Waiting[_Work[Any]] = Waiting()
         self._working: set[object] = set()  # one for each thread that works, or is about to
-        self._shares = QueueShares(self._list, time.monotonic)
 
     @property
     def outstanding(self) -> int:
@@ -108,38 +94,27 @@ class RequestThreads:
         """Whether no more may wait."""
         return self.waiting >= self._capacity
 
-    def check_room(self, call: InferenceCall, priority: int) -> None:
+    def check_room(self, priority: int) -> None:
         """Refuse a request for which `make_room` would find no place.
 
         Raises:
             RequestError: 503.
         """
-        if self._stays_full() and not (
-            self._has_below(priority) or self._shares.may_take(call.sender)
-        ):
+        if self._stays_full() and not self._has_below(priority):
             raise self._full()
 
-    def make_room(self, call: InferenceCall, priority: int) -> None:
-        """Refuse a waiting request of a lower priority or of a larger client if no more may wait.
-
-        Args:
-            call: the request that needs room.
-            priority: of it.
+    def make_room(self, priority: int) -> None:
+        """Refuse a waiting request of a priority below that of the one that needs room, if no more may wait.
 
         Raises:
             RequestError: 503, there is none.
         """
         if not self._stays_full():
             return
-        found = self._give_up_less_urgent(priority)
-        if found is not None:
-            why = f"{self._who} of a higher priority wait {self._purpose}"
-        else:
-            found = self._give_up_share(call, priority)
-            why = f"{self._capacity} {self._who} wait {self._purpose}, and other clients have fewer"
+        found = self._give_up(priority)
         if found is None:
             raise self._full()
-        self._end(found, busy(why))
+        self._end(found, busy(f"{self._who} of a higher priority wait {self._purpose}"))
 
     def submit(
         self,
@@ -207,15 +182,11 @@ class RequestThreads:
             self._end_abandoned(found)
         return self.full
 
-    def _list(self) -> list[_Work[Any]]:
-        with self._lock:
-            return [work for work in self._queue if work.gives_way]
-
     def _has_below(self, priority: int) -> bool:
         with self._lock:
             return self._queue.has_below(priority) and self._queue[-1].gives_way
 
-    def _give_up_less_urgent(self, priority: int) -> _Work[Any] | None:
+    def _give_up(self, priority: int) -> _Work[Any] | None:
         with self._lock:
             gives_way = self._queue and self._queue[-1].gives_way
             return self._queue.give_up(priority) if gives_way else None
@@ -223,15 +194,6 @@ class RequestThreads:
     def _remove(self, work: _Work[Any]) -> bool:
         with self._lock:
             return self._queue.discard(work)
-
-    def _give_up_share(self, call: InferenceCall, priority: int) -> _Work[Any] | None:
-        peer = call.sender
-        for work in self._shares.candidates(peer, priority):
-            if self._remove(work):
-                if peer is not None:
-                    self._shares.took(peer)
-                return work
-        return None
 
     def _full(self) -> RequestError:
         return busy(f"{self.waiting} {self._who} wait {self._purpose}")
@@ -284,7 +246,8 @@ class RequestThreads:
             if self._queue and self._queue[0].call.abandoned:
                 loop.call_soon_threadsafe(self._end_abandoned, self._queue.remove_abandoned())
             if self._queue:
-                return self._queue.take()
+                self._queue.be_fair()
+                return self._queue.popleft()
             self._working.discard(start)
             return None
 

@@ -23,10 +23,10 @@ class ServerSettings:
     body_bytes: int = 64 * MIB  # 413 above; raised if the shape profiles admit larger requests
     json_bytes: int = 8 * MIB  # 413 above: parsing JSON holds the GIL, here for up to 50 ms
     # Bodies that have arrived until they are answered, responses until they are written. Above, transfers
-    # slower than SLOW_RATE are ended, then those of clients that hold most; then 503.
+    # slower than SLOW_RATE are ended; then 503.
     inflight_bytes: int = 256 * MIB
     inflight_largest: int = 4  # requests of the largest size, if these are more bytes
-    connections: int = 1024  # requests that are due at a time: 503 above, see `queue_shares`
+    connections: int = 1024  # requests that are due at a time: 503 above
     reserved_connections: int = 32  # above both a new connection replaces one that waits
     drained_body_bytes: int = 64 * 1024  # a refused body up to this size is read and discarded
     head_seconds: float = 10.0  # from a request's first byte to the end of its headers

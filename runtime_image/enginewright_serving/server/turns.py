@@ -70,10 +70,6 @@ class Turns:
         """Remove and return the newest job of the lowest priority; None: none is below `priority`."""
         return self._waiting.give_up(priority)
 
-    def waiting(self) -> list[Job]:
-        """Return what waits, in order."""
-        return list(self._waiting)
-
     def remove(self, job: Job) -> bool:
         """Remove a job; False: it does not wait any more."""
         return self._waiting.discard(job)

@@ -65,6 +65,15 @@ class Waiting(deque[_W]):
         del self[oldest]
         self.appendleft(job)
 
+    def remove_abandoned(self) -> list[_W]:
+        """Remove and return what nobody waits for any more, in its order."""
+        found = [job for job in self if job.call.abandoned]
+        if found:
+            kept = [job for job in self if not job.call.abandoned]
+            self.clear()
+            self.extend(kept)
+        return found
+
     def discard(self, job: _W) -> bool:
         """Remove `job`; False: it is not here."""
         try:

@@ -16,12 +16,10 @@ from typing import Any, Final
 from enginewright_runtime.session.request_errors import RequestError
 from numpy.typing import NDArray
 
-from enginewright_serving.server.account import Peer
 from enginewright_serving.server.batching import BatchLimits
 from enginewright_serving.server.decode import Feeds
 from enginewright_serving.server.job import Job, RequestPlan, fail_all
 from enginewright_serving.server.job_queue import JobQueue
-from enginewright_serving.server.queue_shares import QueueShares
 from enginewright_serving.server.run_errors import Fault
 from enginewright_serving.server.runs import ModelRuns
 from enginewright_serving.server.turns import Turns
@@ -60,7 +58,6 @@ class InferenceWorker:
         self._done = done
         self._loop = asyncio.get_running_loop()
         self._queue = JobQueue(limits, runs)
-        self._shares = QueueShares(self._waiting, time.monotonic)
         self._results: deque[Job] = deque()
         self._waking = False
         self._submitted = 0  # written by the loop
@@ -110,35 +107,17 @@ class InferenceWorker:
         """Whether a job of a lower priority waits."""
         return self._queue.has_below(priority) or self._turns.has_below(priority)
 
-    def has_more_than(self, peer: Peer | None) -> bool:
-        """Whether another client has much more waiting, so that one of its jobs may be given up."""
-        return self._shares.may_take(peer)
-
-    def give_up(self, priority: int, peer: Peer | None) -> Job | None:
-        """Remove and return a waiting job whose place a request gets; `done` is not called for it.
-
-        That is the newest job of the lowest priority, or else of the client with the most.
-
-        Args:
-            priority: of the request.
-            peer: whose request it is.
+    def give_up(self, priority: int) -> Job | None:
+        """Remove and return the newest job of the lowest priority; `done` is not called for it.
 
         Returns:
-            None: none is less urgent, and no other client has much more.
+            None: none is below `priority`.
         """
         job = self._queue.give_up(priority)
         if job is not None:
             self._returned += 1
             return job
-        return self._turns.give_up(priority) or self._give_up_share(priority, peer)
-
-    def _give_up_share(self, priority: int, peer: Peer | None) -> Job | None:
-        for job in self._shares.candidates(peer, priority):
-            if self.withdraw(job):
-                if peer is not None:
-                    self._shares.took(peer)
-                return job
-        return None
+        return self._turns.give_up(priority)
 
     def withdraw(self, job: Job) -> bool:
         """Remove a job that waits, deferred ones included; `done` is not called for it.
@@ -149,9 +128,6 @@ class InferenceWorker:
         is_queued = self._queue.remove(job)
         self._returned += is_queued
         return is_queued or self._turns.remove(job)
-
-    def _waiting(self) -> list[Job]:
-        return self._queue.waiting() + self._turns.waiting()
 
     def stop_deferring(self) -> None:
         """Run deferred jobs without further delay: the server is draining."""

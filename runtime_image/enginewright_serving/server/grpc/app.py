@@ -65,7 +65,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         http: ServerApp,
     ) -> None:
         """Create it; it shares queue, threads and limits with the application of HTTP."""
-        super().__init__(settings, http.inflight, InputTurns(rests_above=_FEW), http.reading)
+        super().__init__(settings, http.inflight, InputTurns(rests_above=_FEW))
         self.codec_thread = http.codec_thread
         self._http = http
         self._metrics = http.metrics
@@ -103,8 +103,6 @@ class GrpcApp(ApplicationBase[Http2Connection]):
             return Status(Code.UNIMPLEMENTED, f"method {method} is not supported")
         try:
             self._inference.admit(call)
-            if self._inference.outstanding >= self.settings.connections:
-                self._inference.check_due(call)
         except RequestError as error:
             return self.refuse(call, error)
         return None

@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
-from typing_extensions import override
-
-from enginewright_serving.server.account import Holding, Peer
+from enginewright_serving.server.account import Holding
 from enginewright_serving.server.call import InferenceCall
 from enginewright_serving.server.compression import (
     CompressionError,
@@ -176,11 +174,6 @@ class GrpcCall(InferenceCall):
     # Called by the application.
 
     @property
-    @override
-    def sender(self) -> Peer:
-        return self._session.peer
-
-    @property
     def began(self) -> float:
         """When the call's headers arrived, as `time.monotonic()`."""
         return self._stream.started
@@ -322,7 +315,7 @@ class GrpcCall(InferenceCall):
     def _expect(self, length: int, beginning: memoryview) -> None:
         """Prepare for a message of `length` bytes, of which a beginning has arrived."""
         session, account = self._session, self._app.inflight.account
-        self.holding = holding = Holding(session.peer, self._give_up)
+        self.holding = holding = Holding(self._give_up)
         holding.is_exempt = self.reserved
         if len(beginning) < length:
             if session.streams.awaited() + length > account.limit and not self.reserved:
@@ -403,7 +396,6 @@ class GrpcCall(InferenceCall):
             self.fail(refusal)
             return
         assert self.holding is not None  # noqa: S101 - the message has arrived
-        # others that hold less go first
         self._app.inflight.account.begin(
             self.holding, self._session.transfers.new_pace(time.monotonic())
         )

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from typing_extensions import override
 
-from enginewright_serving.server.account import Holding, Peer
+from enginewright_serving.server.account import Holding
 from enginewright_serving.server.eviction import IDLE_SECONDS, SILENT_SECONDS, WaitsFor
 from enginewright_serving.server.http2 import frames
 from enginewright_serving.server.http2.bodies import Bodies
@@ -30,7 +30,6 @@ from enginewright_serving.server.inflight import InFlight
 from enginewright_serving.server.input_turns import InputTurns
 from enginewright_serving.server.pace import TransferPace
 from enginewright_serving.server.pausing_protocol import PausingProtocol
-from enginewright_serving.server.reading_turns import ReadingTurns
 from enginewright_serving.server.settings import AGE_JITTER, ServerSettings
 
 _DIRECT_BYTES: Final = 32 * 1024  # left of a frame, above which another system call is worth it
@@ -50,10 +49,6 @@ class Http2Application(Protocol):
     draining: bool
     inflight: InFlight
     turns: InputTurns
-    reading: ReadingTurns
-
-    def peer(self, address: str) -> Peer:
-        """Return the peer with an IP address."""
 
     def connected(self, connection: "Http2Connection") -> bool:
         """Add a new connection; False: no capacity is left."""
@@ -94,10 +89,8 @@ class Http2Connection(PausingProtocol):
         "_unwritten",
         "_view",
         "_yielded",
-        "peer",
     )
 
-    peer: Peer
     _bodies: Bodies
     _sender: Sender
     _session: Session
@@ -106,7 +99,7 @@ class Http2Connection(PausingProtocol):
 
     def __init__(self, app: Http2Application, handlers: RequestHandlers, buffer: bytearray) -> None:
         """Serve `handlers`; the buffer is shared, since no callback leaves data in it."""
-        super().__init__(app.reading)
+        super().__init__()
         self._app = app
         self._handlers = handlers
         self._settings = app.settings
@@ -130,21 +123,18 @@ class Http2Connection(PausingProtocol):
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = self._use(transport)
-        name = stream.get_extra_info("peername")
-        self.peer = self._app.peer(name[0] if name else "")
         now = time.monotonic()
         self._deadline = now + self._settings.head_seconds
         # at different times, so that clients that connected together do not reconnect together
         spread = random.uniform(1 - AGE_JITTER, 1 + AGE_JITTER)  # noqa: S311 - no secret
         self._expires = now + self._settings.connection_age * spread
         self._sender = sender = Sender(stream)
-        self._unwritten = Holding(self.peer, self.abort)
+        self._unwritten = Holding(self.abort)
         self._session = session = Session(
             self._handlers,
             self._settings,
             sender,
             self._app.inflight.account,
-            self.peer,
             due=self._due,
             abort=self.abort,
         )
@@ -197,22 +187,13 @@ class Http2Connection(PausingProtocol):
             self._process(data, 0, len(data))
         else:
             self._process(self._buffer, 0, nbytes)
-        if not self._takes_turns(nbytes) and nbytes >= _LARGE_BYTES and self._is_one_of_many():
+        if nbytes >= _LARGE_BYTES and self._is_one_of_many():
             self._yield_turn()
 
     def _is_one_of_many(self) -> bool:
         """Whether reading on immediately, or what is discarded, would delay others."""
         many = self._app.inflight.account.is_crowded or self._bodies.discards
         return many and not self._yielded
-
-    @override
-    def _is_slow_among_many(self) -> bool:
-        is_crowded = self._app.inflight.account.is_crowded
-        return is_crowded and self._session.transfers.hardly_arrive
-
-    @override
-    def _hurry(self) -> None:
-        self._session.transfers.hurry()
 
     @override
     def pause_writing(self) -> None:
@@ -290,7 +271,7 @@ class Http2Connection(PausingProtocol):
             found = WaitsFor.LINGERS, self._deadline - self._settings.linger_seconds
         elif streams.open or self._sender.paused:
             since = streams.moves_since()
-            moves = WaitsFor.STALLED if session.transfers.hardly_move else WaitsFor.TRANSFERS
+            moves = WaitsFor.STALLED if session.transfers.hardly_move else WaitsFor.ACTIVE
             found = None if since is None else (moves, since)
         elif self._yielded:
             is_flood = now - self._turns_since > _TURNS_SECONDS
@@ -300,7 +281,7 @@ class Http2Connection(PausingProtocol):
             found = WaitsFor.SILENT if now - since > SILENT_SECONDS else WaitsFor.NEW, since
         else:
             is_idle = now - streams.idle_since > IDLE_SECONDS
-            found = WaitsFor.IDLE if is_idle else WaitsFor.ANSWERED, streams.idle_since
+            found = WaitsFor.IDLE if is_idle else WaitsFor.ACTIVE, streams.idle_since
         return found
 
     @property
@@ -420,7 +401,6 @@ class Http2Connection(PausingProtocol):
         self._yielded = False
         self._continue()
 
-    @override
     def _continue(self) -> None:
         """Process what waited for the connection's turn or for the client to read; read on."""
         if self._held_up():

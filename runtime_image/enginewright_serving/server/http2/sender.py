@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from enginewright_serving.server.account import readable
+from enginewright_serving.server.answered import client_address
 from enginewright_serving.server.http2 import frames
 from enginewright_serving.server.http2.errors import (
     ConnectionFaultError,
@@ -52,8 +52,7 @@ class Sender:
     @property
     def address(self) -> str:
         """The client's IP address; "": it is not known."""
-        name = self._transport.get_extra_info("peername")
-        return readable(name[0]) if name else ""
+        return client_address(self._transport)
 
     def write(self, frame: bytes) -> None:
         """Write a frame at the next flush."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from enginewright_serving.server.account import ByteAccount, Peer
+from enginewright_serving.server.account import ByteAccount
 from enginewright_serving.server.http2 import frames
 from enginewright_serving.server.http2.bodies import MAX_FRAME, Bodies
 from enginewright_serving.server.http2.budget import FrameBudget
@@ -49,8 +49,7 @@ class Session:
 
     Attributes:
         begun: whether the client's first frame has arrived.
-        peer: the client.
-        streams: its streams.
+        streams: the client's streams.
         bodies: takes DATA frames.
         control: takes frames about the connection; shuts it down gracefully.
         transfers: what takes time.
@@ -67,7 +66,6 @@ class Session:
         "begun",
         "bodies",
         "control",
-        "peer",
         "sender",
         "streams",
         "transfers",
@@ -79,7 +77,6 @@ class Session:
         settings: ServerSettings,
         sender: Sender,
         account: ByteAccount,
-        peer: Peer,
         *,
         due: Callable[[], None],
         abort: Callable[[], None],
@@ -91,7 +88,6 @@ class Session:
             settings: of the server.
             sender: what is written goes to it.
             account: responses are charged to it until the client has read them.
-            peer: the client.
             due: called after a response was given.
             abort: closes the connection.
         """
@@ -102,12 +98,11 @@ class Session:
         self._frames = FrameBudget("frames that are not useful", _FRAMES, _FRAMES / 10)
         self._resets = FrameBudget("resets", _RESETS, _RESETS / 5)
         self._blocks = HeaderBlocks(handlers, settings.head_bytes)
-        self.peer = peer
         self.sender = sender
         self.streams = streams = Streams()
         self.bodies = Bodies(streams, sender, self._frames, self._reset)
         self.control = ControlFrames(streams, sender, self._frames)
-        self.transfers = Transfers(streams, sender, settings, account, peer, due=due, abort=abort)
+        self.transfers = Transfers(streams, sender, settings, account, due=due, abort=abort)
         sender.write(
             frames.settings(_ANNOUNCED | {frames.MAX_HEADER_LIST_SIZE: settings.head_bytes})
         )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
-from enginewright_serving.server.account import ByteAccount, Holding, Peer
+from enginewright_serving.server.account import ByteAccount, Holding
 from enginewright_serving.server.http2 import frames
 from enginewright_serving.server.http2.errors import ErrorCode
 from enginewright_serving.server.http2.sender import Sender
@@ -29,8 +29,6 @@ class Transfers:
         "_abort",
         "_account",
         "_due",
-        "_only_requests",
-        "_peer",
         "_sender",
         "_settings",
         "_slow_until",
@@ -44,7 +42,6 @@ class Transfers:
         sender: Sender,
         settings: ServerSettings,
         account: ByteAccount,
-        peer: Peer,
         *,
         due: Callable[[], None],
         abort: Callable[[], None],
@@ -56,7 +53,6 @@ class Transfers:
             sender: what is written goes to it.
             settings: of the server.
             account: responses are charged to it until the client has read them.
-            peer: the client.
             due: called after a response was ended.
             abort: closes the connection.
         """
@@ -64,11 +60,9 @@ class Transfers:
         self._sender = sender
         self._settings = settings
         self._account = account
-        self._peer = peer
         self._due = due
         self._abort = abort
         self._slow_until = -1  # the last stream when all were found to be slow
-        self._only_requests = False  # were in progress then
         self.read: list[Holding] = []  # of responses that are written, maybe not yet by the kernel
 
     def close(self) -> None:
@@ -92,7 +86,6 @@ class Transfers:
         are_slow = all(each.pace and each.pace.rate < slow for each in still_open.values())
         is_quiet = now > self._streams.opened_at + _QUIET_SECONDS
         self._slow_until = self._streams.last if are_slow and is_quiet else -1
-        self._only_requests = requests > 0 and not responses
 
     def pace(self, stream: Stream) -> TransferPace:
         """Return the pace of what a stream transfers, since its beginning."""
@@ -110,24 +103,12 @@ class Transfers:
         """Whether all that the client sends or reads was slow when it was checked, and no call is new."""
         return bool(self._streams.open) and self._slow_until == self._streams.last
 
-    @property
-    def hardly_arrive(self) -> bool:
-        """Whether all that was in progress are requests that hardly move, likewise."""
-        return self._only_requests and self.hardly_move
-
-    def hurry(self) -> None:
-        """Take requests to be slow no more, until they are checked again."""
-        self._slow_until = -1
-        for each in self._streams.open.values():
-            if each.receiving and each.pace is not None:
-                each.pace.forget()
-
     # Responses that wait for the client.
 
     def charge(self, stream: Stream, length: int) -> bool:
         """Charge a response of `length` bytes that must wait; False: there is no space for it."""
         account = self._account
-        holding = Holding(self._peer, partial(self._give_up, stream))
+        holding = Holding(partial(self._give_up, stream))
         holding.is_exempt = stream.handler.reserved
         if not account.hold(holding, account.charged_response(length)):
             return False

@@ -107,10 +107,10 @@ class ChainedRequests:
         priority = LOWEST if call.copy else plan.priority
         if call.copy and threads.waiting > WAITING_COPIES:
             raise busy("too many requests wait for the steps, for one more copy")
-        threads.check_room(call, priority)
+        threads.check_room(priority)
         if images := self._runs.image_bytes(feeds):
             self._inflight.hold(call, call.accounted + images)
-        threads.make_room(call, priority)
+        threads.make_room(priority)
         now = time.monotonic()
         wait = plan.timeout - waited if plan.timeout else self._limits.wait_seconds
         self._pool.submit(
@@ -138,7 +138,6 @@ class ChainedRequests:
             if call.of_client:
                 self._metrics.steps[figures.PREPROCESS].observe(seconds)
             self._inflight.hold(call, call.accounted + held_bytes(produced.values()))
-            self._inference.check_queue(call)
             route = self._steps.route(asked.outputs)
             kept = self._runs.kept(route, feeds, produced)
             plan = _ModelPlan(route.model_outputs, asked.timeout, asked, feeds, kept, route)
