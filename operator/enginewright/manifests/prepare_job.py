@@ -18,6 +18,7 @@ from enginewright_contract.task import (
 from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
 from enginewright.api.pods import DEFAULT_JOB_TEMPLATE, JobTemplate
 from enginewright.manifests.artifact_images import ImageRepository, pushing_seconds
+from enginewright.manifests.job_limits import PREPARATION_RESOURCES
 from enginewright.manifests.jobs import stages_job
 from enginewright.manifests.labels import PREPARATION_RECORD, SHARED_PREPARATION, of_model
 from enginewright.manifests.owner import owned_metadata
@@ -31,7 +32,6 @@ _IDENTITY_LABELS: Final = tuple(  # the domains of labels that give a pod an ide
 )
 # they publish the prepared model, or find it in the store
 _WITH_IMAGE: Final = (PREPARE_STAGES[0], PREPARE_STAGES[-1])
-_DEFAULT_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "256Mi"}}
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def prepare_job(model: InferenceModel, wanted: PrepareJob) -> dict[str, Any]:
                 *(fetch_only if stage == "fetch" else ()),
                 *(pushing if stage in _WITH_IMAGE else ()),
             ],
-            resources=wanted.resources or _DEFAULT_RESOURCES,
+            resources=wanted.resources or PREPARATION_RESOURCES,
             env=(*wanted.store.env(), *(address if stage in _WITH_IMAGE else ())),
         )
         for stage in PREPARE_STAGES
