@@ -253,8 +253,8 @@ class Promise(Message):
     asked_backend: str | None = None  # set if a less preferred one serves: BackendFallback
 
 
-class ServeTask(ServingOptions):
-    """Input of `fetch-artifact`, `serve` and `sidecar`."""
+class ServedRevision(Message):
+    """What a pod serves."""
 
     model: str  # name under /v2/models/
     revision: str
@@ -265,6 +265,11 @@ class ServeTask(ServingOptions):
     stable_key: str | None = None
     backend: str
     compute_capability: str | None = None  # of the class; None: unknown, or a CPU
+
+
+class ServeTask(ServingOptions, ServedRevision):
+    """Input of `fetch-artifact`, `serve` and `sidecar`; what is served comes first in its JSON."""
+
     auth: bool = False  # whether requests need one of the tokens in `TOKENS_PATH`
     tls: bool = False  # whether both ports speak TLS, with the certificate in `TLS_PATH`
     promise: Promise = Promise()
