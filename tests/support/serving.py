@@ -173,11 +173,11 @@ def write_artifact(
     shapes: Sequence[ShapeProfile] = (),
     name: str = "m",
     revision: str = "r1",
-    max_queue: int = 256,
+    **options: Any,
 ) -> ServeTask:
     """Write what `fetch-artifact` leaves under `root`, and return the task to serve it.
 
-    `golden` gives the expected outputs where NumPy cannot hold the inputs' type.
+    `golden` gives the expected outputs where NumPy cannot hold the inputs' type; `options` are `ServingOptions`.
     """
     folder = root / "artifact"
     (folder / "golden").mkdir(parents=True)
@@ -246,8 +246,8 @@ def write_artifact(
         revision=revision,
         prepared_key=key,
         backend="cpu",
-        max_queue=max_queue,
-        concurrent_runs=1,  # a test that wants several says so: how many pay depends on the machine
+        # a test that wants several runs says so: how many pay depends on the machine
+        **{"concurrent_runs": 1, **options},
     )
 
 

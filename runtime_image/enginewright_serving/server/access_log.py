@@ -16,7 +16,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from enginewright_contract.task import AccessLogTask
+from enginewright_contract.serving_options import AccessLogTask
 from enginewright_runtime.core import logs
 
 from enginewright_serving.server.answered import Answered

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
-from enginewright_contract.task import ServeTask, TracingTask
+from enginewright_contract.serving_options import TracingTask
+from enginewright_contract.task import ServeTask
 
 from enginewright_serving.server.answered import Answered
 from enginewright_serving.server.grpc.methods import SERVICE
