@@ -375,12 +375,13 @@ def test_what_is_gone_back_to_stays_known_while_pods_of_its_successor_serve() ->
     assert world.all_available().status["serving"]["revision"] == cuda
 
 
-def test_a_source_that_is_gone_takes_nothing_away() -> None:
+@pytest.mark.parametrize("reason", [Reason.SOURCE_CHANGED, Reason.DIGEST_MISMATCH])
+def test_a_source_that_is_gone_takes_nothing_away(reason: Reason) -> None:
     world = falls_back().all_available().jobs_are_cleaned_away()
     refreshed = published("d" * 64, "f" * 64)
     world.annotate(REFRESH, "1").job_succeeds(refreshed).all_available().jobs_are_cleaned_away()
     node_joins(world)
-    world.job_fails(Reason.SOURCE_CHANGED, "fetch").later(hours=100)
+    world.job_fails(reason, "fetch").later(hours=100)
     assert world.conditions()["Ready"] == ("True", "Serving")
     assert world.status["prepared"]["key"] == "d" * 64
-    assert rejected(world)["reason"] == Reason.SOURCE_CHANGED
+    assert rejected(world)["reason"] == reason
