@@ -57,7 +57,6 @@ from enginewright_cli.preflight.workspace import PreflightWorkspace
 _MAX_NODES_ELSEWHERE: Final = 100
 _OF_CLIENT: Final = range(400, 500)  # codes of HTTP
 
-
 Progress = Callable[[str, str], None]  # target, stage that starts
 _Job = Callable[[], str | None]  # returns why it failed; discards the findings of its earlier run
 
