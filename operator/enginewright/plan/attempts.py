@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Generic, TypeVar
 
-from enginewright_contract.reasons import RARELY_TRANSIENT, ExitCode, Reason, exit_code
+from enginewright_contract.reasons import ExitCode, Reason, Repeats, exit_code, reason_named
 from enginewright_contract.report import Finding
 
 from enginewright.api.conditions import StatusReason
@@ -249,7 +249,7 @@ class _Attempt(Generic[Result]):
 
     def _recorded(self, stage: str, finding: Finding) -> JobFailure:
         lightened = _is_lightened(self.work, stage, finding.reason)
-        bounded = finding.reason in RARELY_TRANSIENT or self.awaited or lightened
+        bounded = finding.reason.facets.repeats is Repeats.MOSTLY or self.awaited or lightened
         limit = self.work.limit if bounded else None
         given_up = limit is not None and self.number >= limit
         after = f"; given up after {self.number} attempts" if given_up else ""
@@ -298,7 +298,8 @@ def _after_failure(
 
 def _is_lasting(work: Work[Result], reason: str) -> bool:
     """Return whether a failure is permanent, for work with a limit of attempts."""
-    is_permanent = reason in set(Reason) and exit_code(Reason(reason)) == ExitCode.PERMANENT
+    failure = reason_named(reason)
+    is_permanent = failure is not None and exit_code(failure) is ExitCode.PERMANENT
     return work.limit is not None and is_permanent
 
 

@@ -8,7 +8,7 @@ import ssl
 from dataclasses import dataclass
 from typing import Final, Self
 
-from enginewright_contract.reasons import REMEDIES, Reason
+from enginewright_contract.reasons import Reason
 from enginewright_runtime.core.failure import StageFailure
 
 from enginewright_serving.mounted_secret import MountedSecret
@@ -70,7 +70,7 @@ class Certificate:
                 self._state = None  # it is read again later, whether or not it changes
                 if earlier is None:  # which is known
                     return
-            remedy = REMEDIES[Reason.SECRET_UNUSABLE].partition(";")[0]
+            remedy = Reason.SECRET_UNUSABLE.remedy.partition(";")[0]
             _log.error(
                 "%s %s; the earlier certificate stays in use: %s", _SECRET, _why(error), remedy
             )
