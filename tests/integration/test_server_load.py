@@ -124,8 +124,10 @@ def test_beyond_the_requests_that_may_be_due_probes_and_scrapes_are_answered(
 ) -> None:
     due, more = 4, 2
     task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}], max_queue=100)
-    limits = {"connections": due, "reserved_connections": more}
-    with Server(tmp_path, task, **limits) as server, ExitStack() as stack:
+    with (
+        Server(tmp_path, task, connections=due, reserved_connections=more) as server,
+        ExitStack() as stack,
+    ):
         waiting = [stack.enter_context(server.wire()) for _ in range(due)]
         for number, each in enumerate(waiting):
             each.send(turning(server, 1 if number else 5 * second))
