@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 import pytest
 from enginewright_contract.serving_options import AccessLogTask
-from enginewright_serving.server.grpc.messages import InferRequest
+from enginewright_serving.server.protocol.grpc.messages import InferRequest
 
 from tests.support.serving import Server, linear_model, write_artifact
 from tests.support.waiting import until

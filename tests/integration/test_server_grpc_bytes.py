@@ -14,8 +14,8 @@ from typing import Any, Self
 import grpc
 import numpy as np
 import pytest
-from enginewright_serving.server.grpc.messages import InferRequest
-from enginewright_serving.server.http2 import frames
+from enginewright_serving.server.protocol.grpc.messages import InferRequest
+from enginewright_serving.transport.http2 import frames
 from onnx import TensorProto, helper
 
 from tests.support import http2

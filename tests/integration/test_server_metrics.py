@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from enginewright_serving.server.grpc.messages import InferRequest
+from enginewright_serving.server.protocol.grpc.messages import InferRequest
 from onnx import TensorProto, helper
 
 from tests.support.serving import (

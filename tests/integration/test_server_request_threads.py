@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any
 
 import pytest
-from enginewright_runtime.session.request_errors import RequestError
-from enginewright_serving.server.call import InferenceCall
-from enginewright_serving.server.metrics import CLIENT_CLOSED
-from enginewright_serving.server.priorities import DEFAULT, HIGHEST, LOWEST
-from enginewright_serving.server.request_threads import RequestThreads
-from enginewright_serving.server.waiting import Waiting
+from enginewright_runtime.core.request_errors import RequestError
+from enginewright_serving.server.inference.request_threads import RequestThreads
+from enginewright_serving.server.inference.waiting import Waiting
+from enginewright_serving.server.observe.metrics import CLIENT_CLOSED
+from enginewright_serving.server.protocol.priorities import DEFAULT, HIGHEST, LOWEST
+from enginewright_serving.transport.call import InferenceCall
 
 CAPACITY = 6
 SECONDS = 30.0  # after which a test has failed

@@ -9,7 +9,7 @@ import grpc
 import numpy as np
 import pytest
 from enginewright_contract.task import ServeTask
-from enginewright_serving.server.tls import HANDSHAKES
+from enginewright_serving.transport.tls import HANDSHAKES
 
 from tests.integration.test_server_floods import (
     ANSWER_SECONDS,

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from enginewright_serving.server.http2 import frames
+from enginewright_serving.transport.http2 import frames
 
 from tests.support import http2
 

@@ -67,7 +67,7 @@ def has_runs_at_the_same_time(count: int) -> str:
     """Return code that has them pay and has CPUs for them, for `Server(before=...)`."""
     return f"""
 import enginewright_runtime.core.limits
-from enginewright_serving.server import concurrency
+from enginewright_serving.server.startup import concurrency
 enginewright_runtime.core.limits.threads = lambda: {count}
 concurrency._SHORTEST = 0.0
 concurrency.ConcurrencyProver._gains = lambda self, feeds, most, single: {{most: 2.0}}

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 
 import pytest
-from enginewright_serving.server.account import ByteAccount, Holding
-from enginewright_serving.server.message import charged_bytes
-from enginewright_serving.server.pace import TransferPace
+from enginewright_serving.transport.account import ByteAccount, Holding
+from enginewright_serving.transport.message import charged_bytes
+from enginewright_serving.transport.pace import TransferPace
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule

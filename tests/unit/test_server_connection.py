@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from enginewright_contract.task import ServeTask
-from enginewright_serving.server.app import ServerApp
-from enginewright_serving.server.application import ApplicationBase, json_response
-from enginewright_serving.server.connection import RECEIVE_BYTES, Connection
-from enginewright_serving.server.head import HeadParser
-from enginewright_serving.server.message import HttpRequest, HttpResponse
+from enginewright_serving.server.api.app import ServerApp
 from enginewright_serving.server.settings import ServerSettings
+from enginewright_serving.transport.application import ApplicationBase, json_response
+from enginewright_serving.transport.connection import RECEIVE_BYTES, Connection
+from enginewright_serving.transport.head import HeadParser
+from enginewright_serving.transport.message import HttpRequest, HttpResponse
 from typing_extensions import override
 
 MANY = 1000

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 
 import pytest
-from enginewright_serving.server import input_turns
-from enginewright_serving.server.eviction import Eviction, WaitsFor
-from enginewright_serving.server.input_turns import InputTurns
+from enginewright_serving.transport import input_turns
+from enginewright_serving.transport.eviction import Eviction, WaitsFor
+from enginewright_serving.transport.input_turns import InputTurns
 from typing_extensions import override
 
 NEWEST = 2

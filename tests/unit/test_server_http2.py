@@ -10,16 +10,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from enginewright_serving.server.eviction import WaitsFor
-from enginewright_serving.server.grpc.call import GrpcCall
-from enginewright_serving.server.grpc.status import Code
-from enginewright_serving.server.http2 import budget, frames
-from enginewright_serving.server.http2.bodies import MAX_FRAME
-from enginewright_serving.server.http2.errors import ErrorCode
-from enginewright_serving.server.http2.stream import Stream
-from enginewright_serving.server.http2.streams import MAX_STREAMS
-from enginewright_serving.server.message import ALIGNMENT, JOINED_BYTES
 from enginewright_serving.server.settings import ServerSettings
+from enginewright_serving.transport.eviction import WaitsFor
+from enginewright_serving.transport.grpc.call import GrpcCall
+from enginewright_serving.transport.grpc.status import Code
+from enginewright_serving.transport.http2 import budget, frames
+from enginewright_serving.transport.http2.bodies import MAX_FRAME
+from enginewright_serving.transport.http2.errors import ErrorCode
+from enginewright_serving.transport.http2.stream import Stream
+from enginewright_serving.transport.http2.streams import MAX_STREAMS
+from enginewright_serving.transport.message import ALIGNMENT, JOINED_BYTES
 from hypothesis import given
 from hypothesis import settings as effort
 from hypothesis import strategies as st

@@ -8,11 +8,11 @@ import pytest
 from enginewright_contract.execution import Driver, Execution, PlacementFacts
 from enginewright_contract.task import Promise, ServeTask
 from enginewright_contract.verdict import Verdict
-from enginewright_serving.server.message import HttpRequest, HttpResponse
 from enginewright_serving.sidecar.app import SidecarApp
 from enginewright_serving.sidecar.golden import ProbeResult
 from enginewright_serving.sidecar.pod_state import OF_EXECUTION, PodState
 from enginewright_serving.sidecar.settings import SidecarSettings
+from enginewright_serving.transport.message import HttpRequest, HttpResponse
 
 from tests.support import manifests
 

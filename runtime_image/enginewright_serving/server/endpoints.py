@@ -10,25 +10,25 @@ from typing import Final
 from enginewright_contract.task import ServeTask
 
 from enginewright_serving.mounted_secret import MountedSecret
-from enginewright_serving.server.acceptor import Acceptor
-from enginewright_serving.server.access_log import AccessLogWriter
-from enginewright_serving.server.app import ServerApp
-from enginewright_serving.server.application import ServedConnection
-from enginewright_serving.server.authentication import (
+from enginewright_serving.server.api.app import ServerApp
+from enginewright_serving.server.api.authentication import (
     Authentication,
     GuardedGrpcApp,
     GuardedServerApp,
 )
-from enginewright_serving.server.certificate import Certificate
-from enginewright_serving.server.connection import RECEIVE_BYTES, Connection
-from enginewright_serving.server.grpc.app import GrpcApp
-from enginewright_serving.server.grpc.call import Calls
-from enginewright_serving.server.head import HeadParser
-from enginewright_serving.server.http2.connection import Http2Connection
+from enginewright_serving.server.api.grpc.app import GrpcApp
+from enginewright_serving.server.api.tracing import RequestTracer
+from enginewright_serving.server.observe.access_log import AccessLogWriter
 from enginewright_serving.server.settings import ServerSettings
-from enginewright_serving.server.startup import ServedModel
-from enginewright_serving.server.tls import TlsPort
-from enginewright_serving.server.tracing import RequestTracer
+from enginewright_serving.server.startup.prepare import ServedModel
+from enginewright_serving.transport.acceptor import Acceptor
+from enginewright_serving.transport.application import ServedConnection
+from enginewright_serving.transport.certificate import Certificate
+from enginewright_serving.transport.connection import RECEIVE_BYTES, Connection
+from enginewright_serving.transport.grpc.call import Calls
+from enginewright_serving.transport.head import HeadParser
+from enginewright_serving.transport.http2.connection import Http2Connection
+from enginewright_serving.transport.tls import TlsPort
 
 _log: Final = logging.getLogger(__name__)
 _POLL_SECONDS: Final = 0.05

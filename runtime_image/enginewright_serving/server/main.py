@@ -23,14 +23,14 @@ from enginewright_runtime.core.reporting import failed, write_termination_messag
 
 from enginewright_serving import probe_token
 from enginewright_serving.mounted_secret import MountedSecret
-from enginewright_serving.server import memory
-from enginewright_serving.server.application import listen
 from enginewright_serving.server.endpoints import Endpoints
-from enginewright_serving.server.files import fit_files
+from enginewright_serving.server.observe import memory
 from enginewright_serving.server.refusals import as_failure
 from enginewright_serving.server.settings import ServerSettings
-from enginewright_serving.server.startup import ServedModel, prepare
-from enginewright_serving.server.tls import HANDSHAKES
+from enginewright_serving.server.startup.prepare import ServedModel, prepare
+from enginewright_serving.transport.application import listen
+from enginewright_serving.transport.files import fit_files
+from enginewright_serving.transport.tls import HANDSHAKES
 
 _log: Final = logging.getLogger(__name__)
 

@@ -16,15 +16,15 @@ from urllib.parse import SplitResult, parse_qs, urlsplit
 from enginewright_contract.measurements import PROBE_QUERY
 from typing_extensions import override
 
-from enginewright_serving.server.application import ApplicationBase, json_response
-from enginewright_serving.server.connection import Connection
-from enginewright_serving.server.files import fit_files
-from enginewright_serving.server.message import HttpRequest, HttpResponse
-from enginewright_serving.server.settings import MIB, RETRY_AFTER_SECONDS, ServerSettings
 from enginewright_serving.sidecar.exposition import CONTENT_TYPE
 from enginewright_serving.sidecar.metrics import expose
 from enginewright_serving.sidecar.monitor import Monitor
 from enginewright_serving.sidecar.pod_state import PodState
+from enginewright_serving.transport.application import ApplicationBase, json_response
+from enginewright_serving.transport.connection import Connection
+from enginewright_serving.transport.files import fit_files
+from enginewright_serving.transport.message import HttpRequest, HttpResponse
+from enginewright_serving.transport.settings import MIB, RETRY_AFTER_SECONDS, TransportSettings
 
 _CONNECTIONS: Final = 256
 _INFLIGHT_BYTES: Final = 32 * MIB  # responses that are not read
@@ -39,7 +39,7 @@ class SidecarApp(ApplicationBase[Connection]):
 
     def __init__(self, pod_state: PodState, monitor: Monitor) -> None:
         settings = fit_files(
-            ServerSettings(
+            TransportSettings(
                 connections=_CONNECTIONS,
                 reserved_connections=0,
                 inflight_bytes=_INFLIGHT_BYTES,
