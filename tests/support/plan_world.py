@@ -36,13 +36,13 @@ from enginewright.observed.pods import JOB_NAME, pod_view
 from enginewright.observed.revisions import revision_view
 from enginewright.observed.routes import route_view
 from enginewright.observed.services import service_view
-from enginewright.plan.engine_users import EngineUse, engine_use, users_of
-from enginewright.plan.engines import BuildFacts, Ended, EnginePlan, plan_engine
-from enginewright.plan.engines_wanted import build_hash
+from enginewright.plan.engines.engine import BuildFacts, Ended, EnginePlan, plan_engine
+from enginewright.plan.engines.users import EngineUse, engine_use, users_of
+from enginewright.plan.engines.wanted import build_hash
 from enginewright.plan.plan import plan
-from enginewright.plan.replicas import fixed
-from enginewright.plan.resolve import Target, resolve
-from enginewright.plan.single_flight import shared_hash
+from enginewright.plan.prepare.single_flight import shared_hash
+from enginewright.plan.resolve.resolve import Target, resolve
+from enginewright.plan.rollout.replicas import fixed
 from enginewright.plan.types import (
     Config,
     EventIntent,

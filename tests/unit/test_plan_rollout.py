@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from enginewright.manifests.snapshot import Revision, Snapshot
-from enginewright.plan import pod_counts
 from enginewright.plan.plan import plan
+from enginewright.plan.rollout import pod_counts
 from enginewright.plan.types import Facts
 from enginewright_contract.reasons import Reason
 from enginewright_contract.verdict import Check, FallbackVerdict

@@ -30,26 +30,26 @@ from enginewright.api.inference_model_status import (
 )
 from enginewright.manifests.snapshot import Snapshot
 from enginewright.manifests.store_claim import store_claim
-from enginewright.plan.choice import Choice, choice_events
-from enginewright.plan.conditions import ModelState, conditions
-from enginewright.plan.current_proofs import current_proofs
-from enginewright.plan.device_yield import without_yield
-from enginewright.plan.engines_wanted import Engines, wanted_engines
-from enginewright.plan.failed_choice import failed_choice
-from enginewright.plan.image_moves import ImageMove
-from enginewright.plan.interim import Interim, interim_of
-from enginewright.plan.prepare import PrepareOutcome, known_prepared
-from enginewright.plan.proofs import Proofs
-from enginewright.plan.refresh import Preparing, prepare_and_refresh
-from enginewright.plan.rejections import reasons_for_others, rejected_backends
-from enginewright.plan.removed_fields import has_lost, processes_removed
-from enginewright.plan.repair import Repair, references, repair, spared
-from enginewright.plan.replicas import fixed, scale_selector
-from enginewright.plan.resolve import Target, resolve
-from enginewright.plan.revisions import chosen_snapshot
-from enginewright.plan.rollout import RolloutPlan, applied_state, roll_out
-from enginewright.plan.route import route_accepted
-from enginewright.plan.store_losses import earlier_store_loss
+from enginewright.plan.engines.choice import Choice, choice_events
+from enginewright.plan.engines.device_yield import without_yield
+from enginewright.plan.engines.interim import Interim, interim_of
+from enginewright.plan.engines.repair import Repair, references, repair, spared
+from enginewright.plan.engines.wanted import Engines, wanted_engines
+from enginewright.plan.fleet.image_moves import ImageMove
+from enginewright.plan.history.removed_fields import has_lost, processes_removed
+from enginewright.plan.prepare.prepare import PrepareOutcome, known_prepared
+from enginewright.plan.prepare.refresh import Preparing, prepare_and_refresh
+from enginewright.plan.report.conditions import ModelState, conditions
+from enginewright.plan.report.current_proofs import current_proofs
+from enginewright.plan.report.failed_choice import failed_choice
+from enginewright.plan.report.rejections import reasons_for_others, rejected_backends
+from enginewright.plan.resolve.resolve import Target, resolve
+from enginewright.plan.rollout.proofs import Proofs
+from enginewright.plan.rollout.replicas import fixed, scale_selector
+from enginewright.plan.rollout.revisions import chosen_snapshot
+from enginewright.plan.rollout.rollout import RolloutPlan, applied_state, roll_out
+from enginewright.plan.rollout.route import route_accepted
+from enginewright.plan.store.store_losses import earlier_store_loss
 from enginewright.plan.types import EventIntent, Facts, ObjectRef, Obstacle, Plan, image_not_pushed
 
 _NORMAL = frozenset(

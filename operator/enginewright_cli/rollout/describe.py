@@ -11,10 +11,10 @@ from enginewright.api.inference_model_status import TargetPhase
 from enginewright.manifests.labels import CANARY, CLASS, REVISION, TRACK
 from enginewright.observed.pods import PodView
 from enginewright.observed.revisions import RevisionView
-from enginewright.plan.canary_analysis import step_end
-from enginewright.plan.comparison import compare_classes, limits
-from enginewright.plan.prepare import known_prepared
-from enginewright.plan.transitions import COMPARED
+from enginewright.plan.prepare.prepare import known_prepared
+from enginewright.plan.rollout.canary.analysis import step_end
+from enginewright.plan.rollout.canary.comparison import compare_classes, limits
+from enginewright.plan.rollout.canary.transitions import COMPARED
 from enginewright_contract.measurements import Measurements
 
 from enginewright_cli.rollout.reading import KnownModel

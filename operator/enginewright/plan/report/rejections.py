@@ -1,0 +1,154 @@
+"""Which candidate backends cannot serve, so that policy Allow proceeds to the next one.
+
+Rejections are recorded in the status: one holds for the inputs that were tried, until they change or it is readmitted.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from enginewright_contract.reasons import Reason
+
+from enginewright.api.inference_model_status import RejectedBackend
+from enginewright.plan.engines.wanted import Engines
+from enginewright.plan.prepare.prepare import PrepareOutcome
+from enginewright.plan.resolve.readmission import rejection_recorded
+from enginewright.plan.resolve.resolve import Target
+from enginewright.plan.rollout.rollout import RolloutPlan
+from enginewright.plan.types import Facts
+
+# Failures that may not occur with another backend.
+_OF_A_BACKEND: Final = frozenset(
+    {
+        Reason.PROVIDER_MISSING,
+        Reason.PROVIDER_REFUSED,
+        Reason.DRIVER_MISSING,
+        Reason.DRIVER_TOO_OLD,
+        Reason.OPSET_UNSUPPORTED,
+        Reason.IR_VERSION_UNSUPPORTED,
+        Reason.UNSUPPORTED_OPERATOR,
+        Reason.PRECISION_UNSUPPORTED,
+        Reason.SHAPE_PROFILE_MISSING,
+        Reason.BUILD_FAILED,
+        Reason.ENGINE_INCOMPATIBLE,
+        Reason.ENGINE_VERSION_MISMATCH,
+        Reason.BACKEND_CRASHED,
+        Reason.PARITY_FAILED,
+    }
+)
+# Failures that cannot occur with a backend that is already prepared.
+_OF_THE_SOURCE: Final = frozenset({Reason.SOURCE_CHANGED, Reason.SOURCE_UNREACHABLE})
+
+
+def reasons_for_others(target: Target) -> frozenset[Reason]:
+    """Return the reasons for which another backend is tried if pods fail; empty: there is none."""
+    return _OF_A_BACKEND if target.promise.policy == "Allow" and not target.last else frozenset()
+
+
+def rejected_backends(
+    facts: Facts,
+    target: Target | None,
+    outcome: PrepareOutcome | None,
+    engines: Engines | None,
+    rollout: RolloutPlan,
+    *,
+    apart: bool,
+) -> tuple[RejectedBackend, ...]:
+    """Return the rejections that hold from now on.
+
+    `apart`: an interim, or a backend that a benchmark chose, is rolled out, whose pods say nothing of the engines'.
+    """
+    known = tuple(facts.model.status.rejected_backends)
+    if target is None:
+        return known  # an obstacle does not affect them
+    if target.promise.policy != "Allow":
+        return ()
+    known = tuple(
+        rejection_recorded(facts, target.classes, each)
+        if each.inputs_hash and each.rejected_at is None  # by an earlier release
+        else each
+        for each in known
+    )
+    if outcome and outcome.prepared is None:  # its artefact may have been lost
+        known = tuple(_without(each, target.artifact_hash) for each in known)
+    others = tuple(each for each in known if each.backend != target.backend)
+    before = next((each for each in known if each.backend == target.backend), None)
+    if before and before.inputs_hash:
+        before = None if target.last else _candidate_again(before, target)
+    own = None if apart else rollout
+    found = None if target.last else _lasting(outcome, engines, own, before)
+    if found is None:
+        return others if before is None or (own and _serves(own)) else (*others, before)
+    reason, message = found.reason, found.message
+    this = RejectedBackend(
+        backend=target.backend,
+        inputs_hash=target.candidate_hash,
+        reason=reason,
+        message=message,
+        revision=found.revision,
+        prepared=outcome.prepared if outcome else None,
+    )
+    return (*others, rejection_recorded(facts, target.classes, this))
+
+
+def _candidate_again(rejected: RejectedBackend, target: Target) -> RejectedBackend:
+    """Return the record of a backend that is a candidate again; with other inputs, without those of its failure."""
+    update: dict[str, object] = {"inputs_hash": ""}
+    if rejected.inputs_hash != target.candidate_hash:
+        update |= {"rejected_at": None, "retry": ""}
+    return rejected.model_copy(update=update)
+
+
+def _without(rejected: RejectedBackend, artifact_hash: str) -> RejectedBackend:
+    """Return the rejection without a prepared model of these inputs."""
+    prepared = rejected.prepared
+    if prepared is None or prepared.inputs_hash != artifact_hash:
+        return rejected
+    return rejected.model_copy(update={"prepared": None})
+
+
+def _serves(rollout: RolloutPlan) -> bool:
+    serving = rollout.serving
+    return serving is not None and serving.last_complete == rollout.wanted
+
+
+@dataclass(frozen=True)
+class _Lasting:
+    """Why a backend cannot serve: a failure that would repeat."""
+
+    reason: str
+    message: str
+    revision: str = ""  # whose pods failed
+
+
+def _lasting(
+    outcome: PrepareOutcome | None,
+    engines: Engines | None,
+    rollout: RolloutPlan | None,
+    before: RejectedBackend | None,
+) -> _Lasting | None:
+    """Return the failure for which a candidate is rejected.
+
+    One that is a candidate again, after the rejection `before`, is also rejected for failures of its source: the
+    backend that serves instead is already prepared and does not need it. With the same inputs as before it is also
+    rejected for a lack of capacity: nobody has changed the model, which is not to wait for a spare device.
+    """
+    found: _Lasting | None = None
+    if outcome and outcome.failure and outcome.failure.lasting:
+        found = _Lasting(outcome.failure.reason, outcome.failure.sentence)
+    elif engines and engines.failure and engines.failure.lasting:
+        found = _Lasting(engines.failure.reason, engines.failure.sentence)
+    elif rollout is None:
+        pass
+    elif (brought := rollout.bring_up) and brought.replaces:
+        if failure := brought.failures.lasting:
+            found = _Lasting(failure.reason, failure.message, brought.revision.name)
+        elif before and before.rejected_at and brought.failures.lacks_capacity:
+            found = _Lasting(before.reason, before.message, brought.revision.name)
+    elif (
+        rollout.applied == rollout.wanted
+        and (progress := rollout.progress)
+        and (failed := progress.lasting)
+    ):
+        found = _Lasting(failed.reason, failed.finding.message, rollout.applied or "")
+    reasons = _OF_A_BACKEND | _OF_THE_SOURCE if before else _OF_A_BACKEND
+    return found if found and found.reason in reasons else None

@@ -1,0 +1,59 @@
+"""Which nodes can run an image, by the architectures that it reports."""
+
+from collections.abc import Iterable, Iterator
+
+from enginewright_contract.images import ImageFacts
+
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.manifests.placement import ARCHITECTURE, USUAL_ARCHITECTURE, architecture_label
+from enginewright.manifests.snapshot import Snapshot
+from enginewright.observed.nodes import NodeView
+from enginewright.plan.resolve.classes import selected
+from enginewright.plan.types import Facts
+
+
+def image_architecture(facts: Facts, image: str) -> str:
+    """Return the architecture label of nodes that can run the image; empty: not known, any node may."""
+    return architecture_of(facts.images[image], facts.nodes)
+
+
+def architecture_of(image: ImageFacts, nodes: Iterable[NodeView]) -> str:
+    """Return the same for an image whose contents are known.
+
+    Of several architectures always the same one, so that Jobs of equal models run alike. If no node has
+    any of them, the image runs under emulation.
+    """
+    present = {each.label(ARCHITECTURE) for each in nodes}
+    return next((each for each in _built_for(image) if each in present), "")
+
+
+def engine_architecture(facts: Facts, image: str, accelerator: AcceleratorClass) -> str:
+    """Return the same for the Job of an engine, which loads only on the architecture that built it.
+
+    The class's, even where no node has it yet, if the image is built for several.
+    """
+    found = facts.images[image].architectures
+    own = accelerator.spec.node_selector.get(ARCHITECTURE, USUAL_ARCHITECTURE)
+    return own if len(found) > 1 and own in found else image_architecture(facts, image)
+
+
+def only_architectures(facts: Facts, snapshot: Snapshot) -> dict[str, str]:
+    """Return the architecture label of the pods' nodes for each class whose image is built for a single one.
+
+    As far as it is known, and only where a node of the class has it: an image of several may not report them.
+    """
+    found: dict[str, str] = {}
+    for each in snapshot.classes:
+        image = facts.images.get(each.image)
+        if image is None or len(image.architectures) > 1:
+            continue
+        if only := architecture_of(image, selected(each.node_selector, facts.nodes)):
+            found[each.name] = only
+    return found
+
+
+def _built_for(image: ImageFacts) -> Iterator[str]:
+    if image.architectures:
+        yield from sorted(image.architectures, key=lambda each: (each != USUAL_ARCHITECTURE, each))
+    elif image.processor:
+        yield architecture_label(image.processor.architecture)

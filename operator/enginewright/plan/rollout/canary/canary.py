@@ -1,0 +1,198 @@
+"""Bringing up a new revision beside the one that serves, until it replaces it or is rejected.
+
+Its pods get requests only after their sidecars' proofs have passed and golden inferences show no
+regression; they replace the serving ones only after they have kept passing for `canary.hold`.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from enginewright.api.inference_model_status import TargetPhase, TargetRevision
+from enginewright.api.scalars import whole_second
+from enginewright.manifests.labels import PROMOTE
+from enginewright.manifests.snapshot import Revision
+from enginewright.observed.deployments import DeploymentView
+from enginewright.plan.history.outcomes import was_proven
+from enginewright.plan.rollout.bring_up import BringUp
+from enginewright.plan.rollout.canary import shadow
+from enginewright.plan.rollout.canary.analysis import analyse, promotion_basis, seconds_left
+from enginewright.plan.rollout.canary.pods import (
+    are_known,
+    canary_pods,
+    first_refusal,
+    is_available,
+    planned_counts,
+)
+from enginewright.plan.rollout.canary.requests import (
+    is_behind_service,
+    service_labels,
+    serving_canaries,
+)
+from enginewright.plan.rollout.canary.rollback import rejected, rejection
+from enginewright.plan.rollout.canary.transitions import COMPARED, Seen, Stage, advance
+from enginewright.plan.rollout.canary.waits import (
+    WITHOUT_PODS,
+    ServingPods,
+    pods_to_compare_with,
+    why_held,
+    why_not_yet,
+    widened,
+)
+from enginewright.plan.rollout.failures import pod_failures
+from enginewright.plan.types import Facts
+
+_INTERVAL: Final = 5.0  # seconds between two looks at measurements
+
+
+def bring_up(
+    facts: Facts,
+    wanted: Revision,
+    stable: Revision | None,
+    deployments: Collection[DeploymentView],
+    *,
+    spec_hash: str,
+    rolled_out: bool,
+    left_to_others: Collection[str] = (),
+    restores: bool = False,
+) -> BringUp:
+    """Return what becomes of `wanted` now.
+
+    Args:
+        facts: the model and its cluster.
+        wanted: the revision that the spec requests.
+        stable: the last one that was rolled out with all its pods, or the one to which a user rolls
+            that one back; None: there is none.
+        deployments: that serve, one of each class.
+        spec_hash: of the spec.
+        rolled_out: whether all serving pods are of `wanted`.
+        left_to_others: reasons for which another backend is tried instead of a rollback.
+        restores: whether `wanted` was rolled out with all its pods, and `stable` is restored.
+    """
+    if rolled_out or (stable is not None and stable.name == wanted.name):
+        ended = tuple(shadow.orders(facts, stable, ""))
+        return BringUp(wanted, promotes=True, rolled_out=rolled_out, shadow=ended)
+    before = facts.model.status.target
+    before = before if before and before.revision == wanted.name else None
+    since = before.since if before else whole_second(facts.now)
+    failures = pod_failures(
+        facts,
+        wanted.name,
+        [each for each in (*facts.canaries, *deployments) if each.revision == wanted.name],
+        stable=stable.name if stable else "",
+        since=since,
+    )
+    pods = canary_pods(facts, wanted.name)
+    analysis = analyse(facts, stable, pods, before)
+    if stable is not None and (
+        found := rejection(
+            facts, wanted.name, stable.name, failures, left_to_others, analysis.result
+        )
+    ):
+        return rejected(facts, wanted, stable, found, failures, restores=restores)
+    step = before.step if before else 0
+    planned = planned_counts(facts, wanted, deployments, step)
+    known = _stage(facts, wanted.name, before, deployments)
+    direct = stable is None or _skips_analysis(facts, wanted.name)
+    serving = ServingPods.PRESENT
+    if not direct and (known is None or known.phase is not TargetPhase.PROMOTING):
+        serving = pods_to_compare_with(facts, wanted, stable, before, deployments)
+    no_pods = None if serving is ServingPods.PRESENT else WITHOUT_PODS
+    held = why_held(facts, wanted, stable)
+    had_canary = known is not None and known.phase in COMPARED  # what holds it comes after pods
+    wait = (no_pods or held) if had_canary else (held or no_pods)
+    shadowed = shadow.is_compared(facts, stable, wanted.name)
+    left = seconds_left(facts, pods, since)
+    direct = direct or not planned
+    refused = first_refusal(facts, pods)
+    passes = refused is None and are_known(facts, pods)
+    stage = advance(
+        known,
+        Seen(
+            held=wait is not None,
+            direct=direct,
+            available=passes and is_available(facts, wanted.name, pods, planned),
+            analysis=analysis.result.state,
+            shadowed=shadowed,
+            held_long_enough=left <= 0 and analysis.measured,
+            steps=1 + len(facts.model.spec.rollout.canary.steps),
+        ),
+    )
+    assert stage is not None  # noqa: S101 - only what serves or is rejected has none
+    canaries: Mapping[str, int] = {}
+    if no_pods is None and stage.phase in COMPARED:
+        same_step = stage.step == step
+        canaries = planned if same_step else planned_counts(facts, wanted, deployments, stage.step)
+    elif no_pods is None and stage.phase is TargetPhase.PROMOTING:
+        canaries = serving_canaries(facts, wanted.name, pods)
+    mirrors = stage.phase is TargetPhase.VERIFYING and wait is None
+    is_new = before is None or (before.phase, before.step) != (stage.phase, stage.step)
+    wait = wait or why_not_yet(stage, failures, refused, analysis, shadowed=shadowed)
+    target = TargetRevision(
+        revision=wanted.name,
+        phase=stage.phase,
+        step=stage.step,
+        since=whole_second(facts.now) if is_new else since,
+        spec_hash=spec_hash,
+        reason=wait.reason if wait else "",
+        message="; ".join(
+            filter(
+                None,
+                (
+                    wait.message if wait else widened(wanted, stable),
+                    shadow.unavailable(facts, stable) if stage.phase in COMPARED else "",
+                ),
+            )
+        ),
+        signature=wanted.signature,
+    )
+    return BringUp(
+        wanted,
+        promotes=stage.phase is TargetPhase.PROMOTING,
+        replaces=stable is not None,
+        target=target,
+        failures=failures,
+        canaries=canaries,
+        stable_key=stable.snapshot.prepared_key if stable else None,
+        labels=tuple(service_labels(facts, wanted.name if is_behind_service(facts, stage) else "")),
+        shadow=tuple(shadow.orders(facts, stable, wanted.name if mirrors else "")),
+        requeue_after=_requeue_after(stage, left, serving),
+        promoted_for="" if direct else promotion_basis(known, stage, analysis.result),
+    )
+
+
+def _stage(
+    facts: Facts,
+    wanted: str,
+    before: TargetRevision | None,
+    deployments: Iterable[DeploymentView],
+) -> Stage | None:
+    """Return the stage in the status: of an analysed revision that serving Deployments have, promotion.
+
+    The status may not have been written after them, or was lost since.
+    """
+    applied = any(each.revision == wanted for each in deployments)
+    if before is None:
+        is_lost = facts.model.status.applied is None
+        return Stage(TargetPhase.PROMOTING) if is_lost and applied else None
+    if applied and before.phase is TargetPhase.ANALYZING:
+        return Stage(TargetPhase.PROMOTING)
+    return Stage(before.phase, before.step)
+
+
+def _skips_analysis(facts: Facts, revision: str) -> bool:
+    rollout = facts.model.spec.rollout
+    return (
+        rollout.strategy == "Recreate"
+        or not rollout.canary.replicas
+        or facts.model.metadata.annotations.get(PROMOTE) == revision
+        or was_proven(facts, revision)
+    )
+
+
+def _requeue_after(stage: Stage, left: float, serving: ServingPods) -> float | None:
+    """Return when to look again: at the measurements, at pods that start, or at the end of the hold."""
+    if serving is ServingPods.STARTING:
+        return _INTERVAL
+    if serving is ServingPods.NONE or stage.phase not in COMPARED:
+        return None
+    return min(_INTERVAL, left) if left > 0 else _INTERVAL

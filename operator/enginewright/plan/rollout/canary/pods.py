@@ -1,0 +1,97 @@
+"""Which pods a canary has: how many at each step, whether all of them pass, and which Deployments go."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from math import ceil
+
+from enginewright.api.scalars import share
+from enginewright.manifests.labels import CLASS
+from enginewright.manifests.snapshot import Revision
+from enginewright.observed.deployments import DeploymentView
+from enginewright.observed.pods import PodView
+from enginewright.plan.pods import Failure
+from enginewright.plan.rollout.autoscaling import live_counts
+from enginewright.plan.rollout.failures import pods_of, refusal_of
+from enginewright.plan.rollout.replicas import replicas_by_class
+from enginewright.plan.types import Facts, ObjectRef
+
+
+def canary_pods(facts: Facts, revision: str) -> list[PodView]:
+    """Return the pods of a revision's canary, ready or not."""
+    return [pod for pod in pods_of(facts, revision) if pod.is_canary]
+
+
+def planned_counts(
+    facts: Facts, wanted: Revision, deployments: Iterable[DeploymentView], step: int
+) -> dict[str, int]:
+    """Return the canary's pods by class at a step: none on classes on which nothing serves yet.
+
+    In place, they take devices of serving pods, of which one stays, and none of those that an
+    autoscaler scales.
+    """
+    spec = facts.model.spec
+    serving = {each.accelerator_class: each for each in deployments}
+    names = [each.name for each in wanted.snapshot.classes]
+    counts = replicas_by_class(spec, [each.class_name for each in spec.accelerators] or names)
+    live = live_counts(facts, counts, serving)
+    in_place = spec.rollout.strategy == "InPlace"
+    found = {}
+    for name in names:
+        if in_place and name in live:
+            continue
+        total = live.get(name, counts.get(name, 0))
+        most = total - 1 if in_place else total
+        count = min(_first_or_share(facts, total, step), most)
+        if name in serving and count > 0:
+            found[name] = count
+    return found
+
+
+def _first_or_share(facts: Facts, total: int, step: int) -> int:
+    """Return the canary's pods beside `total` serving ones, or of them if the strategy is InPlace."""
+    canary = facts.model.spec.rollout.canary
+    if step <= 1 or not canary.replicas or not canary.steps:
+        return canary.replicas
+    wanted = share(canary.steps[min(step, len(canary.steps) + 1) - 2]) or 0.0
+    if facts.model.spec.rollout.strategy == "InPlace":
+        return ceil(total * wanted)
+    return total if wanted >= 0.5 else ceil(total * wanted / (1 - wanted))
+
+
+def is_available(
+    facts: Facts, revision: str, pods: Iterable[PodView], planned: Mapping[str, int]
+) -> bool:
+    """Return whether every pod that the canary should have is ready, as its `pods` themselves show."""
+    settled = {
+        each.accelerator_class
+        for each in facts.canaries
+        if each.revision == revision and each.is_current
+    }
+    ready = Counter(pod.label(CLASS) for pod in pods if pod.ready)
+    return all(name in settled and ready[name] >= count for name, count in planned.items())
+
+
+def are_known(facts: Facts, pods: Iterable[PodView]) -> bool:
+    """Return whether the sidecars of those of the canary's `pods` that are ready have current verdicts.
+
+    The kubelet may reach a sidecar while the operator cannot, and finds a pod ready then.
+    """
+    return all(
+        pod.name in facts.verdicts and pod.name not in facts.silent for pod in pods if pod.ready
+    )
+
+
+def first_refusal(facts: Facts, pods: Iterable[PodView]) -> Failure | None:
+    """Return why a sidecar would not admit one of the canary's `pods` that is ready; None: all pass.
+
+    An admitted pod stays ready when its promise breaks, and not every cause rejects the revision.
+    """
+    found = (refusal_of(facts, pod) for pod in pods if pod.ready)
+    return next(filter(None, found), None)
+
+
+def stop_canary(facts: Facts, keep: Collection[str]) -> Iterator[ObjectRef]:
+    """Yield the canary's Deployments, except those of the classes in `keep`."""
+    for each in facts.canaries:
+        if each.accelerator_class not in keep:
+            yield ObjectRef("apps/v1", "Deployment", each.namespace, each.name)
