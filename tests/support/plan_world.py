@@ -36,13 +36,14 @@ from enginewright.observed.pods import JOB_NAME, pod_view
 from enginewright.observed.revisions import revision_view
 from enginewright.observed.routes import route_view
 from enginewright.observed.services import service_view
-from enginewright.plan.engines.engine import BuildFacts, Ended, EnginePlan, plan_engine
+from enginewright.plan.engines.build import BuildFacts
+from enginewright.plan.engines.engine import Ended, EnginePlan, plan_engine
 from enginewright.plan.engines.users import EngineUse, engine_use, users_of
 from enginewright.plan.engines.wanted import build_hash
 from enginewright.plan.plan import plan
-from enginewright.plan.prepare.single_flight import shared_hash
+from enginewright.plan.prepare.shared import shared_hash
 from enginewright.plan.resolve.resolve import Target, resolve
-from enginewright.plan.rollout.replicas import fixed
+from enginewright.plan.rollout.pod_counts import fixed
 from enginewright.plan.types import (
     Config,
     EventIntent,

@@ -13,10 +13,11 @@ from enginewright.plan.store.collection import (
     Blocked,
     CollectionFacts,
     CollectionSteps,
+    NeededKeys,
+    Unreadable,
     collection,
     plan_collection,
 )
-from enginewright.plan.store.needed_keys import NeededKeys, Unreadable
 from enginewright.plan.types import CollectionConfig, Config
 from enginewright_contract.collection import MOST_KEPT, Collected, CollectTask
 from enginewright_contract.keys import sha256_text

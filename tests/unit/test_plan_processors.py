@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 from enginewright.observed.nodes import node_view
 from enginewright.plan.resolve.classes import readiness
-from enginewright.plan.resolve.processors import contradicted, features, int8_products
+from enginewright.plan.resolve.devices import contradicted, features, int8_products
 from enginewright_contract.processors import Feature
 from enginewright_contract.task import PrepareTask, Recipe
 

@@ -33,8 +33,8 @@ from enginewright.observed.pods import JOB_NAME, pod_view
 from enginewright.observed.revisions import revision_view
 from enginewright.plan.engines.users import engine_use, users_of
 from enginewright.plan.pods import never_ran
-from enginewright.plan.rollout.replicas import asks_for_pods
-from enginewright.plan.store.needed_keys import NamespaceObjects, needed_keys
+from enginewright.plan.rollout.pod_counts import asks_for_pods
+from enginewright.plan.store.collection import NamespaceObjects, needed_keys
 from enginewright_contract.keys import sha256_text
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Progress, PublishedBackend

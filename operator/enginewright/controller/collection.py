@@ -41,11 +41,12 @@ from enginewright.plan.store.collection import (
     CollectionFacts,
     CollectionSteps,
     EndedCollection,
+    NamespaceObjects,
     collecting_image,
     collection,
+    needed_keys,
     plan_collection,
 )
-from enginewright.plan.store.needed_keys import NamespaceObjects, needed_keys
 from enginewright.plan.types import Config, EventIntent
 
 BLOCKED_RETRY = 600.0  # seconds

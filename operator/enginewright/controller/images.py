@@ -41,7 +41,7 @@ from enginewright.plan.attempts import (
     Work,
     advance,
 )
-from enginewright.plan.resolve.probing import probing
+from enginewright.plan.resolve.images import probing
 from enginewright.plan.types import Config, ObjectRef
 
 CONFIG_MAP: Final = "enginewright-images"

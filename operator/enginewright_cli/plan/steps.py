@@ -12,7 +12,8 @@ from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model_status import EngineReference, Prepared
 from enginewright.manifests.names import deployment_name
 from enginewright.observed.deployments import DeploymentView, deployment_view
-from enginewright.plan.engines.engine import BuildFacts, plan_engine
+from enginewright.plan.engines.build import BuildFacts
+from enginewright.plan.engines.engine import plan_engine
 from enginewright.plan.engines.interim import interim_of
 from enginewright.plan.engines.wanted import Engines, wanted_engines
 from enginewright.plan.prepare.prepare import PrepareOutcome

@@ -16,8 +16,7 @@ from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_engine import EngineBackend, EngineFacts
 from enginewright.api.inference_model_status import BackendChoice, Prepared, RolloutFailure
 from enginewright.manifests.labels import PROMOTE
-from enginewright.plan.engines.benchmark_backends import benchmark_backends
-from enginewright.plan.engines.other_backend import why_no_image
+from enginewright.plan.engines.other_backends import benchmark_backends, why_no_image
 from enginewright.plan.engines.wanted import Engines, is_ahead_of_time
 from enginewright.plan.resolve.resolve import Target
 from enginewright.plan.types import EventIntent, Facts

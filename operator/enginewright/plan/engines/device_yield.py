@@ -22,7 +22,7 @@ from enginewright.manifests.labels import CLASS, COMPONENT, REVISION, SERVE
 from enginewright.observed.pods import PodView, of_job
 from enginewright.plan import pods
 from enginewright.plan.engines.status import ready_condition
-from enginewright.plan.history.served import serving_keys
+from enginewright.plan.history.outcomes import serving_keys
 from enginewright.plan.resolve.classes import matching
 from enginewright.plan.types import Facts
 

@@ -13,9 +13,9 @@ from enginewright_contract.images import DEVICE_BACKENDS, VARIANTS
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model_status import Prepared
-from enginewright.plan.engines.other_backend import why_no_image, why_not_precision
+from enginewright.plan.engines.other_backends import why_no_image, why_not_precision
 from enginewright.plan.engines.wanted import Engines, is_ahead_of_time
-from enginewright.plan.resolve.interim_backend import interim_backend, served_classes
+from enginewright.plan.resolve.backends import interim_backend, served_classes
 from enginewright.plan.resolve.resolve import Target
 from enginewright.plan.types import Facts
 

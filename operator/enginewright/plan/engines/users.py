@@ -1,8 +1,9 @@
-"""Which models use an engine, and how that is recorded in its status. Pure.
+"""Which models use an engine, how that is recorded in its status, and when one that nothing needs is removed. Pure.
 
 A model uses the engines that its spec needs now, and those that its stored revisions run or could be
 rolled back to. Where a revision is not known it may run any engine, so the model counts as a user of all:
-what serves must never appear unused.
+what serves must never appear unused. Removing an InferenceEngine removes neither the engine from the store, which a
+collection does, nor anything that serves.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +13,9 @@ from typing import Final
 
 from enginewright.api.inference_engine import EngineUsers, InferenceEngine, InferenceEngineStatus
 from enginewright.api.scalars import whole_second
+from enginewright.manifests.labels import REQUESTED_BY
 from enginewright.observed.revisions import RevisionView
+from enginewright.plan.types import CollectionConfig
 
 RECORDED_EVERY: Final = timedelta(hours=1)  # in status.lastUsed
 _NAMED: Final = 5
@@ -88,3 +91,17 @@ def recorded_use(before: InferenceEngineStatus, users: Sequence[str], now: datet
         last_used=used,
         due_in=(RECORDED_EVERY - age).total_seconds() if users else None,
     )
+
+
+def unused_since(engine: InferenceEngine, now: datetime, *, needed: bool) -> datetime | None:
+    """Return since when nothing needs the engine; None: it is needed, or a user has created it."""
+    if needed or REQUESTED_BY not in engine.metadata.annotations:
+        return None
+    return engine.status.unused_since or whole_second(now)
+
+
+def seconds_left(since: datetime | None, config: CollectionConfig, now: datetime) -> float | None:
+    """Return in how many seconds an engine unused `since` then is removed; None: it stays."""
+    if since is None or config.unused_for is None or config.dry_run or not config.enabled:
+        return None
+    return (since + config.unused_for - now).total_seconds()

@@ -31,14 +31,13 @@ from enginewright.manifests.engine import engine_name, inference_engine
 from enginewright.manifests.labels import REQUESTED_BY
 from enginewright.manifests.placement import merged
 from enginewright.plan import pods
-from enginewright.plan.engines.benchmark_backends import benchmark_backends
 from enginewright.plan.engines.coverage import EngineCoverage, promise_violation
 from enginewright.plan.engines.device_yield import engine_reference, seconds_left, without_yield
+from enginewright.plan.engines.other_backends import benchmark_backends
 from enginewright.plan.engines.status import ready_condition
-from enginewright.plan.history.served import serving_keys
-from enginewright.plan.prepare.paused_moves import is_build_paused
-from enginewright.plan.resolve.architecture import engine_architecture
+from enginewright.plan.history.outcomes import serving_keys
 from enginewright.plan.resolve.classes import device, matching
+from enginewright.plan.resolve.images import engine_architecture
 from enginewright.plan.resolve.resolve import Target
 from enginewright.plan.store import store_losses
 from enginewright.plan.types import Facts, ObjectRef
@@ -99,7 +98,7 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
         spec = _spec(facts, target, prepared, each)
         name = engine_name(spec)
         existing = facts.engines.get(name)
-        paused = is_build_paused(facts, spec.key)
+        paused = _is_paused(facts, spec.key)
         reference = engine_reference(facts, each, existing, name)
         rebuilt = spec.key in serving and (existing is None or existing.status.engine is None)
         references.append(reference.model_copy(update={"suspended": paused, "lost": rebuilt}))
@@ -214,6 +213,14 @@ def _spec(
 def _engine(facts: Facts, spec: InferenceEngineSpec) -> dict[str, Any]:
     metadata = facts.model.metadata
     return inference_engine(metadata.namespace, spec, metadata.name)
+
+
+def _is_paused(facts: Facts, engine_key: str) -> bool:
+    """Return whether no Job is created that builds the engine, since a user pauses the move to other runtime images.
+
+    As for preparations, what serves is no part of the move.
+    """
+    return facts.paused_with is not None and engine_key not in serving_keys(facts)
 
 
 def _requested(facts: Facts, existing: InferenceEngine) -> bool:

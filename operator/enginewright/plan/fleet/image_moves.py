@@ -26,16 +26,15 @@ from enginewright.plan.history.outcomes import (
     recorded_rejection,
     rejection_by_user,
     rejections_of_images,
+    served_before,
     served_for_spec,
 )
-from enginewright.plan.history.removed_fields import keeps_processes, processes_removed
-from enginewright.plan.history.served import served_before
-from enginewright.plan.history.spec_hash import spec_hash
+from enginewright.plan.history.spec_hash import keeps_processes, processes_removed, spec_hash
 from enginewright.plan.report.conditions import ModelState
-from enginewright.plan.resolve.interim_backend import interim_backend
+from enginewright.plan.resolve.backends import interim_backend
 from enginewright.plan.resolve.resolve import Target, resolve
-from enginewright.plan.rollout.regression import STAGE
-from enginewright.plan.rollout.replicas import asks_for_pods
+from enginewright.plan.rollout.failures import STAGE
+from enginewright.plan.rollout.pod_counts import asks_for_pods
 from enginewright.plan.types import Facts, Obstacle
 
 # Obstacles about images that the model has, which a move may remove.

@@ -2,41 +2,39 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final
 
-from enginewright_contract.reasons import ExitCode, Reason
 from enginewright_contract.report import Published
-from enginewright_contract.task import PREPARE_STAGES, PrepareTask
+from enginewright_contract.task import PREPARE_STAGES
 
 from enginewright.api.base import API_VERSION
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model_status import InferenceModelStatus, Preparation, Prepared
 from enginewright.api.job_failure import JobFailure
-from enginewright.api.pods import JobTemplate
-from enginewright.manifests.labels import COMPONENT
-from enginewright.manifests.names import prepare_job_name
-from enginewright.manifests.placement import merged, placement_hash
-from enginewright.manifests.prepare_job import PrepareJob, prepare_job
 from enginewright.manifests.snapshot import ClassSnapshot, Snapshot
 from enginewright.observed.jobs import JobView
-from enginewright.observed.pods import PodView
 from enginewright.plan import pods
 from enginewright.plan.attempts import Failed, InProgress, Observed, Start, Succeeded, Work, advance
-from enginewright.plan.prepare.paused_moves import is_preparation_paused
-from enginewright.plan.prepare.records import known_preparation, record_hash, recorded
-from enginewright.plan.prepare.signature import listed
-from enginewright.plan.prepare.single_flight import (
+from enginewright.plan.prepare.jobs import (
+    first_attempt,
+    job_manifest,
+    job_reference,
+    outdated_jobs,
+    prepare_jobs,
+    prepare_work,
+)
+from enginewright.plan.prepare.shared import (
     Decision,
     Follows,
     TakenOver,
     follow,
+    known_preparation,
+    recorded,
     shared_hash,
 )
-from enginewright.plan.resolve.architecture import image_architecture
-from enginewright.plan.resolve.recipe import steps_sha256
-from enginewright.plan.resolve.resolve import Target
+from enginewright.plan.prepare.signature import listed
+from enginewright.plan.resolve.resolve import Target, resolve
 from enginewright.plan.store import store_losses
 from enginewright.plan.types import Facts, ObjectRef
 
@@ -70,7 +68,9 @@ def known_prepared(status: InferenceModelStatus) -> Iterator[Prepared]:
 def known_artefact(facts: Facts, target: Target) -> tuple[Prepared | None, bool]:
     """Return the prepared model of `target`, and whether the store has lost it; None: it never had it."""
     current = _current(facts, target)
-    return current, current is not None and bool(_loss(facts, target, current.key, _jobs(facts)))
+    return current, current is not None and bool(
+        _loss(facts, target, current.key, prepare_jobs(facts))
+    )
 
 
 def is_prepared(facts: Facts, target: Target) -> bool:
@@ -97,10 +97,10 @@ def prepare(
         shares: whether one Job may prepare several models; not if this one asked for a fetch of its own.
     """
     current = _current(facts, target)
-    jobs = _jobs(facts)
+    jobs = prepare_jobs(facts)
     loss = _loss(facts, target, current.key, jobs) if current else ""
     if current and not loss:
-        return PrepareOutcome(prepared=current, delete=_running(facts, jobs, keep=keep))
+        return PrepareOutcome(prepared=current, delete=outdated_jobs(facts, jobs, keep=keep))
     shared = shared_hash(facts, target) if shares else ""
     attempted = _attempted(facts, target, shared, jobs, memory, lost=loss != "")
     outcome = _recorded(attempted, jobs, shared)
@@ -124,10 +124,10 @@ def _attempted(
     *,
     lost: bool,
 ) -> PrepareOutcome:
-    work = _work(facts, target)
+    work = prepare_work(facts, target)
     known = memory or facts.model.status.preparation
     known = known if known and known.inputs_hash == target.job_hash else None
-    attempt = max(known.attempt, 1) if known else _first_attempt(facts, work, jobs, lost=lost)
+    attempt = max(known.attempt, 1) if known else first_attempt(facts, work, jobs, lost=lost)
     observed = Observed(jobs, facts.pods, facts.now)
     state = advance(work, observed, attempt, known.failure if known else None)
     match state:
@@ -140,17 +140,17 @@ def _attempted(
                     state.result.data,
                 ),
                 fetched=state.result.data,
-                delete=_running(facts, jobs, keep=state.job),
+                delete=outdated_jobs(facts, jobs, keep=state.job),
             )
         case InProgress():
             return _in_progress(facts, target, jobs, state)
-        case Start() if is_preparation_paused(facts, target):
+        case Start() if _is_paused(facts, target):
             return PrepareOutcome(
                 preparation=known,
                 message=_PAUSED,
                 waits_for=StatusReason.SUSPENDED,
                 failure=state.failure,
-                delete=_running(facts, jobs, keep=state.replaces),
+                delete=outdated_jobs(facts, jobs, keep=state.replaces),
             )
         case Start():
             replaced = jobs.get(state.replaces)
@@ -160,9 +160,23 @@ def _attempted(
             return waits or _start(facts, target, work, jobs, state, shared)
         case Failed():
             failed = _failed(facts, target, work, jobs, state)
-            is_paused = not state.failure.lasting and is_preparation_paused(facts, target)
+            is_paused = not state.failure.lasting and _is_paused(facts, target)
             suspended = replace(failed, message=_PAUSED, waits_for=StatusReason.SUSPENDED)
             return suspended if is_paused else failed
+
+
+def _is_paused(facts: Facts, target: Target) -> bool:
+    """Return whether no Job is created that prepares `target`, since a user pauses the move to other runtime images.
+
+    The operator began the move, so that pausing it starts nothing more: Jobs that run end. What the model needs with
+    its own images is no part of the move: if it is the same with both, it is prepared as ever, else what the store has
+    lost of what serves is rebuilt (engines/repair.py). Changes of the spec are prepared while they are paused: their
+    users have asked for that.
+    """
+    if facts.paused_with is None:
+        return False
+    own = resolve(replace(facts, config=facts.paused_with), target.source)
+    return not (isinstance(own, Target) and own.artifact_hash == target.artifact_hash)
 
 
 def _waits(
@@ -186,7 +200,7 @@ def _followed(
     facts: Facts, target: Target, jobs: Mapping[str, JobView], state: Start, decision: Decision
 ) -> PrepareOutcome:
     """Return the state of a model that another Job prepares, or has."""
-    unwanted = _running(facts, jobs, keep="")
+    unwanted = outdated_jobs(facts, jobs, keep="")
     match decision:
         case TakenOver():
             return PrepareOutcome(
@@ -215,7 +229,7 @@ def _queued(
         preparation=_preparation(target, "", state.attempt, "", state.failure),
         message=facts.job_limit,
         waits_for=StatusReason.QUEUED,
-        delete=_running(facts, jobs, keep=""),
+        delete=outdated_jobs(facts, jobs, keep=""),
         awaits_turn=True,
     )
 
@@ -237,25 +251,6 @@ def _recorded(outcome: PrepareOutcome, jobs: Mapping[str, JobView], shared: str)
 def _current(facts: Facts, target: Target) -> Prepared | None:
     known = known_prepared(facts.model.status)
     return next((each for each in known if each.inputs_hash == target.artifact_hash), None)
-
-
-def _jobs(facts: Facts) -> dict[str, JobView]:
-    return {job.name: job for job in facts.jobs if job.label(COMPONENT) == "prepare"}
-
-
-def _work(facts: Facts, target: Target) -> Work[Published]:
-    return Work(
-        stages=PREPARE_STAGES,
-        name=partial(prepare_job_name, facts.model.metadata.name, target.job_hash),
-        result=_published,
-        placement=placement_hash(_template(facts)),
-        overdue=(Reason.TIMEOUT, "the prepare Job exceeded spec.build.timeout in stage {stage}"),
-        may_end_early=True,
-    )
-
-
-def _published(pod: PodView) -> Published | None:
-    return next((each.published for each in pods.reports(pod) if each.published), None)
 
 
 def _loss(facts: Facts, target: Target, key: str, jobs: Mapping[str, JobView]) -> str:
@@ -287,40 +282,6 @@ def _failed_builds(
     return store_losses.builds_without_model(facts, key, classes, _published_at(facts, jobs))
 
 
-def _first_attempt(
-    facts: Facts, work: Work[Published], jobs: Mapping[str, JobView], *, lost: bool
-) -> int:
-    """Return the first attempt: after those whose artefact was `lost`, else 1."""
-    found = {pod.job for pod in facts.pods if _published(pod)}
-    attempt = 1
-    while lost and (job := jobs.get(work.name(attempt))):
-        if job.outcome != "Complete" and job.name not in found:
-            break
-        attempt += 1
-    return attempt
-
-
-def _running(facts: Facts, jobs: Mapping[str, JobView], keep: str) -> tuple[ObjectRef, ...]:
-    """Return the Jobs that still run for outdated inputs."""
-    done = {pod.job for pod in facts.pods if _is_last(pod)}  # before the Job's status shows it
-    return tuple(
-        _reference(facts, name)
-        for name, job in sorted(jobs.items())
-        if name != keep and not job.ended and name not in done
-    )
-
-
-def _is_last(pod: PodView) -> bool:
-    """Return whether the Job creates no further pod after this one."""
-    failure = pods.failure(pod) if pod.phase == "Failed" else None
-    permanent = failure is not None and failure.exit_code == ExitCode.PERMANENT
-    return permanent or pod.phase == "Succeeded" or _published(pod) is not None
-
-
-def _reference(facts: Facts, job: str) -> ObjectRef:
-    return ObjectRef("batch/v1", "Job", facts.model.metadata.namespace, job)
-
-
 def _start(
     facts: Facts,
     target: Target,
@@ -331,56 +292,15 @@ def _start(
 ) -> PrepareOutcome:
     name = work.name(state.attempt)
     replaced = state.replaces and state.replaces in jobs
-    unwanted = _running(facts, jobs, keep=name)
-    if replaced and (ref := _reference(facts, state.replaces)) not in unwanted:
+    unwanted = outdated_jobs(facts, jobs, keep=name)
+    if replaced and (ref := job_reference(facts, state.replaces)) not in unwanted:
         unwanted = (*unwanted, ref)
     return PrepareOutcome(
         preparation=_preparation(target, name, state.attempt, PREPARE_STAGES[0], state.failure),
         message=_progress(PREPARE_STAGES[0]),
         failure=state.failure,
-        apply=(_job(facts, target, name, shared),),
+        apply=(job_manifest(facts, target, name, shared),),
         delete=unwanted,
-    )
-
-
-def _template(facts: Facts) -> JobTemplate:
-    return merged(facts.config.jobs, facts.model.spec.build.pod_template)
-
-
-def _job(facts: Facts, target: Target, name: str, shared: str) -> dict[str, Any]:
-    spec, namespace = facts.model.spec, facts.model.metadata.namespace
-    store = facts.config.store
-    return prepare_job(
-        facts.model,
-        PrepareJob(
-            name=name,
-            image=target.image,
-            pull_policy=facts.config.image_pull_policy,
-            pull_secrets=target.pull_secrets,
-            store=store.access(namespace),
-            task=PrepareTask(
-                job=name,
-                source_uri=spec.source.uri,
-                source_sha256=spec.source.sha256,
-                steps_sha256=steps_sha256(spec),
-                pinned=dict(target.source.pinned),
-                fetched=dict(target.source.fetched),
-                pipeline=facts.images[target.image].pipeline,
-                cluster=facts.bucket_user,
-                recipe=target.recipe,
-            ),
-            deadline_seconds=target.deadline_seconds,
-            resources=target.build_resources,
-            inputs=target.inputs,
-            nodes=target.prepare_nodes,
-            template=_template(facts),
-            assigned_ids=facts.config.openshift,
-            architecture=image_architecture(facts, target.image),
-            shared_hash=shared,
-            record_hash=record_hash(facts, target),
-            images=store.images,
-            account=target.account,
-        ),
     )
 
 
@@ -395,7 +315,7 @@ def _in_progress(
         message=f"{progress}: {state.waiting_for}" if state.waiting_for else progress,
         waits_for=state.waits_for,
         failure=state.failure,
-        delete=_running(facts, jobs, keep=state.job),
+        delete=outdated_jobs(facts, jobs, keep=state.job),
         requeue_after=state.requeue_after,
     )
 
@@ -411,7 +331,7 @@ def _failed(
     return PrepareOutcome(
         preparation=_preparation(target, name, state.attempt, failure.stage, failure),
         failure=failure,
-        delete=_running(facts, jobs, keep="" if state.ends else name),
+        delete=outdated_jobs(facts, jobs, keep="" if state.ends else name),
         requeue_after=state.requeue_after,
     )
 

@@ -1,6 +1,7 @@
-"""Which candidate backends cannot serve, so that policy Allow proceeds to the next one.
+"""Which candidate backends and choices cannot serve, as the status records it: the same would fail again.
 
-Rejections are recorded in the status: one holds for the inputs that were tried, until they change or it is readmitted.
+With a rejected backend, policy Allow proceeds to the next one; a rejection holds for the inputs that were tried, until they
+change or it is readmitted. Without a choice that has failed, the engines serve from now on.
 """
 
 from dataclasses import dataclass
@@ -8,11 +9,14 @@ from typing import Final
 
 from enginewright_contract.reasons import Reason
 
-from enginewright.api.inference_model_status import RejectedBackend
+from enginewright.api.conditions import StatusReason
+from enginewright.api.inference_model_status import RejectedBackend, RolloutFailure
+from enginewright.plan.engines.choice import Choice
 from enginewright.plan.engines.wanted import Engines
 from enginewright.plan.prepare.prepare import PrepareOutcome
-from enginewright.plan.resolve.readmission import rejection_recorded
+from enginewright.plan.resolve.backends import rejection_recorded
 from enginewright.plan.resolve.resolve import Target
+from enginewright.plan.rollout.failures import lasting_on
 from enginewright.plan.rollout.rollout import RolloutPlan
 from enginewright.plan.types import Facts
 
@@ -152,3 +156,39 @@ def _lasting(
         found = _Lasting(failed.reason, failed.finding.message, rollout.applied or "")
     reasons = _OF_A_BACKEND | _OF_THE_SOURCE if before else _OF_A_BACKEND
     return found if found and found.reason in reasons else None
+
+
+def failed_choice(
+    facts: Facts, engines: Engines | None, choice: Choice | None, rollout: RolloutPlan
+) -> RolloutFailure | None:
+    """Return the failure to record; None: there is none, or it was the user who rejected the revision."""
+    if facts.model.spec.build.choose != "Fastest" or (engines and not engines.needed):
+        return None
+    if choice is None or choice.waits:  # not known now
+        return facts.model.status.failed_choice
+    if not choice.chosen:
+        return choice.failed
+    if rejection := rollout.rejection:
+        by_user = rejection.reason == StatusReason.ROLLED_BACK_BY_USER
+        return None if by_user or rejection.revision != rollout.wanted else rejection
+    return _failing(facts, choice, rollout) if rollout.applied == rollout.wanted else None
+
+
+def _failing(facts: Facts, choice: Choice, rollout: RolloutPlan) -> RolloutFailure | None:
+    """Return why the applied revision, which never served, is given up: what its pods of the chosen backends show.
+
+    With `fallback.policy: Allow` what those of engines show as well: only the engines' revision rejects their backend.
+    """
+    policy, revision = facts.model.spec.fallback.policy, rollout.applied or ""
+    others = {each.class_name for each in choice.classes} - choice.chosen.keys()
+    for name in (*choice.chosen, *(sorted(others) if policy == "Allow" else ())):
+        if failed := lasting_on(facts, revision, name):
+            on_class = f"on class {name}: " if name in others else ""
+            return RolloutFailure(
+                revision=revision,
+                stage=failed.stage,
+                reason=failed.reason,
+                message=f"{on_class}{failed.finding.message}",
+                exit_code=failed.exit_code,
+            )
+    return None

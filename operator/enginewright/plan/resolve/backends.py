@@ -1,22 +1,43 @@
-"""Which backends may serve: the candidates in order, and the promise for each.
+"""Which backends may serve: the candidates in order and the promise for each, the interim one, and those that are readmitted.
 
 The first candidate serves, or the model is rejected. Only policy Allow proceeds to the next one, and
-the promise then names the preferred one, so that the fallback is reported.
+the promise then names the preferred one, so that the fallback is reported. One that was rejected with its inputs is a
+candidate again with them if nodes or its user say so: a node that joins may have what the others lacked, such as a driver;
+a node that was repaired looks as before, so its user asks by an annotation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
 
 from enginewright_contract.engines import LIBRARIES, why_not_optimized, why_unusable
-from enginewright_contract.images import COMPILED_BACKENDS, VARIANTS
+from enginewright_contract.images import COMPILED_BACKENDS, DEVICE_BACKENDS, VARIANTS
+from enginewright_contract.keys import sha256_text
+from enginewright_contract.reasons import Reason
 from enginewright_contract.task import Promise
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model import InferenceModelSpec
-from enginewright.api.scalars import share
-from enginewright.plan.resolve.interim_backend import refused_interim
+from enginewright.api.inference_model_status import RejectedBackend
+from enginewright.api.scalars import share, whole_second
+from enginewright.manifests.labels import CLASS, COMPONENT, RETRY, REVISION, SERVE
+from enginewright.plan.history.outcomes import served_before
+from enginewright.plan.resolve.classes import matching
 from enginewright.plan.types import Facts, Obstacle
+
+# Failures caused by a node's devices and drivers rather than by the model.
+_OF_NODES: Final = frozenset(
+    {
+        Reason.PROVIDER_MISSING,
+        Reason.PROVIDER_REFUSED,
+        Reason.DRIVER_MISSING,
+        Reason.DRIVER_TOO_OLD,
+        Reason.BACKEND_CRASHED,
+    }
+)
+_LONGEST: Final = 64  # characters; longer values of the annotation are hashed
 
 
 @dataclass(frozen=True)
@@ -123,3 +144,104 @@ def _promise(spec: InferenceModelSpec) -> Promise:
         max_compute_share=share(fallback.max_compute_share),
         max_node_share=share(fallback.max_node_share),
     )
+
+
+def interim_backend(spec: InferenceModelSpec) -> str | None:
+    """Return the backend that serves until an engine is built; None: none does."""
+    return None if spec.build.interim == "None" else spec.build.interim.lower()
+
+
+def refused_interim(
+    facts: Facts, classes: Sequence[AcceleratorClass], candidates: Collection[str]
+) -> Obstacle | None:
+    """Return why the requested interim cannot serve on these classes; None: it can, or none of the candidates needs one.
+
+    Every node has a CPU; a device is used only with the backends that its class allows.
+    """
+    backend = interim_backend(facts.model.spec)
+    if backend is None or COMPILED_BACKENDS.isdisjoint(candidates):
+        return None
+    if served_classes(facts).issuperset(each.metadata.name for each in classes):
+        return None
+    variant = VARIANTS[backend]
+    asked = f"spec.build.interim is {facts.model.spec.build.interim}, but"
+    if variant not in facts.config.images:
+        message = (
+            f"{asked} this installation has no image for the backend {backend}; set"
+            f" images.runtime.{variant} in the chart's values, or change spec.build.interim"
+        )
+        return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
+    for each in classes if backend in DEVICE_BACKENDS else ():
+        name = each.metadata.name
+        if backend not in each.spec.backends:
+            why = f"the class {name} does not allow the backend {backend}"
+        elif unusable := why_unusable(backend, each.spec.compute_capability):
+            why = f"the backend {backend} does not run on the class {name}: {unusable}"
+        else:
+            continue
+        message = f"{asked} {why}; write CPU or None"
+        return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
+    return None
+
+
+def served_classes(facts: Facts) -> set[str]:
+    """Return the classes on which anything but an interim serves or has served last: these need no interim."""
+    before = served_before(facts)
+    found = {each.class_name for each in before.classes if not each.interim} if before else set()
+    ready = {
+        (pod.label(CLASS), pod.label(REVISION))
+        for pod in facts.pods
+        if pod.label(COMPONENT) == SERVE and pod.ready and not pod.leaving
+    }
+    snapshots = {each.revision: each.kept.snapshot for each in facts.revisions if each.kept}
+    return found | {
+        each.name
+        for revision, snapshot in snapshots.items()
+        for each in snapshot.classes
+        if not each.interim
+        and ((before and before.last_complete == revision) or (each.name, revision) in ready)
+    }
+
+
+def is_readmitted(
+    facts: Facts, classes: Sequence[AcceleratorClass], rejected: RejectedBackend
+) -> bool:
+    """Return whether a rejected backend is tried again although it would be with the same inputs."""
+    if rejected.rejected_at is None:  # by an earlier release: from now on it is known
+        return False
+    asked = _asked(facts)
+    if asked and asked != rejected.retry:
+        return True
+    return (
+        rejected.reason in _OF_NODES
+        and bool(rejected.revision)
+        and _serves_meanwhile(facts)
+        and any(each > rejected.rejected_at for each in _joined(facts, classes))
+    )
+
+
+def rejection_recorded(
+    facts: Facts, classes: Sequence[AcceleratorClass], rejected: RejectedBackend
+) -> RejectedBackend:
+    """Return the rejection with what must differ for it to end: the annotation, or the newest node."""
+    # nodes have the API server's clock: one that is ahead of ours joins but once
+    since = max((whole_second(facts.now), *_joined(facts, classes)))
+    return rejected.model_copy(update={"rejected_at": since, "retry": _asked(facts)})
+
+
+def _asked(facts: Facts) -> str:
+    """Return the annotation's value; empty: there is none."""
+    value = facts.model.metadata.annotations.get(RETRY, "")
+    return sha256_text(value) if len(value) > _LONGEST else value
+
+
+def _serves_meanwhile(facts: Facts) -> bool:
+    """Return whether pods serve that another attempt leaves alone: no node may stop what serves."""
+    is_replaced = facts.model.spec.rollout.strategy == "Recreate"
+    return not is_replaced and any(each.available for each in facts.deployments)
+
+
+def _joined(facts: Facts, classes: Sequence[AcceleratorClass]) -> list[datetime]:
+    """Return when the nodes of the classes joined."""
+    nodes = (node for each in classes for node in matching(each, facts.nodes))
+    return [datetime.fromisoformat(node.created) for node in nodes if node.created]

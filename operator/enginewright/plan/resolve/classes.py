@@ -17,17 +17,17 @@ from enginewright.api.conditions import ConditionType, StatusReason, WantedCondi
 from enginewright.api.pods import Toleration
 from enginewright.manifests.placement import ARCHITECTURE, USUAL_ARCHITECTURE
 from enginewright.observed.nodes import NodeView
-from enginewright.plan.resolve.gpus import (
+from enginewright.plan.resolve.devices import (
     GpuKind,
     class_names,
     compute_capability,
+    contradicted,
     is_memory,
     kinds_of,
     memory_of,
     own_kinds,
     products_of,
 )
-from enginewright.plan.resolve.processors import contradicted
 
 PROPOSED: Final = "enginewright.dev/proposed"  # label of classes created by the operator
 

@@ -17,7 +17,7 @@ from enginewright.api.inference_model import (
 )
 from enginewright.api.scalars import share
 from enginewright.manifests.prepare_job import Input
-from enginewright.plan.resolve.processors import int8_products
+from enginewright.plan.resolve.devices import int8_products
 
 # Precisions for the automatic choice. Without calibration data, ranges would be guesses; and CPUs
 # compute half precision in single precision, so it is not faster there.

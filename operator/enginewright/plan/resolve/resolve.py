@@ -23,9 +23,8 @@ from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.api.scalars import duration
 from enginewright.manifests.device_claim import CLAIM_TEMPLATE, CLAIMS_VERSION
 from enginewright.manifests.prepare_job import Input
-from enginewright.plan.resolve.backends import BackendCandidate, candidates
+from enginewright.plan.resolve.backends import BackendCandidate, candidates, is_readmitted
 from enginewright.plan.resolve.classes import is_proposed, mixed_devices
-from enginewright.plan.resolve.readmission import is_readmitted
 from enginewright.plan.resolve.recipe import inputs as prepare_inputs
 from enginewright.plan.resolve.recipe import recipe, steps_sha256, why_not
 from enginewright.plan.resolve.sources import PinnedSource, known_source

@@ -1,9 +1,13 @@
-"""Whether a new revision has failed for good, as its pods show.
+"""Whether a revision has failed, as its pods show: a new one for good, or one after it was promoted.
 
-Rejecting a good one costs a rollout, waiting for a bad one keeps devices.
+Rejecting a good one costs a rollout, waiting for a bad one keeps devices. When no pod of the active revision passes its
+proofs any more, or all of them crash again and again, one pod of the revision before it is started on each of its classes.
+If the proofs pass there, that revision is restored; for crashes, which requests may cause, only after it has answered
+requests for `canary.hold`. Else the failure is that of the nodes, of the data or of the requests, and going back would
+not help.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -16,7 +20,8 @@ from enginewright.manifests.labels import CANARY, CLASS, COMPONENT, REVISION, SE
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
 from enginewright.plan import pods
-from enginewright.plan.history.served import served_before
+from enginewright.plan.history.outcomes import served_before
+from enginewright.plan.pods import Failure, failure, is_repeated
 from enginewright.plan.resolve.classes import matching
 from enginewright.plan.rollout.proofs import refusal
 from enginewright.plan.types import Facts
@@ -35,6 +40,17 @@ _OF_OTHERS: Final = frozenset(
 _OF_NODES: Final = frozenset(
     {Reason.DRIVER_MISSING, Reason.DRIVER_TOO_OLD, Reason.DEVICE_LOST, Reason.EVICTED}
 )
+# Found by proofs, in every pod alike.
+_OF_A_REVISION: Final = frozenset(
+    {
+        Reason.PARITY_FAILED,
+        Reason.NODE_FALLBACK,
+        Reason.FALLBACK_OVER_BUDGET,
+        Reason.BACKEND_FALLBACK,
+    }
+)
+_CRASHES: Final = frozenset({Reason.BACKEND_CRASHED, Reason.OUT_OF_MEMORY, Reason.SERVER_DOWN})
+STAGE: Final = "serving"  # of the failure
 
 
 @dataclass(frozen=True)
@@ -225,3 +241,52 @@ def _of(failure: pods.Failure) -> RolloutFailure:
         message=failure.finding.message,
         exit_code=failure.exit_code,
     )
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Why all pods of a revision that has served fail."""
+
+    failure: RolloutFailure
+    under_requests: (
+        bool  # requests may cause it, so that only pods with requests show what is better
+    )
+
+
+def regression(facts: Facts, active: str) -> Regression | None:
+    """Return why all pods of the active revision fail; None: one of them does not."""
+    serving = [pod for pod in pods_of(facts, active) if not pod.is_canary]
+    refused = [None if pod.ready else failure_of(facts, pod) for pod in serving]
+    if all(each and each.reason in _OF_A_REVISION for each in refused):
+        return _regression(active, refused, under_requests=False)
+    crashed = [failure(pod) if is_repeated([pod]) else None for pod in serving]
+    if all(each and each.reason in _CRASHES for each in crashed):
+        return _regression(active, crashed, under_requests=True)
+    return None
+
+
+def _regression(
+    active: str, found: Sequence[Failure | None], *, under_requests: bool
+) -> Regression | None:
+    first = next(filter(None, found), None)
+    if first is None:  # there are no pods
+        return None
+    failure = RolloutFailure(
+        revision=active,
+        stage=STAGE,
+        reason=first.reason,
+        message=first.finding.message,
+        exit_code=first.exit_code,
+    )
+    return Regression(failure, under_requests)
+
+
+def trial_counts(
+    deployments: Collection[DeploymentView], classes: Collection[str]
+) -> dict[str, int]:
+    """Return one pod for each of `classes` on which something is to serve."""
+    return {
+        each.accelerator_class: 1
+        for each in deployments
+        if each.accelerator_class in classes and each.desired
+    }

@@ -1,18 +1,177 @@
-"""How many pods the Deployments are to have of a revision, and how far they have come with that.
+"""How many pods each class is to have: by the spec, by its autoscaler, and beside a canary.
 
-Serving pods are never fewer than asked for because something else changes: a class that is added or removed
-counts only once others have as many pods.
+`spec.replicas`, which the scale subresource reads and writes, is the total over the classes without replicas of their own:
+an autoscaler compares it with the pods of those classes. Serving pods are never fewer than asked for because something else
+changes: a class that is added or removed counts only once others have as many pods.
+
+The API server resets a count that its only field manager stops applying to 1. So the operator applies
+a Deployment's live count until another manager is observed to own it as well, and only then leaves it
+out and creates the autoscaler. It takes a count back once the autoscaler is gone. Every state between
+these writes is one to continue from.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from enginewright.api.inference_model import InferenceModelSpec
+from enginewright.manifests.autoscaler import horizontal_pod_autoscaler
+from enginewright.manifests.labels import CLASS, serving_selector
 from enginewright.manifests.snapshot import Revision
 from enginewright.observed.deployments import DeploymentView
-from enginewright.plan.rollout import autoscaling
 from enginewright.plan.rollout.progress import RolloutProgress, progress_of
-from enginewright.plan.rollout.replicas import asks_for_pods, covering, fixed, replicas_by_class
-from enginewright.plan.types import Facts
+from enginewright.plan.types import Facts, ObjectRef, ReplicasHandover
+
+
+def replicas_by_class(spec: InferenceModelSpec, classes: Iterable[str]) -> dict[str, int]:
+    """Return the number of pods that the spec requests on each of `classes`, which it names.
+
+    The total is spread evenly, the first classes get the remainder, and each class that shares it has
+    at least one pod unless the total is 0.
+    """
+    own = fixed(spec)
+    names = tuple(classes)
+    sharing = [name for name in names if name not in own]
+    each, rest = divmod(spec.replicas, len(sharing)) if sharing else (0, 0)
+    minimum = min(1, spec.replicas)
+    shares = {name: max(minimum, each + (position < rest)) for position, name in enumerate(sharing)}
+    return {name: own.get(name, shares.get(name, 0)) for name in names}
+
+
+def asks_for_pods(spec: InferenceModelSpec, classes: Iterable[str]) -> bool:
+    """Return whether the spec requests pods on the classes that it names, or else on `classes`."""
+    names = [each.class_name for each in spec.accelerators] or classes
+    return any(replicas_by_class(spec, names).values())
+
+
+def fixed(spec: InferenceModelSpec) -> dict[str, int]:
+    """Return the counts of classes with replicas of their own."""
+    return {
+        each.class_name: each.replicas for each in spec.accelerators if each.replicas is not None
+    }
+
+
+def scale_selector(model: str, spec: InferenceModelSpec) -> str:
+    """Return the label selector of the pods that spec.replicas counts."""
+    parts = [f"{key}={value}" for key, value in sorted(serving_selector(model).items())]
+    if own := sorted(fixed(spec)):
+        parts.append(f"{CLASS} notin ({','.join(own)})")
+    return ",".join(parts)
+
+
+def covering(desired: Mapping[str, int], available: Mapping[str, int]) -> dict[str, int]:
+    """Return the pods of each class now: classes keep surplus pods while others lack theirs.
+
+    Args:
+        desired: pods that the spec requests, by class.
+        available: available pods, by class.
+    """
+    lacking = sum(max(0, count - available.get(name, 0)) for name, count in desired.items())
+    counts = {}
+    for name, count in desired.items():
+        kept = min(lacking, max(0, available.get(name, 0) - count))
+        lacking -= kept
+        counts[name] = count + kept
+    return counts
+
+
+def live_counts(
+    facts: Facts, specified: Mapping[str, int], deployments: Mapping[str, DeploymentView]
+) -> dict[str, int]:
+    """Return the counts of the autoscaled classes among those of `specified`: the live ones.
+
+    Args:
+        facts: of the model.
+        specified: pods that the spec requests, by class: with these a class starts.
+        deployments: by class.
+    """
+    serving = facts.model.status.serving
+    before = {each.class_name: each.replicas for each in serving.classes} if serving else {}
+    live = {name: each.desired for name, each in deployments.items()}
+    return {
+        name: live.get(name) or before.get(name) or _start(facts.model.spec, count)
+        for name, count in specified.items()
+        if _is_autoscaled(facts, name, deployments.get(name))
+    }
+
+
+def applied_count(
+    facts: Facts, accelerator: str, existing: DeploymentView | None, count: int
+) -> int | None:
+    """Return the count to apply to a class's Deployment; None: another manager owns it."""
+    if existing is None or not existing.count_is_shared or not count or not existing.desired:
+        return count
+    return None if _is_autoscaled(facts, accelerator, existing) else count
+
+
+def handovers(
+    facts: Facts, deployments: Mapping[str, DeploymentView], counts: Mapping[str, int]
+) -> tuple[ReplicasHandover, ...]:
+    """Return the Deployments whose counts need a second owner before their autoscalers are created."""
+    autoscaled = [deployments[name] for name in _autoscaled(facts, deployments, counts)]
+    return tuple(
+        ReplicasHandover(each.namespace, each.name, each.uid, each.desired)
+        for each in autoscaled
+        if each.desired and not each.count_is_shared
+    )
+
+
+def autoscalers(
+    facts: Facts,
+    revision: Revision,
+    deployments: Mapping[str, DeploymentView],
+    counts: Mapping[str, int],
+) -> Iterable[dict[str, Any]]:
+    """Yield the autoscalers of the Deployments whose counts are not applied."""
+    autoscaling = facts.model.spec.serving.autoscaling
+    for accelerator in _autoscaled(facts, deployments, counts):
+        existing = deployments[accelerator]
+        count = applied_count(facts, accelerator, existing, counts[accelerator])
+        if autoscaling and count is None:
+            yield horizontal_pod_autoscaler(
+                facts.model, autoscaling, revision, accelerator, name=existing.name
+            )
+
+
+def unwanted_autoscalers(
+    facts: Facts, deployments: Mapping[str, DeploymentView], counts: Mapping[str, int]
+) -> Iterable[ObjectRef]:
+    """Yield the autoscalers of classes that have none any more, or no pods."""
+    wanted = {deployments[name].name for name in _autoscaled(facts, deployments, counts)}
+    for each in facts.autoscalers:
+        if each.name not in wanted:
+            yield ObjectRef("autoscaling/v2", "HorizontalPodAutoscaler", each.namespace, each.name)
+
+
+def _autoscaled(
+    facts: Facts, deployments: Mapping[str, DeploymentView], counts: Mapping[str, int]
+) -> list[str]:
+    """Return the classes with a Deployment that is to have an autoscaler."""
+    if facts.model.spec.serving.autoscaling is None:
+        return []
+    return [
+        name
+        for name, count in counts.items()
+        if count and name in deployments and _is_autoscaled(facts, name, deployments[name])
+    ]
+
+
+def _is_autoscaled(facts: Facts, accelerator: str, existing: DeploymentView | None) -> bool:
+    """Return whether an autoscaler decides a class's count: one that is wanted, or not deleted yet."""
+    spec = facts.model.spec
+    if fixed(spec).get(accelerator, spec.replicas) == 0:
+        return False
+    return spec.serving.autoscaling is not None or (
+        existing is not None and any(each.name == existing.name for each in facts.autoscalers)
+    )
+
+
+def _start(spec: InferenceModelSpec, count: int) -> int:
+    """Return the specified count within the autoscaler's limits."""
+    autoscaling = spec.serving.autoscaling
+    if autoscaling is None:
+        return count
+    return min(max(count, autoscaling.min_replicas or 1), autoscaling.max_replicas)
 
 
 @dataclass(frozen=True)
@@ -63,7 +222,7 @@ def desired_counts(
 
     def desired(classes: Iterable[str]) -> dict[str, int]:
         specified = replicas_by_class(spec, classes)
-        return {**specified, **autoscaling.live_counts(facts, specified, deployments)}
+        return {**specified, **live_counts(facts, specified, deployments)}
 
     # a class that is not applied yet gets no share of the total
     counts = covering(desired(name for name in named if name in names), available)
@@ -81,7 +240,7 @@ def desired_counts(
         else current.get(name) or before.get(name, current.get(name, spec.replicas))
         for name in names
     }
-    return {**counts, **autoscaling.live_counts(facts, counts, deployments)}
+    return {**counts, **live_counts(facts, counts, deployments)}
 
 
 def _beside(
@@ -96,7 +255,7 @@ def _beside(
     """
     if not canaries or facts.model.spec.rollout.strategy != "InPlace":
         return counts
-    live = autoscaling.live_counts(facts, counts, deployments)
+    live = live_counts(facts, counts, deployments)
     lent = {
         name: max(min(count, 1), count - canaries.get(name, 0)) for name, count in counts.items()
     }

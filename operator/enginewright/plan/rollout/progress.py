@@ -9,7 +9,7 @@ from enginewright.manifests.snapshot import Revision
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
 from enginewright.plan import pods
-from enginewright.plan.history.served import served_before
+from enginewright.plan.history.outcomes import served_before
 from enginewright.plan.rollout.failures import unready
 from enginewright.plan.types import Facts
 

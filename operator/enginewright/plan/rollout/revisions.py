@@ -27,8 +27,8 @@ from enginewright.manifests.snapshot import (
 from enginewright.plan.engines.choice import Choice, ChosenBackend, choose, failure_of
 from enginewright.plan.engines.interim import Interim
 from enginewright.plan.engines.wanted import Engines
-from enginewright.plan.history.removed_fields import as_stored
-from enginewright.plan.resolve.architecture import only_architectures
+from enginewright.plan.history.spec_hash import as_stored
+from enginewright.plan.resolve.images import only_architectures
 from enginewright.plan.resolve.resolve import Target
 from enginewright.plan.types import Facts
 

@@ -1,4 +1,4 @@
-"""Rollouts: which revision the Deployments have, and what else is applied for it.
+"""Rollouts: which revision the Deployments have, what else is applied for it and for a canary, and what is removed.
 
 A rejected or unfinished update interrupts nothing: until the wanted revision is available, the last
 complete one is applied from its snapshot.
@@ -6,7 +6,7 @@ complete one is applied from its snapshot.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from enginewright.api.conditions import ConditionType
 from enginewright.api.inference_model_status import (
@@ -17,32 +17,47 @@ from enginewright.api.inference_model_status import (
     SourceState,
     TargetRevision,
 )
+from enginewright.manifests.deployment import claim_templates, serving_deployment
 from enginewright.manifests.labels import CLASS, REVISION
-from enginewright.manifests.snapshot import Revision, Snapshot
+from enginewright.manifests.names import deployment_name, revision_name
+from enginewright.manifests.service import disruption_budget, service
+from enginewright.manifests.snapshot import Revision, Snapshot, controller_revision
 from enginewright.observed.deployments import DeploymentView
-from enginewright.plan.history.outcomes import outcomes, recorded_rejection
-from enginewright.plan.history.served import served_before, serving_now
-from enginewright.plan.history.spec_hash import spec_hash
-from enginewright.plan.rollout import autoscaling
-from enginewright.plan.rollout.applied_revision import ignored_rollback, kept_revision
-from enginewright.plan.rollout.bring_up import BringUp
-from enginewright.plan.rollout.canary.pods import stop_canary
-from enginewright.plan.rollout.canary.requests import covering_canaries
-from enginewright.plan.rollout.pod_counts import PodCounts, awaited_classes, pod_counts, without
-from enginewright.plan.rollout.progress import RolloutProgress
-from enginewright.plan.rollout.replicas import asks_for_pods
-from enginewright.plan.rollout.requested_revision import bring_up_requested, requested_revision
-from enginewright.plan.rollout.revisions import revision_of, stored_revisions
-from enginewright.plan.rollout.rollout_objects import (
-    canary_objects,
-    has_rejected,
-    old_revisions,
-    other_budgets,
-    removals,
-    serving_objects,
+from enginewright.observed.revisions import RevisionView
+from enginewright.plan.history.outcomes import (
+    is_rejected_for_spec,
+    outcomes,
+    promoted,
+    recorded_rejection,
+    served_before,
+    serving_now,
 )
+from enginewright.plan.history.spec_hash import spec_hash
+from enginewright.plan.rollout.applied_revision import (
+    bring_up_requested,
+    ignored_rollback,
+    kept_revision,
+    requested_revision,
+)
+from enginewright.plan.rollout.bring_up import BringUp
+from enginewright.plan.rollout.canary.pods import covering_canaries, stop_canary
+from enginewright.plan.rollout.pod_counts import (
+    PodCounts,
+    applied_count,
+    asks_for_pods,
+    autoscalers,
+    awaited_classes,
+    handovers,
+    pod_counts,
+    unwanted_autoscalers,
+    without,
+)
+from enginewright.plan.rollout.progress import RolloutProgress
+from enginewright.plan.rollout.revisions import revision_of, stored_revisions
 from enginewright.plan.rollout.route import route_objects, unwanted_routes
 from enginewright.plan.types import Facts, MetadataIntent, ObjectRef, ReplicasHandover
+
+KEPT_REVISIONS: Final = 5
 
 
 @dataclass(frozen=True)
@@ -161,7 +176,7 @@ def roll_out(
             *(canary if in_place else ()),
             *serving_objects(facts, applied, deployments, now),
             *(() if in_place else canary),
-            *autoscaling.autoscalers(facts, applied, deployments, now),
+            *autoscalers(facts, applied, deployments, now),
             *route_objects(facts, brought, applied, deployments),
         ),
         delete=(
@@ -172,7 +187,7 @@ def roll_out(
             ),
             *stop_canary(facts, {*canaries, *covering}),
             *other_budgets(facts),
-            *autoscaling.unwanted_autoscalers(facts, deployments, now),
+            *unwanted_autoscalers(facts, deployments, now),
             *old_revisions(facts, needed),
         ),
         metadata=(
@@ -185,7 +200,7 @@ def roll_out(
             ),
             *((*brought.labels, *brought.shadow) if brought else ()),
         ),
-        hand_over=autoscaling.handovers(facts, deployments, now),
+        hand_over=handovers(facts, deployments, now),
     )
 
 
@@ -234,3 +249,92 @@ def applied_state(facts: Facts, rollout: RolloutPlan) -> AppliedState | None:
     if before and before.revision == rollout.applied:
         return before
     return AppliedState(revision=rollout.applied)
+
+
+def serving_objects(
+    facts: Facts,
+    revision: Revision,
+    deployments: Mapping[str, DeploymentView],
+    counts: Mapping[str, int],
+) -> Iterable[dict[str, Any]]:
+    """Yield the objects in the order of dependence: the revision first, so that it is never missing."""
+    model = facts.model
+    numbers = {each.revision: each.number for each in facts.revisions}
+    if revision.name not in numbers:  # revisions are immutable
+        yield controller_revision(model, revision, max(numbers.values(), default=0) + 1)
+    yield service(model, tls=revision.snapshot.tls_secret is not None)
+    for accelerator, count in counts.items():
+        # an existing one keeps its name, also if an earlier version chose it
+        existing = deployments.get(accelerator)
+        name = existing.name if existing else deployment_name(model.metadata.name, accelerator)
+        yield disruption_budget(model, accelerator, name=name)
+        yield from claim_templates(model, revision, accelerator)
+        applied = applied_count(facts, accelerator, existing, count)
+        yield serving_deployment(model, revision, accelerator, name=name, replicas=applied)
+
+
+def canary_objects(facts: Facts, brought: BringUp, applied: Revision) -> Iterable[dict[str, Any]]:
+    """Yield the canary's objects, the revision first."""
+    if not brought.canaries:
+        return
+    numbers = {each.revision: each.number for each in facts.revisions}
+    if brought.revision.name not in numbers and brought.revision is not applied:
+        # after the number of the applied one, which may be created in the same pass
+        number = max(numbers.values(), default=0) + 1 + (applied.name not in numbers)
+        yield controller_revision(facts.model, brought.revision, number)
+    yield from brought.deployments(facts)
+
+
+def removals(facts: Facts, deployments: Iterable[DeploymentView]) -> Iterable[ObjectRef]:
+    """Yield Deployments with their budgets."""
+    namespace = facts.model.metadata.namespace
+    for each in deployments:
+        yield ObjectRef("apps/v1", "Deployment", namespace, each.name)
+        yield ObjectRef("policy/v1", "PodDisruptionBudget", namespace, each.name)
+
+
+def has_rejected(deployment: DeploymentView, brought: BringUp | None) -> bool:
+    """Return whether a Deployment has a rejected revision of which nothing serves."""
+    return (
+        brought is not None
+        and brought.rejection is not None
+        and deployment.revision == brought.revision.name
+        and not deployment.available
+    )
+
+
+def other_budgets(facts: Facts) -> Iterable[ObjectRef]:
+    """Yield budgets without their Deployment: pods matched by two budgets cannot be evicted."""
+    names = {each.name for each in facts.deployments}
+    covered = {each.accelerator_class for each in facts.deployments}
+    for each in facts.budgets:
+        if each.name not in names and each.label(CLASS) in covered:
+            yield ObjectRef("policy/v1", "PodDisruptionBudget", each.namespace, each.name)
+
+
+def old_revisions(facts: Facts, keep: Collection[str]) -> Iterable[ObjectRef]:
+    """Yield the revisions that are not needed any more, of which those that failed for another spec go first.
+
+    Needed are those in `keep`, what served and what runs, what was rejected for the current spec or may be tried again, and two
+    that were promoted: the active one, and the one to which it can go back.
+    """
+    model = facts.model
+    serving = served_before(facts)
+    readable = [each for each in facts.revisions if each.kept]
+    pinned = {
+        *keep,
+        *((serving.revision, serving.last_complete) if serving else ()),
+        *(each.revision for each in (*facts.deployments, *facts.canaries)),
+        *(each.revision for each in model.status.rejected_backends),
+        *(each.revision for each in facts.revisions if is_rejected_for_spec(facts, each)),
+        *promoted(readable)[:2],
+    }
+    unpinned = [each for each in facts.revisions if each.revision not in pinned]
+    unpinned.sort(key=lambda each: (not _is_superseded(each), each.number), reverse=True)
+    for each in unpinned[KEPT_REVISIONS - 1 :]:
+        name = revision_name(model.metadata.name, each.revision)
+        yield ObjectRef("apps/v1", "ControllerRevision", model.metadata.namespace, name)
+
+
+def _is_superseded(revision: RevisionView) -> bool:
+    return revision.outcome is not None and revision.outcome.state == "Superseded"

@@ -1,32 +1,45 @@
-"""When what nothing needs is removed from a store, and what became of it.
+"""When what nothing needs is removed from a store, what must be kept, and what became of it.
 
 One Job at a time for each namespace. The next one is due some time after the end of the last one, so that a restarted
-operator starts none; the first one at a time of the day that depends on the name of the namespace. What earlier releases
-kept in a part of a bucket that several namespaces shared is not collected any more: pods may still read it, and none of
-its Jobs goes on.
+operator starts none; the first one at a time of the day that depends on the name of the namespace. Kept is everything that
+the objects of the namespace name: one that cannot be read may name anything, so then nothing may be removed. What earlier
+releases kept in a part of a bucket that several namespaces shared is not collected any more: pods may still read it, and
+none of its Jobs goes on.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
-from enginewright_contract.collection import LEAST_AGE_SECONDS, MOST_KEPT, Collected, CollectTask
+from enginewright_contract.collection import (
+    KEPT_CHARACTERS,
+    LEAST_AGE_SECONDS,
+    MOST_KEPT,
+    Collected,
+    CollectTask,
+)
 from enginewright_contract.images import ImageFacts
+from pydantic import ValidationError
 
 from enginewright.api.conditions import StatusReason
+from enginewright.api.inference_engine import InferenceEngine
+from enginewright.api.inference_model import InferenceModel
 from enginewright.api.scalars import quantity
 from enginewright.manifests.collect_job import collect_job
 from enginewright.manifests.collection_outcome import CollectionOutcome
-from enginewright.manifests.labels import STORE_MAX_SIZE
+from enginewright.manifests.labels import MODEL, STORE_MAX_SIZE
+from enginewright.manifests.snapshot import Revision
+from enginewright.observed.artifact_keys import keys_in, keys_of_pods
+from enginewright.observed.base import Json, status
 from enginewright.observed.collections import CollectionView
+from enginewright.observed.jobs import job_view
 from enginewright.observed.nodes import NodeView
 from enginewright.observed.pods import PodView, of_job
 from enginewright.plan import pods
 from enginewright.plan.quantities import format_size
-from enginewright.plan.resolve.architecture import architecture_of
-from enginewright.plan.store.needed_keys import NeededKeys, Unreadable
+from enginewright.plan.resolve.images import architecture_of
 from enginewright.plan.types import Config, EventIntent, MetadataIntent, ObjectRef
 
 RETRY: Final = timedelta(hours=1)  # after a failure
@@ -34,6 +47,85 @@ _VARIANT: Final = "cpu"  # of the runtime image, if there is one
 _WAIT_FOR_IMAGE: Final = 60.0  # seconds, unless it becomes known before
 _LEFTOVERS: Final = timedelta(days=15)  # files of removed artefacts stay in a bucket for 14 days
 _NAMED: Final = 3  # objects in a message
+
+
+@dataclass(frozen=True)
+class NamespaceObjects:
+    """All objects of a namespace that may need artefacts, as the API server has just listed them."""
+
+    models: tuple[Json, ...] = ()
+    engines: tuple[Json, ...] = ()
+    revisions: tuple[Json, ...] = ()  # ControllerRevisions
+    deployments: tuple[Json, ...] = ()
+    jobs: tuple[Json, ...] = ()
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """An object that may need any artefact."""
+
+    obj: Json
+    why: str
+
+    @property
+    def name(self) -> str:
+        """Return its kind and name."""
+        return f"{self.obj['kind']} {self.obj['metadata']['name']}"
+
+
+@dataclass(frozen=True)
+class NeededKeys:
+    """The keys of all artefacts that are needed."""
+
+    keys: frozenset[str]
+    unreadable: tuple[Unreadable, ...] = ()
+
+    @property
+    def beginnings(self) -> tuple[str, ...]:
+        """Return the beginnings of the keys, as a task has them."""
+        return tuple(sorted({each[:KEPT_CHARACTERS] for each in self.keys}))
+
+
+def needed_keys(listed: NamespaceObjects) -> NeededKeys:
+    """Return the keys that are needed.
+
+    Models name what their specs need, what serves, and what their rejected backends would serve;
+    revisions what a model may return to; Deployments and Jobs what their pods read or write.
+    """
+    keys = (
+        *(keys_in(status(each)) for each in listed.models),
+        *(keys_in(each.get("spec")) for each in listed.engines),
+        *(keys_in(each.get("data")) for each in listed.revisions),
+        *(keys_of_pods(each) for each in listed.deployments),
+        *(keys_of_pods(each) for each in listed.jobs if not job_view(each).ended),
+    )
+    return NeededKeys(
+        frozenset().union(*keys),
+        (
+            *_unreadable(listed.models, InferenceModel.model_validate),
+            *_unreadable(listed.engines, InferenceEngine.model_validate),
+            *_unreadable(listed.revisions, Revision.read),
+            *_unreadable(listed.deployments, _read_deployment),
+        ),
+    )
+
+
+def _unreadable(objects: Iterable[Json], read: Callable[[Json], Any]) -> Iterable[Unreadable]:
+    for each in objects:
+        try:
+            read(each)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            field = ".".join(str(step) for step in first["loc"])
+            yield Unreadable(each, f"{field}: {first['msg']}")
+        except ValueError as error:
+            yield Unreadable(each, str(error))
+
+
+def _read_deployment(obj: Json) -> None:
+    labels = obj["metadata"].get("labels") or {}
+    if MODEL in labels and not keys_of_pods(obj):
+        raise ValueError("its pods name no artefact")
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,13 @@ from enginewright.plan.rollout.bring_up import BringUp
 from enginewright.plan.rollout.canary import shadow
 from enginewright.plan.rollout.canary.analysis import seconds_left
 from enginewright.plan.rollout.canary.comparison import failure
-from enginewright.plan.rollout.canary.pods import canary_pods, is_available
-from enginewright.plan.rollout.canary.requests import makes_way, service_labels
-from enginewright.plan.rollout.failures import PodFailures, pods_of
-from enginewright.plan.rollout.regression import regression, trial_counts
+from enginewright.plan.rollout.canary.pods import (
+    canary_pods,
+    is_available,
+    makes_way,
+    service_labels,
+)
+from enginewright.plan.rollout.failures import PodFailures, pods_of, regression, trial_counts
 from enginewright.plan.types import Facts
 
 _LONG_AGO: Final = datetime.fromtimestamp(0, UTC)

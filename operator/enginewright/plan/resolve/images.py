@@ -1,15 +1,24 @@
-"""Which nodes can run an image, by the architectures that it reports."""
+"""What a runtime image contains, as a Job that probes it reports, and which nodes can run it."""
 
 from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Final
 
 from enginewright_contract.images import ImageFacts
+from enginewright_contract.reasons import Reason
+from pydantic import ValidationError
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.manifests.placement import ARCHITECTURE, USUAL_ARCHITECTURE, architecture_label
+from enginewright.manifests.probe_job import PROBE, PROBE_SECONDS, probe_job_name
 from enginewright.manifests.snapshot import Snapshot
 from enginewright.observed.nodes import NodeView
+from enginewright.observed.pods import PodView
+from enginewright.plan.attempts import Work
 from enginewright.plan.resolve.classes import selected
 from enginewright.plan.types import Facts
+
+_STAGES: Final = (PROBE,)
 
 
 def image_architecture(facts: Facts, image: str) -> str:
@@ -57,3 +66,25 @@ def _built_for(image: ImageFacts) -> Iterator[str]:
         yield from sorted(image.architectures, key=lambda each: (each != USUAL_ARCHITECTURE, each))
     elif image.processor:
         yield architecture_label(image.processor.architecture)
+
+
+def probing(image_hash: str, placement: str) -> Work[ImageFacts]:
+    """Return the work of probing an image; no user can fix it by an edit, so it is always retried."""
+    return Work(
+        stages=_STAGES,
+        name=partial(probe_job_name, image_hash),
+        result=_facts,
+        placement=placement,
+        overdue=(Reason.INTERNAL_ERROR, f"the probe timed out after {PROBE_SECONDS} s"),
+        limit=None,
+    )
+
+
+def _facts(pod: PodView) -> ImageFacts | None:
+    for each in pod.containers:
+        if each.ended and each.ended.exit_code == 0:
+            try:
+                return ImageFacts.model_validate_json(each.ended.message)
+            except ValidationError:
+                continue
+    return None

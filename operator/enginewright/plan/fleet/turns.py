@@ -1,24 +1,27 @@
-"""Which models may move to new runtime images now: a function of all models' states.
+"""Whose turn it is: which models may move to new runtime images now, and which may create a Job.
 
-Those that move, and the first of those that wait for their turn, up to the limit. One that its user pauses
-hands its turn on, and takes it back when it goes on. A model whose label
+Moves are a function of all models' states. Those that move, and the first of those that wait for their turn, up to the
+limit. One that its user pauses hands its turn on, and takes it back when it goes on. A model whose label
 `enginewright.dev/rollout-order` is `first` moves before all others, one with `last` after them.
 
 A model that failed and is tried again, with whichever spec, stays a failure until it has moved, so that a
 retry of one model does not have others begin. It moves itself, whatever failures there are: they protect
 models that were not tried.
+
+Jobs that prepare models and build engines are created in the order in which the models and InferenceEngines were. One
+whose namespace is full lets others pass. What serves and was lost from the store is rebuilt without a turn.
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model_status import MoveState
 from enginewright.observed.moves import MoveView
-from enginewright.plan.types import FleetConfig
+from enginewright.plan.types import FleetConfig, JobLimits
 
 ModelName: TypeAlias = tuple[str, str]  # namespace, name
 
@@ -121,3 +124,42 @@ def _target(move: MoveView, images: Mapping[str, str]) -> dict[str, str]:
         for variant, image in move.current.items()
         if images.get(variant, image) != image
     }
+
+
+class JobOwner(NamedTuple):
+    """A model or an InferenceEngine; they are in the order of their turns."""
+
+    created: str  # RFC 3339
+    namespace: str
+    kind: str
+    name: str
+
+
+def turns(
+    waiting: Iterable[JobOwner], running: Mapping[str, int], limits: JobLimits
+) -> dict[JobOwner, str]:
+    """Return why each owner creates no Job now, as a sentence; empty: it may.
+
+    Args:
+        waiting: owners that need a Job.
+        running: Jobs that have not ended, by namespace.
+        limits: the administrator's.
+    """
+    taken = Counter(running)
+    found = {}
+    for each in sorted(waiting):
+        found[each] = _full(each.namespace, taken, limits)
+        if not found[each]:
+            taken[each.namespace] += 1
+    return found
+
+
+def _full(namespace: str, taken: Counter[str], limits: JobLimits) -> str:
+    if limits.total and taken.total() >= limits.total:
+        return f"waits for its turn: at most {limits.total} Jobs run at the same time (jobs.limit)"
+    if limits.per_namespace and taken[namespace] >= limits.per_namespace:
+        return (
+            f"waits for its turn: at most {limits.per_namespace} Jobs of namespace {namespace} run at"
+            " the same time (jobs.namespaceLimit)"
+        )
+    return ""

@@ -1,12 +1,14 @@
-"""Whether a backend other than the target's can serve the model that is prepared for the target's."""
+"""Other backends than the target's: whether they can serve its prepared model, and which ones an engine's Job compares."""
 
 from typing import Final, get_args
 
-from enginewright_contract.images import VARIANTS
+from enginewright_contract.engines import why_unusable
+from enginewright_contract.images import COMPILED_BACKENDS, VARIANTS
 from enginewright_contract.precisions import supported
 from enginewright_contract.task import Precision
 
 from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.plan.resolve.backends import ranking
 from enginewright.plan.resolve.resolve import Target
 from enginewright.plan.types import Facts
 
@@ -43,3 +45,28 @@ def why_not_precision(
         return None
     reason = supported(known, accelerator.spec.compute_capability, backend)
     return reason and f"the prepared model is {known}: {reason}"
+
+
+def benchmark_backends(
+    facts: Facts, target: Target, precision: str | None, accelerator: AcceleratorClass
+) -> tuple[str, ...]:
+    """Return the backends to compare with the engine of a class, in the order of `spec.backends`.
+
+    Args:
+        facts: the model and its cluster.
+        target: with the engine's backend and image.
+        precision: of the prepared model; None: the source's own.
+        accelerator: the class.
+    """
+    if facts.model.spec.build.choose != "Fastest":
+        return ()
+    return tuple(
+        each
+        for each in ranking(facts.model.spec, accelerator)
+        if each not in COMPILED_BACKENDS
+        and each in accelerator.spec.backends
+        and each in facts.images[target.image].backends
+        and VARIANTS[each] in facts.config.images
+        and why_not_precision(precision, accelerator, each) is None
+        and why_unusable(each, accelerator.spec.compute_capability) is None
+    )

@@ -1,7 +1,11 @@
-"""Kinds of GPU from the labels of GPU Feature Discovery, or the administrator's own, and names for their classes. Pure.
+"""What the devices of a class are, from labels of nodes: kinds of GPU with names for their classes, instruction sets of CPUs. Pure.
 
-Meaning of the labels: docs/gpu-feature-discovery of NVIDIA's k8s-device-plugin. Names are derived
-without a table of products, so that future products get one too.
+GPUs have labels of GPU Feature Discovery (docs/gpu-feature-discovery of NVIDIA's k8s-device-plugin), or the administrator's
+own. Names are derived without a table of products, so that future products get one too.
+
+A CPU class has the instruction sets that it declares, or that its selector requires: that holds for every node, also for
+those that join later. What the current nodes have in common does not, and keys derived from it would change when nodes join
+and leave.
 """
 
 import hashlib
@@ -11,6 +15,11 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
+from enginewright_contract.images import DEVICE_BACKENDS
+from enginewright_contract.processors import Feature, has_exact_products
+from enginewright_contract.task import Int8Products, Precision
+
+from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.manifests.names import child_name
 from enginewright.observed.nodes import NodeView
 
@@ -27,6 +36,17 @@ _CAPABILITY: Final = re.compile(r"[0-9]{1,2}[.][0-9]{1,2}")
 
 _VENDOR: Final = frozenset({"nvidia", "tesla", "geforce", "quadro"})
 _FORM_FACTOR: Final = re.compile(r"sxm[0-9]*|pcie|hbm[0-9]*e?")
+# Labels of Node Feature Discovery: "CPU" in its documentation of features
+_CPUID: Final = "feature.node.kubernetes.io/cpu-cpuid."
+_LABELS: Final = {
+    "AVX2": Feature.AVX2,
+    "AVX512F": Feature.AVX512,
+    "AVX512VNNI": Feature.VNNI,
+    "AVXVNNI": Feature.VNNI,
+    "AMXINT8": Feature.AMX,
+    "ASIMDDP": Feature.ASIMDDP,
+    "SVE": Feature.SVE,
+}
 
 
 @dataclass(frozen=True, order=True)
@@ -157,3 +177,35 @@ def _product_name(product: str, *, short: bool) -> str:
     if short:
         parts = [part for part in parts if not _FORM_FACTOR.fullmatch(part)] or parts
     return child_name("-".join(parts) or "gpu")
+
+
+def features(accelerator: AcceleratorClass) -> tuple[Feature, ...]:
+    """Return the instruction sets that every node of a class is known to have."""
+    if accelerator.spec.cpu_features is not None:
+        return accelerator.spec.cpu_features
+    found = {
+        _LABELS[label.removeprefix(_CPUID)]
+        for label, value in accelerator.spec.node_selector.items()
+        if value == "true" and label.startswith(_CPUID) and label.removeprefix(_CPUID) in _LABELS
+    }
+    return tuple(each for each in Feature if each in found)
+
+
+def int8_products(
+    backend: str, precisions: Collection[Precision | None], classes: Collection[AcceleratorClass]
+) -> Int8Products | None:
+    """Return which sums of INT8 products the model must tolerate; None: no INT8 for CPUs."""
+    if "INT8" not in precisions or backend in DEVICE_BACKENDS:
+        return None
+    return "exact" if all(has_exact_products(features(each)) for each in classes) else "any"
+
+
+def contradicted(accelerator: AcceleratorClass, labels: Mapping[str, str]) -> tuple[Feature, ...]:
+    """Return features that a class declares but a node lacks by its labels; (): none, or not known."""
+    if not any(label.startswith(_CPUID) for label in labels):
+        return ()
+    had = {feature for name, feature in _LABELS.items() if labels.get(f"{_CPUID}{name}") == "true"}
+    labelled = {*_LABELS.values()}
+    return tuple(
+        each for each in accelerator.spec.cpu_features or () if each in labelled and each not in had
+    )
