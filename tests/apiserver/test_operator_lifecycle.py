@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from enginewright.manifests.snapshot import Revision
-from enginewright.plan.signature import listed
+from enginewright.plan.prepare.signature import listed
 from enginewright_contract.images import ImageFacts
 from enginewright_contract.signature import PublishedSignature, TensorText
 from enginewright_contract.task import PREPARE_STAGES

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from enginewright.manifests.collection_outcome import CollectionOutcome
-from enginewright.plan.collection import first_due
+from enginewright.plan.store.collection import first_due
 from enginewright.plan.types import CollectionConfig
 from enginewright_contract.collection import Collected
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from enginewright.plan.proofs import proofs
+from enginewright.plan.rollout.proofs import proofs
 from enginewright_contract.task import Promise
 from enginewright_contract.verdict import Verdict
 from tritonclient.http import InferenceServerClient, InferInput

@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 import yaml
 from enginewright.api.inference_model import InferenceModel
-from enginewright.plan.recipe import recipe
+from enginewright.plan.resolve.recipe import recipe
 from enginewright_cli.plan.validation import problems
 from enginewright_contract.task import PrepareTask, ServeTask
 from onnx import TensorProto, helper

@@ -8,8 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from enginewright.plan.collection import Blocked, collection
-from enginewright.plan.needed_keys import NamespaceObjects, needed_keys
+from enginewright.plan.store.collection import Blocked, NamespaceObjects, collection, needed_keys
 from enginewright_contract.collection import MOST_KEPT
 from enginewright_contract.keys import sha256_text
 from enginewright_contract.report import read_termination_message

@@ -15,7 +15,7 @@ from enginewright.kube.resources import INFERENCE_MODELS, JOBS
 from enginewright.manifests.collect_job import COLLECT
 from enginewright.manifests.collection_outcome import CollectionOutcome
 from enginewright.manifests.labels import COMPONENT
-from enginewright.plan.engines import Ended
+from enginewright.plan.engines.engine import Ended
 from enginewright.plan.types import FleetConfig
 from enginewright_contract.collection import Collected
 from enginewright_contract.execution import (

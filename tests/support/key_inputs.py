@@ -11,9 +11,9 @@ from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import Prepared
 from enginewright.observed.nodes import NodeView, node_view
-from enginewright.plan.engines_wanted import Engines, wanted_engines
-from enginewright.plan.recipe import steps_of
-from enginewright.plan.resolve import Target, resolve
+from enginewright.plan.engines.wanted import Engines, wanted_engines
+from enginewright.plan.resolve.recipe import steps_of
+from enginewright.plan.resolve.resolve import Target, resolve
 from enginewright.plan.types import Facts
 from enginewright_contract.base import Message
 from enginewright_contract.images import ImageFacts

@@ -36,13 +36,14 @@ from enginewright.observed.pods import JOB_NAME, pod_view
 from enginewright.observed.revisions import revision_view
 from enginewright.observed.routes import route_view
 from enginewright.observed.services import service_view
-from enginewright.plan.engine_users import EngineUse, engine_use, users_of
-from enginewright.plan.engines import BuildFacts, Ended, EnginePlan, plan_engine
-from enginewright.plan.engines_wanted import build_hash
+from enginewright.plan.engines.build import BuildFacts
+from enginewright.plan.engines.engine import Ended, EnginePlan, plan_engine
+from enginewright.plan.engines.users import EngineUse, engine_use, users_of
+from enginewright.plan.engines.wanted import build_hash
 from enginewright.plan.plan import plan
-from enginewright.plan.replicas import fixed
-from enginewright.plan.resolve import Target, resolve
-from enginewright.plan.single_flight import shared_hash
+from enginewright.plan.prepare.shared import shared_hash
+from enginewright.plan.resolve.resolve import Target, resolve
+from enginewright.plan.rollout.pod_counts import fixed
 from enginewright.plan.types import (
     Config,
     EventIntent,
@@ -266,7 +267,9 @@ class World(Simulation):
         target = resolve(facts)
         if self.leader is None or not isinstance(target, Target):
             return facts
-        return replace(facts, leaders={shared_hash(facts, target): (self.leader,)})
+        return replace(
+            facts, leaders={shared_hash(facts.model, facts.config, target): (self.leader,)}
+        )
 
     def build_facts(self, engine: Json) -> BuildFacts:
         """Collect an InferenceEngine's observed state like the controller."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from enginewright.observed.pods import JOB_NAME
-from enginewright.plan.resolve import Target, resolve
+from enginewright.plan.resolve.resolve import Target, resolve
 from enginewright_contract.keys import engine_key, prepared_key, prepared_keys
 from enginewright_contract.task import EngineRecipe, Recipe
 

@@ -5,8 +5,8 @@ from decimal import Decimal
 import pytest
 from enginewright.api.inference_engine import EngineFacts
 from enginewright.api.scalars import share
-from enginewright.plan.engine_status import engine_facts
-from enginewright.plan.engines_wanted import _judge
+from enginewright.plan.engines.status import engine_facts
+from enginewright.plan.engines.wanted import _judge
 from enginewright_contract.budget import billionths, excess
 from enginewright_contract.report import PublishedEngine
 from enginewright_contract.task import Promise

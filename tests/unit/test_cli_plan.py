@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from enginewright.manifests.engine_job import ENGINE_COMPONENT
 from enginewright.manifests.labels import REQUESTED_BY
-from enginewright.plan.resolve import Target, resolve
+from enginewright.plan.resolve.resolve import Target, resolve
 from enginewright_cli.plan.cluster_state import ClusterState, facts, live_model
 from enginewright_cli.plan.forecast import forecast
 from enginewright_cli.plan.gather import gather

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from enginewright.api.inference_model import InferenceModelSpec
-from enginewright.plan.resolve import Target, resolve
+from enginewright.plan.resolve.resolve import Target, resolve
 from enginewright_contract.keys import prepared_key
 
 from tests.support.plan_objects import DIGEST, accelerator_class, published

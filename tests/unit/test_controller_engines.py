@@ -6,7 +6,7 @@ from enginewright.controller.metrics import EngineMetrics
 from enginewright.controller.routing import EngineKey
 from enginewright.kube.errors import Forbidden, Transient
 from enginewright.manifests.labels import CLASS, MODEL, REQUESTED_BY, REVISION
-from enginewright.plan.engines import Ended
+from enginewright.plan.engines.engine import Ended
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Progress
 from prometheus_client import CollectorRegistry

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from enginewright.plan.engine_status import engine_facts, engine_versions
+from enginewright.plan.engines.status import engine_facts, engine_versions
 from enginewright_contract.manifest import BackendLatency, Latency, OutputParity
 from enginewright_contract.report import StageReport, read_termination_message
 from enginewright_runtime.engine.handoff import published

@@ -8,8 +8,8 @@ import pytest
 from enginewright.api.inference_model_status import EngineReference
 from enginewright.controller.routing import ModelKey
 from enginewright.kube.errors import Forbidden
-from enginewright.plan.engines import plan_engine
-from enginewright.plan.job_limits import JobOwner, turns
+from enginewright.plan.engines.engine import plan_engine
+from enginewright.plan.fleet.turns import JobOwner, turns
 from enginewright.plan.types import JobLimits
 from enginewright_contract.reasons import Reason
 from hypothesis import given

@@ -10,8 +10,8 @@ from driver.layout import Gpus
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
 from enginewright.observed.nodes import node_view
-from enginewright.plan.classes import Proposals, device, mixed_devices, propose, readiness
-from enginewright.plan.gpus import GpuKind, class_names, kinds_of
+from enginewright.plan.resolve.classes import Proposals, device, mixed_devices, propose, readiness
+from enginewright.plan.resolve.devices import GpuKind, class_names, kinds_of
 from hypothesis import given
 from hypothesis import strategies as st
 

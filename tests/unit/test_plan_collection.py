@@ -9,14 +9,15 @@ from enginewright.manifests.collection_outcome import CollectionOutcome
 from enginewright.manifests.store_access import StoreBucket
 from enginewright.observed.collections import collection_view
 from enginewright.observed.pods import JOB_NAME, pod_view
-from enginewright.plan.collection import (
+from enginewright.plan.store.collection import (
     Blocked,
     CollectionFacts,
     CollectionSteps,
+    NeededKeys,
+    Unreadable,
     collection,
     plan_collection,
 )
-from enginewright.plan.needed_keys import NeededKeys, Unreadable
 from enginewright.plan.types import CollectionConfig, Config
 from enginewright_contract.collection import MOST_KEPT, Collected, CollectTask
 from enginewright_contract.keys import sha256_text

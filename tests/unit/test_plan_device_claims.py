@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.observed.nodes import node_view
-from enginewright.plan.classes import device, readiness
+from enginewright.plan.resolve.classes import device, readiness
 
 from tests.support.plan_objects import accelerator_class, gpu_node
 from tests.support.plan_world import World

@@ -4,8 +4,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from enginewright.plan.engine_status import format_duration, format_size
-from enginewright.plan.engines import Ended, plan_engine
+from enginewright.plan.engines.engine import Ended, plan_engine
+from enginewright.plan.quantities import format_duration, format_size
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Progress
 from enginewright_contract.task import ENGINE_STAGES, TASK_VARIABLE, EngineTask

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import pytest
 from enginewright.api.inference_engine import EngineFacts
-from enginewright.plan.engine_status import describe_engine
+from enginewright.plan.engines.status import describe_engine
 from enginewright_contract.keys import engine_key
 from enginewright_contract.reasons import Reason
 from enginewright_contract.task import ENGINE_STAGES, EngineRecipe, ServeTask

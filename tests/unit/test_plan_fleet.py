@@ -15,7 +15,7 @@ from enginewright.controller.routing import ModelKey
 from enginewright.kube.resources import INFERENCE_MODELS
 from enginewright.manifests.labels import PROMOTE, ROLLBACK, ROLLOUT_ORDER
 from enginewright.observed.moves import MoveView, move_view
-from enginewright.plan.fleet import FleetState, Halt, fleet_state
+from enginewright.plan.fleet.turns import FleetState, Halt, fleet_state
 from enginewright.plan.types import FleetConfig
 from enginewright_contract.reasons import Reason
 from prometheus_client import CollectorRegistry

@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 from enginewright.manifests.labels import PROMOTE, REVISION, ROLLBACK
 from enginewright.observed.moves import move_view
-from enginewright.plan.fleet import fleet_state
+from enginewright.plan.fleet.turns import fleet_state
 from enginewright.plan.types import FleetConfig
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Published

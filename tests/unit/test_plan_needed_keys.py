@@ -6,7 +6,7 @@ import pytest
 from enginewright.api.inference_model_status import InferenceModelStatus
 from enginewright.manifests.labels import MODEL
 from enginewright.manifests.snapshot import ClassSnapshot, Revision, Snapshot
-from enginewright.plan.needed_keys import NamespaceObjects, NeededKeys, needed_keys
+from enginewright.plan.store.collection import NamespaceObjects, NeededKeys, needed_keys
 from enginewright_contract.base import Digest
 from enginewright_contract.keys import sha256_text
 from enginewright_contract.task import TASK_VARIABLE, EngineRecipe, EngineTask, ServeTask

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 import pytest
-from enginewright.plan.engines import plan_engine
+from enginewright.plan.engines.engine import plan_engine
 from enginewright_contract.reasons import Reason
 
 from tests.support.plan_objects import (

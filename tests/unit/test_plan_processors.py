@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import pytest
 from enginewright.observed.nodes import node_view
-from enginewright.plan.classes import readiness
-from enginewright.plan.processors import contradicted, features, int8_products
+from enginewright.plan.resolve.classes import readiness
+from enginewright.plan.resolve.devices import contradicted, features, int8_products
 from enginewright_contract.processors import Feature
 from enginewright_contract.task import PrepareTask, Recipe
 

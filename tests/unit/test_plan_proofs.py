@@ -1,7 +1,7 @@
 """What verdicts prove, in words: the worst pod speaks for the model."""
 
 import pytest
-from enginewright.plan.proofs import proofs, refusal
+from enginewright.plan.rollout.proofs import proofs, refusal
 from enginewright_contract.execution import Baseline
 from enginewright_contract.reasons import Reason
 from enginewright_contract.task import Promise

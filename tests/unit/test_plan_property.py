@@ -31,10 +31,10 @@ from enginewright.observed.artifact_keys import keys_of_pods
 from enginewright.observed.deployments import count_managers, deployment_view
 from enginewright.observed.pods import JOB_NAME, pod_view
 from enginewright.observed.revisions import revision_view
-from enginewright.plan.engine_users import engine_use, users_of
-from enginewright.plan.needed_keys import NamespaceObjects, needed_keys
+from enginewright.plan.engines.users import engine_use, users_of
 from enginewright.plan.pods import never_ran
-from enginewright.plan.replicas import asks_for_pods
+from enginewright.plan.rollout.pod_counts import asks_for_pods
+from enginewright.plan.store.collection import NamespaceObjects, needed_keys
 from enginewright_contract.keys import sha256_text
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Progress, PublishedBackend

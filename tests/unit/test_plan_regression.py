@@ -2,7 +2,7 @@
 
 import pytest
 from enginewright.manifests.labels import CANARY, PROMOTE, ROLLBACK, SERVE
-from enginewright.plan.rollout_objects import KEPT_REVISIONS
+from enginewright.plan.rollout.rollout import KEPT_REVISIONS
 from enginewright_contract.keys import sha256_text
 from enginewright_contract.reasons import Reason
 from enginewright_contract.verdict import Check

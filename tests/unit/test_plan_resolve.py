@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-from enginewright.plan.classes import PROPOSED
 from enginewright.plan.plan import plan
-from enginewright.plan.resolve import Target, resolve
+from enginewright.plan.resolve.classes import PROPOSED
+from enginewright.plan.resolve.resolve import Target, resolve
 from enginewright.plan.types import StoreConfig
 from enginewright_contract.task import (
     Calibration,

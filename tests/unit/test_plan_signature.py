@@ -3,7 +3,7 @@
 import pytest
 from enginewright.api.inference_model_status import ModelSignature
 from enginewright.manifests.snapshot import Revision
-from enginewright.plan.signature import UNLISTED, SignatureChange, compare, listed
+from enginewright.plan.prepare.signature import UNLISTED, SignatureChange, compare, listed
 from enginewright_contract.signature import PublishedSignature, TensorText
 from hypothesis import given
 from hypothesis import strategies as st

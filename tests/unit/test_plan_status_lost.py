@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from enginewright.manifests.labels import OUTCOME, REVISION, ROLLBACK
-from enginewright.plan.rollout_objects import KEPT_REVISIONS
+from enginewright.plan.rollout.rollout import KEPT_REVISIONS
 from enginewright_contract.keys import sha256_text
 from enginewright_contract.reasons import Reason
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 from enginewright.api.inference_model_status import TargetPhase
-from enginewright.plan.transitions import Seen, Stage, advance
+from enginewright.plan.rollout.canary.transitions import Seen, Stage, advance
 
 HELD: Final = Stage(TargetPhase.HELD)
 VERIFYING: Final = Stage(TargetPhase.VERIFYING)

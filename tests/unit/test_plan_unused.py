@@ -8,7 +8,8 @@ import pytest
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.manifests.labels import REQUESTED_BY
 from enginewright.observed.jobs import job_view
-from enginewright.plan.engines import BuildFacts, EnginePlan, plan_engine
+from enginewright.plan.engines.build import BuildFacts
+from enginewright.plan.engines.engine import EnginePlan, plan_engine
 from enginewright.plan.types import CollectionConfig, Config, StoreConfig
 
 from tests.support.plan_objects import ENGINE, NAMESPACE, Json, engine_spec, made

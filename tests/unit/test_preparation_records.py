@@ -9,7 +9,7 @@ from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import Prepared
 from enginewright.manifests.store_access import StoreBucket
-from enginewright.plan.preparation_records import kept_records
+from enginewright.plan.prepare.shared import kept_records
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Published
 

@@ -14,7 +14,7 @@ from enginewright.manifests.labels import REVISION
 from enginewright.manifests.outcome import RevisionOutcome
 from enginewright.manifests.snapshot import Revision
 from enginewright.manifests.store_access import StoreBucket
-from enginewright.plan.spec_hash import spec_hash
+from enginewright.plan.history.spec_hash import spec_hash
 from enginewright_contract.task import TASK_VARIABLE, ServeTask
 
 from tests.support.fake_kube import at_once

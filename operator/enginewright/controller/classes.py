@@ -12,7 +12,7 @@ from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.observe import NODE
 from enginewright.controller.parse import parsed
 from enginewright.kube.resources import ACCELERATOR_CLASSES, NODES
-from enginewright.plan.classes import matching, readiness
+from enginewright.plan.resolve.classes import matching, readiness
 
 
 @dataclass(frozen=True)

@@ -36,16 +36,17 @@ from enginewright.kube.resources import (
     Resource,
 )
 from enginewright.manifests.labels import STORE_MAX_SIZE
-from enginewright.plan.collection import (
+from enginewright.plan.store.collection import (
     Blocked,
     CollectionFacts,
     CollectionSteps,
     EndedCollection,
+    NamespaceObjects,
     collecting_image,
     collection,
+    needed_keys,
     plan_collection,
 )
-from enginewright.plan.needed_keys import NamespaceObjects, needed_keys
 from enginewright.plan.types import Config, EventIntent
 
 BLOCKED_RETRY = 600.0  # seconds

@@ -18,7 +18,7 @@ from enginewright.controller.cache import ObjectCache
 from enginewright.controller.routing import ModelKey
 from enginewright.kube.resources import INFERENCE_MODELS
 from enginewright.observed.moves import MoveView, move_view
-from enginewright.plan.fleet import FleetState, Halt, ModelName, fleet_state
+from enginewright.plan.fleet.turns import FleetState, Halt, ModelName, fleet_state
 from enginewright.plan.types import FleetConfig
 
 STOPPED: Final = (

@@ -42,7 +42,7 @@ from enginewright.plan.attempts import (
     Work,
     advance,
 )
-from enginewright.plan.probing import probing
+from enginewright.plan.resolve.images import probing
 from enginewright.plan.types import Config, ObjectRef
 
 CONFIG_MAP: Final = "enginewright-images"

@@ -16,7 +16,7 @@ from enginewright.controller.routing import EngineKey, ModelKey
 from enginewright.kube.resources import INFERENCE_ENGINES, INFERENCE_MODELS, JOBS
 from enginewright.manifests.labels import COMPONENT
 from enginewright.observed.jobs import job_view
-from enginewright.plan.job_limits import JobOwner, turns
+from enginewright.plan.fleet.turns import JobOwner, turns
 from enginewright.plan.types import JobLimits, Plan
 
 _COUNTED: Final = frozenset({"prepare", "engine-lookup", "engine"})  # components of Jobs

@@ -21,7 +21,7 @@ from enginewright.api.inference_model_status import TargetPhase
 from enginewright.controller.cache import ObjectCache
 from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import INFERENCE_MODELS
-from enginewright.plan.engines import Ended
+from enginewright.plan.engines.engine import Ended
 
 NAMED_MODELS: Final = 100  # not ready, with series of their own; the rest are counted
 _STATUSES: Final = ("True", "False", "Unknown")

@@ -15,7 +15,7 @@ from enginewright.controller.operator_namespace import ConfigMapStore, OperatorN
 from enginewright.controller.parse import parsed
 from enginewright.kube.api import KubeApi
 from enginewright.kube.resources import ACCELERATOR_CLASSES, NODES
-from enginewright.plan.classes import propose
+from enginewright.plan.resolve.classes import propose
 from enginewright.plan.types import Config
 
 CONFIG_MAP: Final = "enginewright-proposals"  # key of a kind of GPU -> name of its class

@@ -19,7 +19,7 @@ from enginewright.kube.resources import INFERENCE_MODELS, JOBS
 from enginewright.manifests.labels import SHARED_PREPARATION
 from enginewright.observed.jobs import JobView, job_view
 from enginewright.observed.preparations import PreparationView, preparation_view
-from enginewright.plan.single_flight import PATIENCE, FlightMember, leaders
+from enginewright.plan.prepare.shared import PATIENCE, FlightMember, leaders
 from enginewright.plan.types import Leader, Plan
 
 _Name: TypeAlias = tuple[str, str]  # namespace, name

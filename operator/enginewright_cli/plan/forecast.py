@@ -5,8 +5,8 @@ from typing import Any
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.kube.api import JsonObject
-from enginewright.plan.classes import readiness
-from enginewright.plan.resolve import resolve
+from enginewright.plan.resolve.classes import readiness
+from enginewright.plan.resolve.resolve import resolve
 from enginewright.plan.types import Facts, Obstacle
 
 from enginewright_cli.plan.differences import of_specs

@@ -12,14 +12,15 @@ from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model_status import EngineReference, Prepared
 from enginewright.manifests.names import deployment_name
 from enginewright.observed.deployments import DeploymentView, deployment_view
-from enginewright.plan.engines import BuildFacts, plan_engine
-from enginewright.plan.engines_wanted import Engines, wanted_engines
-from enginewright.plan.interim import interim_of
-from enginewright.plan.prepare import PrepareOutcome
-from enginewright.plan.refresh import prepare_and_refresh
-from enginewright.plan.resolve import Target
-from enginewright.plan.revisions import chosen_snapshot
-from enginewright.plan.rollout import roll_out
+from enginewright.plan.engines.build import BuildFacts
+from enginewright.plan.engines.engine import plan_engine
+from enginewright.plan.engines.interim import interim_of
+from enginewright.plan.engines.wanted import Engines, wanted_engines
+from enginewright.plan.prepare.prepare import PrepareOutcome
+from enginewright.plan.prepare.refresh import prepare_and_refresh
+from enginewright.plan.resolve.resolve import Target
+from enginewright.plan.rollout.revisions import chosen_snapshot
+from enginewright.plan.rollout.rollout import roll_out
 from enginewright.plan.types import Facts
 from enginewright_contract.engines import whole_only
 from enginewright_contract.keys import prepared_key

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from enginewright.plan.engine_coverage import EngineCoverage, promise_violation
+from enginewright.plan.engines.coverage import EngineCoverage, promise_violation
 from enginewright_contract import task as contract
 from enginewright_contract.budget import billionths
 from enginewright_contract.engines import whole_only

@@ -10,7 +10,7 @@ from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import TargetPhase
 from enginewright.manifests.labels import PROMOTE, ROLLBACK
 from enginewright.observed.revisions import RevisionView
-from enginewright.plan.outcomes import promoted
+from enginewright.plan.history.outcomes import promoted
 
 from enginewright_cli.rollout.reporting import Refused
 

@@ -1,0 +1,109 @@
+"""What serves on a class until its first engine is built, if `spec.build.interim` requests it.
+
+It is a revision like any other, with the prepared model in place of the engines that do not exist yet:
+it is proved and rolled out, and the engines' revision replaces it by the usual rollout. A class on which
+anything else serves gets none: that keeps serving.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from enginewright_contract.images import DEVICE_BACKENDS, VARIANTS
+
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.inference_engine import InferenceEngine
+from enginewright.api.inference_model_status import Prepared
+from enginewright.observed.deployments import DeploymentView
+from enginewright.observed.revisions import RevisionView
+from enginewright.plan.engines.other_backends import why_no_image, why_not_precision
+from enginewright.plan.engines.wanted import Engines, is_ahead_of_time
+from enginewright.plan.resolve.backends import interim_backend, served_classes
+from enginewright.plan.resolve.resolve import Target
+from enginewright.plan.types import Facts
+
+
+@dataclass(frozen=True)
+class Interim:
+    """What serves until the engines are built, or why that is not possible now."""
+
+    backend: str
+    image: str
+    classes: frozenset[str]  # that it serves on
+    why_not: str = ""  # as a sentence; empty: it serves
+
+
+def interim_of(
+    facts: Facts, target: Target, prepared: Prepared, engines: Engines
+) -> Interim | None:
+    """Return what serves until the engines of `target` are built; None: none is requested or needed."""
+    backend = interim_backend(facts.model.spec)
+    if backend is None or not engines.needed or engines.complete:
+        return None
+    lacking = [
+        each
+        for each in target.classes
+        if each.metadata.name not in engines.keys or each.metadata.name in engines.unusable
+    ]
+    names = frozenset(each.metadata.name for each in lacking)
+    if names & served_classes(facts):
+        return None
+    image = facts.config.images.get(VARIANTS[backend], "")
+    why_not = _why_not(facts, target, backend, prepared, lacking)
+    if not why_not and backend in DEVICE_BACKENDS:
+        begun = _begun(facts.deployments, facts.revisions)
+        waits = [each for each in lacking if each.metadata.name not in begun]
+        why_not = _takes_device_of_build(facts.engines, target, engines, waits)
+    return Interim(backend, image, names, why_not)
+
+
+def _begun(
+    deployments: Collection[DeploymentView], revisions: Collection[RevisionView]
+) -> set[str]:
+    """Return the classes whose Deployment has an interim."""
+    snapshots = {each.revision: each.kept.snapshot for each in revisions if each.kept}
+    return {
+        each.accelerator_class
+        for each in deployments
+        if (known := snapshots.get(each.revision))
+        and any(one.interim and one.name == each.accelerator_class for one in known.classes)
+    }
+
+
+def _why_not(
+    facts: Facts,
+    target: Target,
+    backend: str,
+    prepared: Prepared,
+    classes: Sequence[AcceleratorClass],
+) -> str:
+    """Return why the prepared model cannot be served as it is; empty: it can."""
+    if why := why_no_image(facts, target, backend):
+        return why
+    precisions = (why_not_precision(prepared.precision, each, backend) for each in classes)
+    return next(filter(None, precisions), "")
+
+
+def _takes_device_of_build(
+    namespace_engines: Mapping[str, InferenceEngine],
+    target: Target,
+    engines: Engines,
+    classes: Sequence[AcceleratorClass],
+) -> str:
+    """Return which class's pods could take the only free device, for which the build waits; empty: none."""
+    names = {each.class_name: each.name for each in engines.references}
+    for each in classes:
+        ahead = is_ahead_of_time(target, each)
+        engine = namespace_engines.get(names.get(each.metadata.name, ""))
+        takes = each.spec.resource_name or each.spec.device
+        if takes and not ahead and not _has_its_device(engine):
+            return f"it starts once the build for {each.metadata.name} has its device"
+    return ""
+
+
+def _has_its_device(engine: InferenceEngine | None) -> bool:
+    """Return whether the build runs on its device, or needs none any more."""
+    if engine is None:
+        return False
+    status = engine.status
+    failed = status.failure is not None and status.failure.lasting
+    return status.placed or failed or status.engine is not None

@@ -1,0 +1,81 @@
+"""Rebuilding what serves while a user pauses the model's move to other runtime images.
+
+Nothing more of the move is prepared or built, and may not be for days. If the store loses the artefact or an
+engine of what serves meanwhile, its pods could not start again: these are rebuilt with the images that the
+model has, beside the move.
+"""
+
+from dataclasses import dataclass, replace
+
+from enginewright.api.conditions import StatusReason
+from enginewright.api.inference_model_status import EngineReference
+from enginewright.plan.engines.wanted import Engines, wanted_engines
+from enginewright.plan.prepare.prepare import PrepareOutcome, known_artefact, prepare
+from enginewright.plan.prepare.refresh import Preparing
+from enginewright.plan.resolve.resolve import Target, resolve
+from enginewright.plan.types import Facts
+
+
+@dataclass(frozen=True)
+class Repair:
+    """The state of what serves while it is rebuilt."""
+
+    outcome: PrepareOutcome
+    engines: Engines | None = None  # None: its artefact is rebuilt first
+
+
+def repair(facts: Facts, preparing: Preparing, engines: Engines | None) -> Repair | None:
+    """Return what is rebuilt of what serves; None: nothing, also while a Job of the move runs.
+
+    Args:
+        facts: with the images to which the model moves.
+        preparing: what the move prepares.
+        engines: of the move; None: it has none yet.
+    """
+    if facts.paused_with is None or _runs(preparing, engines):
+        return None
+    held = replace(facts, config=facts.paused_with)
+    own = resolve(held)
+    if not isinstance(own, Target):
+        return None
+    prepared, is_lost = known_artefact(held, own)
+    if prepared is None:
+        return None
+    if is_lost:
+        outcome = prepare(held, own)
+        return None if outcome.prepared else Repair(outcome)
+    rebuilt = wanted_engines(held, own, prepared)
+    # those that do not serve, as with another device, are suspended like the move
+    if not _lacks_engines(rebuilt) or rebuilt.reason == StatusReason.SUSPENDED:
+        return None
+    return Repair(PrepareOutcome(prepared=prepared), rebuilt)
+
+
+def spared(outcome: PrepareOutcome, repairing: Repair | None) -> PrepareOutcome:
+    """Return the outcome without the deletion of a Job that rebuilds what serves."""
+    if repairing is None or repairing.outcome.preparation is None:
+        return outcome
+    job = repairing.outcome.preparation.job
+    return replace(outcome, delete=tuple(each for each in outcome.delete if each.name != job))
+
+
+def references(engines: Engines | None, repairing: Repair | None) -> tuple[EngineReference, ...]:
+    """Return the engine of each class that must be built: one that serves before that of the move."""
+    found = {each.class_name: each for each in engines.references} if engines else {}
+    if repairing and (own := repairing.engines):
+        found |= {
+            each.class_name: each for each in own.references if each.class_name not in own.keys
+        }
+    return tuple(found.values())
+
+
+def _runs(preparing: Preparing, engines: Engines | None) -> bool:
+    """Return whether a Job of the move may run, which ends first."""
+    if engines and not engines.complete and engines.reason != StatusReason.SUSPENDED:
+        return True
+    jobs = filter(None, (preparing.outcome, preparing.refresh))
+    return any(each.prepared is None and each.waits_for != StatusReason.SUSPENDED for each in jobs)
+
+
+def _lacks_engines(engines: Engines) -> bool:
+    return any(each.class_name not in engines.keys for each in engines.references)

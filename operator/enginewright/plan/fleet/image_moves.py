@@ -1,0 +1,388 @@
+"""A model's move to other runtime images: which images it is planned with, and how far it has come.
+
+A model that serves uses its images until it is its turn: then it is prepared, built and rolled out with
+those that the installation names. If that fails, it keeps its own. The state is in its status, and the
+move is recorded there before anything is created for it.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from enginewright_contract.images import ImageFacts
+
+from enginewright.api.conditions import StatusReason
+from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
+from enginewright.api.inference_model_status import (
+    MoveState,
+    RejectedBackend,
+    RolloutFailure,
+    RuntimeImages,
+    TargetPhase,
+)
+from enginewright.manifests.labels import PROMOTE
+from enginewright.observed.revisions import RevisionView
+from enginewright.plan.fleet.model_images import (
+    active_snapshot,
+    by_variant,
+    current_images,
+    differing_images,
+    variant_images,
+)
+from enginewright.plan.history.outcomes import (
+    recorded_rejection,
+    rejection_by_user,
+    rejections_of_images,
+    served_before,
+    served_for_spec,
+)
+from enginewright.plan.history.spec_hash import keeps_processes, processes_removed, spec_hash
+from enginewright.plan.report.conditions import ModelState
+from enginewright.plan.resolve.resolve import Target, resolve
+from enginewright.plan.rollout.failures import STAGE
+from enginewright.plan.rollout.pod_counts import asks_for_pods
+from enginewright.plan.types import Facts, FleetConfig, Obstacle
+
+# Obstacles about images that the model has, which a move may remove.
+_OF_IMAGES = frozenset({StatusReason.PROBING_IMAGE, StatusReason.IMAGE_PROBE_FAILED})
+
+
+@dataclass(frozen=True)
+class _Why:
+    """A word for programs and a sentence."""
+
+    reason: str
+    message: str
+    revision: str = ""  # that fails or is held
+
+
+@dataclass(frozen=True)
+class ImageMove:
+    """The move of one model, as it is when a plan begins."""
+
+    facts: Facts  # with the images to plan with
+    configured: Facts  # with those that the installation names
+    held: Facts  # with those that the model has
+    target: Mapping[str, str]  # images that the installation names instead; empty: the same
+    state: MoveState
+
+    @classmethod
+    def of(cls, facts: Facts) -> "ImageMove":
+        """Return the move, and with it the images that the plan uses."""
+        current = current_images(facts, served_before(facts))
+        target = differing_images(facts.config, current)
+        images = {**facts.config.images, **{each: current[each] for each in target}}
+        held = replace(facts, config=replace(facts.config, images=images))
+        state = _state(facts, target)
+        plans_with = held if state in (MoveState.WAITING, MoveState.KEPT) else facts
+        if state is MoveState.MOVING and _paused(facts.model.spec) and _is_unchanged(facts.model):
+            plans_with = replace(facts, paused_with=held.config)
+        return cls(plans_with, facts, held, target, state)
+
+    def after(self, state: ModelState, rejected: Iterable[RejectedBackend]) -> RuntimeImages | None:
+        """Return the record for the status, `state` being what was planned; None: nothing has served.
+
+        `rejected` are the backends that are rejected from now on.
+        """
+        facts, serving = self.configured, state.rollout.serving
+        snapshot = active_snapshot(facts.deployments, facts.revisions, serving)
+        if snapshot is None:
+            return facts.model.status.images if serving else None
+        current = current_images(facts, serving)
+        if self.state is MoveState.MOVING and _is_rolled_out(state):
+            current |= {each: facts.config.images[each] for each in self.target}
+        target = differing_images(facts.config, current)
+        record = RuntimeImages(
+            image=snapshot.classes[0].image,
+            state=MoveState.MOVED,
+            current=variant_images(current),
+            target=variant_images(target),
+        )
+        if not target:
+            return record
+        if target == self.target:
+            record = self._again(record)
+        if why := self._failed_since(state, target):
+            return self._kept(record, why, fails_anyway=False)
+        if self.state is MoveState.MOVING and target == self.target:
+            return self._moving(record, state, rejected)
+        still = self.state is MoveState.KEPT and target == self.target
+        return (self._still_kept(record) if still else None) or self._waiting(record, state)
+
+    def _again(self, record: RuntimeImages) -> RuntimeImages:
+        """Return the record; of a model that was kept and is tried again, with that."""
+        facts, known = self.configured, self.configured.model.status.images
+        if known is None:
+            failed = next(
+                rejections_of_images(facts.model, facts.revisions, self.target.values()), None
+            )
+            fails_anyway = failed is not None and not _has_served(facts, failed)
+            update = {"retried": failed is not None, "fails_anyway": fails_anyway}
+            return record.model_copy(update=update)
+        if by_variant(known.target) != self.target:
+            return record
+        # a spec that did not serve anyway is tried for the first time once another one does
+        kept = known.state is MoveState.KEPT and self.state is not MoveState.KEPT
+        begins = kept and (
+            not known.fails_anyway or _is_allowed(facts.model, facts.revisions, known)
+        )
+        if not (known.retried or begins):
+            return record
+        return record.model_copy(update={"retried": True, "fails_anyway": known.fails_anyway})
+
+    def _still_kept(self, record: RuntimeImages) -> RuntimeImages | None:
+        """Return the record of a model that has kept its images until now; None: nothing says why."""
+        if known := self.configured.model.status.images:
+            return known.model_copy(update={"image": record.image})
+        rejection = _rejection(self.configured.model, self.configured.revisions, self.target)
+        if rejection is None:
+            return None
+        fails_anyway = not _has_served(self.configured, rejection)
+        return self._kept(record, _of_rejection(rejection), fails_anyway=fails_anyway)
+
+    def _moving(
+        self, record: RuntimeImages, state: ModelState, rejected: Iterable[RejectedBackend]
+    ) -> RuntimeImages:
+        """Return the record of a model that moves: that it does, or why it keeps its images."""
+        facts = self.configured
+        known = facts.model.status.images
+        began_with = known.spec_hash if known else ""
+        if why := self._failure(state, rejected):
+            return self._kept(record, why, fails_anyway=spec_hash(facts.model.spec) != began_with)
+        if state.obstacle and state.obstacle.stalled:  # the images are not its cause
+            return _waits(record, _Why(state.obstacle.reason, state.obstacle.message))
+        paused = _paused(facts.model.spec)
+        return record.model_copy(
+            update={
+                "state": MoveState.MOVING,
+                "spec_hash": began_with,
+                "reason": paused.reason if paused else "",
+                "message": paused.message if paused else "",
+            }
+        )
+
+    def _kept(self, record: RuntimeImages, why: _Why, *, fails_anyway: bool) -> RuntimeImages:
+        """Return the record of a model that keeps its images.
+
+        One that they have failed before stays their failure, whichever spec fails now.
+        """
+        failed_before = record.retried and not record.fails_anyway
+        return record.model_copy(
+            update={
+                "state": MoveState.KEPT,
+                "spec_hash": spec_hash(self.configured.model.spec),
+                "reason": why.reason,
+                "message": why.message,
+                "revision": why.revision,
+                "fails_anyway": fails_anyway and not failed_before,
+                "retried": False,
+            }
+        )
+
+    def _failed_since(self, state: ModelState, target: Mapping[str, str]) -> _Why | None:
+        """Return why a revision with the target's images was rejected after it had moved; None: none was."""
+        facts, before = self.configured, served_before(self.configured)
+        if self.state is not MoveState.MOVED or before is None:
+            return None
+        # the recorded one also if the spec requests another revision by now, or it is not known which
+        rejection = (
+            recorded_rejection(facts.revisions, before.last_complete) or state.rollout.rejection
+        )
+        if rejection is None:
+            return None
+        kept = (each.kept for each in facts.revisions if each.revision == rejection.revision)
+        images = {one.image for each in kept if each for one in each.snapshot.classes}
+        return _of_rejection(rejection) if images & set(target.values()) else None
+
+    def _failure(self, state: ModelState, rejected: Iterable[RejectedBackend]) -> _Why | None:
+        """Return why the model does not run right with the new images; None: it may."""
+        if state.obstacle:
+            alone = state.obstacle.stalled and isinstance(resolve(self.held), Target)
+            return _Why(state.obstacle.reason, state.obstacle.message) if alone else None
+        serving, before = state.rollout.serving, self.configured.model.status.rejected_backends
+        new = [each for each in rejected if each.inputs_hash and each not in before]
+        if new:  # of others than its own backend the next one is tried
+            own = (each for each in new if serving and each.backend == serving.backend)
+            return next((_Why(each.reason, each.message) for each in own), None)
+        target = state.rollout.target
+        if (
+            target
+            and target.phase is TargetPhase.HELD
+            and target.reason == StatusReason.SIGNATURE_CHANGED
+        ):
+            return _Why(target.reason, target.message, target.revision)
+        return _lasting(state)
+
+    def _waiting(self, record: RuntimeImages, state: ModelState) -> RuntimeImages:
+        """Return the record of a model that waits, or that moves from now on."""
+        if why := self._why_not(record, state):
+            return _waits(record, why)
+        if not self.configured.may_move:
+            turn = _turn(self.configured.config.fleet) if record.retried else _Why("", "")
+            return _waits(record, turn)
+        serves = spec_hash(self.configured.model.spec) if _is_rolled_out(state) else ""
+        return record.model_copy(update={"state": MoveState.MOVING, "spec_hash": serves})
+
+    def _why_not(self, record: RuntimeImages, state: ModelState) -> _Why | None:
+        """Return why the model could not move now, although it were its turn."""
+        facts = self.configured
+        if why := _not_probed(
+            facts.images, facts.image_failures, (each.image for each in record.target)
+        ):
+            return why
+        if why := _paused(facts.model.spec):
+            return why
+        if _has_no_pods(facts.model):
+            return _Why(StatusReason.SCALED_TO_ZERO, "it has no pods that would prove the image")
+        # with the new image it would have less capacity, and only its user can give it more pods
+        if removed := processes_removed(
+            facts.model, facts.revisions, state.rollout.serving, state.rollout.wanted
+        ):
+            return _Why(removed.reason, removed.message)
+        return None if _is_rolled_out(state) else self._why_not_yet(state)
+
+    def _why_not_yet(self, state: ModelState) -> _Why | None:
+        """Return why a spec that is not rolled out must be first; None: the new images may be its remedy."""
+        obstacle = state.obstacle
+        failed = obstacle and (obstacle.stalled or obstacle.reason in _OF_IMAGES)
+        if not failed and not _lasting(state):
+            message = "its spec is being rolled out with the current image"
+            return _Why(StatusReason.ROLLING_OUT, message)
+        resolved = resolve(self.configured)
+        return _Why(resolved.reason, resolved.message) if isinstance(resolved, Obstacle) else None
+
+
+def _state(facts: Facts, target: Mapping[str, str]) -> MoveState:
+    """Return how far the model has come with these images, as its status says."""
+    known = facts.model.status.images
+    if not target:
+        return MoveState.MOVED
+    if known is None:
+        return (
+            MoveState.KEPT
+            if _rejection(facts.model, facts.revisions, target)
+            else MoveState.WAITING
+        )
+    if by_variant(known.target) != target:
+        return MoveState.WAITING
+    if known.state is MoveState.KEPT and (
+        known.spec_hash != spec_hash(facts.model.spec)
+        or _is_allowed(facts.model, facts.revisions, known)
+    ):
+        return MoveState.WAITING
+    if known.state is MoveState.MOVING and (
+        _not_probed(facts.images, facts.image_failures, target.values())
+        or _has_no_pods(facts.model)
+        or keeps_processes(facts.model, facts.revisions)
+    ):
+        return MoveState.WAITING
+    return known.state
+
+
+def _rejection(
+    model: InferenceModel, revisions: Collection[RevisionView], target: Mapping[str, str]
+) -> RolloutFailure | None:
+    """Return why the current spec was rejected with the target's images, if a lost status does not say so."""
+    for each in rejections_of_images(model, revisions, target.values()):
+        if not _is_promoted(model, revisions, each.revision):
+            return each
+    return None
+
+
+def _has_served(facts: Facts, rejection: RolloutFailure) -> bool:
+    """Return whether the current spec has served: with the images before, or with those that were rejected."""
+    before = served_before(facts)
+    with_current = before is not None and served_for_spec(
+        facts.model, facts.revisions, before.last_complete
+    )
+    return with_current or rejection.stage == STAGE
+
+
+def _is_promoted(model: InferenceModel, revisions: Collection[RevisionView], revision: str) -> bool:
+    insists = model.metadata.annotations.get(PROMOTE) == revision
+    return insists and rejection_by_user(model, revisions, revision) is None
+
+
+def _turn(fleet: FleetConfig) -> _Why:
+    """Return why a model that a user has tried again does not begin."""
+    if fleet.paused:
+        return _Why(StatusReason.FLEET_PAUSED, "fleet.paused of the chart's values is true")
+    message = f"no more than {fleet.limit} models move at the same time (fleet.limit)"
+    return _Why(StatusReason.FLEET_LIMIT, message)
+
+
+def _is_allowed(
+    model: InferenceModel, revisions: Collection[RevisionView], kept: RuntimeImages
+) -> bool:
+    """Return whether a user has decided since that the revision for which it is kept is rolled out."""
+    if not kept.revision:
+        return False
+    if kept.reason == StatusReason.SIGNATURE_CHANGED:
+        return model.spec.rollout.allow_signature_change
+    return _is_promoted(model, revisions, kept.revision)
+
+
+def _is_unchanged(model: InferenceModel) -> bool:
+    """Return whether the spec is the one that serves with the images that the model has."""
+    known = model.status.images
+    return known is not None and known.spec_hash == spec_hash(model.spec)
+
+
+def _paused(spec: InferenceModelSpec) -> _Why | None:
+    if not spec.rollout.paused:
+        return None
+    return _Why(StatusReason.SUSPENDED, "spec.rollout.paused is true")
+
+
+def _not_probed(
+    probed: Mapping[str, ImageFacts], image_failures: Mapping[str, str], images: Iterable[str]
+) -> _Why | None:
+    for image in images:
+        if failure := image_failures.get(image):
+            message = f"cannot probe the runtime image {image}: {failure}"
+            return _Why(StatusReason.IMAGE_PROBE_FAILED, message)
+        if image not in probed:
+            message = f"probing the runtime image {image} for its opsets and backends"
+            return _Why(StatusReason.PROBING_IMAGE, message)
+    return None
+
+
+def _has_no_pods(model: InferenceModel) -> bool:
+    serving = model.status.serving
+    names = [each.class_name for each in serving.classes] if serving else []
+    return not asks_for_pods(model.spec, names)
+
+
+def _is_rolled_out(state: ModelState) -> bool:
+    """Return whether the revision that was planned serves with all its pods, and is no interim."""
+    serving, wanted = state.rollout.serving, state.rollout.wanted
+    if state.interim:
+        return False
+    return serving is not None and wanted is not None and serving.last_complete == wanted
+
+
+def _lasting(state: ModelState) -> _Why | None:
+    """Return the failure for which what was planned will not serve."""
+    rejection = state.rollout.rejection
+    if rejection and not _is_of_choice(state, rejection):
+        return _of_rejection(rejection)
+    failures = (
+        state.outcome.failure if state.outcome else None,
+        state.engines.failure if state.engines else None,
+    )
+    found = next((each for each in failures if each and each.lasting), None)
+    return _Why(found.reason, found.sentence) if found else None
+
+
+def _is_of_choice(state: ModelState, rejection: RolloutFailure) -> bool:
+    """Return whether the backends are rejected that a benchmark chose: the engines' revision, tried next, decides."""
+    by_user = rejection.reason == StatusReason.ROLLED_BACK_BY_USER
+    return state.chooses and rejection.revision == state.rollout.wanted and not by_user
+
+
+def _of_rejection(rejection: RolloutFailure) -> _Why:
+    return _Why(rejection.reason, rejection.message, rejection.revision)
+
+
+def _waits(record: RuntimeImages, why: _Why) -> RuntimeImages:
+    update = {"state": MoveState.WAITING, "reason": why.reason, "message": why.message}
+    return record.model_copy(update=update)

@@ -1,0 +1,165 @@
+"""Whose turn it is: which models may move to new runtime images now, and which may create a Job.
+
+Moves are a function of all models' states. Those that move, and the first of those that wait for their turn, up to the
+limit. One that its user pauses hands its turn on, and takes it back when it goes on. A model whose label
+`enginewright.dev/rollout-order` is `first` moves before all others, one with `last` after them.
+
+A model that failed and is tried again, with whichever spec, stays a failure until it has moved, so that a
+retry of one model does not have others begin. It moves itself, whatever failures there are: they protect
+models that were not tried.
+
+Jobs that prepare models and build engines are created in the order in which the models and InferenceEngines were. One
+whose namespace is full lets others pass. What serves and was lost from the store is rebuilt without a turn.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, TypeAlias
+
+from enginewright.api.conditions import StatusReason
+from enginewright.api.inference_model_status import MoveState
+from enginewright.observed.moves import MoveView
+from enginewright.plan.types import FleetConfig, JobLimits
+
+ModelName: TypeAlias = tuple[str, str]  # namespace, name
+
+
+class Halt(StrEnum):
+    """Why no further model begins to move."""
+
+    PAUSED = "Paused"
+    TOO_MANY_FAILURES = "TooManyFailures"
+
+
+@dataclass(frozen=True)
+class FleetState:
+    """How far all models have come."""
+
+    models: Mapping[MoveState, int]  # how many are in each state
+    permitted: frozenset[ModelName] = frozenset()  # to begin
+    failures: int = 0  # models that the new images have failed, those that are tried again included
+    halt: Halt | None = None
+
+
+def fleet_state(
+    moves: Iterable[MoveView],
+    images: Mapping[str, str],
+    config: FleetConfig,
+    granted: Collection[ModelName] = (),
+) -> FleetState:
+    """Return the state of the fleet.
+
+    Args:
+        moves: of all models that serve.
+        images: that the installation names, by variant.
+        config: the limits.
+        granted: models that were permitted and whose statuses may not show it yet.
+    """
+    states = {(each.namespace, each.name): (each, _state(each, images)) for each in moves}
+    # also towards other images, as before these were configured: until it is planned again
+    moving = {
+        name
+        for name, (move, state) in states.items()
+        if (move.state == MoveState.MOVING and not _is_held(move, images))
+        or (state is MoveState.WAITING and name in granted)
+    }
+    failures = sum(_is_failure(move, state, images) for move, state in states.values())
+    halt = Halt.PAUSED if config.paused else None
+    if failures >= config.max_failures:
+        halt = halt or Halt.TOO_MANY_FAILURES
+    waiting = [
+        move
+        for name, (move, state) in states.items()
+        if state is MoveState.WAITING and name not in moving and not _is_held(move, images)
+    ]
+    # the next rank begins when no model of this one moves or may move, now or once its image is probed
+    probing = [
+        move
+        for move, state in states.values()
+        if state is MoveState.WAITING and move.reason == StatusReason.PROBING_IMAGE
+    ]
+    begun = [states[name][0] for name in moving]
+    rank = min((each.rank for each in (*waiting, *probing, *begun)), default=0)
+    ready = [each for each in waiting if _target(each, images) == each.target]
+    again = [] if halt is Halt.PAUSED else [each for each in ready if each.retried]
+    others = [] if halt else [each for each in ready if each.rank == rank and not each.retried]
+    turns = [*_by_name(again), *_by_name(others)]
+    free = max(0, config.limit - len(moving))
+    return FleetState(
+        models=Counter(state for _, state in states.values()),
+        permitted=frozenset({*granted, *turns[:free]}),
+        failures=failures,
+        halt=halt,
+    )
+
+
+def _state(move: MoveView, images: Mapping[str, str]) -> MoveState:
+    target = _target(move, images)
+    if not target:
+        return MoveState.MOVED
+    return MoveState(move.state) if target == move.target else MoveState.WAITING
+
+
+def _is_failure(move: MoveView, state: MoveState, images: Mapping[str, str]) -> bool:
+    """Return whether these images have failed the model, and it has not moved since."""
+    again = move.retried and state is not MoveState.MOVED and _target(move, images) == move.target
+    return (state is MoveState.KEPT or again) and not move.fails_anyway
+
+
+def _by_name(moves: Iterable[MoveView]) -> list[ModelName]:
+    return sorted((each.namespace, each.name) for each in moves)
+
+
+def _is_held(move: MoveView, images: Mapping[str, str]) -> bool:
+    """Return whether a model does not go on to these images for now, whoever's turn it is."""
+    return bool(move.reason) and _target(move, images) == move.target
+
+
+def _target(move: MoveView, images: Mapping[str, str]) -> dict[str, str]:
+    """Return the images that the installation names instead of those that the model has."""
+    return {
+        variant: images[variant]
+        for variant, image in move.current.items()
+        if images.get(variant, image) != image
+    }
+
+
+class JobOwner(NamedTuple):
+    """A model or an InferenceEngine; they are in the order of their turns."""
+
+    created: str  # RFC 3339
+    namespace: str
+    kind: str
+    name: str
+
+
+def turns(
+    waiting: Iterable[JobOwner], running: Mapping[str, int], limits: JobLimits
+) -> dict[JobOwner, str]:
+    """Return why each owner creates no Job now, as a sentence; empty: it may.
+
+    Args:
+        waiting: owners that need a Job.
+        running: Jobs that have not ended, by namespace.
+        limits: the administrator's.
+    """
+    taken = Counter(running)
+    found = {}
+    for each in sorted(waiting):
+        found[each] = _full(each.namespace, taken, limits)
+        if not found[each]:
+            taken[each.namespace] += 1
+    return found
+
+
+def _full(namespace: str, taken: Counter[str], limits: JobLimits) -> str:
+    if limits.total and taken.total() >= limits.total:
+        return f"waits for its turn: at most {limits.total} Jobs run at the same time (jobs.limit)"
+    if limits.per_namespace and taken[namespace] >= limits.per_namespace:
+        return (
+            f"waits for its turn: at most {limits.per_namespace} Jobs of namespace {namespace} run at"
+            " the same time (jobs.namespaceLimit)"
+        )
+    return ""

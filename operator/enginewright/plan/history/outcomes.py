@@ -1,0 +1,356 @@
+"""What became of a model's revisions: kept with them, so that it outlives the operator and the spec; and which one serves.
+
+The status says which one serves, and which has last served with all its pods: the one to which a failed rollout returns.
+If it was lost, or names a revision that is unknown, the outcomes that are kept with the revisions do.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+from enginewright_contract.task import Promise
+
+from enginewright.api.conditions import StatusReason
+from enginewright.api.inference_model import InferenceModel
+from enginewright.api.inference_model_status import RolloutFailure, ServingClass, ServingState
+from enginewright.api.scalars import whole_second
+from enginewright.manifests.labels import COMPONENT, PROMOTE, REVISION, ROLLBACK, SERVE
+from enginewright.manifests.outcome import RevisionOutcome
+from enginewright.manifests.snapshot import ClassSnapshot, Revision
+from enginewright.observed.deployments import DeploymentView
+from enginewright.observed.pods import PodView
+from enginewright.observed.revisions import RevisionView
+from enginewright.plan.history.spec_hash import is_of_spec, spec_hash
+from enginewright.plan.types import Facts, MetadataIntent
+
+PROVEN_WINDOW: Final = timedelta(hours=24)  # after a revision has served
+_BEFORE: Final = timedelta(seconds=1)  # by which a revision ends before the next one is active
+
+
+def recorded_rejection(revisions: Collection[RevisionView], revision: str) -> RolloutFailure | None:
+    """Return why a revision was rejected for the current spec; None: it was not."""
+    outcome = _outcomes(revisions).get(revision)
+    if outcome is None or outcome.state != "Rejected":
+        return None
+    return _failure(revision, outcome)
+
+
+def is_rejected_for_spec(
+    model: InferenceModel, revisions: Collection[RevisionView], revision: RevisionView
+) -> bool:
+    """Return whether a revision was rejected for the current spec, with whichever images."""
+    known = revision.outcome
+    if known is None or known.state != "Rejected":
+        return False
+    return is_of_spec(model, revisions, revision.revision, known.spec_hash)
+
+
+def rejections_of_images(
+    model: InferenceModel, revisions: Collection[RevisionView], images: Collection[str]
+) -> Iterator[RolloutFailure]:
+    """Yield why revisions of the current spec were rejected that have any of these images."""
+    for each in revisions:
+        if (
+            each.outcome
+            and is_rejected_for_spec(model, revisions, each)
+            and not _images(each).isdisjoint(images)
+        ):
+            yield _failure(each.revision, each.outcome)
+
+
+def rejection_by_user(
+    model: InferenceModel, revisions: Collection[RevisionView], revision: str
+) -> RolloutFailure | None:
+    """Return the rejection of a revision that a user has rolled back; None: none has, or it is to be promoted."""
+    annotations = model.metadata.annotations
+    if annotations.get(ROLLBACK, "").partition(" ")[0] == revision:
+        return RolloutFailure(
+            revision=revision,
+            reason=StatusReason.ROLLED_BACK_BY_USER,
+            message=f"the annotation {ROLLBACK} rejects it",
+        )
+    if annotations.get(PROMOTE) == revision:
+        return None
+    known = recorded_rejection(revisions, revision)
+    return known if known and known.reason == StatusReason.ROLLED_BACK_BY_USER else None
+
+
+def rejection_of_spec_by_user(facts: Facts, revision: str, active: str) -> RolloutFailure | None:
+    """Return the rejection by a user that holds for `revision` as well; None: there is none.
+
+    A user who went back to an active revision of another spec rejected the spec, whichever images its
+    revision has by now.
+    """
+    serves = _outcomes(facts.revisions).get(active)
+    hashed = serves.spec_hash if serves else ""
+    of_another_spec = hashed and not is_of_spec(facts.model, facts.revisions, active, hashed)
+    if not of_another_spec or facts.model.metadata.annotations.get(PROMOTE) == revision:
+        return None
+    known = (each for each in facts.revisions if _has_other_images(facts, each))
+    found = (_failure(each.revision, each.outcome) for each in known if each.outcome)
+    return next((each for each in found if each.reason == StatusReason.ROLLED_BACK_BY_USER), None)
+
+
+def promoted(revisions: Iterable[RevisionView]) -> list[str]:
+    """Return the revisions that have served with all their pods, the latest first."""
+    found = [
+        (each.outcome.at, each.number, each.revision)
+        for each in revisions
+        if each.outcome and each.outcome.state == "Promoted"
+    ]
+    return [revision for _, _, revision in sorted(found, reverse=True)]
+
+
+def served_for_spec(
+    model: InferenceModel, revisions: Collection[RevisionView], revision: str
+) -> bool:
+    """Return whether a revision has served with all its pods when the current spec was the last that requested it."""
+    outcome = _outcomes(revisions).get(revision)
+    return (
+        outcome is not None
+        and outcome.state == "Promoted"
+        and is_of_spec(model, revisions, revision, outcome.spec_hash)
+    )
+
+
+def was_proven(now: datetime, revisions: Collection[RevisionView], revision: str) -> bool:
+    """Return whether a revision has served with all its pods until recently."""
+    outcome = _outcomes(revisions).get(revision)
+    return (
+        outcome is not None
+        and outcome.state == "Promoted"
+        and timedelta() <= now - outcome.at <= PROVEN_WINDOW
+    )
+
+
+def outcomes(
+    facts: Facts,
+    wanted: str | None,
+    active: str,
+    before: str,
+    rejection: RolloutFailure | None,
+) -> Iterator[MetadataIntent]:
+    """Yield the outcomes to record now.
+
+    Args:
+        facts: the model and its cluster.
+        wanted: the revision that the spec requests; None: not known.
+        active: the last one that was rolled out with all its pods, from now on; empty: none.
+        before: the same until now.
+        rejection: why `wanted` is not rolled out.
+    """
+    now, hashed = whole_second(facts.now), spec_hash(facts.model.spec)
+    replaces = before not in ("", active)
+    begun = (_recorded_begin(facts.revisions, active, before) or now) if replaces else now
+    # the active one first, so that its time remains the same if the other is not written
+    for each in sorted(facts.revisions, key=lambda each: each.revision != active):
+        known = each.outcome
+        state = known.state if known else None
+        new = None
+        if rejection is not None and each.revision == wanted:
+            if state != "Rejected":
+                new = RevisionOutcome(
+                    state="Rejected",
+                    at=now,
+                    stage=rejection.stage,
+                    reason=rejection.reason,
+                    message=rejection.message,
+                    exit_code=rejection.exit_code,
+                    spec_hash=hashed,
+                )
+            # the spec may have lost removed fields
+            elif known and is_rejected_for_spec(facts.model, facts.revisions, each):
+                new = known.model_copy(update={"spec_hash": hashed})
+        elif each.revision == active:
+            requested_by = hashed if wanted == active else ""
+            new = _of_active(known, begun, requested_by, begins=replaces)
+        elif each.revision == before:  # it has served until now
+            if state != "Rejected":  # else it is replaced because it failed
+                requested_by = known.spec_hash if known else ""
+                until = begun - _BEFORE
+                new = RevisionOutcome(state="Promoted", at=until, spec_hash=requested_by)
+        elif (
+            known
+            and state == "Rejected"
+            and wanted is not None
+            and not _has_other_images(facts, each)
+        ):
+            new = known.model_copy(update={"state": "Superseded"})
+        if new is not None and new != known:
+            yield _intent(each, new)
+
+
+def _recorded_begin(
+    revisions: Collection[RevisionView], active: str, before: str
+) -> datetime | None:
+    """Return since when `active` is recorded to serve instead of `before`; None: it is not recorded yet.
+
+    The status, which is written later, may not have it: the operator was stopped in between.
+    """
+    begins, ended = (_outcomes(revisions).get(each) for each in (active, before))
+    if begins is None or ended is None or begins.state != "Promoted":
+        return None
+    return begins.at if begins.at > ended.at else None
+
+
+def _of_active(
+    known: RevisionOutcome | None, begun: datetime, requested_by: str, *, begins: bool
+) -> RevisionOutcome | None:
+    """Return the outcome of the active revision.
+
+    `requested_by` is the hash of the spec if that requests it. `begins`: another one was active until now,
+    so that also of revisions that are active again, the latest is the active one.
+    """
+    if known and known.state == "Rejected" and not requested_by:
+        return known  # while it served; it is not until it is rolled out again
+    if known is None or known.state != "Promoted":
+        known = RevisionOutcome(state="Promoted", at=begun)
+    elif begins:
+        known = known.model_copy(update={"at": begun})
+    return known.model_copy(update={"spec_hash": requested_by}) if requested_by else known
+
+
+def _has_other_images(facts: Facts, revision: RevisionView) -> bool:
+    """Return whether the current spec was rejected with images that it is not planned with now."""
+    return is_rejected_for_spec(facts.model, facts.revisions, revision) and not _images(
+        revision
+    ) <= {*facts.config.images.values()}
+
+
+def _images(revision: RevisionView) -> set[str]:
+    return {each.image for each in revision.kept.snapshot.classes} if revision.kept else set()
+
+
+def _failure(revision: str, outcome: RevisionOutcome) -> RolloutFailure:
+    return RolloutFailure(
+        revision=revision,
+        stage=outcome.stage,
+        reason=outcome.reason,
+        message=outcome.message,
+        exit_code=outcome.exit_code,
+    )
+
+
+def promise_of(revisions: Iterable[RevisionView], revision: str) -> Promise | None:
+    """Return where the nodes of a revision may run; None: its ControllerRevision is not known."""
+    found = (each.kept for each in revisions if each.revision == revision)
+    return next((each.snapshot.promise for each in found if each), None)
+
+
+def _outcomes(revisions: Collection[RevisionView]) -> dict[str, RevisionOutcome]:
+    return {each.revision: each.outcome for each in revisions if each.outcome}
+
+
+def _intent(revision: RevisionView, outcome: RevisionOutcome) -> MetadataIntent:
+    return MetadataIntent(
+        "apps/v1",
+        "ControllerRevision",
+        revision.namespace,
+        revision.name,
+        revision.uid,
+        annotations=outcome.annotations(),
+    )
+
+
+def served_before(facts: Facts) -> ServingState | None:
+    """Return what has served until now; None: nothing has, also if its pods have never served."""
+    serving = facts.model.status.serving
+    if serving is None:
+        return _recovered(facts)
+    if serving.unproven:
+        return None
+    is_known = any(each.kept and each.revision == serving.last_complete for each in facts.revisions)
+    return serving if is_known else _recovered(facts) or serving
+
+
+def serving_now(
+    facts: Facts,
+    applied: Revision,
+    rolled_out: bool,
+    known: Mapping[str, Revision],
+    deployments: Mapping[str, DeploymentView],
+    counts: Mapping[str, int],
+) -> ServingState | None:
+    """Return the serving revision: the last complete one, unless only pods of another one are ready."""
+    before = served_before(facts)
+    if before is None and not rolled_out:
+        return None
+    last_complete = applied.name if rolled_out or before is None else before.last_complete
+    name = last_complete
+    if before and not rolled_out:
+        ready = ready_revisions(facts.pods)
+        others = sorted(ready & known.keys())  # of a class that moved, and is not applied any more
+        candidates = (last_complete, before.revision, applied.name, *others)
+        name = next((each for each in candidates if each in ready), before.revision)
+    revision = applied if name == applied.name else known.get(name)
+    if revision is None:
+        return before
+    return _state(
+        revision,
+        last_rolled_out="" if name == last_complete else last_complete,
+        classes=tuple(
+            _serving_class(each, deployments.get(each.name), counts)
+            for each in revision.snapshot.classes
+        ),
+    )
+
+
+def ready_revisions(pods: Iterable[PodView]) -> set[str]:
+    """Return the revisions of the ready pods."""
+    return {
+        pod.label(REVISION)
+        for pod in pods
+        if pod.label(COMPONENT) == SERVE and pod.ready and not pod.leaving
+    }
+
+
+def _recovered(facts: Facts) -> ServingState | None:
+    """Return the revision that was promoted last, of those whose pods serve; of all, if no pods serve.
+
+    Those that no Deployment has any more are being replaced, and come first. What a Deployment has is no
+    evidence: a revision that served earlier may be returning, and has not served with all its pods yet.
+    """
+    known = {each.revision: each.kept for each in facts.revisions if each.kept}
+    names = [name for name in promoted(facts.revisions) if name in known]
+    carried = {each.revision for each in facts.deployments}
+    ready = ready_revisions(pod for pod in facts.pods if not pod.is_canary)
+    for there in (ready - carried, ready, set(names)):
+        for name in names:
+            if name in there:
+                return _state(known[name])
+    return None
+
+
+def _state(
+    revision: Revision, *, last_rolled_out: str = "", classes: tuple[ServingClass, ...] = ()
+) -> ServingState:
+    snapshot = revision.snapshot
+    return ServingState(
+        revision=revision.name,
+        prepared_key=snapshot.prepared_key,
+        model_digest=snapshot.model_digest,
+        backend=snapshot.classes[0].backend,
+        last_rolled_out=last_rolled_out,
+        classes=classes,
+    )
+
+
+def _serving_class(
+    accelerator: ClassSnapshot, existing: DeploymentView | None, counts: Mapping[str, int]
+) -> ServingClass:
+    return ServingClass(
+        class_name=accelerator.name,
+        backend=accelerator.backend,
+        interim=accelerator.interim,
+        replicas=counts.get(accelerator.name, existing.desired if existing else 0),
+        ready_replicas=existing.ready_pods if existing else 0,
+    )
+
+
+def serving_keys(model: InferenceModel, revisions: Collection[RevisionView]) -> set[str | None]:
+    """Return the keys of engines that new pods load: without them they could not start."""
+    status = model.status
+    known = (status.serving, status.applied)
+    names = {each.revision for each in known if each}
+    kept = [each.kept for each in revisions if each.kept and each.revision in names]
+    return {one.engine_key for each in kept for one in each.snapshot.classes}

@@ -1,0 +1,164 @@
+"""Whether a spec has changed: the hash of all in it that decides what serves, with fields of earlier releases.
+
+`spec.serving.processes` was the number of server processes in each pod. A revision with one in each pod has a part
+of the capacity with as many pods. So as long as a user has changed nothing but lost the field, what the spec requests
+has the processes of the revision that it requested last, and that one's runtime images, which know the field.
+"""
+
+from collections.abc import Collection, Iterator
+
+from enginewright_contract.keys import content, content_hash
+
+from enginewright.api.conditions import StatusReason
+from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
+from enginewright.api.inference_model_status import ServingState
+from enginewright.manifests.snapshot import Snapshot
+from enginewright.observed.revisions import RevisionView
+from enginewright.plan.types import EventIntent
+
+
+def spec_hash(spec: InferenceModelSpec, processes: int = 1) -> str:
+    """Return the hash of a spec without what sets the number of pods and the rollout settings.
+
+    `processes`: of an earlier release's `spec.serving.processes`, as it was with it.
+    """
+    hashed = content(spec)
+    for name in ("replicas", "rollout"):
+        hashed.pop(name, None)
+    hashed.get("build", {}).pop("pod_template", None)
+    hashed["source"].pop("refresh_interval", None)
+    serving = hashed.get("serving", {})
+    asked = [serving.pop(name, None) for name in ("autoscaling", "route")]
+    if any(asked) and not serving:
+        del hashed["serving"]
+    if processes > 1:
+        hashed["serving"] = {**hashed.get("serving", {}), "processes": processes}
+    hashed["accelerators"] = [each.class_name for each in spec.accelerators]
+    return content_hash(hashed)
+
+
+def as_stored(
+    model: InferenceModel, revisions: Collection[RevisionView], wanted: Snapshot
+) -> Snapshot:
+    """Return `wanted` with the processes of the revision that its spec requested last with the same images.
+
+    A revision that differs from it in removed fields alone is one that the spec requested.
+    """
+    if not any(each.kept and each.kept.snapshot.processes > 1 for each in revisions):
+        return wanted
+    name, images, requested = wanted.revision(), _images(wanted), _requested(model, revisions)
+    found = [
+        (_rank(model, each), each.kept.snapshot.processes)
+        for each in revisions
+        if each.kept
+        and (
+            (each.revision in requested and images <= _images(each.kept.snapshot))
+            or each.kept.snapshot.model_copy(update={"processes": 1}).revision() == name
+        )
+    ]
+    return wanted.model_copy(update={"processes": max(found)[1]}) if found else wanted
+
+
+def is_of_spec(
+    model: InferenceModel, revisions: Collection[RevisionView], revision: str, hashed: str
+) -> bool:
+    """Return whether a hash, recorded for a revision, is of the current spec, also as it was with removed fields."""
+    spec, processes = model.spec, _processes(revisions, revision)
+    return hashed == spec_hash(spec) or (processes > 1 and hashed == spec_hash(spec, processes))
+
+
+def keeps_processes(model: InferenceModel, revisions: Collection[RevisionView]) -> bool:
+    """Return whether the spec requests several server processes in each pod only as a revision that is stored."""
+    return _processes(revisions, _last_requested(model, revisions)) > 1
+
+
+def has_lost(
+    model: InferenceModel, revisions: Collection[RevisionView], wanted: str | None
+) -> bool:
+    """Return whether the spec has lost removed fields since the last plan that knew what it requests."""
+    names = {wanted, _stored(model, revisions, wanted)}
+    hashes = {hashed for name, hashed in _records(model, revisions) if name in names}
+    return (
+        wanted is not None
+        and keeps_processes(model, revisions)
+        and spec_hash(model.spec) not in hashes
+    )
+
+
+def processes_removed(
+    model: InferenceModel,
+    revisions: Collection[RevisionView],
+    serving: ServingState | None,
+    wanted: str | None,
+) -> EventIntent | None:
+    """Return the Event that says what replaces the processes of what the spec requests; None: it has one in each pod.
+
+    `wanted` is the revision that the spec requests; None: not known.
+    """
+    name = _stored(model, revisions, wanted)
+    processes = _processes(revisions, name)
+    if serving is None or processes == 1:
+        return None
+    pods = ", ".join(
+        f"{each.replicas * processes} instead of {each.replicas} on class {each.class_name}"
+        for each in serving.classes
+        if each.replicas
+    )
+    fields = "minReplicas and maxReplicas" if model.spec.serving.autoscaling else "replicas"
+    message = (
+        f"revision {name} has {processes} server processes in each pod, which spec.serving.processes requested"
+        f" and no spec can request from now on. It keeps them, with its runtime image. {processes} replicas"
+        f" replace one of its pods{f' ({pods})' if pods else ''}, each with 1/{processes} of the CPUs: write"
+        f" their number into {fields}, their CPUs into podTemplate.resources, and the next revision is rolled out"
+    )
+    return EventIntent("Warning", StatusReason.PROCESSES_REMOVED, message)
+
+
+def _records(
+    model: InferenceModel, revisions: Collection[RevisionView]
+) -> Iterator[tuple[str, str]]:
+    """Yield revisions with the hash of a spec that requested them."""
+    status = model.status
+    yield from ((each.revision, each.spec_hash) for each in (status.applied, status.target) if each)
+    yield from ((each.revision, each.outcome.spec_hash) for each in revisions if each.outcome)
+
+
+def _requested(model: InferenceModel, revisions: Collection[RevisionView]) -> set[str]:
+    """Return the revisions that the current spec has requested."""
+    return {
+        name
+        for name, hashed in _records(model, revisions)
+        if is_of_spec(model, revisions, name, hashed)
+    }
+
+
+def _stored(model: InferenceModel, revisions: Collection[RevisionView], wanted: str | None) -> str:
+    """Return the wanted revision if it is stored, else the one that the spec requested last; empty: none."""
+    is_stored = any(each.kept and each.revision == wanted for each in revisions)
+    return wanted if wanted and is_stored else _last_requested(model, revisions)
+
+
+def _last_requested(model: InferenceModel, revisions: Collection[RevisionView]) -> str:
+    requested = _requested(model, revisions)
+    found = [each for each in revisions if each.kept and each.revision in requested]
+    return max(found, key=lambda each: _rank(model, each)).revision if found else ""
+
+
+def _rank(model: InferenceModel, revision: RevisionView) -> tuple[bool, bool, float, int]:
+    """Return what orders revisions: one that is requested or active again keeps its number."""
+    name, status, outcome = revision.revision, model.status, revision.outcome
+    return (
+        name == status.revision,  # which is empty while it is not known what the spec requests
+        status.target is not None and name == status.target.revision,
+        outcome.at.timestamp() if outcome and outcome.state != "Superseded" else 0.0,
+        revision.number,
+    )
+
+
+def _processes(revisions: Collection[RevisionView], revision: str) -> int:
+    stored = (each.kept for each in revisions if each.revision == revision)
+    return next((each.snapshot.processes for each in stored if each), 1)
+
+
+def _images(snapshot: Snapshot) -> set[str]:
+    return {each.image for each in snapshot.classes}

@@ -1,0 +1,1 @@
+"""Prepared models: the Jobs that prepare them, and those that models share."""

@@ -1,0 +1,126 @@
+"""The Jobs that prepare a model: what one does, which of them still run for outdated inputs, and the next attempt."""
+
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import Any
+
+from enginewright_contract.reasons import ExitCode, Reason
+from enginewright_contract.report import Published
+from enginewright_contract.task import PREPARE_STAGES, PrepareTask
+
+from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
+from enginewright.api.pods import JobTemplate
+from enginewright.manifests.labels import COMPONENT
+from enginewright.manifests.names import prepare_job_name
+from enginewright.manifests.placement import merged, placement_hash
+from enginewright.manifests.prepare_job import PrepareJob, prepare_job
+from enginewright.observed.jobs import JobView
+from enginewright.observed.pods import PodView
+from enginewright.plan import pods
+from enginewright.plan.attempts import Work
+from enginewright.plan.prepare.shared import record_hash
+from enginewright.plan.resolve.images import image_architecture
+from enginewright.plan.resolve.recipe import steps_sha256
+from enginewright.plan.resolve.resolve import Target
+from enginewright.plan.types import Config, Facts, ObjectRef
+
+
+def prepare_jobs(jobs: Collection[JobView]) -> dict[str, JobView]:
+    """Return the model's Jobs that prepare it, by name."""
+    return {job.name: job for job in jobs if job.label(COMPONENT) == "prepare"}
+
+
+def prepare_work(model: InferenceModel, config: Config, target: Target) -> Work[Published]:
+    """Return the work of preparing the target."""
+    return Work(
+        stages=PREPARE_STAGES,
+        name=partial(prepare_job_name, model.metadata.name, target.job_hash),
+        result=published_by,
+        placement=placement_hash(_template(model.spec, config)),
+        overdue=(Reason.TIMEOUT, "the prepare Job exceeded spec.build.timeout in stage {stage}"),
+        may_end_early=True,
+    )
+
+
+def published_by(pod: PodView) -> Published | None:
+    """Return what the Job's pod has published; None: nothing yet."""
+    return next((each.published for each in pods.reports(pod) if each.published), None)
+
+
+def first_attempt(
+    pods: Collection[PodView], work: Work[Published], jobs: Mapping[str, JobView], *, lost: bool
+) -> int:
+    """Return the first attempt: after those whose artefact was `lost`, else 1."""
+    found = {pod.job for pod in pods if published_by(pod)}
+    attempt = 1
+    while lost and (job := jobs.get(work.name(attempt))):
+        if job.outcome != "Complete" and job.name not in found:
+            break
+        attempt += 1
+    return attempt
+
+
+def outdated_jobs(
+    namespace: str, pods: Collection[PodView], jobs: Mapping[str, JobView], keep: str
+) -> tuple[ObjectRef, ...]:
+    """Return the Jobs that still run for outdated inputs."""
+    done = {pod.job for pod in pods if _is_last(pod)}  # before the Job's status shows it
+    return tuple(
+        job_reference(namespace, name)
+        for name, job in sorted(jobs.items())
+        if name != keep and not job.ended and name not in done
+    )
+
+
+def _is_last(pod: PodView) -> bool:
+    """Return whether the Job creates no further pod after this one."""
+    failure = pods.failure(pod) if pod.phase == "Failed" else None
+    permanent = failure is not None and failure.exit_code == ExitCode.PERMANENT
+    return permanent or pod.phase == "Succeeded" or published_by(pod) is not None
+
+
+def job_reference(namespace: str, job: str) -> ObjectRef:
+    """Return the reference by which a Job is deleted."""
+    return ObjectRef("batch/v1", "Job", namespace, job)
+
+
+def _template(spec: InferenceModelSpec, config: Config) -> JobTemplate:
+    return merged(config.jobs, spec.build.pod_template)
+
+
+def job_manifest(facts: Facts, target: Target, name: str, shared: str) -> dict[str, Any]:
+    """Return the Job to apply; `shared`: hash of what other models share, empty: nothing."""
+    spec, namespace = facts.model.spec, facts.model.metadata.namespace
+    store = facts.config.store
+    return prepare_job(
+        facts.model,
+        PrepareJob(
+            name=name,
+            image=target.image,
+            pull_policy=facts.config.image_pull_policy,
+            pull_secrets=target.pull_secrets,
+            store=store.access(namespace),
+            task=PrepareTask(
+                job=name,
+                source_uri=spec.source.uri,
+                source_sha256=spec.source.sha256,
+                steps_sha256=steps_sha256(spec),
+                pinned=dict(target.source.pinned),
+                fetched=dict(target.source.fetched),
+                pipeline=facts.images[target.image].pipeline,
+                cluster=facts.bucket_user,
+                recipe=target.recipe,
+            ),
+            deadline_seconds=target.deadline_seconds,
+            resources=target.build_resources,
+            inputs=target.inputs,
+            nodes=target.prepare_nodes,
+            template=_template(facts.model.spec, facts.config),
+            assigned_ids=facts.config.openshift,
+            architecture=image_architecture(facts.nodes, facts.images, target.image),
+            shared_hash=shared,
+            record_hash=record_hash(facts.model, facts.config, target),
+            images=store.images,
+            account=target.account,
+        ),
+    )

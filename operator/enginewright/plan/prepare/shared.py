@@ -1,0 +1,239 @@
+"""What is prepared once for several models: a Job that they share, and results that are recorded for a model to come.
+
+One Job for all models of a namespace that are to be prepared alike: one model leads, the others follow.
+The first that needs a Job leads. A model that follows has no Job, and takes over the leader's result or its
+permanent failure, which its own Job would repeat. If the leader is gone or gives way, the next one leads at once.
+What an address holds may change: a model that is applied once the leader's Job has read it follows only if the
+content is known by digest. Otherwise it waits for that Job to end, and reads the address again.
+
+What content that the spec names by digest was prepared to is recorded in the status of the InferenceEngines that were built
+from it: they outlive the model, and its prepared model is not removed from the store before them. So a model that is
+applied again needs no Job. The record is found by a hash of everything that decides what a Job would do and whether it
+would succeed, the store included. If the store has lost the artefact, the build or the pods that read it find out, as always.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+from enginewright_contract.images import COMPILED_BACKENDS
+from enginewright_contract.keys import content_hash
+from enginewright_contract.task import PREPARE_STAGES
+
+from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
+from enginewright.api.inference_model_status import Preparation, Prepared
+from enginewright.api.job_failure import JobFailure
+from enginewright.manifests.job_limits import UNREACHABLE
+from enginewright.manifests.placement import merged, placement_hash
+from enginewright.manifests.prepare_job import identity_labels
+from enginewright.observed.jobs import JobView
+from enginewright.observed.preparations import PreparationView
+from enginewright.plan.attempts import retry_due
+from enginewright.plan.resolve.resolve import Target
+from enginewright.plan.resolve.sources import MODEL, digests_in_spec, is_pinned
+from enginewright.plan.types import Config, Facts, Leader
+
+# for which a leader's status may lag behind its Job: then it is not read any more, as of another version
+PATIENCE: Final = UNREACHABLE
+_MOST: Final = 4  # records of one InferenceEngine
+
+
+@dataclass(frozen=True)
+class FlightMember:
+    """One model, and what of it concerns one shared preparation."""
+
+    name: str
+    created: str  # RFC 3339
+    preparation: PreparationView | None  # None: its status names no such preparation
+    jobs: tuple[JobView, ...] = ()  # of this preparation
+    starts: bool = False  # a Job is being created
+
+
+@dataclass(frozen=True)
+class Follows:
+    """It waits for the leader's Job to end."""
+
+    leader: Leader
+    takes_over: bool  # its result; else this model is prepared afterwards
+
+    @property
+    def message(self) -> str:
+        """Return what it waits for, as a sentence."""
+        name, failed = self.leader.name, self.leader.failure
+        message = f"InferenceModel {name} prepares the same model"
+        if not self.takes_over:
+            message += (
+                " from content that may have changed since, so that it is read again afterwards"
+            )
+        return f"{message}; its last attempt failed: {failed}" if failed else message
+
+
+@dataclass(frozen=True)
+class TakenOver:
+    """The leader's result."""
+
+    prepared: Prepared
+    # digests of samples, calibration data and steps, by name
+    data: Mapping[str, str] = field(default_factory=dict)
+
+
+Decision: TypeAlias = Follows | TakenOver | JobFailure
+
+
+def shared_hash(model: InferenceModel, config: Config, target: Target) -> str:
+    """Return the hash of all that must be equal for one Job to prepare several models."""
+    return content_hash({**job_inputs(model, config, target), "pinned": dict(target.source.pinned)})
+
+
+def job_inputs(model: InferenceModel, config: Config, target: Target) -> dict[str, Any]:
+    """Return what decides what a Job does and whether it succeeds, except the content at the addresses."""
+    spec = model.spec
+    return {
+        "job": target.job_hash,
+        "placement": placement_hash(merged(config.jobs, spec.build.pod_template)),
+        "identity": identity_labels(spec),
+    }
+
+
+def leaders(members: Iterable[FlightMember], now: datetime) -> tuple[Leader, ...]:
+    """Return those whose Jobs prepare, or are about to, the first by creation and name first."""
+    found = ((each, leader) for each in members if (leader := _leader(each, now)))
+    return tuple(
+        leader for _, leader in sorted(found, key=lambda each: (each[0].created, each[0].name))
+    )
+
+
+def follow(facts: Facts, target: Target, shared: str, known: Preparation | None) -> Decision | None:
+    """Return what another model's Job means for this one, which needs a Job; None: it creates its own.
+
+    Args:
+        facts: the model and its cluster.
+        target: what to prepare.
+        shared: hash of all that models must have in common.
+        known: the model's record of this preparation.
+    """
+    found = facts.leaders.get(shared, ())
+    followed = known.leader if known and known.shared_hash == shared else ""
+    if leader := next((each for each in found if each.name == followed), None):
+        return Follows(leader, takes_over=True)
+    if followed and (result := _result(facts.followed, target, shared, followed)):
+        return result
+    if not found:
+        return None
+    fixed = is_pinned(facts.model.spec, target.source)
+    return Follows(found[0], takes_over=fixed or not found[0].has_fetched)
+
+
+def _leader(member: FlightMember, now: datetime) -> Leader | None:
+    known = member.preparation
+    if member.starts:
+        return Leader(member.name, has_fetched=False)
+    running = next((each for each in member.jobs if each.proceeds), None)
+    if running is not None:
+        fetches = known is not None and (known.job, known.stage) == (
+            running.name,
+            PREPARE_STAGES[0],
+        )
+        return Leader(member.name, has_fetched=not fetches, failure=_failed(known))
+    if known is None or not known.leads:
+        return None
+    if (failure := known.failure) is not None:
+        due = retry_due(failure) + PATIENCE
+        return Leader(member.name, has_fetched=False, failure=_failed(known)) if now < due else None
+    ended = next((each.ended_at for each in member.jobs if each.name == known.job), "")
+    is_recent = ended != "" and now < datetime.fromisoformat(ended) + PATIENCE
+    return Leader(member.name, has_fetched=True) if is_recent else None
+
+
+def _failed(known: PreparationView | None) -> str:
+    return known.failure.sentence if known and known.failure else ""
+
+
+def _result(
+    followed: InferenceModel | None, target: Target, shared: str, name: str
+) -> TakenOver | JobFailure | None:
+    """Return what the Job of the model that was followed has come to; None: not known, or nothing."""
+    if followed is None or followed.metadata.name != name or followed.metadata.deletion_timestamp:
+        return None
+    status = followed.status
+    prepared, source, now = status.prepared, status.source, status.preparation
+    if prepared and source and prepared.inputs_hash == target.artifact_hash:
+        pins = {each.name: each.digest for each in source.pins if each.name != MODEL}
+        return TakenOver(prepared, pins)
+    if now and now.shared_hash == shared and now.failure and now.failure.lasting:
+        return now.failure
+    return None
+
+
+def recorded(
+    spec: InferenceModelSpec, record: str, prepared: Prepared, data: Mapping[str, str]
+) -> Prepared:
+    """Return a prepared model with the hash that it is found by later, if nothing else can be at its addresses.
+
+    Args:
+        spec: the model's.
+        record: the hash with which its Job was created: the settings may be others by now.
+        prepared: the result.
+        data: digests of what was fetched besides the model, by name.
+    """
+    # The digest in the spec is that of one file: with external data, or in an archive, the model has another one.
+    is_pinned = digests_in_spec(spec) == {MODEL: prepared.model_digest, **data}
+    return prepared.model_copy(update={"record_hash": record if is_pinned else ""})
+
+
+def known_preparation(facts: Facts, target: Target) -> TakenOver | None:
+    """Return what an earlier Job has made of the same content; None: no record says so."""
+    wanted = record_hash(facts.model, facts.config, target)
+    if not wanted or target.backend not in COMPILED_BACKENDS:
+        return None
+    images = facts.config.store.images
+    data = digests_in_spec(facts.model.spec) or {}
+    digest = data.pop(MODEL, "")
+    for engine in facts.engines.values():
+        for each in engine.status.prepared:
+            if (each.record_hash, each.key) == (wanted, engine.spec.prepared_key):
+                if images and not images.image(each.image):
+                    return None  # a Job finds the artefact, and pushes its image
+                return TakenOver(each, data) if each.model_digest == digest else None
+    return None
+
+
+def kept_records(
+    before: Sequence[Prepared], of_models: Iterable[Prepared], key: str
+) -> tuple[Prepared, ...]:
+    """Return the records of an engine that is built from the prepared model `key`.
+
+    Args:
+        before: those that it has.
+        of_models: what models that refer to it say of their prepared models.
+        key: of its prepared model.
+    """
+    found = {each.record_hash: each for each in of_models if each.record_hash and each.key == key}
+    kept = {each.record_hash: each for each in before}
+    for name, each in found.items():
+        if name in kept:
+            kept[name] = each if each.image else kept[name]
+            continue
+        if len(kept) == _MOST:
+            unused = next((known for known in kept if known not in found), None)
+            if unused is None:
+                break
+            del kept[unused]
+        kept[name] = each
+    return tuple(kept.values())
+
+
+def record_hash(model: InferenceModel, config: Config, target: Target) -> str:
+    """Return the hash with which a Job for this target is recorded; empty: it is not.
+
+    A refresh reads the addresses again. Under Recreate a Job shows that the image can be pulled before pods go.
+    """
+    spec = model.spec
+    if target.source.refresh or spec.rollout.strategy == "Recreate":
+        return ""
+    digests = digests_in_spec(spec)
+    if digests is None:
+        return ""
+    store = config.store.access(model.metadata.namespace).place
+    return content_hash({**job_inputs(model, config, target), "digests": digests, "store": store})

@@ -1,0 +1,376 @@
+"""The truth table from a model's state to its conditions, documented in docs/conditions.md."""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from enginewright_contract.images import DEVICE_BACKENDS
+from enginewright_contract.reasons import Reason, Repeats, reason_named
+
+from enginewright.api.conditions import ConditionType, StatusReason, WantedCondition
+from enginewright.api.inference_model_status import TargetPhase, TargetRevision
+from enginewright.plan.engines.interim import Interim
+from enginewright.plan.engines.repair import Repair
+from enginewright.plan.engines.status import describe_engine
+from enginewright.plan.engines.wanted import Engines
+from enginewright.plan.prepare.prepare import PrepareOutcome
+from enginewright.plan.rollout.pod_counts import RolloutProgress
+from enginewright.plan.rollout.proofs import Proofs, Statement
+from enginewright.plan.rollout.rollout import RolloutPlan
+from enginewright.plan.types import Obstacle
+
+# Reasons of engines that are on their way.
+_AT_WORK: Final = frozenset({StatusReason.BUILDING, StatusReason.LOOKING_UP, StatusReason.QUEUED})
+_NOT_YET: Final = Statement("Unknown", StatusReason.NOT_YET_VERIFIED, "no pod serves yet")
+_NOT_VALIDATED: Final = Statement(
+    "Unknown",
+    StatusReason.NOT_YET_VERIFIED,
+    "the model of this spec has not been validated yet",
+)
+
+
+@dataclass(frozen=True)
+class ReadyState(Statement):
+    """Why a model is ready, progressing or stalled."""
+
+    stalled: bool = False
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """The state of a model, from which its conditions are derived."""
+
+    obstacle: Obstacle | None
+    outcome: PrepareOutcome | None
+    engines: Engines | None
+    rollout: RolloutPlan
+    proofs: Proofs | None  # None: no serving pod was polled yet
+    interim: Interim | None = None  # until the engines are built; None: none
+    waits: str = (
+        ""  # for an image of which it must be known what it contains before a backend is chosen
+    )
+    chooses: bool = (
+        False  # the wanted revision has backends that a benchmark chose, in place of engines
+    )
+    repair: Repair | None = None  # of what serves, beside a move that is paused
+    store_loss: str = ""  # of a revision's earlier store, as a sentence; empty: none
+    route: Statement | None = None  # whether gateways take it; None: the model asks for none
+
+
+def conditions(state: ModelState) -> tuple[WantedCondition, ...]:
+    """Return the conditions, in their order: all, and that of a route if there is to be one."""
+    ready = _with_store_loss(_ready_state(state), state.store_loss)
+    statements = {
+        ConditionType.READY: ready,
+        ConditionType.RECONCILING: _while(ready.status != "True" and not ready.stalled, ready),
+        ConditionType.STALLED: _while(ready.stalled, ready),
+        ConditionType.AVAILABLE: _available(state.rollout),
+        ConditionType.VALIDATED: _validated(state.outcome),
+        ConditionType.ENGINES_READY: _engines_ready(state.outcome, state.engines),
+        ConditionType.ROLLED_BACK: _rolled_back(state.rollout),
+        ConditionType.PARITY_VERIFIED: _parity(state),
+        ConditionType.PLACEMENT_VERIFIED: _placement(state),
+        ConditionType.FALLBACK_ACTIVE: state.proofs.fallback if state.proofs else _NOT_YET,
+    }
+    if state.route:
+        statements[ConditionType.ROUTE_ACCEPTED] = state.route
+    return tuple(
+        WantedCondition(type=kind, status=each.status, reason=each.reason, message=each.message)
+        for kind, each in statements.items()
+    )
+
+
+def _while(is_so: bool, ready: ReadyState) -> Statement:
+    """Return a statement with the reason of Ready, and with its message while it is true."""
+    return Statement("True" if is_so else "False", ready.reason, ready.message if is_so else "")
+
+
+def _with_store_loss(ready: ReadyState, loss: str) -> ReadyState:
+    """Return why a model is not ready, with what threatens the revision that still serves."""
+    if ready.status == "True" or not loss:
+        return ready
+    return replace(ready, message=f"{ready.message}; {loss}")
+
+
+def _ready_state(state: ModelState) -> ReadyState:
+    serves = _serves(state.rollout)
+    if state.interim and not state.repair:
+        return _with_interim(state, state.interim)
+    if ready := _not_prepared(state, serves) or _not_promoted(state.rollout, serves):
+        return ready
+    progress = state.rollout.progress
+    if progress is None and state.waits:
+        return ReadyState("False", StatusReason.PROBING_IMAGE, state.waits)
+    if progress is None:
+        return ReadyState("False", StatusReason.ROLLING_OUT, "starting the first revision")
+    if progress.complete:
+        return _complete(state, progress)
+    return _rolling_out(state, progress, serves)
+
+
+def _not_promoted(rollout: RolloutPlan, serves: str) -> ReadyState | None:
+    """Return why the wanted revision does not replace the serving one; None: it does, or serves."""
+    if rejection := rollout.rejection:
+        text = f"revision {rejection.revision} was rejected: {rejection.message}{serves}"
+        return ReadyState("False", rejection.reason, text, stalled=True)
+    target = rollout.target
+    if target is None or target.phase is TargetPhase.PROMOTING or _awaits_pods(target):
+        return None
+    return _brought_up(target, serves)
+
+
+def _awaits_pods(target: TargetRevision) -> bool:
+    """Return whether it waits because the user asks for no pods, so that nothing is left to do."""
+    return target.reason == StatusReason.SCALED_TO_ZERO
+
+
+def _brought_up(target: TargetRevision, serves: str) -> ReadyState:
+    """Return how far the canary of a new revision has come."""
+    name = f"revision {target.revision}"
+    if target.phase is TargetPhase.HELD:
+        message = f"{name} waits: {target.message}{serves}"
+        return ReadyState("False", target.reason, message, stalled=True)
+    if target.phase is TargetPhase.VERIFYING:
+        reason, doing = StatusReason.VERIFYING_CANARY, "is verified before it gets requests"
+    else:
+        reason, doing = StatusReason.ANALYZING, "gets requests and is compared with the serving one"
+    message = f"{name} {doing}" + (f": {target.message}" if target.message else "") + serves
+    return ReadyState("False", target.reason or reason, message)
+
+
+def _rolled_back(rollout: RolloutPlan) -> Statement:
+    """Return whether the last good revision serves because the wanted one failed."""
+    rejection, serving, ignored = rollout.rejection, rollout.serving, rollout.ignored_rollback
+    if rejection is None or rollout.applied == rollout.wanted:
+        if ignored:
+            return Statement("False", StatusReason.ROLLED_BACK_BY_USER, ignored)
+        return Statement(
+            "False", StatusReason.SERVING if serving else StatusReason.NOT_YET_VERIFIED, ""
+        )
+    back = f"; revision {rollout.applied} is restored" if rollout.applied else ""
+    message = f"revision {rejection.revision}: {rejection.message}{back}"
+    return Statement("True", rejection.reason, message + (f"; {ignored}" if ignored else ""))
+
+
+def _not_prepared(state: ModelState, serves: str) -> ReadyState | None:
+    if obstacle := state.obstacle:
+        return ReadyState("False", obstacle.reason, obstacle.message + serves, obstacle.stalled)
+    if repair := state.repair:
+        is_for = f"; it is rebuilt for what serves, although spec.rollout.paused is true{serves}"
+        return _waits_for_jobs(repair.outcome, repair.engines, is_for)
+    ready = _waits_for_jobs(state.outcome, state.engines, serves)
+    if ready and ready.reason == StatusReason.SUSPENDED:  # for as long as a user likes
+        return replace(ready, message=ready.message + _failing(state.rollout))
+    return ready
+
+
+def _waits_for_jobs(
+    outcome: PrepareOutcome | None, engines: Engines | None, more: str
+) -> ReadyState | None:
+    """Return what is not prepared or built yet, with `more` about what serves; None: nothing."""
+    is_suspended = outcome is not None and outcome.waits_for == StatusReason.SUSPENDED
+    if outcome and outcome.failure and not is_suspended:
+        message = outcome.failure.sentence + more
+        if not outcome.failure.lasting:
+            return ReadyState("False", outcome.failure.reason, message + _again(outcome))
+        return ReadyState("False", outcome.failure.reason, message, stalled=True)
+    if outcome is None or outcome.prepared is None:
+        message = f"preparing the model: {outcome.message if outcome else 'starting'}{more}"
+        if outcome and outcome.failure:
+            message += f"; the last attempt failed: {outcome.failure.sentence}"
+        reason = (outcome.waits_for if outcome else "") or StatusReason.PREPARING
+        return ReadyState("False", reason, message, stalled=is_suspended)
+    if engines and not engines.complete:
+        return _engines_missing(engines, more)
+    return None
+
+
+def _engines_missing(engines: Engines, serves: str) -> ReadyState:
+    if failure := engines.failure:
+        return ReadyState(
+            "False", failure.reason, failure.sentence + serves, stalled=failure.lasting
+        )
+    is_suspended = engines.reason == StatusReason.SUSPENDED
+    return ReadyState("False", engines.reason, engines.message + serves, stalled=is_suspended)
+
+
+def _with_interim(state: ModelState, interim: Interim) -> ReadyState:
+    """Return how a model fares whose first engines are not built: an interim serves, or will, or cannot."""
+    rollout, progress = state.rollout, state.rollout.progress
+    serves = _serves(rollout)
+    if state.engines is None or interim.why_not:
+        built = _not_prepared(state, serves)
+        assert built is not None  # noqa: S101 - there is one only while engines are missing
+        other = "other " if _is_bridged(rollout) else ""
+        why = f"; no {other}interim serves on {interim.backend}: {interim.why_not}"
+        return replace(built, message=built.message + why)
+    name = f"revision {rollout.wanted} on {interim.backend}"
+    built = _engines_missing(state.engines, "")
+    if rejection := rollout.rejection:
+        text = f"; its interim, {name}, was rejected: {rejection.message}{serves}"
+    elif progress and progress.complete and rollout.desired == 0:
+        return _complete(state, progress)
+    elif progress is None or not progress.complete or rollout.target:
+        text = f"; its interim, {name}, {_interim_waits(rollout)}{serves}"
+    elif (proofs := state.proofs) and (broken := proofs.broken):
+        text = f"; its interim, {name}, serves, but {broken.message}"
+        built = replace(built, reason=broken.reason) if built.reason in _AT_WORK else built
+    elif built.reason in _AT_WORK:
+        message = f"{name}, {progress.message}, until the engines are built: {built.message}"
+        return ReadyState("True", StatusReason.SERVING_INTERIM, message)
+    else:
+        text = f"; its interim, {name}, keeps serving"
+        if built.reason == Reason.CAPACITY_BLOCKED and interim.backend in DEVICE_BACKENDS:
+            text += ", and spec.build.interim: CPU would leave its device to the build"
+    return replace(built, message=built.message + text)
+
+
+def _is_bridged(rollout: RolloutPlan) -> bool:
+    """Return whether an interim serves now."""
+    classes = rollout.serving.classes if rollout.serving else ()
+    return rollout.ready_replicas > 0 and any(each.interim for each in classes)
+
+
+def _interim_waits(rollout: RolloutPlan) -> str:
+    """Return what a revision that serves until the engines are built waits for."""
+    if (target := rollout.target) and target.phase is not TargetPhase.PROMOTING:
+        doing = "waits" if target.phase is TargetPhase.HELD else "is verified"
+        return f"{doing}: {target.message}" if target.message else doing
+    progress = rollout.progress
+    if progress is None:
+        return "is started"
+    why = progress.failure.finding.message if progress.failure else progress.refused
+    return f"fails: {why}" if why else f"is started: {progress.message}"
+
+
+def _complete(state: ModelState, progress: RolloutProgress) -> ReadyState:
+    rollout = state.rollout
+    if rollout.desired == 0:
+        waits = rollout.target if rollout.target and _awaits_pods(rollout.target) else None
+        message = f"; revision {waits.revision} waits: {waits.message}" if waits else ""
+        return ReadyState("True", StatusReason.SCALED_TO_ZERO, f"scaled to 0 replicas{message}")
+    if state.proofs and (broken := state.proofs.broken):
+        return ReadyState("False", broken.reason, broken.message)
+    return ReadyState(
+        "True", StatusReason.SERVING, f"revision {rollout.applied}, {progress.message}"
+    )
+
+
+def _rolling_out(state: ModelState, progress: RolloutProgress, serves: str) -> ReadyState:
+    rollout = state.rollout
+    if progress.failure:
+        reason, message = progress.failure.reason, progress.failure.finding.message + serves
+        return ReadyState(
+            "False", reason, message, stalled=_is_permanent(rollout, progress, reason)
+        )
+    serving = rollout.serving
+    steady = serving is not None and serving.last_complete == rollout.applied
+    # proofs refer to the serving revision, or else to the applied one
+    proofs = state.proofs if serving is None or serving.revision == rollout.applied else None
+    if not steady and proofs and (broken := proofs.broken):
+        stalled = _is_permanent(rollout, progress, broken.reason)
+        return ReadyState("False", broken.reason, broken.message, stalled=stalled)
+    message = f"revision {rollout.applied}, {progress.message}{serves}"
+    if progress.refused:
+        message = f"{progress.refused}{serves}"
+        return ReadyState("False", StatusReason.FAILED_CREATE, message, stalled=progress.stuck)
+    if progress.stuck:
+        return ReadyState("False", StatusReason.ROLLOUT_FAILED, message, stalled=True)
+    if progress.missing:
+        return ReadyState("False", progress.missing, message)
+    return ReadyState(
+        "False", StatusReason.PROGRESSING if steady else StatusReason.ROLLING_OUT, message
+    )
+
+
+def _is_permanent(rollout: RolloutPlan, progress: RolloutProgress, reason: str) -> bool:
+    """Return whether the progress deadline has passed, or every other pod would fail alike."""
+    failure = reason_named(reason)
+    is_the_same = failure is not None and failure.facets.repeats is Repeats.EVERYWHERE
+    return progress.stuck or (is_the_same and reason not in rollout.left_to_others)
+
+
+def _again(outcome: PrepareOutcome) -> str:
+    """Return text to append: that it is retried, now or later."""
+    return f"; retrying: {outcome.message}" if outcome.message else "; retrying"
+
+
+def _serves(rollout: RolloutPlan) -> str:
+    """Return text to append: the revision that keeps serving, if it is another one."""
+    serving = rollout.serving
+    if serving is None or rollout.ready_replicas == 0 or serving.revision == rollout.wanted:
+        return ""
+    return f"; revision {serving.revision} keeps serving"
+
+
+def _failing(rollout: RolloutPlan) -> str:
+    """Return text to append: why pods of the applied revision fail."""
+    failure = rollout.progress.failure if rollout.progress else None
+    if failure is None:
+        return ""
+    return f"; pods of revision {rollout.applied} fail: {failure.finding.message}"
+
+
+def _available(rollout: RolloutPlan) -> Statement:
+    if rollout.ready_replicas > 0:
+        return Statement("True", StatusReason.SERVING, "at least one pod is ready")
+    return Statement("False", StatusReason.NOTHING_SERVES, "no pod is ready")
+
+
+def _validated(outcome: PrepareOutcome | None) -> Statement:
+    if outcome is None:
+        return _NOT_VALIDATED
+    if outcome.failure:
+        return Statement("False", outcome.failure.reason, outcome.failure.sentence)
+    if prepared := outcome.prepared:
+        message = (
+            f"opset {prepared.opset}, IR version {prepared.ir_version}, {prepared.nodes} nodes"
+        )
+        changes = f"; {prepared.changes}" if prepared.changes else ""
+        return Statement("True", StatusReason.PREPARED, message + changes)
+    return Statement("Unknown", StatusReason.PREPARING, "the model is not validated yet")
+
+
+def _engines_ready(outcome: PrepareOutcome | None, engines: Engines | None) -> Statement:
+    if outcome is None:
+        return _NOT_VALIDATED
+    if engines is None:
+        message = "engines are built once the model is prepared"
+        return Statement("Unknown", StatusReason.NOT_YET_VERIFIED, message)
+    if not engines.needed:
+        message = "the backend runs the prepared model without an engine"
+        return Statement("True", StatusReason.NO_ENGINE_NEEDED, message)
+    failure = engines.failure
+    if failure and not failure.placement:
+        return Statement("False", failure.reason, failure.sentence)
+    if engines.complete or failure:
+        built = (f"{describe_engine(each)}, sha256 {each.sha256[:12]}" for each in engines.facts)
+        return Statement("True", StatusReason.BUILT, "; ".join(built))
+    return Statement("False", engines.reason, engines.message)
+
+
+def _parity(state: ModelState) -> Statement:
+    failure = _failure(state)
+    if failure and failure.reason == Reason.PARITY_FAILED:
+        return failure
+    return state.proofs.parity if state.proofs else _NOT_YET
+
+
+def _placement(state: ModelState) -> Statement:
+    failure = _failure(state)
+    if failure and (reason := reason_named(failure.reason)) and reason.facets.placement:
+        return failure
+    return state.proofs.placement if state.proofs else _NOT_YET
+
+
+def _failure(state: ModelState) -> Statement | None:
+    """Return why the first revision cannot serve; None while pods are ready, which have verdicts."""
+    if state.rollout.ready_replicas:
+        return None
+    if state.outcome and state.outcome.failure:
+        return Statement("False", state.outcome.failure.reason, state.outcome.failure.sentence)
+    if state.engines and state.engines.failure and state.engines.failure.placement:
+        return Statement("False", state.engines.failure.reason, state.engines.failure.sentence)
+    progress = state.rollout.progress
+    if progress and progress.failure:
+        return Statement("False", progress.failure.reason, progress.failure.finding.message)
+    return None

@@ -1,0 +1,163 @@
+"""The Events of a model: what has changed for it that its user should see."""
+
+from collections.abc import Collection
+
+from enginewright.api.conditions import (
+    Condition,
+    ConditionType,
+    StatusReason,
+)
+from enginewright.api.inference_model import InferenceModel
+from enginewright.api.inference_model_status import (
+    InferenceModelStatus,
+    MoveState,
+    Prepared,
+    RuntimeImages,
+    ServingState,
+    SourceState,
+)
+from enginewright.observed.revisions import RevisionView
+from enginewright.plan.engines.choice import choice_events
+from enginewright.plan.history.spec_hash import has_lost, processes_removed
+from enginewright.plan.rollout.rollout import RolloutPlan
+from enginewright.plan.types import EventIntent, image_not_pushed
+
+_NORMAL = frozenset(
+    {
+        StatusReason.PREPARING,
+        StatusReason.SHARED_PREPARATION,
+        StatusReason.ROLLING_OUT,
+        StatusReason.PROGRESSING,
+        StatusReason.PROBING_IMAGE,
+        StatusReason.BUILDING,
+        StatusReason.LOOKING_UP,
+        StatusReason.QUEUED,
+        StatusReason.SUSPENDED,
+        StatusReason.SCALED_TO_ZERO,
+    }
+)  # reasons of Normal Events, although the model is not ready
+
+
+def model_events(
+    model: InferenceModel,
+    revisions: Collection[RevisionView],
+    status: InferenceModelStatus,
+    rollout: RolloutPlan,
+) -> tuple[EventIntent, ...]:
+    """Return the Events of what changes with the new status."""
+    return (
+        *_of_conditions(model, status),
+        *_of_promotion(rollout),
+        *_of_removed(model, revisions, status, rollout),
+    )
+
+
+def _of_conditions(model: InferenceModel, status: InferenceModelStatus) -> list[EventIntent]:
+    """Return Events when the reason of Ready or FallbackActive changes, a refresh ends, or a route or rollback is refused."""
+    events: list[EventIntent] = []
+    ready = _condition(status, ConditionType.READY)
+    if ready and _changed(model.status, ready):
+        normal = ready.status == "True" or ready.reason in _NORMAL
+        events.append(EventIntent("Normal" if normal else "Warning", ready.reason, ready.message))
+    events += choice_events(model.status.choices, status.choices)
+    events += _of_interim(model.status.serving, status.serving)
+    events += _of_refresh(model.status.source, status.source)
+    events += _of_move(model.status.images, status.images)
+    events += _of_image(model.status.prepared, status.prepared)
+    fallback = _condition(status, ConditionType.FALLBACK_ACTIVE)
+    # if the model is not ready for this reason, Ready already reports it
+    is_news = fallback and fallback.status == "True" and _changed(model.status, fallback)
+    if fallback and is_news and ready and ready.status == "True":
+        events.append(EventIntent("Warning", fallback.reason, fallback.message))
+    route = _condition(status, ConditionType.ROUTE_ACCEPTED)
+    is_refused = route and route.reason == StatusReason.ROUTE_REJECTED
+    if route and is_refused and _changed(model.status, route):
+        events.append(EventIntent("Warning", route.reason, route.message))
+    back = _condition(status, ConditionType.ROLLED_BACK)
+    is_ignored = back and back.status == "False" and back.reason == StatusReason.ROLLED_BACK_BY_USER
+    if back and is_ignored and _changed(model.status, back):
+        events.append(EventIntent("Warning", back.reason, back.message))
+    return events
+
+
+def _of_promotion(rollout: RolloutPlan) -> list[EventIntent]:
+    """Return an Event when a canary's analysis has passed."""
+    brought = rollout.bring_up
+    if brought is None or not brought.promoted_for:
+        return []
+    message = f"revision {brought.revision.name} replaces the serving one: {brought.promoted_for}"
+    return [EventIntent("Normal", StatusReason.PROMOTED, message)]
+
+
+def _of_removed(
+    model: InferenceModel,
+    revisions: Collection[RevisionView],
+    now: InferenceModelStatus,
+    rollout: RolloutPlan,
+) -> list[EventIntent]:
+    """Return an Event when the spec has lost fields of what it requests, or that keeps its image for them."""
+    before = model.status
+    # a rollout goes on while it is not known what the spec requests
+    wanted = rollout.wanted or (rollout.target.revision if rollout.target else None)
+    removed = processes_removed(model, revisions, now.serving, wanted)
+    if removed is None:
+        return []
+    reasons = [each.images.reason if each.images else "" for each in (before, now)]
+    waits = reasons[1] == removed.reason != reasons[0]
+    return [removed] if waits or has_lost(model, revisions, wanted) else []
+
+
+def _of_interim(before: ServingState | None, now: ServingState | None) -> list[EventIntent]:
+    """Return an Event when nothing serves as an interim any more."""
+    was = before is not None and any(each.interim for each in before.classes)
+    if now is None or not was or any(each.interim for each in now.classes):
+        return []
+    backends = ", ".join(dict.fromkeys(each.backend for each in now.classes))
+    message = f"revision {now.revision} serves on {backends} in place of the interim"
+    return [EventIntent("Normal", StatusReason.INTERIM_ENDED, message)]
+
+
+def _of_refresh(before: SourceState | None, now: SourceState | None) -> list[EventIntent]:
+    """Return an Event when a refresh has ended."""
+    if before is None or now is None:
+        return []
+    if now.failure and now.failure != before.failure:
+        kept = "keeping the content fetched before"
+        message = f"the refresh failed, {kept}: {now.failure.sentence}"
+        return [EventIntent("Warning", now.failure.reason, message)]
+    places = [{(each.name, each.uri) for each in one.pins} for one in (before, now)]
+    if not now.refresh or now.refresh == before.refresh or places[0] != places[1]:
+        return []
+    changed = [each.name for each in now.pins if each not in before.pins]
+    found = f"{' and '.join(changed)} changed" if changed else "no change"
+    return [EventIntent("Normal", StatusReason.REFRESHED, f"refreshed the source: {found}")]
+
+
+def _of_move(before: RuntimeImages | None, now: RuntimeImages | None) -> list[EventIntent]:
+    """Return an Event when the model keeps its image because it does not run right with a new one."""
+    if now is None or now.state is not MoveState.KEPT:
+        return []
+    if before is not None and before.state is MoveState.KEPT:
+        return []
+    message = f"keeps {now.image}, since it does not run right with the new one: {now.message}"
+    return [EventIntent("Warning", StatusReason.IMAGE_KEPT, message)]
+
+
+def _of_image(before: Prepared | None, now: Prepared | None) -> list[EventIntent]:
+    """Return an Event when a prepared model's OCI image could not be pushed."""
+    if (
+        now is None
+        or not now.image_failure
+        or (before and before.image_failure == now.image_failure)
+    ):
+        return []
+    return [image_not_pushed(f"prepared model {now.key[:12]}", now.image_failure)]
+
+
+def _changed(before: InferenceModelStatus, now: Condition) -> bool:
+    known = _condition(before, ConditionType(now.type))
+    return known is None or (known.status, known.reason) != (now.status, now.reason)
+
+
+def _condition(status: InferenceModelStatus, kind: ConditionType) -> Condition | None:
+    return next((each for each in status.conditions if each.type == kind), None)

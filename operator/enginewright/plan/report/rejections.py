@@ -1,0 +1,175 @@
+"""Which candidate backends and choices cannot serve, as the status records it: the same would fail again.
+
+With a rejected backend, policy Allow proceeds to the next one; a rejection holds for the inputs that were tried, until they
+change or it is readmitted. Without a choice that has failed, the engines serve from now on.
+"""
+
+from dataclasses import dataclass
+
+from enginewright_contract.reasons import Fault, Reason, has_fault, reason_named
+
+from enginewright.api.conditions import StatusReason
+from enginewright.api.inference_model_status import RejectedBackend, RolloutFailure
+from enginewright.plan.engines.choice import Choice
+from enginewright.plan.engines.wanted import Engines
+from enginewright.plan.prepare.prepare import PrepareOutcome
+from enginewright.plan.resolve.backends import rejection_recorded
+from enginewright.plan.resolve.resolve import Target
+from enginewright.plan.rollout.failures import lasting_on
+from enginewright.plan.rollout.rollout import RolloutPlan
+from enginewright.plan.types import Facts
+
+
+def reasons_for_others(target: Target) -> frozenset[Reason]:
+    """Return the reasons for which another backend is tried if pods fail; empty: there is none."""
+    if target.promise.policy != "Allow" or target.last:
+        return frozenset()
+    return frozenset(each for each in Reason if each.facets.other_backend)
+
+
+def rejected_backends(
+    facts: Facts,
+    target: Target | None,
+    outcome: PrepareOutcome | None,
+    engines: Engines | None,
+    rollout: RolloutPlan,
+    *,
+    apart: bool,
+) -> tuple[RejectedBackend, ...]:
+    """Return the rejections that hold from now on.
+
+    `apart`: an interim, or a backend that a benchmark chose, is rolled out, whose pods say nothing of the engines'.
+    """
+    known = tuple(facts.model.status.rejected_backends)
+    if target is None:
+        return known  # an obstacle does not affect them
+    if target.promise.policy != "Allow":
+        return ()
+    known = tuple(
+        rejection_recorded(facts, target.classes, each)
+        if each.inputs_hash and each.rejected_at is None  # by an earlier release
+        else each
+        for each in known
+    )
+    if outcome and outcome.prepared is None:  # its artefact may have been lost
+        known = tuple(_without(each, target.artifact_hash) for each in known)
+    others = tuple(each for each in known if each.backend != target.backend)
+    before = next((each for each in known if each.backend == target.backend), None)
+    if before and before.inputs_hash:
+        before = None if target.last else _candidate_again(before, target)
+    own = None if apart else rollout
+    found = None if target.last else _lasting(outcome, engines, own, before)
+    if found is None:
+        return others if before is None or (own and _serves(own)) else (*others, before)
+    reason, message = found.reason, found.message
+    this = RejectedBackend(
+        backend=target.backend,
+        inputs_hash=target.candidate_hash,
+        reason=reason,
+        message=message,
+        revision=found.revision,
+        prepared=outcome.prepared if outcome else None,
+    )
+    return (*others, rejection_recorded(facts, target.classes, this))
+
+
+def _candidate_again(rejected: RejectedBackend, target: Target) -> RejectedBackend:
+    """Return the record of a backend that is a candidate again; with other inputs, without those of its failure."""
+    update: dict[str, object] = {"inputs_hash": ""}
+    if rejected.inputs_hash != target.candidate_hash:
+        update |= {"rejected_at": None, "retry": ""}
+    return rejected.model_copy(update=update)
+
+
+def _without(rejected: RejectedBackend, artifact_hash: str) -> RejectedBackend:
+    """Return the rejection without a prepared model of these inputs."""
+    prepared = rejected.prepared
+    if prepared is None or prepared.inputs_hash != artifact_hash:
+        return rejected
+    return rejected.model_copy(update={"prepared": None})
+
+
+def _serves(rollout: RolloutPlan) -> bool:
+    serving = rollout.serving
+    return serving is not None and serving.last_complete == rollout.wanted
+
+
+@dataclass(frozen=True)
+class _Lasting:
+    """Why a backend cannot serve: a failure that would repeat."""
+
+    reason: str
+    message: str
+    revision: str = ""  # whose pods failed
+
+
+def _lasting(
+    outcome: PrepareOutcome | None,
+    engines: Engines | None,
+    rollout: RolloutPlan | None,
+    before: RejectedBackend | None,
+) -> _Lasting | None:
+    """Return the failure for which a candidate is rejected.
+
+    One that is a candidate again, after the rejection `before`, is also rejected for failures of its source: the
+    backend that serves instead is already prepared and does not need it. With the same inputs as before it is also
+    rejected for a lack of capacity: nobody has changed the model, which is not to wait for a spare device.
+    """
+    found: _Lasting | None = None
+    if outcome and outcome.failure and outcome.failure.lasting:
+        found = _Lasting(outcome.failure.reason, outcome.failure.sentence)
+    elif engines and engines.failure and engines.failure.lasting:
+        found = _Lasting(engines.failure.reason, engines.failure.sentence)
+    elif rollout is None:
+        pass
+    elif (brought := rollout.bring_up) and brought.replaces:
+        if failure := brought.failures.lasting:
+            found = _Lasting(failure.reason, failure.message, brought.revision.name)
+        elif before and before.rejected_at and brought.failures.lacks_capacity:
+            found = _Lasting(before.reason, before.message, brought.revision.name)
+    elif (
+        rollout.applied == rollout.wanted
+        and (progress := rollout.progress)
+        and (failed := progress.lasting)
+    ):
+        found = _Lasting(failed.reason, failed.finding.message, rollout.applied or "")
+    if found is None or (before and has_fault(found.reason, Fault.SOURCE)):
+        return found
+    reason = reason_named(found.reason)
+    return found if reason and reason.facets.other_backend else None
+
+
+def failed_choice(
+    facts: Facts, engines: Engines | None, choice: Choice | None, rollout: RolloutPlan
+) -> RolloutFailure | None:
+    """Return the failure to record; None: there is none, or it was the user who rejected the revision."""
+    if facts.model.spec.build.choose != "Fastest" or (engines and not engines.needed):
+        return None
+    if choice is None or choice.waits:  # not known now
+        return facts.model.status.failed_choice
+    if not choice.chosen:
+        return choice.failed
+    if rejection := rollout.rejection:
+        by_user = rejection.reason == StatusReason.ROLLED_BACK_BY_USER
+        return None if by_user or rejection.revision != rollout.wanted else rejection
+    return _failing(facts, choice, rollout) if rollout.applied == rollout.wanted else None
+
+
+def _failing(facts: Facts, choice: Choice, rollout: RolloutPlan) -> RolloutFailure | None:
+    """Return why the applied revision, which never served, is given up: what its pods of the chosen backends show.
+
+    With `fallback.policy: Allow` what those of engines show as well: only the engines' revision rejects their backend.
+    """
+    policy, revision = facts.model.spec.fallback.policy, rollout.applied or ""
+    others = {each.class_name for each in choice.classes} - choice.chosen.keys()
+    for name in (*choice.chosen, *(sorted(others) if policy == "Allow" else ())):
+        if failed := lasting_on(facts, revision, name):
+            on_class = f"on class {name}: " if name in others else ""
+            return RolloutFailure(
+                revision=revision,
+                stage=failed.stage,
+                reason=failed.reason,
+                message=f"{on_class}{failed.finding.message}",
+                exit_code=failed.exit_code,
+            )
+    return None

@@ -1,0 +1,199 @@
+"""The complete status of a model, from what its plan has found."""
+
+from collections.abc import Collection
+from datetime import UTC
+
+from enginewright_contract.reasons import Reason, exit_code
+
+from enginewright.api.conditions import (
+    merge_conditions,
+)
+from enginewright.api.inference_model import InferenceModel
+from enginewright.api.inference_model_status import (
+    ActiveRevision,
+    BackendChoice,
+    EngineReference,
+    InferenceModelStatus,
+    ModelSummary,
+    Preparation,
+    Prepared,
+    RejectedBackend,
+    RolloutFailure,
+    RuntimeImages,
+    ServingState,
+    SourceState,
+)
+from enginewright.observed.revisions import RevisionView
+from enginewright.plan.engines.choice import Choice
+from enginewright.plan.engines.device_yield import without_yield
+from enginewright.plan.engines.repair import references
+from enginewright.plan.engines.wanted import Engines
+from enginewright.plan.prepare.prepare import known_prepared
+from enginewright.plan.report.conditions import ModelState, conditions
+from enginewright.plan.report.rejections import failed_choice
+from enginewright.plan.resolve.resolve import Target
+from enginewright.plan.rollout.pod_counts import fixed, scale_selector
+from enginewright.plan.rollout.proofs import Proofs
+from enginewright.plan.rollout.rollout import RolloutPlan, applied_state
+from enginewright.plan.types import Facts, Obstacle
+
+
+def _chosen_class(model: InferenceModel, target: Target | None) -> str:
+    """Return the class chosen for a model that names none."""
+    if model.spec.accelerators:
+        return ""
+    return target.classes[0].metadata.name if target else model.status.accelerator_class
+
+
+def model_status(
+    facts: Facts,
+    target: Target | None,
+    source: SourceState | None,
+    state: ModelState,
+    rejected: tuple[RejectedBackend, ...],
+    images: RuntimeImages | None,
+    choice: Choice | None,
+) -> InferenceModelStatus:
+    """Return the status; what an obstacle leaves unknown stays as it is."""
+    model, outcome, rollout = facts.model, state.outcome, state.rollout
+    # An obstacle does not concern the prepared model: its state is kept.
+    prepared = outcome.prepared if outcome else model.status.prepared
+    return InferenceModelStatus(
+        observed_generation=model.metadata.generation,
+        replicas=sum(
+            each.pods
+            for each in facts.deployments
+            if each.accelerator_class not in fixed(model.spec)
+        ),
+        selector=scale_selector(model.metadata.name, model.spec),
+        accelerator_class=_chosen_class(facts.model, target),
+        revision=rollout.wanted or "",
+        conditions=merge_conditions(
+            model.status.conditions,
+            conditions(state),
+            generation=model.metadata.generation,
+            now=facts.now.astimezone(UTC),
+        ),
+        preparation=_preparation(model, state),
+        prepared=prepared,
+        source=source,
+        engines=references(state.engines, state.repair) or _named(model, state.obstacle),
+        choices=_choices(model, state.engines, choice),
+        failed_choice=failed_choice(facts, state.engines, choice, rollout),
+        rejected_backends=rejected,
+        serving=_serving(facts.model.status, facts.revisions, target, rollout.serving, prepared),
+        applied=applied_state(facts.model, rollout),
+        active=_active(facts.revisions, rollout),
+        target=rollout.target,
+        images=images,
+        last_failure=_last_failure(model, state),
+        summary=_summary(model.status.summary, rollout, state.proofs).model_copy(
+            update={"choice": _choice_summary(model, state.engines, choice)}
+        ),
+    )
+
+
+def _choices(
+    model: InferenceModel, engines: Engines | None, choice: Choice | None
+) -> tuple[BackendChoice, ...]:
+    """Return the backends chosen by a benchmark; those before while the next engines are built."""
+    if model.spec.build.choose != "Fastest" or (engines and not engines.needed):
+        return ()
+    return choice.classes if choice and not choice.waits else model.status.choices
+
+
+def _choice_summary(model: InferenceModel, engines: Engines | None, choice: Choice | None) -> str:
+    if model.spec.build.choose != "Fastest" or (engines and not engines.needed):
+        return ""
+    return choice.summary if choice and not choice.waits else model.status.summary.choice
+
+
+def _preparation(model: InferenceModel, state: ModelState) -> Preparation | None:
+    """Return the record of the attempts: of one that rebuilds what serves, else of what the spec needs."""
+    if state.repair and state.repair.outcome.preparation:
+        return state.repair.outcome.preparation
+    return state.outcome.preparation if state.outcome else model.status.preparation
+
+
+def _active(revisions: Collection[RevisionView], rollout: RolloutPlan) -> ActiveRevision | None:
+    if rollout.serving is None:
+        return None
+    name = rollout.serving.last_complete
+    kept = next((each.kept for each in revisions if each.revision == name), None)
+    return ActiveRevision(revision=name, signature=kept.signature if kept else None)
+
+
+def _last_failure(model: InferenceModel, state: ModelState) -> RolloutFailure | None:
+    """Return why the last new revision failed, until one has been rolled out."""
+    rollout, outcome = state.rollout, state.outcome
+    if rollout.rejection:
+        return rollout.rejection
+    if outcome and (job := outcome.failure) and job.lasting:
+        return _of_job(job.stage, job.reason, job.sentence)
+    if (engines := state.engines) and (failed := engines.failure) and failed.lasting:
+        return _of_job("build", failed.reason, failed.sentence)
+    serving = rollout.serving
+    done = serving is not None and serving.last_complete == rollout.wanted
+    return None if done else model.status.last_failure
+
+
+def _of_job(stage: str, reason: str, message: str) -> RolloutFailure:
+    code = exit_code(Reason(reason)) if reason in set(Reason) else 0
+    return RolloutFailure(revision="", stage=stage, reason=reason, message=message, exit_code=code)
+
+
+def _serving(
+    status: InferenceModelStatus,
+    revisions: Collection[RevisionView],
+    target: Target | None,
+    serving: ServingState | None,
+    prepared: Prepared | None,
+) -> ServingState | None:
+    """Keep the artefact of the last complete revision while `prepared` is another one, or None."""
+    if serving is None:
+        return None
+    # an artefact that is recorded and needed, but not prepared, was lost
+    lost = target.artifact_hash if target and prepared is None else ""
+    snapshots = {each.revision: each.kept.snapshot for each in revisions if each.kept}
+    last_complete = snapshots.get(serving.last_complete)
+    key = last_complete.prepared_key if last_complete else serving.prepared_key
+    known = next(
+        (each for each in known_prepared(status) if each.key == key and each.inputs_hash != lost),
+        None,
+    )
+    kept = None if prepared and prepared.key == key else known
+    return serving.model_copy(update={"prepared": kept})
+
+
+def _named(model: InferenceModel, obstacle: Obstacle | None) -> tuple[EngineReference, ...]:
+    """Return the references while it is not known which engines the spec needs.
+
+    Builds continue, unless restarted pods might have to wait for the device.
+    """
+    waits = model.spec.rollout.strategy == "Recreate"
+    if obstacle is None or (obstacle.stalled and waits):
+        return ()
+    paused = model.spec.rollout.paused
+    known = map(without_yield, model.status.engines)
+    return tuple(each.model_copy(update={"suspended": each.suspended and paused}) for each in known)
+
+
+def _summary(before: ModelSummary, rollout: RolloutPlan, proven: Proofs | None) -> ModelSummary:
+    serving = rollout.serving
+    if serving is None:
+        return ModelSummary(revision=f"→ {rollout.wanted}" if rollout.wanted else "")
+    update = rollout.wanted is not None and rollout.wanted != serving.revision
+    return ModelSummary(
+        backend=",".join(
+            dict.fromkeys(
+                f"{each.backend} (interim)" if each.interim else each.backend
+                for each in serving.classes
+            )
+        ),
+        placement=proven.placement_summary or before.placement if proven else "",
+        classes=", ".join(
+            f"{each.class_name} {each.ready_replicas}/{each.replicas}" for each in serving.classes
+        ),
+        p99=proven.p99 or before.p99 if proven else "",
+        revision=f"{serving.revision} → {rollout.wanted}" if update else serving.revision,
+    )

@@ -1,0 +1,99 @@
+"""What a runtime image contains, as a Job that probes it reports, and which nodes can run it."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Final
+
+from enginewright_contract.images import ImageFacts
+from enginewright_contract.reasons import Reason
+from pydantic import ValidationError
+
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.manifests.job_limits import PROBE_SECONDS
+from enginewright.manifests.placement import ARCHITECTURE, USUAL_ARCHITECTURE, architecture_label
+from enginewright.manifests.probe_job import PROBE, probe_job_name
+from enginewright.manifests.snapshot import Snapshot
+from enginewright.observed.nodes import NodeView
+from enginewright.observed.pods import PodView
+from enginewright.plan.attempts import Work
+from enginewright.plan.resolve.classes import selected
+
+_STAGES: Final = (PROBE,)
+
+
+def image_architecture(
+    nodes: Collection[NodeView], images: Mapping[str, ImageFacts], image: str
+) -> str:
+    """Return the architecture label of nodes that can run the image; empty: not known, any node may."""
+    return architecture_of(images[image], nodes)
+
+
+def architecture_of(image: ImageFacts, nodes: Iterable[NodeView]) -> str:
+    """Return the same for an image whose contents are known.
+
+    Of several architectures always the same one, so that Jobs of equal models run alike. If no node has
+    any of them, the image runs under emulation.
+    """
+    present = {each.label(ARCHITECTURE) for each in nodes}
+    return next((each for each in _built_for(image) if each in present), "")
+
+
+def engine_architecture(
+    nodes: Collection[NodeView],
+    images: Mapping[str, ImageFacts],
+    image: str,
+    accelerator: AcceleratorClass,
+) -> str:
+    """Return the same for the Job of an engine, which loads only on the architecture that built it.
+
+    The class's, even where no node has it yet, if the image is built for several.
+    """
+    found = images[image].architectures
+    own = accelerator.spec.node_selector.get(ARCHITECTURE, USUAL_ARCHITECTURE)
+    return own if len(found) > 1 and own in found else image_architecture(nodes, images, image)
+
+
+def only_architectures(
+    nodes: Collection[NodeView], images: Mapping[str, ImageFacts], snapshot: Snapshot
+) -> dict[str, str]:
+    """Return the architecture label of the pods' nodes for each class whose image is built for a single one.
+
+    As far as it is known, and only where a node of the class has it: an image of several may not report them.
+    """
+    found: dict[str, str] = {}
+    for each in snapshot.classes:
+        image = images.get(each.image)
+        if image is None or len(image.architectures) > 1:
+            continue
+        if only := architecture_of(image, selected(each.node_selector, nodes)):
+            found[each.name] = only
+    return found
+
+
+def _built_for(image: ImageFacts) -> Iterator[str]:
+    if image.architectures:
+        yield from sorted(image.architectures, key=lambda each: (each != USUAL_ARCHITECTURE, each))
+    elif image.processor:
+        yield architecture_label(image.processor.architecture)
+
+
+def probing(image_hash: str, placement: str) -> Work[ImageFacts]:
+    """Return the work of probing an image; no user can fix it by an edit, so it is always retried."""
+    return Work(
+        stages=_STAGES,
+        name=partial(probe_job_name, image_hash),
+        result=_facts,
+        placement=placement,
+        overdue=(Reason.INTERNAL_ERROR, f"the probe timed out after {PROBE_SECONDS} s"),
+        limit=None,
+    )
+
+
+def _facts(pod: PodView) -> ImageFacts | None:
+    for each in pod.containers:
+        if each.ended and each.ended.exit_code == 0:
+            try:
+                return ImageFacts.model_validate_json(each.ended.message)
+            except ValidationError:
+                continue
+    return None

@@ -1,0 +1,207 @@
+"""From a spec to a recipe, and to the volumes that stage `fetch` reads from."""
+
+from collections.abc import Collection, Iterable
+from typing import Final
+from urllib.parse import urlsplit
+
+from enginewright_contract import task
+from enginewright_contract.images import DEVICE_BACKENDS, ImageFacts
+from enginewright_contract.precisions import supported
+from enginewright_contract.schemes import scheme_of
+
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.inference_model import (
+    CalibrationSpec,
+    InferenceModelSpec,
+    PreprocessingSpec,
+    ProcessingStepSpec,
+)
+from enginewright.api.scalars import share
+from enginewright.manifests.prepare_job import Input
+from enginewright.plan.resolve.devices import int8_products
+
+# Precisions for the automatic choice. Without calibration data, ranges would be guesses; and CPUs
+# compute half precision in single precision, so it is not faster there.
+_CALIBRATED: Final[tuple[task.Precision, ...]] = ("INT8", "FP8")
+_HALF: Final[tuple[task.Precision, ...]] = ("FP16", "BF16")
+
+
+def recipe(
+    spec: InferenceModelSpec,
+    backend: str,
+    image: ImageFacts,
+    classes: Collection[AcceleratorClass],
+) -> task.Recipe:
+    """Return everything that decides how the model is prepared."""
+    samples = spec.parity.samples
+    precision: task.Precision | None = spec.precision.value if spec.precision else None
+    allowed = () if spec.precision else _allowed(spec, backend, classes)
+    return task.Recipe(
+        backend=backend,
+        backend_version=image.version_beside_ort(backend),
+        ort_version=image.ort_version,
+        max_opset=image.max_opset,
+        max_ir_version=image.max_ir_version,
+        shapes=_shapes(spec),
+        target_opset=spec.target_opset,
+        precision=precision,
+        allowed_precisions=allowed,
+        quantization=_quantization(spec),
+        int8_products=int8_products(backend, (precision, *allowed), classes),
+        extensions=tuple(
+            task.Extension(uri=each.uri or "", sha256=(each.sha256 or "").lower(), type=each.type)
+            for each in spec.extensions
+        ),
+        processing=_processing(spec),
+        samples_uri=samples.uri if samples else None,
+        rtol=_number(spec.parity.rtol),
+        atol=_number(spec.parity.atol),
+        outputs=tuple(
+            task.OutputTolerance(name=each.name, rtol=_number(each.rtol), atol=_number(each.atol))
+            for each in spec.parity.outputs
+        ),
+    )
+
+
+def why_not(
+    spec: InferenceModelSpec, backend: str, classes: Iterable[AcceleratorClass]
+) -> str | None:
+    """Return why a class cannot run the requested precision; None if all classes can."""
+    if spec.precision is None:
+        return None
+    for each in classes:
+        capability = each.spec.compute_capability
+        if reason := supported(spec.precision.value, capability, backend):
+            return f"accelerator class {each.metadata.name} cannot run {spec.precision.value}: {reason}"
+    return None
+
+
+def inputs(spec: InferenceModelSpec) -> tuple[Input, ...]:
+    """Return the claims and Secrets that stage `fetch` reads from."""
+    samples = spec.parity.samples
+    calibration = spec.quantization.calibration if spec.quantization else None
+    sources = [
+        ("source", spec.source, task.SOURCE_PATH, task.CREDENTIALS_PATH),
+        ("samples", samples, task.SAMPLES_PATH, task.SAMPLES_CREDENTIALS_PATH),
+        ("calibration", calibration, task.CALIBRATION_PATH, task.CALIBRATION_CREDENTIALS_PATH),
+    ]
+    found = []
+    for name, where, path, credentials in sources:
+        if where is None:
+            continue
+        if claim := _claim(where.uri):
+            found.append(Input(name, path, claim=claim))
+        if where.secret_ref:
+            prefix = "" if name == "source" else f"{name}-"
+            found.append(Input(f"{prefix}credentials", credentials, secret=where.secret_ref.name))
+    steps = steps_of(spec)
+    for name, step in steps.items():
+        if step.secret_ref:
+            path = f"{task.PROCESSING_CREDENTIALS_PATH}/{name}"
+            found.append(Input(f"{name}-credentials", path, secret=step.secret_ref.name))
+    libraries = (each.uri for each in spec.extensions if each.uri)
+    found += _claims("extensions", task.EXTENSIONS_PATH, libraries)
+    found += _claims("processing", task.PROCESSING_PATH, (each.uri for each in steps.values()))
+    return tuple(found)
+
+
+def steps_of(spec: InferenceModelSpec) -> dict[str, ProcessingStepSpec]:
+    """Return the steps of spec.processing by name, as `contract.task.Processing` has them."""
+    if spec.processing is None:
+        return {}
+    steps = spec.processing.before + spec.processing.after
+    wanted = _processing(spec)
+    return dict(zip(wanted.steps(), steps, strict=True)) if wanted else {}
+
+
+def steps_sha256(spec: InferenceModelSpec) -> dict[str, str]:
+    """Return the digests in spec.processing, by name of the step."""
+    return {name: step.sha256.lower() for name, step in steps_of(spec).items() if step.sha256}
+
+
+def _processing(spec: InferenceModelSpec) -> task.Processing | None:
+    if spec.processing is None:
+        return None
+    return task.Processing(
+        before=tuple(each.uri for each in spec.processing.before),
+        after=tuple(each.uri for each in spec.processing.after),
+    )
+
+
+def _claims(name: str, folder: str, uris: Iterable[str]) -> list[Input]:
+    """Return the claims of these addresses, each mounted once."""
+    claims = dict.fromkeys(claim for uri in uris if (claim := _claim(uri)))
+    return [
+        Input(f"{name}-{number}", f"{folder}/{claim}", claim=claim)
+        for number, claim in enumerate(claims)
+    ]
+
+
+def _allowed(
+    spec: InferenceModelSpec, backend: str, classes: Iterable[AcceleratorClass]
+) -> tuple[task.Precision, ...]:
+    calibrated = spec.quantization is not None and spec.quantization.calibration is not None
+    capabilities = [each.spec.compute_capability for each in classes]
+    return tuple(
+        precision
+        for precision in (
+            *(_HALF if backend in DEVICE_BACKENDS else ()),
+            *(_CALIBRATED if calibrated else ()),
+        )
+        if not any(supported(precision, capability, backend) for capability in capabilities)
+    )
+
+
+def _quantization(spec: InferenceModelSpec) -> task.Quantization | None:
+    wanted = spec.quantization
+    if wanted is None:
+        return None
+    return task.Quantization(
+        calibration=_calibration(wanted.calibration) if wanted.calibration else None,
+        per_channel=wanted.per_channel,
+        max_excluded_share=share(wanted.max_excluded_share) or 0.0,
+    )
+
+
+def _calibration(wanted: CalibrationSpec) -> task.Calibration:
+    return task.Calibration(
+        uri=wanted.uri,
+        samples=wanted.samples,
+        method=wanted.method,
+        preprocessing=_preprocessing(wanted.preprocessing) if wanted.preprocessing else None,
+    )
+
+
+def _preprocessing(wanted: PreprocessingSpec) -> task.Preprocessing:
+    return task.Preprocessing(
+        width=wanted.width,
+        height=wanted.height,
+        layout=wanted.layout,
+        color=wanted.color,
+        scale=float(wanted.scale),
+        mean=tuple(map(float, wanted.mean)),
+        std=tuple(map(float, wanted.std)),
+    )
+
+
+def _shapes(spec: InferenceModelSpec) -> tuple[task.ShapeProfile, ...]:
+    return tuple(
+        task.ShapeProfile(
+            input=each.input,
+            min=each.min,
+            opt=each.opt,
+            max=each.max,
+            low=_number(each.range.low) if each.range else None,
+            high=_number(each.range.high) if each.range else None,
+        )
+        for each in spec.shapes
+    )
+
+
+def _number(text: str | None) -> float | None:
+    return None if text is None else float(text)
+
+
+def _claim(uri: str) -> str | None:
+    scheme = scheme_of(uri)
+    return urlsplit(uri).netloc if scheme and scheme.is_mounted else None

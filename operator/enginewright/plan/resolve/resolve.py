@@ -1,0 +1,328 @@
+"""Resolve a spec to classes, backend, image and recipe, or to an obstacle.
+
+Every obstacle names the field, the reason and what to write instead.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from enginewright_contract.images import (
+    COMPILED_BACKENDS,
+    UNUSABLE_REMEDY,
+    VARIANTS,
+    ImageFacts,
+)
+from enginewright_contract.keys import content, content_hash
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import Promise, Recipe
+
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.conditions import StatusReason
+from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
+from enginewright.api.scalars import duration
+from enginewright.manifests.device_claim import CLAIM_TEMPLATE, CLAIMS_VERSION
+from enginewright.manifests.prepare_job import Input
+from enginewright.plan.resolve.backends import BackendCandidate, candidates, is_readmitted
+from enginewright.plan.resolve.classes import is_proposed, mixed_devices
+from enginewright.plan.resolve.recipe import inputs as prepare_inputs
+from enginewright.plan.resolve.recipe import recipe, steps_sha256, why_not
+from enginewright.plan.resolve.sources import PinnedSource, known_source
+from enginewright.plan.types import Facts, Obstacle
+
+_MANY_NODES: Final = 2
+_NO_GATEWAY_API: Final = (
+    "spec.serving.route needs HTTPRoutes of the Gateway API (gateway.networking.k8s.io/v1), which the"
+    " cluster does not have; install its CRDs, which the operator notices within an hour or when"
+    " restarted, or remove the field"
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the spec requests, resolved against the cluster."""
+
+    classes: tuple[AcceleratorClass, ...]
+    backend: str
+    promise: Promise
+    image: str
+    recipe: Recipe
+    source: PinnedSource
+    inputs: tuple[Input, ...]  # that stage `fetch` reads from
+    prepare_nodes: dict[str, Any]  # placement fields of the prepare Job's pod; {}: any node
+    account: str | None  # service account of the prepare Job
+    deadline_seconds: int
+    build_resources: dict[str, Any]
+    pull_secrets: tuple[str, ...]
+    artifact_hash: str  # of everything that decides the prepared model
+    job_hash: str  # of that and everything that decides whether the Job can succeed
+    candidate_hash: (
+        str  # of that, classes and promise: everything that decides whether it can serve
+    )
+    last: bool  # no other backend comes after this one
+
+    def is_among(self, rejected: Collection[tuple[str, str]]) -> bool:
+        """Return whether this target was tried with the same inputs and rejected."""
+        return (self.backend, self.candidate_hash) in rejected
+
+
+def resolve(facts: Facts, source: PinnedSource | None = None) -> Target | Obstacle:
+    """Return the target, or the first obstacle; `source`: what to fetch, None: the known content."""
+    source = known_source(facts.model, facts.revisions) if source is None else source
+    for check in _CHECKS:
+        if obstacle := check(facts):
+            return obstacle
+    classes = _classes(facts.model, facts.classes)
+    if isinstance(classes, Obstacle):
+        return classes
+    if obstacle := _without_device_claims(facts.has_device_claims, classes):
+        return obstacle
+    ranked = candidates(facts, classes)
+    if isinstance(ranked, Obstacle):
+        return ranked
+    rejected = {
+        (each.backend, each.inputs_hash)
+        for each in facts.model.status.rejected_backends
+        if not is_readmitted(facts, classes, each)
+    }
+    for candidate in ranked:
+        last = candidate == ranked[-1]
+        target = _of_candidate(facts, classes, candidate, source, last=last)
+        if not last and _is_about_devices(target):
+            continue  # does not affect other backends
+        if isinstance(target, Obstacle):
+            return target
+        if last or not target.is_among(rejected):
+            return target
+    raise AssertionError  # candidates() never returns none
+
+
+def _is_about_devices(target: Target | Obstacle) -> bool:
+    return isinstance(target, Obstacle) and target.reason == StatusReason.MIXED_DEVICES
+
+
+def _of_candidate(
+    facts: Facts,
+    classes: list[AcceleratorClass],
+    candidate: BackendCandidate,
+    source: PinnedSource,
+    *,
+    last: bool,
+) -> Target | Obstacle:
+    image = facts.config.images[VARIANTS[candidate.backend]]
+    if failure := facts.image_failures.get(image):
+        message = f"cannot probe the runtime image {image}: {failure}"
+        return Obstacle(StatusReason.IMAGE_PROBE_FAILED, message)
+    if image not in facts.images:
+        message = f"probing the runtime image {image} for its opsets and backends"
+        return Obstacle(StatusReason.PROBING_IMAGE, message, stalled=False)
+    image_facts = facts.images[image].backends
+    if candidate.backend not in image_facts:
+        unusable = (facts.images[image].unusable or {}).get(candidate.backend)
+        message = (
+            f"the runtime image {image} contains {', '.join(image_facts) or 'no backend'}, not"
+            f" {candidate.backend}: "
+        )
+        message += (
+            f"{unusable}; {UNUSABLE_REMEDY}" if unusable else "add its libraries to the image"
+        )
+        message += ", or name another backend in spec.backends"
+        return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
+    if candidate.backend in COMPILED_BACKENDS:
+        own = facts.config.product_labels
+        mixed = (mixed_devices(each, facts.nodes, own) for each in classes)
+        if message := next(filter(None, mixed), ""):
+            return Obstacle(StatusReason.MIXED_DEVICES, message)
+    return _target(facts, classes, candidate, image, source, last=last)
+
+
+def _unshared_store(facts: Facts) -> Obstacle | None:
+    """Reject a volume that only one node can mount if pods may be scheduled to several."""
+    if facts.config.store.bucket is not None:
+        return None
+    claim = facts.store
+    modes = claim.access_modes if claim else (facts.config.store.access_mode,)
+    if "ReadWriteMany" in modes:
+        return None
+    tolerations = [*facts.model.spec.pod_template.tolerations]
+    tolerations += [one for each in facts.classes for one in each.spec.tolerations]
+    usable_nodes = sum(node.takes_pods(tolerations) for node in facts.nodes)
+    if usable_nodes < _MANY_NODES:
+        return None
+    message = (
+        f"the store's claim {facts.config.store.claim} is {'/'.join(modes)}, which only one node can"
+        f" mount, and pods may be scheduled to {usable_nodes} nodes; install the chart with"
+        " store.accessMode=ReadWriteMany and a storage class that supports it, and delete the claim, or"
+        " with store.bucket.uri"
+    )
+    return Obstacle(StatusReason.STORE_NOT_SHARED, message)
+
+
+def without_gateway_api(facts: Facts) -> Obstacle | None:
+    """Return the obstacle that the model asks for a route, which the cluster cannot have."""
+    if facts.model.spec.serving.route is None or facts.routes is not None:
+        return None
+    return Obstacle(StatusReason.GATEWAY_API_MISSING, _NO_GATEWAY_API)
+
+
+_CHECKS: Final[tuple[Callable[[Facts], Obstacle | None], ...]] = (
+    _unshared_store,
+    without_gateway_api,
+)
+
+
+def _without_device_claims(
+    has_device_claims: bool, classes: Iterable[AcceleratorClass]
+) -> Obstacle | None:
+    """Return the obstacle that a class requests devices in a way that the cluster does not have."""
+    named = [each.metadata.name for each in classes if each.spec.device is not None]
+    if not named or has_device_claims:
+        return None
+    message = (
+        f"spec.device of AcceleratorClass {', '.join(named)} needs {CLAIM_TEMPLATE}s of {CLAIMS_VERSION},"
+        " which the cluster does not have: use Kubernetes 1.34 or newer, which the operator notices within"
+        " an hour or when restarted, or request an extended resource with spec.resourceName"
+    )
+    return Obstacle(StatusReason.DEVICE_CLAIMS_MISSING, message)
+
+
+def _classes(
+    model: InferenceModel, classes: Collection[AcceleratorClass]
+) -> list[AcceleratorClass] | Obstacle:
+    known = {each.metadata.name: each for each in classes}
+    wanted = model.spec.accelerators
+    if not wanted:
+        return _unnamed(model, classes, known)
+    missing = [each.class_name for each in wanted if each.class_name not in known]
+    if missing:
+        message = (
+            f"spec.accelerators names {', '.join(missing)}, but the cluster has"
+            f" {', '.join(sorted(known)) or 'none'}; name one of these or apply the AcceleratorClass"
+        )
+        return Obstacle(StatusReason.UNKNOWN_ACCELERATOR_CLASS, message)
+    return [known[each.class_name] for each in wanted]
+
+
+def _unnamed(
+    model: InferenceModel,
+    classes: Collection[AcceleratorClass],
+    known: Mapping[str, AcceleratorClass],
+) -> list[AcceleratorClass] | Obstacle:
+    """Return the class of a model that names none: the one chosen before, else the only one."""
+    if kept := known.get(_chosen_before(model)):
+        return [kept]  # regardless of classes added later
+    if not known:
+        message = "the cluster has no AcceleratorClass; apply one, such as the chart's class cpu"
+        return Obstacle(StatusReason.NO_ACCELERATOR_CLASS, message)
+    # Proposals do not count: a GPU node that joins must not make other models ambiguous.
+    own = [each for each in classes if not is_proposed(each)]
+    for chosen in (list(known.values()), own):
+        if len(chosen) == 1:
+            return chosen
+    message = (
+        f"the cluster has several classes ({', '.join(sorted(known))}); name those that serve in"
+        " spec.accelerators"
+    )
+    return Obstacle(StatusReason.AMBIGUOUS_ACCELERATOR_CLASS, message)
+
+
+def _chosen_before(model: InferenceModel) -> str:
+    status = model.status
+    if status.accelerator_class or status.serving is None or len(status.serving.classes) != 1:
+        return status.accelerator_class
+    return status.serving.classes[0].class_name  # of a status that an earlier version wrote
+
+
+def _target(
+    facts: Facts,
+    classes: list[AcceleratorClass],
+    candidate: BackendCandidate,
+    image: str,
+    source: PinnedSource,
+    *,
+    last: bool,
+) -> Target | Obstacle:
+    spec = facts.model.spec
+    backend = candidate.backend
+    image_facts = facts.images[image]
+    if reason := why_not(spec, backend, classes):
+        message = f"{reason}; choose another spec.precision, or another class in spec.accelerators"
+        return Obstacle(Reason.PRECISION_UNSUPPORTED, message)
+    wanted = recipe(spec, backend, image_facts, classes)
+    inputs = prepare_inputs(spec)
+    deadline = int(duration(spec.build.timeout).total_seconds())
+    resources = spec.build.resources.manifest()
+    pull_secrets = (
+        *facts.config.image_pull_secrets,
+        *(each.name for each in spec.pod_template.image_pull_secrets),
+    )
+    nodes = _prepare_nodes(wanted, classes)
+    artifact = {
+        "uri": spec.source.uri,
+        "sha256": spec.source.sha256,
+        "recipe": content(wanted),
+        "image": _image_identity(spec, image_facts, image),
+        **({"refresh": source.refresh} if source.refresh else {}),
+        **({"steps": digests} if (digests := steps_sha256(spec)) else {}),
+    }
+    job = {
+        **artifact,
+        "image": image,
+        **({"pipeline": image_facts.pipeline} if image_facts.pipeline else {}),
+        "secrets": [(each.name, each.secret) for each in inputs if each.secret],
+        "deadline": deadline,
+        "resources": resources,
+        "pull_secrets": pull_secrets,
+        "account": spec.pod_template.service_account_name,
+        **nodes,
+    }
+    rollout = {
+        # a refresh does not make a rejected backend a candidate again
+        **{name: value for name, value in job.items() if name != "refresh"},
+        "promise": content(candidate.promise),
+        "classes": [content(each.spec) for each in classes],
+    }
+    template = spec.pod_template.model_dump(
+        mode="json", exclude={"labels", "annotations"}, exclude_defaults=True
+    )
+    if spec.build.optimization_level is not None:
+        rollout["optimization_level"] = spec.build.optimization_level
+    if template:  # it may decide where drivers and libraries are found
+        rollout["pod_template"] = template
+    return Target(
+        classes=tuple(classes),
+        backend=backend,
+        promise=candidate.promise,
+        image=image,
+        recipe=wanted,
+        source=source,
+        inputs=inputs,
+        prepare_nodes=nodes,
+        account=spec.pod_template.service_account_name,
+        deadline_seconds=deadline,
+        build_resources=resources,
+        pull_secrets=pull_secrets,
+        artifact_hash=content_hash(artifact),
+        job_hash=content_hash(job),
+        candidate_hash=content_hash(rollout),
+        last=last,
+    )
+
+
+def _image_identity(spec: InferenceModelSpec, image_facts: ImageFacts, image: str) -> str:
+    """Return what identifies an image's results: images with the same pipeline share prepared models.
+
+    Under Recreate the old pods stop first, so each new image must first run in a Job, which shows that
+    it can be pulled.
+    """
+    if spec.rollout.strategy == "Recreate" or image_facts.pipeline is None:
+        return image
+    return image_facts.pipeline
+
+
+def _prepare_nodes(wanted: Recipe, classes: list[AcceleratorClass]) -> dict[str, Any]:
+    """Return where the prepare Job may run: a model that relies on exact products needs such a processor."""
+    if wanted.int8_products != "exact":
+        return {}
+    spec = classes[0].spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {"nodeSelector": spec["nodeSelector"], "tolerations": spec["tolerations"]}

@@ -1,0 +1,187 @@
+"""The content of a model's addresses: what was fetched first, until a refresh is requested.
+
+The content of an address may change. Without a digest in the spec, a lost artefact, a new runtime
+image or a revert would then serve a model that nobody requested, so digests are pinned once they are
+known: in the status for the current spec, in the revisions for specs that it may return to.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from enginewright_contract.keys import sha256_text
+
+from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
+from enginewright.api.inference_model_status import (
+    FetchedSource,
+    InferenceModelStatus,
+    Pin,
+    Prepared,
+    SourceState,
+)
+from enginewright.api.job_failure import JobFailure
+from enginewright.api.scalars import duration, whole_second
+from enginewright.manifests.labels import REFRESH
+from enginewright.manifests.snapshot import KeptSource
+from enginewright.observed.revisions import RevisionView
+from enginewright.plan.resolve.recipe import steps_of
+
+MODEL: Final = "model"
+_LONGEST: Final = 64  # characters; longer values of the annotation are hashed
+_KEPT_SOURCES: Final = 8  # sets of addresses
+
+
+@dataclass(frozen=True)
+class PinnedSource:
+    """What a preparation must fetch."""
+
+    pinned: Mapping[str, str] = field(default_factory=dict)  # digests by name; absent: any
+    refresh: str = ""  # the refresh that requests it; empty: none
+    # digests of prepared content: while its version is unchanged, a refresh does not fetch it again
+    fetched: Mapping[str, str] = field(default_factory=dict)
+
+
+def known_source(model: InferenceModel, revisions: Collection[RevisionView]) -> PinnedSource:
+    """Return the content fetched from the spec's addresses, for this spec or an earlier one."""
+    wanted = _addresses(model.spec)
+    pinned: dict[str, str] = {}
+    refresh = ""
+    for each in _known(model.status, revisions):
+        pins = {pin.name: pin.digest for pin in each.pins if _address(pin) == wanted.get(pin.name)}
+        if MODEL not in pins or pins[MODEL] != pinned.get(MODEL, pins[MODEL]):
+            continue
+        refresh = refresh if pinned else each.refresh
+        pinned = pins | pinned  # samples or calibration data may be pinned by an older entry
+    return PinnedSource(pinned, refresh)
+
+
+def is_pinned(spec: InferenceModelSpec, source: PinnedSource) -> bool:
+    """Return whether everything that is fetched is known by its digest, so that it cannot change."""
+    return all(sha256 or name in source.pinned for name, (_, sha256) in _addresses(spec).items())
+
+
+def digests_in_spec(spec: InferenceModelSpec) -> dict[str, str] | None:
+    """Return the digests of everything that is fetched, by name; None: the spec lacks one."""
+    digests = {name: sha256 for name, (_, sha256) in _addresses(spec).items()}
+    return digests if all(digests.values()) else None
+
+
+def refreshed_source(
+    model: InferenceModel, revisions: Collection[RevisionView], refresh: str, *, prepared: bool
+) -> PinnedSource:
+    """Return what a refresh fetches: any content, and unchanged content only if it must be prepared.
+
+    Args:
+        model: the model.
+        revisions: the model's.
+        refresh: unique name of the refresh.
+        prepared: whether the known content is prepared for the target. If not, every stage must
+            run: the store may have an artefact that another runtime image made of it.
+    """
+    return PinnedSource(
+        refresh=refresh, fetched=known_source(model, revisions).pinned if prepared else {}
+    )
+
+
+def _known(
+    status: InferenceModelStatus, revisions: Collection[RevisionView]
+) -> Iterator[FetchedSource | KeptSource]:
+    """Yield the recorded content of addresses, the latest first."""
+    if source := status.source:
+        yield source
+        yield from source.earlier
+    for each in sorted(revisions, key=lambda each: -each.number):
+        if each.kept and each.kept.source:
+            yield each.kept.source
+
+
+def wanted_refresh(model: InferenceModel, now: datetime) -> str | None:
+    """Return the unique name of the refresh to do now; None: none."""
+    source = model.status.source
+    count = source.refreshes if source else 0
+    if requested := _requested_refresh(model):
+        return f"{count} {requested}"
+    wait = seconds_to_refresh(model, now)
+    return f"{count} due" if wait is not None and wait <= 0 else None
+
+
+def _requested_refresh(model: InferenceModel) -> str:
+    """Return the annotation's value if it was not acted on yet; empty: no request."""
+    requested = model.metadata.annotations.get(REFRESH, "")
+    if len(requested) > _LONGEST:
+        requested = sha256_text(requested)
+    source = model.status.source
+    return "" if source and requested == source.requested else requested
+
+
+def seconds_to_refresh(model: InferenceModel, now: datetime) -> float | None:
+    """Return the seconds until a refresh is due; None: never."""
+    interval = duration(model.spec.source.refresh_interval)
+    source = model.status.source
+    if not interval or source is None or source.looked_at is None:
+        return None
+    due = min(source.looked_at, now) + interval  # the clock may have been set back
+    return (due - now) / timedelta(seconds=1)
+
+
+def fetched(
+    model: InferenceModel, now: datetime, prepared: Prepared, data: Mapping[str, str], refresh: str
+) -> SourceState:
+    """Return the state after a model was prepared; `data`: digests of samples and calibration data."""
+    before = model.status.source or SourceState()
+    digests = {MODEL: prepared.model_digest, **data}
+    pins = tuple(
+        Pin(name=name, uri=uri, sha256=sha256, digest=digests[name])
+        for name, (uri, sha256) in _addresses(model.spec).items()
+        if name in digests
+    )
+    places = [_places(pins)]
+    earlier: list[FetchedSource] = []
+    for each in (before, *before.earlier):
+        if each.pins and _places(each.pins) not in places:
+            places.append(_places(each.pins))
+            earlier.append(FetchedSource(pins=each.pins, refresh=each.refresh))
+    return SourceState(
+        pins=pins,
+        refresh=refresh,
+        earlier=tuple(earlier[:_KEPT_SOURCES]),
+        refreshes=before.refreshes + (refresh != before.refresh),
+        requested=_requested_refresh(model) or before.requested if refresh else before.requested,
+        looked_at=whole_second(now),
+    )
+
+
+def refresh_failed(
+    model: InferenceModel, now: datetime, source: SourceState, failure: JobFailure
+) -> SourceState:
+    """Return the state after a failed refresh, which keeps the content fetched before."""
+    return source.model_copy(
+        update={
+            "requested": _requested_refresh(model) or source.requested,
+            "refreshes": source.refreshes + 1,
+            "looked_at": whole_second(now),
+            "refreshing": None,
+            "failure": failure,
+        }
+    )
+
+
+def _places(pins: Iterable[Pin]) -> tuple[tuple[str, str, str], ...]:
+    return tuple((pin.name, *_address(pin)) for pin in pins)
+
+
+def _addresses(spec: InferenceModelSpec) -> dict[str, tuple[str, str]]:
+    """Return address and digest in the spec of everything whose content may change, by name."""
+    found = {MODEL: (spec.source.uri, (spec.source.sha256 or "").lower())}
+    if spec.parity.samples:
+        found["samples"] = (spec.parity.samples.uri, "")
+    if spec.quantization and spec.quantization.calibration:
+        found["calibration"] = (spec.quantization.calibration.uri, "")
+    for name, step in steps_of(spec).items():
+        found[name] = (step.uri, (step.sha256 or "").lower())
+    return found
+
+
+def _address(pin: Pin) -> tuple[str, str]:
+    return pin.uri, pin.sha256

@@ -1,0 +1,1 @@
+"""Which revision the Deployments have, and how a new one replaces it."""

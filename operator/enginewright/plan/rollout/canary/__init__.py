@@ -1,0 +1,1 @@
+"""Bringing up a new revision beside the serving one: its pods, requests, analysis and rejection."""

@@ -1,0 +1,343 @@
+"""Bringing up a new revision beside the one that serves, until it replaces it or is rejected, and what it waits for.
+
+Its pods get requests only after their sidecars' proofs have passed and golden inferences show no
+regression; they replace the serving ones only after they have kept passing for `canary.hold`. What it waits for is a reason
+and a message in `status.target`.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from enginewright.api.conditions import StatusReason
+from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
+from enginewright.api.inference_model_status import (
+    InferenceModelStatus,
+    TargetPhase,
+    TargetRevision,
+)
+from enginewright.api.scalars import whole_second
+from enginewright.manifests.labels import PROMOTE
+from enginewright.manifests.snapshot import Revision
+from enginewright.observed.deployments import DeploymentView
+from enginewright.plan.history.outcomes import was_proven
+from enginewright.plan.pods import Failure, serving_pods
+from enginewright.plan.prepare.signature import SignatureChange, compare
+from enginewright.plan.rollout.bring_up import BringUp
+from enginewright.plan.rollout.canary import shadow
+from enginewright.plan.rollout.canary.analysis import (
+    CanaryAnalysis,
+    analyse,
+    have_started,
+    promotion_basis,
+    seconds_left,
+    waits_for,
+)
+from enginewright.plan.rollout.canary.pods import (
+    are_known,
+    canary_pods,
+    first_refusal,
+    is_available,
+    is_behind_service,
+    planned_counts,
+    service_labels,
+    serving_canaries,
+)
+from enginewright.plan.rollout.canary.rollback import rejected, rejection
+from enginewright.plan.rollout.canary.transitions import COMPARED, Seen, Stage, advance
+from enginewright.plan.rollout.failures import PodFailures, pod_failures
+from enginewright.plan.rollout.pod_counts import asks_for_pods, replicas_by_class
+from enginewright.plan.types import Facts
+
+_SHOWN: Final = 5  # differences of signatures in a message
+_INTERVAL: Final = 5.0  # seconds between two looks at measurements
+
+
+@dataclass(frozen=True)
+class Wait:
+    """What a revision waits for, as `status.target` has it."""
+
+    reason: str
+    message: str
+
+
+WITHOUT_PODS: Final = Wait(
+    StatusReason.SCALED_TO_ZERO,
+    "it is verified beside the serving revision once a pod of that is ready",
+)
+
+
+class ServingPods(Enum):
+    """Whether there are pods of the serving revision to compare a canary with."""
+
+    PRESENT = "present"
+    STARTING = "starting"  # again, after there were none
+    NONE = "none"
+
+
+def pods_to_compare_with(
+    facts: Facts,
+    wanted: Revision,
+    stable: Revision | None,
+    before: TargetRevision | None,
+    deployments: Iterable[DeploymentView],
+) -> ServingPods:
+    """Return whether there are pods to compare `wanted` with; `before`: what the status has of it."""
+    counts = _served_classes(wanted, deployments)
+    if _has_no_pods(facts.model, wanted, counts):
+        return ServingPods.NONE
+    if stable is None or before is None or before.reason != StatusReason.SCALED_TO_ZERO:
+        return ServingPods.PRESENT
+    started = have_started(facts, serving_pods(facts.pods, stable.name))
+    return ServingPods.STARTING if any(counts.values()) and not started else ServingPods.PRESENT
+
+
+def _has_no_pods(model: InferenceModel, wanted: Revision, counts: Mapping[str, int]) -> bool:
+    """Return whether its classes serve with no pods: none are requested, or were until now on those."""
+    spec = model.spec
+    names = [each.name for each in wanted.snapshot.classes]
+    if not counts or not asks_for_pods(spec, names):
+        return bool(counts)
+    # pods that only classes on which nothing serves yet are to have come with the revision
+    asked = replicas_by_class(spec, [each.class_name for each in spec.accelerators] or names)
+    return not any(counts.values()) and any(asked.get(name) for name in counts)
+
+
+def _served_classes(wanted: Revision, deployments: Iterable[DeploymentView]) -> dict[str, int]:
+    """Return how many pods serve, or are to, on each class of a revision on which anything does."""
+    names = {each.name for each in wanted.snapshot.classes}
+    return {
+        each.accelerator_class: each.desired
+        for each in deployments
+        if each.accelerator_class in names
+    }
+
+
+def why_held(spec: InferenceModelSpec, wanted: Revision, stable: Revision | None) -> Wait | None:
+    """Return why nothing of a revision may start; None: it may."""
+    rollout = spec.rollout
+    if rollout.paused:
+        return Wait(StatusReason.SUSPENDED, "spec.rollout.paused is true")
+    if stable is None or rollout.allow_signature_change:
+        return None
+    breaking = _differences(wanted, stable).breaking
+    if not breaking:
+        return None
+    more = f" and {len(breaking) - _SHOWN} more" if len(breaking) > _SHOWN else ""
+    message = (
+        f"it breaks clients of revision {stable.name}: {'; '.join(breaking[:_SHOWN])}{more}; restore"
+        " them, or allow it with rollout.allowSignatureChange: true"
+    )
+    return Wait(StatusReason.SIGNATURE_CHANGED, message)
+
+
+def widened(wanted: Revision, stable: Revision | None) -> str:
+    """Return what more clients may send or get, as a sentence; empty: nothing."""
+    compatible = _differences(wanted, stable).compatible
+    return f"clients may use more: {'; '.join(compatible[:_SHOWN])}" if compatible else ""
+
+
+def _differences(wanted: Revision, stable: Revision | None) -> SignatureChange:
+    if stable is None or stable.signature is None or wanted.signature is None:
+        return SignatureChange()
+    return compare(stable.signature, wanted.signature)
+
+
+def why_not_yet(
+    stage: Stage,
+    failures: PodFailures,
+    refused: Failure | None,
+    analysis: CanaryAnalysis,
+    *,
+    shadowed: bool,
+) -> Wait | None:
+    """Return what a revision that is brought up waits for; None: for nothing but time.
+
+    Args:
+        stage: that it is in.
+        failures: of its pods.
+        refused: why the sidecar of a ready pod of the canary would not admit it.
+        analysis: of the canary.
+        shadowed: whether enough answers to clients' requests were compared.
+    """
+    # while it is promoted, Ready reports failures
+    if (found := failures.first or refused) and stage.phase in COMPARED:
+        return Wait(found.reason, found.finding.message)
+    if failures.waits_for:
+        return Wait(failures.reason, failures.waits_for)
+    if stage.phase in COMPARED and analysis.silent:
+        text = (
+            f"the sidecars of {analysis.silent} pods have not responded to the operator for five"
+            " minutes: check that they run and that no NetworkPolicy blocks its access to port 8081"
+        )
+        return Wait(StatusReason.SIDECAR_UNREACHABLE, text)
+    if stage.phase in COMPARED and (text := waits_for(analysis.result)):
+        return Wait("", text)
+    if stage.phase is TargetPhase.VERIFYING and not shadowed:
+        return Wait("", shadow.WAITS)
+    return None
+
+
+def bring_up(
+    facts: Facts,
+    wanted: Revision,
+    stable: Revision | None,
+    deployments: Collection[DeploymentView],
+    *,
+    spec_hash: str,
+    rolled_out: bool,
+    left_to_others: Collection[str] = (),
+    restores: bool = False,
+) -> BringUp:
+    """Return what becomes of `wanted` now.
+
+    Args:
+        facts: the model and its cluster.
+        wanted: the revision that the spec requests.
+        stable: the last one that was rolled out with all its pods, or the one to which a user rolls
+            that one back; None: there is none.
+        deployments: that serve, one of each class.
+        spec_hash: of the spec.
+        rolled_out: whether all serving pods are of `wanted`.
+        left_to_others: reasons for which another backend is tried instead of a rollback.
+        restores: whether `wanted` was rolled out with all its pods, and `stable` is restored.
+    """
+    if rolled_out or (stable is not None and stable.name == wanted.name):
+        ended = tuple(shadow.orders(facts, stable, ""))
+        return BringUp(wanted, promotes=True, rolled_out=rolled_out, shadow=ended)
+    before = facts.model.status.target
+    before = before if before and before.revision == wanted.name else None
+    since = before.since if before else whole_second(facts.now)
+    failures = pod_failures(
+        facts,
+        wanted.name,
+        [each for each in (*facts.canaries, *deployments) if each.revision == wanted.name],
+        stable=stable.name if stable else "",
+        since=since,
+    )
+    pods = canary_pods(facts.pods, wanted.name)
+    analysis = analyse(facts, stable, pods, before)
+    if stable is not None and (
+        found := rejection(
+            facts, wanted.name, stable.name, failures, left_to_others, analysis.result
+        )
+    ):
+        back = rejected(facts, wanted, stable, found, failures, restores=restores)
+        return replace(back, comparisons=analysis.comparisons)
+    step = before.step if before else 0
+    planned = planned_counts(facts.model, facts.autoscalers, wanted, deployments, step)
+    known = _stage(facts.model.status, wanted.name, before, deployments)
+    direct = stable is None or _skips_analysis(facts, wanted.name)
+    serving = ServingPods.PRESENT
+    if not direct and (known is None or known.phase is not TargetPhase.PROMOTING):
+        serving = pods_to_compare_with(facts, wanted, stable, before, deployments)
+    no_pods = None if serving is ServingPods.PRESENT else WITHOUT_PODS
+    held = why_held(facts.model.spec, wanted, stable)
+    had_canary = known is not None and known.phase in COMPARED  # what holds it comes after pods
+    wait = (no_pods or held) if had_canary else (held or no_pods)
+    shadowed = shadow.is_compared(facts, stable, wanted.name)
+    left = seconds_left(facts.model.spec, facts.now, pods, since)
+    direct = direct or not planned
+    refused = first_refusal(facts.revisions, facts.verdicts, pods)
+    passes = refused is None and are_known(facts.verdicts, facts.silent, pods)
+    stage = advance(
+        known,
+        Seen(
+            held=wait is not None,
+            direct=direct,
+            available=passes and is_available(facts.canaries, wanted.name, pods, planned),
+            analysis=analysis.result.state,
+            shadowed=shadowed,
+            held_long_enough=left <= 0 and analysis.measured,
+            steps=1 + len(facts.model.spec.rollout.canary.steps),
+        ),
+    )
+    assert stage is not None  # noqa: S101 - only what serves or is rejected has none
+    canaries: Mapping[str, int] = {}
+    if no_pods is None and stage.phase in COMPARED:
+        same_step = stage.step == step
+        canaries = (
+            planned
+            if same_step
+            else planned_counts(facts.model, facts.autoscalers, wanted, deployments, stage.step)
+        )
+    elif no_pods is None and stage.phase is TargetPhase.PROMOTING:
+        canaries = serving_canaries(facts, wanted.name, pods)
+    mirrors = stage.phase is TargetPhase.VERIFYING and wait is None
+    is_new = before is None or (before.phase, before.step) != (stage.phase, stage.step)
+    wait = wait or why_not_yet(stage, failures, refused, analysis, shadowed=shadowed)
+    target = TargetRevision(
+        revision=wanted.name,
+        phase=stage.phase,
+        step=stage.step,
+        since=whole_second(facts.now) if is_new else since,
+        spec_hash=spec_hash,
+        reason=wait.reason if wait else "",
+        message="; ".join(
+            filter(
+                None,
+                (
+                    wait.message if wait else widened(wanted, stable),
+                    shadow.unavailable(facts.model.spec, stable) if stage.phase in COMPARED else "",
+                ),
+            )
+        ),
+        signature=wanted.signature,
+    )
+    return BringUp(
+        wanted,
+        promotes=stage.phase is TargetPhase.PROMOTING,
+        replaces=stable is not None,
+        target=target,
+        failures=failures,
+        canaries=canaries,
+        stable_key=stable.snapshot.prepared_key if stable else None,
+        labels=tuple(
+            service_labels(
+                facts.pods, wanted.name if is_behind_service(facts.model.spec, stage) else ""
+            )
+        ),
+        shadow=tuple(shadow.orders(facts, stable, wanted.name if mirrors else "")),
+        requeue_after=_requeue_after(stage, left, serving),
+        comparisons=analysis.comparisons,
+        promoted_for="" if direct else promotion_basis(known, stage, analysis.result),
+    )
+
+
+def _stage(
+    status: InferenceModelStatus,
+    wanted: str,
+    before: TargetRevision | None,
+    deployments: Iterable[DeploymentView],
+) -> Stage | None:
+    """Return the stage in the status: of an analysed revision that serving Deployments have, promotion.
+
+    The status may not have been written after them, or was lost since.
+    """
+    applied = any(each.revision == wanted for each in deployments)
+    if before is None:
+        is_lost = status.applied is None
+        return Stage(TargetPhase.PROMOTING) if is_lost and applied else None
+    if applied and before.phase is TargetPhase.ANALYZING:
+        return Stage(TargetPhase.PROMOTING)
+    return Stage(before.phase, before.step)
+
+
+def _skips_analysis(facts: Facts, revision: str) -> bool:
+    rollout = facts.model.spec.rollout
+    return (
+        rollout.strategy == "Recreate"
+        or not rollout.canary.replicas
+        or facts.model.metadata.annotations.get(PROMOTE) == revision
+        or was_proven(facts.now, facts.revisions, revision)
+    )
+
+
+def _requeue_after(stage: Stage, left: float, serving: ServingPods) -> float | None:
+    """Return when to look again: at the measurements, at pods that start, or at the end of the hold."""
+    if serving is ServingPods.STARTING:
+        return _INTERVAL
+    if serving is ServingPods.NONE or stage.phase not in COMPARED:
+        return None
+    return min(_INTERVAL, left) if left > 0 else _INTERVAL

@@ -1,0 +1,99 @@
+"""A share of the requests that a canary answers as well, while it is verified and gets none of its own.
+
+The serving pods' sidecars send them, as annotations of the pods order. These expire, and are withdrawn
+once the canary is verified no more.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final
+
+from enginewright_contract.shadow import SHADOW_ANNOTATION, read_order, shadow_order
+from enginewright_contract.task import SHADOW_FILE
+
+from enginewright.api.inference_model import InferenceModelSpec
+from enginewright.api.scalars import share
+from enginewright.manifests.deployment import POD_INFO
+from enginewright.manifests.labels import CLASS, COMPONENT, REVISION, SERVE
+from enginewright.manifests.snapshot import Revision
+from enginewright.observed.pods import PodView
+from enginewright.plan.pods import serving_pods
+from enginewright.plan.rollout.failures import pods_of
+from enginewright.plan.types import Facts, MetadataIntent
+
+WAITS: Final = "shadow: answers of both revisions to clients' requests"
+
+
+def unavailable(spec: InferenceModelSpec, stable: Revision | None) -> str:
+    """Return why no requests can be compared although the spec asks for it, as a sentence; "": they can."""
+    if not _share(spec) or stable is None or any(map(_can_send, stable.templates.values())):
+        return ""
+    return (
+        f"canary.shadow has no effect: revision {stable.name} was created by an earlier version"
+        " of the operator"
+    )
+
+
+def is_compared(facts: Facts, stable: Revision | None, revision: str) -> bool:
+    """Return whether enough requests were compared with `revision`, or none can or should be."""
+    if not _share(facts.model.spec) or stable is None or unavailable(facts.model.spec, stable):
+        return True
+    measured = (facts.measurements.get(pod.name) for pod in serving_pods(facts.pods, stable.name))
+    found = (each.shadow for each in measured if each and each.shadow)
+    compared = sum(each.compared for each in found if each.revision == revision)
+    return compared >= facts.model.spec.rollout.canary.min_samples
+
+
+def orders(facts: Facts, stable: Revision | None, revision: str) -> Iterator[MetadataIntent]:
+    """Yield the annotations to change so that serving pods send requests to the canary of `revision`.
+
+    To its pods of their own class that are ready; "": no canary is verified.
+    """
+    wanted, now = _share(facts.model.spec), facts.now.timestamp()
+    for pod in facts.pods:
+        if pod.label(COMPONENT) != SERVE or pod.is_canary or pod.leaving:
+            continue
+        known = str(pod.annotations.get(SHADOW_ANNOTATION) or "")
+        addresses = (
+            _addresses(facts.pods, revision, pod.label(CLASS)) if revision and wanted else []
+        )
+        annotation = ""
+        if addresses and stable is not None and _sends(stable, pod):
+            before = read_order(known)
+            annotation = shadow_order(wanted, now, revision, addresses, before).annotation()
+        if annotation != known:
+            yield MetadataIntent(
+                "v1",
+                "Pod",
+                pod.namespace,
+                pod.name,
+                pod.uid,
+                annotations={SHADOW_ANNOTATION: annotation},
+            )
+
+
+def _share(spec: InferenceModelSpec) -> float:
+    return share(spec.rollout.canary.shadow) or 0.0
+
+
+def _addresses(pods: Collection[PodView], revision: str, accelerator: str) -> list[str]:
+    return [
+        pod.ip
+        for pod in pods_of(pods, revision)
+        if pod.is_canary
+        and pod.label(CLASS) == accelerator
+        and pod.ready
+        and pod.ip
+        and not pod.leaving
+    ]
+
+
+def _sends(stable: Revision, pod: PodView) -> bool:
+    """Return whether the pod's sidecar reads the annotation."""
+    template = stable.templates.get(pod.label(CLASS))
+    return pod.label(REVISION) == stable.name and template is not None and _can_send(template)
+
+
+def _can_send(template: Mapping[str, Any]) -> bool:
+    volumes = {each["name"]: each for each in template["spec"].get("volumes") or ()}
+    items = (volumes.get(POD_INFO) or {}).get("downwardAPI", {}).get("items") or ()
+    return any(each.get("path") == SHADOW_FILE for each in items)

@@ -1,0 +1,389 @@
+"""How many pods each class is to have: by the spec, by its autoscaler, and beside a canary; and how far they have come.
+
+`spec.replicas`, which the scale subresource reads and writes, is the total over the classes without replicas of their own:
+an autoscaler compares it with the pods of those classes. Serving pods are never fewer than asked for because something else
+changes: a class that is added or removed counts only once others have as many pods.
+
+The API server resets a count that its only field manager stops applying to 1. So the operator applies
+a Deployment's live count until another manager is observed to own it as well, and only then leaves it
+out and creates the autoscaler. It takes a count back once the autoscaler is gone. Every state between
+these writes is one to continue from.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
+from enginewright.manifests.autoscaler import horizontal_pod_autoscaler
+from enginewright.manifests.labels import CLASS, serving_selector
+from enginewright.manifests.snapshot import Revision
+from enginewright.observed.autoscalers import AutoscalerView
+from enginewright.observed.deployments import DeploymentView
+from enginewright.observed.pods import PodView
+from enginewright.plan import pods
+from enginewright.plan.history.outcomes import served_before
+from enginewright.plan.rollout.failures import unready
+from enginewright.plan.types import Facts, ObjectRef, ReplicasHandover
+
+_POD_NAME: Final = re.compile(r'^pods "[^"]*" is forbidden: ')
+
+
+@dataclass(frozen=True)
+class RolloutProgress:
+    """Progress of the applied revision."""
+
+    complete: bool
+    message: str  # pods of each class, and what they wait for
+    failure: pods.Failure | None = None  # of a pod of the applied revision
+    lasting: pods.Failure | None = None  # that would repeat, of a revision that never served
+    stuck: bool = False  # the progress deadline has passed
+    missing: str = ""  # reason, if pods wait for a volume
+    refused: str = ""  # why the API server rejects pods of a class
+
+
+def progress_of(
+    facts: Facts,
+    revision: Revision,
+    deployments: Mapping[str, DeploymentView],
+    counts: Mapping[str, int],
+) -> RolloutProgress:
+    """Return the progress of an applied revision towards `counts`, pods by class."""
+    parts = []
+    complete, stuck = True, False
+    for name, wanted in counts.items():
+        existing = deployments.get(name)
+        current = existing if existing and _has_revision(existing, revision.name) else None
+        available = current.available_updated() if current else 0
+        complete = complete and current is not None and current.is_complete(wanted)
+        stuck = stuck or (current is not None and current.is_stuck)
+        parts.append(f"{name} {min(available, wanted)}/{wanted}")
+    message = f"pods ready: {', '.join(parts)}"
+    if complete:
+        return RolloutProgress(complete=True, message=message)
+    mine = pods.serving_pods(facts.pods, revision.name)
+    seen = unready(facts, mine)
+    return RolloutProgress(
+        complete=False,
+        message=f"{message}; {seen.waits_for}" if seen.waits_for else message,
+        failure=seen.first,
+        lasting=None if _served(facts, revision, mine) else seen.lasting,
+        stuck=stuck,
+        missing=seen.missing,
+        refused=_refused(deployments, counts),
+    )
+
+
+def _refused(deployments: Mapping[str, DeploymentView], counts: Mapping[str, int]) -> str:
+    """Return why the API server rejects pods: a quota, Pod Security, a missing service account."""
+    for name in counts:
+        existing = deployments.get(name)
+        if existing and existing.refused:
+            # without the pod's name, which differs with each attempt
+            return (
+                f"cannot create pods of class {name}: {_POD_NAME.sub('', existing.refused.message)}"
+            )
+    return ""
+
+
+def _served(facts: Facts, revision: Revision, mine: Iterable[PodView]) -> bool:
+    """Return whether any pod of the revision is ready, or the revision was complete before."""
+    before = served_before(facts)
+    return any(pod.ready for pod in mine) or (
+        before is not None and before.last_complete == revision.name
+    )
+
+
+def _has_revision(deployment: DeploymentView, revision: str) -> bool:
+    """Return whether the Deployment has this revision, and its counts are up to date."""
+    return deployment.revision == revision and deployment.is_current
+
+
+def replicas_by_class(spec: InferenceModelSpec, classes: Iterable[str]) -> dict[str, int]:
+    """Return the number of pods that the spec requests on each of `classes`, which it names.
+
+    The total is spread evenly, the first classes get the remainder, and each class that shares it has
+    at least one pod unless the total is 0.
+    """
+    own = fixed(spec)
+    names = tuple(classes)
+    sharing = [name for name in names if name not in own]
+    each, rest = divmod(spec.replicas, len(sharing)) if sharing else (0, 0)
+    minimum = min(1, spec.replicas)
+    shares = {name: max(minimum, each + (position < rest)) for position, name in enumerate(sharing)}
+    return {name: own.get(name, shares.get(name, 0)) for name in names}
+
+
+def asks_for_pods(spec: InferenceModelSpec, classes: Iterable[str]) -> bool:
+    """Return whether the spec requests pods on the classes that it names, or else on `classes`."""
+    names = [each.class_name for each in spec.accelerators] or classes
+    return any(replicas_by_class(spec, names).values())
+
+
+def fixed(spec: InferenceModelSpec) -> dict[str, int]:
+    """Return the counts of classes with replicas of their own."""
+    return {
+        each.class_name: each.replicas for each in spec.accelerators if each.replicas is not None
+    }
+
+
+def scale_selector(model: str, spec: InferenceModelSpec) -> str:
+    """Return the label selector of the pods that spec.replicas counts."""
+    parts = [f"{key}={value}" for key, value in sorted(serving_selector(model).items())]
+    if own := sorted(fixed(spec)):
+        parts.append(f"{CLASS} notin ({','.join(own)})")
+    return ",".join(parts)
+
+
+def covering(desired: Mapping[str, int], available: Mapping[str, int]) -> dict[str, int]:
+    """Return the pods of each class now: classes keep surplus pods while others lack theirs.
+
+    Args:
+        desired: pods that the spec requests, by class.
+        available: available pods, by class.
+    """
+    lacking = sum(max(0, count - available.get(name, 0)) for name, count in desired.items())
+    counts = {}
+    for name, count in desired.items():
+        kept = min(lacking, max(0, available.get(name, 0) - count))
+        lacking -= kept
+        counts[name] = count + kept
+    return counts
+
+
+def live_counts(
+    model: InferenceModel,
+    autoscalers: Collection[AutoscalerView],
+    specified: Mapping[str, int],
+    deployments: Mapping[str, DeploymentView],
+) -> dict[str, int]:
+    """Return the counts of the autoscaled classes among those of `specified`: the live ones.
+
+    Args:
+        model: the model.
+        autoscalers: the model's.
+        specified: pods that the spec requests, by class: with these a class starts.
+        deployments: by class.
+    """
+    serving = model.status.serving
+    before = {each.class_name: each.replicas for each in serving.classes} if serving else {}
+    live = {name: each.desired for name, each in deployments.items()}
+    return {
+        name: live.get(name) or before.get(name) or _start(model.spec, count)
+        for name, count in specified.items()
+        if _is_autoscaled(model, autoscalers, name, deployments.get(name))
+    }
+
+
+def applied_count(
+    model: InferenceModel,
+    autoscalers: Collection[AutoscalerView],
+    accelerator: str,
+    existing: DeploymentView | None,
+    count: int,
+) -> int | None:
+    """Return the count to apply to a class's Deployment; None: another manager owns it."""
+    if existing is None or not existing.count_is_shared or not count or not existing.desired:
+        return count
+    return None if _is_autoscaled(model, autoscalers, accelerator, existing) else count
+
+
+def handovers(
+    model: InferenceModel,
+    autoscalers: Collection[AutoscalerView],
+    deployments: Mapping[str, DeploymentView],
+    counts: Mapping[str, int],
+) -> tuple[ReplicasHandover, ...]:
+    """Return the Deployments whose counts need a second owner before their autoscalers are created."""
+    autoscaled = [
+        deployments[name] for name in _autoscaled(model, autoscalers, deployments, counts)
+    ]
+    return tuple(
+        ReplicasHandover(each.namespace, each.name, each.uid, each.desired)
+        for each in autoscaled
+        if each.desired and not each.count_is_shared
+    )
+
+
+def autoscalers(
+    model: InferenceModel,
+    observed: Collection[AutoscalerView],
+    revision: Revision,
+    deployments: Mapping[str, DeploymentView],
+    counts: Mapping[str, int],
+) -> Iterable[dict[str, Any]]:
+    """Yield the autoscalers of the Deployments whose counts are not applied."""
+    autoscaling = model.spec.serving.autoscaling
+    for accelerator in _autoscaled(model, observed, deployments, counts):
+        existing = deployments[accelerator]
+        count = applied_count(model, observed, accelerator, existing, counts[accelerator])
+        if autoscaling and count is None:
+            yield horizontal_pod_autoscaler(
+                model, autoscaling, revision, accelerator, name=existing.name
+            )
+
+
+def unwanted_autoscalers(
+    model: InferenceModel,
+    autoscalers: Collection[AutoscalerView],
+    deployments: Mapping[str, DeploymentView],
+    counts: Mapping[str, int],
+) -> Iterable[ObjectRef]:
+    """Yield the autoscalers of classes that have none any more, or no pods."""
+    wanted = {
+        deployments[name].name for name in _autoscaled(model, autoscalers, deployments, counts)
+    }
+    for each in autoscalers:
+        if each.name not in wanted:
+            yield ObjectRef("autoscaling/v2", "HorizontalPodAutoscaler", each.namespace, each.name)
+
+
+def _autoscaled(
+    model: InferenceModel,
+    autoscalers: Collection[AutoscalerView],
+    deployments: Mapping[str, DeploymentView],
+    counts: Mapping[str, int],
+) -> list[str]:
+    """Return the classes with a Deployment that is to have an autoscaler."""
+    if model.spec.serving.autoscaling is None:
+        return []
+    return [
+        name
+        for name, count in counts.items()
+        if count
+        and name in deployments
+        and _is_autoscaled(model, autoscalers, name, deployments[name])
+    ]
+
+
+def _is_autoscaled(
+    model: InferenceModel,
+    autoscalers: Collection[AutoscalerView],
+    accelerator: str,
+    existing: DeploymentView | None,
+) -> bool:
+    """Return whether an autoscaler decides a class's count: one that is wanted, or not deleted yet."""
+    spec = model.spec
+    if fixed(spec).get(accelerator, spec.replicas) == 0:
+        return False
+    return spec.serving.autoscaling is not None or (
+        existing is not None and any(each.name == existing.name for each in autoscalers)
+    )
+
+
+def _start(spec: InferenceModelSpec, count: int) -> int:
+    """Return the specified count within the autoscaler's limits."""
+    autoscaling = spec.serving.autoscaling
+    if autoscaling is None:
+        return count
+    return min(max(count, autoscaling.min_replicas or 1), autoscaling.max_replicas)
+
+
+@dataclass(frozen=True)
+class PodCounts:
+    """How many pods the Deployments are to have of a revision, and how far they have come."""
+
+    revision: str
+    desired: Mapping[str, int]  # pods by class, if no canary uses their devices
+    counts: Mapping[str, int]  # pods by class beside the canary
+    progress: RolloutProgress  # towards `counts`
+
+    @property
+    def complete(self) -> bool:
+        """Return whether it serves with all its pods, of which there are some."""
+        return self.progress.complete and any(self.counts.values())
+
+
+def pod_counts(
+    facts: Facts,
+    revision: Revision,
+    deployments: Mapping[str, DeploymentView],
+    canaries: Mapping[str, int],
+    known: PodCounts | None = None,
+) -> PodCounts:
+    """Return the counts of `revision` beside `canaries`, pods by class.
+
+    `known` is what was found before, perhaps for another canary or revision: nothing is found twice.
+    """
+    same = known if known and known.revision == revision.name else None
+    desired = (
+        same.desired
+        if same
+        else desired_counts(facts.model, facts.autoscalers, revision, deployments)
+    )
+    counts = _beside(facts.model, facts.autoscalers, desired, canaries, deployments)
+    if same and same.counts == counts:
+        return same
+    progress = progress_of(facts, revision, deployments, counts)
+    return PodCounts(revision.name, desired, counts, progress)
+
+
+def desired_counts(
+    model: InferenceModel,
+    autoscalers: Collection[AutoscalerView],
+    applied: Revision,
+    deployments: Mapping[str, DeploymentView],
+) -> dict[str, int]:
+    """Return how many pods each class of the applied revision should have now."""
+    spec, serving = model.spec, model.status.serving
+    names = [each.name for each in applied.snapshot.classes]
+    named = [each.class_name for each in spec.accelerators] or names
+    if not asks_for_pods(spec, names):  # not on classes to be removed either
+        return dict.fromkeys(names, 0)
+    available = {name: each.available for name, each in deployments.items()}
+
+    def desired(classes: Iterable[str]) -> dict[str, int]:
+        specified = replicas_by_class(spec, classes)
+        return {**specified, **live_counts(model, autoscalers, specified, deployments)}
+
+    # a class that is not applied yet gets no share of the total
+    counts = covering(desired(name for name in named if name in names), available)
+    own = fixed(spec)
+    # but a class with its own replicas that has no Deployment yet does not make others keep pods
+    there = [name for name in named if name in names or name in available or name not in own]
+    until_then = covering(desired(there), available)
+    counts = {name: max(count, until_then[name]) for name, count in counts.items()}
+    current = {name: each.desired for name, each in deployments.items()}
+    before = {each.class_name: each.replicas for each in serving.classes} if serving else {}
+    counts = {
+        name: counts[name]
+        if name in counts
+        # a class to be removed: unchanged until then, or as before it yielded to a build
+        else current.get(name) or before.get(name, current.get(name, spec.replicas))
+        for name in names
+    }
+    return {**counts, **live_counts(model, autoscalers, counts, deployments)}
+
+
+def _beside(
+    model: InferenceModel,
+    autoscalers: Collection[AutoscalerView],
+    counts: Mapping[str, int],
+    canaries: Mapping[str, int],
+    deployments: Mapping[str, DeploymentView],
+) -> Mapping[str, int]:
+    """Return the counts less the pods whose devices a canary uses in place, of which one stays.
+
+    An autoscaler's counts are the live ones.
+    """
+    if not canaries or model.spec.rollout.strategy != "InPlace":
+        return counts
+    live = live_counts(model, autoscalers, counts, deployments)
+    lent = {
+        name: max(min(count, 1), count - canaries.get(name, 0)) for name, count in counts.items()
+    }
+    return {**lent, **live}
+
+
+def without(counts: Mapping[str, int], yielding: Collection[str]) -> dict[str, int]:
+    """Return the counts with no pods for classes that yield their devices to a build."""
+    return {name: 0 if name in yielding else count for name, count in counts.items()}
+
+
+def awaited_classes(model: InferenceModel, counts: Mapping[str, int]) -> set[str]:
+    """Return the classes that only the next revision has, while the applied one has too few pods."""
+    spec = model.spec
+    named = [each.class_name for each in spec.accelerators]
+    covered = sum(counts.values()) >= sum(replicas_by_class(spec, named).values())
+    return set() if covered else set(named) - counts.keys()

@@ -1,0 +1,356 @@
+"""Rollouts: which revision the Deployments have, what else is applied for it and for a canary, and what is removed.
+
+A rejected or unfinished update interrupts nothing: until the wanted revision is available, the last
+complete one is applied from its snapshot.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from enginewright.api.conditions import ConditionType
+from enginewright.api.inference_model import InferenceModel
+from enginewright.api.inference_model_status import (
+    AppliedState,
+    InferenceModelStatus,
+    ModelSignature,
+    RolloutFailure,
+    ServingState,
+    SourceState,
+    TargetRevision,
+)
+from enginewright.manifests.deployment import claim_templates, serving_deployment
+from enginewright.manifests.labels import CLASS, REVISION
+from enginewright.manifests.names import deployment_name, revision_name
+from enginewright.manifests.service import disruption_budget, service
+from enginewright.manifests.snapshot import Revision, Snapshot, controller_revision
+from enginewright.observed.budgets import BudgetView
+from enginewright.observed.deployments import DeploymentView
+from enginewright.observed.pods import PodView
+from enginewright.observed.revisions import RevisionView
+from enginewright.plan.history.outcomes import (
+    is_rejected_for_spec,
+    outcomes,
+    promoted,
+    recorded_rejection,
+    served_before,
+    serving_now,
+)
+from enginewright.plan.history.spec_hash import spec_hash
+from enginewright.plan.rollout.applied_revision import (
+    bring_up_requested,
+    ignored_rollback,
+    kept_revision,
+    requested_revision,
+)
+from enginewright.plan.rollout.bring_up import BringUp
+from enginewright.plan.rollout.canary.pods import covering_canaries, stop_canary
+from enginewright.plan.rollout.pod_counts import (
+    PodCounts,
+    RolloutProgress,
+    applied_count,
+    asks_for_pods,
+    autoscalers,
+    awaited_classes,
+    handovers,
+    pod_counts,
+    unwanted_autoscalers,
+    without,
+)
+from enginewright.plan.rollout.revisions import revision_of, stored_revisions
+from enginewright.plan.rollout.route import route_objects, unwanted_routes
+from enginewright.plan.types import Facts, MetadataIntent, ObjectRef, ReplicasHandover
+
+KEPT_REVISIONS: Final = 5
+
+
+@dataclass(frozen=True)
+class RolloutPlan:
+    """What to apply for serving, and what serves."""
+
+    wanted: str | None  # revision that the spec requests; None: not known yet
+    applied: str | None  # revision that the Deployments have from now on
+    desired: int  # pods
+    ready_replicas: int
+    serving: ServingState | None
+    progress: RolloutProgress | None
+    bring_up: BringUp | None = None  # of the wanted revision; None: not known
+    left_to_others: Collection[str] = ()  # reasons for which another backend is tried
+    ignored_rollback: str = ""  # what a user's rollback asks for and does not get
+    apply: tuple[dict[str, Any], ...] = ()
+    delete: tuple[ObjectRef, ...] = ()
+    metadata: tuple[MetadataIntent, ...] = ()
+    hand_over: tuple[ReplicasHandover, ...] = ()
+
+    @property
+    def rejection(self) -> RolloutFailure | None:
+        """Return why the wanted revision is not rolled out; None: it is, or is not known."""
+        return self.bring_up.rejection if self.bring_up else None
+
+    def newly_rejected(
+        self, status: InferenceModelStatus, revisions: Collection[RevisionView]
+    ) -> str:
+        """Return the reason for which the wanted revision is rejected from now on; empty: none."""
+        rejection = self.rejection
+        if rejection is None:
+            return ""
+        # the status is written last: one that does not have it was interrupted, and is not counted yet
+        known = status.last_failure and status.last_failure.revision == rejection.revision
+        again = recorded_rejection(revisions, rejection.revision) is None and not any(
+            each.type == ConditionType.ROLLED_BACK and each.status == "True"
+            for each in status.conditions
+        )
+        return "" if known and not again else rejection.reason
+
+    @property
+    def target(self) -> TargetRevision | None:
+        """Return the revision that is being brought up; None: none is."""
+        return self.bring_up.target if self.bring_up else None
+
+
+def roll_out(
+    facts: Facts,
+    wanted: Snapshot | None,
+    source: SourceState | None = None,
+    yielding: Collection[str] = (),
+    left_to_others: Collection[str] = (),
+    signature: ModelSignature | None = None,
+) -> RolloutPlan:
+    """Return the rollout of `wanted`; if that is None or may not serve yet, of the previous revision.
+
+    Classes in `yielding` have no pods for now. For reasons in `left_to_others` another backend is tried
+    instead of a rollback. `signature` is that of `wanted`.
+    """
+    known = stored_revisions(facts.config, facts.revisions)
+    wanted_revision = revision_of(facts, known, wanted, source, signature) if wanted else None
+    deployments = _of_classes(facts.deployments)
+    requested = requested_revision(facts, known, wanted_revision)
+    counted = _counts_before(facts, requested, deployments)
+    brought = None
+    if requested is not None:
+        brought = bring_up_requested(
+            facts,
+            known,
+            requested,
+            tuple(deployments.values()),
+            left_to_others,
+            complete=counted is not None and counted.complete,
+        )
+    if brought and not asks_for_pods(facts.model.spec, deployments):
+        brought = replace(brought, canaries={})
+    promoted = brought.revision if brought and brought.promotes else None
+    applied = promoted or kept_revision(facts, known, deployments, brought)
+    ready = sum(each.ready_pods for each in facts.deployments)
+    name = wanted_revision.name if wanted_revision else None
+    if applied is None:
+        return RolloutPlan(name, None, 0, ready, served_before(facts), None, brought)
+    covering = covering_canaries(facts, applied.name)
+    if brought:
+        brought = _beside(facts.pods, brought, covering, applied)
+    canaries = brought.canaries if brought else {}
+    pods = pod_counts(facts, applied, deployments, canaries, counted)
+    counts, progress = pods.counts, pods.progress
+    now = without(counts, yielding)
+    kept = {deployments[name].name for name in counts if name in deployments}
+    gives_up = applied is wanted_revision or (brought is not None and brought.rejection is not None)
+    awaited = set() if gives_up else awaited_classes(facts.model, counts) - set(yielding)
+    obsolete = [
+        each
+        for each in facts.deployments
+        if each.name not in kept and each.accelerator_class not in awaited
+    ]
+    rolled_out = pods.complete or (brought is not None and brought.rolled_out)
+    serving = serving_now(facts, applied, rolled_out, known, deployments, counts)
+    served = served_before(facts)
+    canary = (
+        tuple(canary_objects(facts.model, facts.revisions, brought, applied)) if brought else ()
+    )
+    last_complete = serving.last_complete if serving else ""
+    needed = {applied.name, name or "", last_complete, brought.revision.name if brought else ""}
+    rejected = brought.revision.name if brought and brought.rejection else ""
+    in_place = facts.model.spec.rollout.strategy == "InPlace"
+    return RolloutPlan(
+        wanted=name,
+        applied=applied.name,
+        desired=sum(counts.values()),
+        ready_replicas=ready,
+        serving=serving,
+        progress=progress,
+        bring_up=brought,
+        left_to_others=left_to_others,
+        ignored_rollback=ignored_rollback(facts.model, known, applied.name, rejected),
+        apply=(
+            # before serving pods end for it
+            *(canary if in_place else ()),
+            *serving_objects(facts, applied, deployments, now),
+            *(() if in_place else canary),
+            *autoscalers(facts.model, facts.autoscalers, applied, deployments, now),
+            *route_objects(facts, brought, applied, deployments),
+        ),
+        delete=(
+            *unwanted_routes(facts),
+            *removals(
+                facts.model,
+                [each for each in obsolete if progress.complete or has_rejected(each, brought)],
+            ),
+            *stop_canary(facts.canaries, {*canaries, *covering}),
+            *other_budgets(facts.deployments, facts.budgets),
+            *unwanted_autoscalers(facts.model, facts.autoscalers, deployments, now),
+            *old_revisions(facts, needed),
+        ),
+        metadata=(
+            *outcomes(
+                facts,
+                name,
+                last_complete,
+                served.last_complete if served else "",
+                brought.rejection if brought else None,
+            ),
+            *((*brought.labels, *brought.shadow) if brought else ()),
+        ),
+        hand_over=handovers(facts.model, facts.autoscalers, deployments, now),
+    )
+
+
+def _counts_before(
+    facts: Facts, requested: Revision | None, deployments: Mapping[str, DeploymentView]
+) -> PodCounts | None:
+    """Return the counts of the requested revision beside the present canary; None: it was not applied until now."""
+    applied = facts.model.status.applied
+    if requested is None or applied is None or applied.revision != requested.name:
+        return None
+    lent = {each.accelerator_class: each.desired for each in facts.canaries}
+    return pod_counts(facts, requested, deployments, lent)
+
+
+def _beside(
+    model_pods: Collection[PodView], brought: BringUp, covering: Collection[str], applied: Revision
+) -> BringUp:
+    """Return what is brought up beside canaries that serve in place of the applied revision's pods."""
+    if (brought.canary or brought.revision).name == applied.name:
+        return brought
+    pods = {
+        pod.name
+        for pod in model_pods
+        if pod.is_canary and pod.label(REVISION) == applied.name and pod.label(CLASS) in covering
+    }
+    return replace(
+        brought,
+        canaries={name: n for name, n in brought.canaries.items() if name not in covering},
+        labels=tuple(each for each in brought.labels if each.name not in pods),
+    )
+
+
+def _of_classes(deployments: Iterable[DeploymentView]) -> dict[str, DeploymentView]:
+    """Return the Deployment of each class; of two, as named by different versions, the one that serves."""
+    ranked = sorted(deployments, key=lambda each: (each.available, each.name))
+    return {each.accelerator_class: each for each in ranked}
+
+
+def applied_state(model: InferenceModel, rollout: RolloutPlan) -> AppliedState | None:
+    """Return the record of the applied revision."""
+    if rollout.applied is None:
+        return model.status.applied
+    if rollout.applied == rollout.wanted:
+        return AppliedState(revision=rollout.applied, spec_hash=spec_hash(model.spec))
+    before = model.status.applied
+    if before and before.revision == rollout.applied:
+        return before
+    return AppliedState(revision=rollout.applied)
+
+
+def serving_objects(
+    facts: Facts,
+    revision: Revision,
+    deployments: Mapping[str, DeploymentView],
+    counts: Mapping[str, int],
+) -> Iterable[dict[str, Any]]:
+    """Yield the objects in the order of dependence: the revision first, so that it is never missing."""
+    model = facts.model
+    numbers = {each.revision: each.number for each in facts.revisions}
+    if revision.name not in numbers:  # revisions are immutable
+        yield controller_revision(model, revision, max(numbers.values(), default=0) + 1)
+    yield service(model, tls=revision.snapshot.tls_secret is not None)
+    for accelerator, count in counts.items():
+        # an existing one keeps its name, also if an earlier version chose it
+        existing = deployments.get(accelerator)
+        name = existing.name if existing else deployment_name(model.metadata.name, accelerator)
+        yield disruption_budget(model, accelerator, name=name)
+        yield from claim_templates(model, revision, accelerator)
+        applied = applied_count(facts.model, facts.autoscalers, accelerator, existing, count)
+        yield serving_deployment(model, revision, accelerator, name=name, replicas=applied)
+
+
+def canary_objects(
+    model: InferenceModel, revisions: Collection[RevisionView], brought: BringUp, applied: Revision
+) -> Iterable[dict[str, Any]]:
+    """Yield the canary's objects, the revision first."""
+    if not brought.canaries:
+        return
+    numbers = {each.revision: each.number for each in revisions}
+    if brought.revision.name not in numbers and brought.revision is not applied:
+        # after the number of the applied one, which may be created in the same pass
+        number = max(numbers.values(), default=0) + 1 + (applied.name not in numbers)
+        yield controller_revision(model, brought.revision, number)
+    yield from brought.deployments(model)
+
+
+def removals(model: InferenceModel, deployments: Iterable[DeploymentView]) -> Iterable[ObjectRef]:
+    """Yield Deployments with their budgets."""
+    namespace = model.metadata.namespace
+    for each in deployments:
+        yield ObjectRef("apps/v1", "Deployment", namespace, each.name)
+        yield ObjectRef("policy/v1", "PodDisruptionBudget", namespace, each.name)
+
+
+def has_rejected(deployment: DeploymentView, brought: BringUp | None) -> bool:
+    """Return whether a Deployment has a rejected revision of which nothing serves."""
+    return (
+        brought is not None
+        and brought.rejection is not None
+        and deployment.revision == brought.revision.name
+        and not deployment.available
+    )
+
+
+def other_budgets(
+    deployments: Collection[DeploymentView], budgets: Collection[BudgetView]
+) -> Iterable[ObjectRef]:
+    """Yield budgets without their Deployment: pods matched by two budgets cannot be evicted."""
+    names = {each.name for each in deployments}
+    covered = {each.accelerator_class for each in deployments}
+    for each in budgets:
+        if each.name not in names and each.label(CLASS) in covered:
+            yield ObjectRef("policy/v1", "PodDisruptionBudget", each.namespace, each.name)
+
+
+def old_revisions(facts: Facts, keep: Collection[str]) -> Iterable[ObjectRef]:
+    """Yield the revisions that are not needed any more, of which those that failed for another spec go first.
+
+    Needed are those in `keep`, what served and what runs, what was rejected for the current spec or may be tried again, and two
+    that were promoted: the active one, and the one to which it can go back.
+    """
+    model = facts.model
+    serving = served_before(facts)
+    readable = [each for each in facts.revisions if each.kept]
+    pinned = {
+        *keep,
+        *((serving.revision, serving.last_complete) if serving else ()),
+        *(each.revision for each in (*facts.deployments, *facts.canaries)),
+        *(each.revision for each in model.status.rejected_backends),
+        *(
+            each.revision
+            for each in facts.revisions
+            if is_rejected_for_spec(facts.model, facts.revisions, each)
+        ),
+        *promoted(readable)[:2],
+    }
+    unpinned = [each for each in facts.revisions if each.revision not in pinned]
+    unpinned.sort(key=lambda each: (not _is_superseded(each), each.number), reverse=True)
+    for each in unpinned[KEPT_REVISIONS - 1 :]:
+        name = revision_name(model.metadata.name, each.revision)
+        yield ObjectRef("apps/v1", "ControllerRevision", model.metadata.namespace, name)
+
+
+def _is_superseded(revision: RevisionView) -> bool:
+    return revision.outcome is not None and revision.outcome.state == "Superseded"

@@ -1,0 +1,377 @@
+"""When what nothing needs is removed from a store, what must be kept, and what became of it.
+
+One Job at a time for each namespace. The next one is due some time after the end of the last one, so that a restarted
+operator starts none; the first one at a time of the day that depends on the name of the namespace. Kept is everything that
+the objects of the namespace name: one that cannot be read may name anything, so then nothing may be removed. What earlier
+releases kept in a part of a bucket that several namespaces shared is not collected any more: pods may still read it, and
+none of its Jobs goes on.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from enginewright_contract.collection import (
+    KEPT_CHARACTERS,
+    LEAST_AGE_SECONDS,
+    MOST_KEPT,
+    Collected,
+    CollectTask,
+)
+from enginewright_contract.images import ImageFacts
+from pydantic import ValidationError
+
+from enginewright.api.conditions import StatusReason
+from enginewright.api.inference_engine import InferenceEngine
+from enginewright.api.inference_model import InferenceModel
+from enginewright.api.scalars import quantity
+from enginewright.manifests.collect_job import collect_job
+from enginewright.manifests.collection_outcome import CollectionOutcome
+from enginewright.manifests.job_limits import COLLECTION_RETRY
+from enginewright.manifests.labels import MODEL, STORE_MAX_SIZE
+from enginewright.manifests.snapshot import Revision
+from enginewright.observed.artifact_keys import keys_in, keys_of_pods
+from enginewright.observed.base import Json, status
+from enginewright.observed.collections import CollectionView
+from enginewright.observed.jobs import job_view
+from enginewright.observed.nodes import NodeView
+from enginewright.observed.pods import PodView, of_job
+from enginewright.plan import pods
+from enginewright.plan.quantities import format_size
+from enginewright.plan.resolve.images import architecture_of
+from enginewright.plan.types import Config, EventIntent, MetadataIntent, ObjectRef
+
+_VARIANT: Final = "cpu"  # of the runtime image, if there is one
+_WAIT_FOR_IMAGE: Final = 60.0  # seconds, unless it becomes known before
+_LEFTOVERS: Final = timedelta(days=15)  # files of removed artefacts stay in a bucket for 14 days
+_NAMED: Final = 3  # objects in a message
+
+
+@dataclass(frozen=True)
+class NamespaceObjects:
+    """All objects of a namespace that may need artefacts, as the API server has just listed them."""
+
+    models: tuple[Json, ...] = ()
+    engines: tuple[Json, ...] = ()
+    revisions: tuple[Json, ...] = ()  # ControllerRevisions
+    deployments: tuple[Json, ...] = ()
+    jobs: tuple[Json, ...] = ()
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """An object that may need any artefact."""
+
+    obj: Json
+    why: str
+
+    @property
+    def name(self) -> str:
+        """Return its kind and name."""
+        return f"{self.obj['kind']} {self.obj['metadata']['name']}"
+
+
+@dataclass(frozen=True)
+class NeededKeys:
+    """The keys of all artefacts that are needed."""
+
+    keys: frozenset[str]
+    unreadable: tuple[Unreadable, ...] = ()
+
+    @property
+    def beginnings(self) -> tuple[str, ...]:
+        """Return the beginnings of the keys, as a task has them."""
+        return tuple(sorted({each[:KEPT_CHARACTERS] for each in self.keys}))
+
+
+def needed_keys(listed: NamespaceObjects) -> NeededKeys:
+    """Return the keys that are needed.
+
+    Models name what their specs need, what serves, and what their rejected backends would serve;
+    revisions what a model may return to; Deployments and Jobs what their pods read or write.
+    """
+    keys = (
+        *(keys_in(status(each)) for each in listed.models),
+        *(keys_in(each.get("spec")) for each in listed.engines),
+        *(keys_in(each.get("data")) for each in listed.revisions),
+        *(keys_of_pods(each) for each in listed.deployments),
+        *(keys_of_pods(each) for each in listed.jobs if not job_view(each).ended),
+    )
+    return NeededKeys(
+        frozenset().union(*keys),
+        (
+            *_unreadable(listed.models, InferenceModel.model_validate),
+            *_unreadable(listed.engines, InferenceEngine.model_validate),
+            *_unreadable(listed.revisions, Revision.read),
+            *_unreadable(listed.deployments, _read_deployment),
+        ),
+    )
+
+
+def _unreadable(objects: Iterable[Json], read: Callable[[Json], Any]) -> Iterable[Unreadable]:
+    for each in objects:
+        try:
+            read(each)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            field = ".".join(str(step) for step in first["loc"])
+            yield Unreadable(each, f"{field}: {first['msg']}")
+        except ValueError as error:
+            yield Unreadable(each, str(error))
+
+
+def _read_deployment(obj: Json) -> None:
+    labels = obj["metadata"].get("labels") or {}
+    if MODEL in labels and not keys_of_pods(obj):
+        raise ValueError("its pods name no artefact")
+
+
+@dataclass(frozen=True)
+class CollectionFacts:
+    """Everything that is known about the collection of one store at one moment."""
+
+    namespace: str  # whose store it is
+    config: Config
+    now: datetime  # timezone-aware
+    since: datetime  # when this process began to look at the store
+    has_store: bool  # a claim or, with a bucket, an object that may have artefacts there
+    image: ImageFacts | None  # of the runtime image that collects; None: not known yet
+    jobs: tuple[CollectionView, ...] = ()
+    pods: tuple[PodView, ...] = ()  # of these Jobs
+    nodes: tuple[NodeView, ...] = ()
+
+
+@dataclass(frozen=True)
+class EndedCollection:
+    """A Job whose outcome is recorded from now on."""
+
+    job: CollectionView
+    outcome: CollectionOutcome
+    event: EventIntent | None = None  # about the Job
+
+    def record(self) -> MetadataIntent:
+        """Return the annotation that records the outcome."""
+        return MetadataIntent(
+            "batch/v1",
+            "Job",
+            self.job.namespace,
+            self.job.name,
+            self.job.uid,
+            annotations=self.outcome.annotations(),
+        )
+
+
+@dataclass(frozen=True)
+class CollectionSteps:
+    """What to do now."""
+
+    ended: tuple[EndedCollection, ...] = ()
+    delete: tuple[ObjectRef, ...] = ()
+    starts: str = ""  # name of the Job to create, once it is known what is needed; empty: none
+    first: str = (
+        ""  # of the store's first one, which is not due yet; empty: it is, or there was one
+    )
+    requeue_after: float | None = None  # seconds
+    exists: bool = True  # False: there is nothing to look after
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """Why no Job may be created."""
+
+    message: str
+    objects: tuple[Unreadable, ...] = ()  # that are the reason
+
+
+def collecting_image(config: Config) -> str:
+    """Return the runtime image that collects: any can."""
+    return config.images.get(_VARIANT) or min(config.images.values())
+
+
+def first_due(namespace: str, interval: timedelta, since: datetime) -> datetime:
+    """Return when the first Job of a store is due; all of them at once would be a burst.
+
+    Args:
+        namespace: whose name decides.
+        interval: from the end of one collection to the next.
+        since: when the operator began to look at the store.
+    """
+    period = interval.total_seconds()
+    digest = hashlib.sha256(namespace.encode()).digest()
+    phase = int.from_bytes(digest[:4]) % max(1, int(period))
+    passed = (since.timestamp() - phase) // period + 1
+    return datetime.fromtimestamp(phase + passed * period, UTC)
+
+
+def plan_collection(facts: CollectionFacts) -> CollectionSteps:
+    """Return what to do for one store now."""
+    gc = facts.config.store.gc
+    own = [each for each in facts.jobs if not each.is_of_group]
+    unwanted = tuple(_ref(each) for each in facts.jobs if each.is_of_group)
+    running = [each for each in own if not each.ended]
+    if not gc.enabled:
+        delete = (*unwanted, *map(_ref, running))
+        return CollectionSteps(delete=delete, exists=bool(delete))
+    finished = sorted((each for each in own if each.ended), key=_ended_at)
+    outcomes = {each.name: each.recorded for each in finished if each.recorded}
+    ended = tuple(_ended(facts, each, outcomes) for each in finished if each.recorded is None)
+    outcomes |= {each.job.name: each.outcome for each in ended}
+    successes = [each for each in finished if outcomes[each.name].collected]
+    kept = {each.name for each in (*finished[-1:], *successes[-1:])}
+    outdated = (_ref(each) for each in finished if each.name not in kept)
+    plan = CollectionSteps(ended=ended, delete=(*unwanted, *outdated))
+    if running:
+        return plan
+    last = outcomes[successes[-1].name] if successes else None
+    if not facts.has_store and _is_empty(last, facts.now):
+        return CollectionSteps(plan.ended, plan.delete, exists=bool(ended))
+    due = _due(facts, finished)
+    name = f"collect-{due.timestamp():.0f}"
+    if (wait := (due - facts.now).total_seconds()) > 0:
+        first = "" if finished else name
+        return CollectionSteps(plan.ended, plan.delete, first=first, requeue_after=wait)
+    if facts.image is None:
+        return CollectionSteps(plan.ended, plan.delete, requeue_after=_WAIT_FOR_IMAGE)
+    return CollectionSteps(plan.ended, plan.delete, starts=name)
+
+
+def collection(
+    facts: CollectionFacts,
+    name: str,
+    needed: NeededKeys,
+    as_of: datetime,
+    max_size: str | None,
+    cluster: str | None = None,
+) -> dict[str, object] | Blocked:
+    """Return the Job that collects.
+
+    Args:
+        facts: of the plan that starts it.
+        name: of the Job.
+        needed: what it keeps.
+        as_of: before the objects were listed that this was read from.
+        max_size: annotation of the namespace; None: the setting applies.
+        cluster: that the objects are of; None: no other one uses the store.
+    """
+    config, gc, namespace = facts.config, facts.config.store.gc, facts.namespace
+    if needed.unreadable:
+        named = "; ".join(f"{each.name}: {each.why}" for each in needed.unreadable[:_NAMED])
+        rest = len(needed.unreadable) - _NAMED
+        more = f"; and {rest} more" if rest > 0 else ""
+        message = (
+            f"nothing is removed from the store, as it is not known what these need: {named}{more};"
+            " update the CRDs and the operator to one version, or delete them"
+        )
+        return Blocked(message, needed.unreadable)
+    keep = needed.beginnings
+    if len(keep) > MOST_KEPT:
+        message = (
+            f"nothing is removed from the store, as {len(keep)} artefacts are needed and one"
+            f" namespace may need at most {MOST_KEPT}: distribute the models over several namespaces"
+        )
+        return Blocked(message)
+    try:
+        limit = gc.max_size if max_size is None else quantity(max_size)
+    except ValueError:
+        message = (
+            f"nothing is removed from the store, as the namespace's annotation {STORE_MAX_SIZE} is"
+            f" {max_size!r}: write a size such as 50Gi"
+        )
+        return Blocked(message)
+    task = CollectTask(
+        job=name,
+        keep=keep,
+        as_of=as_of,
+        min_age_seconds=LEAST_AGE_SECONDS,
+        max_age_seconds=gc.unused_for.total_seconds() if gc.unused_for else None,
+        max_bytes=limit,
+        cluster=cluster,
+        dry_run=gc.dry_run,
+    )
+    return collect_job(
+        namespace,
+        task,
+        image=collecting_image(config),
+        pull_policy=config.image_pull_policy,
+        pull_secrets=config.image_pull_secrets,
+        store=config.store.access(namespace),
+        kept_seconds=(2 * gc.interval + timedelta(days=7)).total_seconds(),
+        template=config.jobs,
+        assigned_ids=config.openshift,
+        architecture=architecture_of(facts.image, facts.nodes) if facts.image else "",
+    )
+
+
+def _due(facts: CollectionFacts, finished: Sequence[CollectionView]) -> datetime:
+    """Return when the next Job is due."""
+    interval = facts.config.store.gc.interval
+    if finished:
+        last = finished[-1]
+        return _ended_at(last) + (
+            interval if last.outcome == "Complete" else min(interval, COLLECTION_RETRY)
+        )
+    return first_due(facts.namespace, interval, facts.since)
+
+
+def _is_empty(last: CollectionOutcome | None, now: datetime) -> bool:
+    """Return whether nothing is left in a store, as far as is known, that could be removed."""
+    if last is None:
+        return True
+    return last.empty_since is not None and now - last.empty_since > _LEFTOVERS
+
+
+def _ended(
+    facts: CollectionFacts, job: CollectionView, earlier: Mapping[str, CollectionOutcome]
+) -> EndedCollection:
+    """Return how a Job has ended; `earlier` are the outcomes that are recorded."""
+    own = of_job(facts.pods, job.name)
+    limit = job.task.max_bytes if job.task else None
+    found = [each.collected for pod in own for each in pods.reports(pod) if each.collected]
+    if job.outcome == "Complete" and found:
+        outcome = CollectionOutcome(
+            collected=found[-1],
+            limit_bytes=limit,
+            empty_since=_empty_since(found[-1], job, earlier.values()),
+        )
+        return EndedCollection(job, outcome, _over_limit(outcome))
+    failures = [each for each in map(pods.failure, reversed(own)) if each]
+    if failures:
+        why = failures[0].finding.message
+    elif job.outcome == "Complete":
+        why = "its pod was deleted before its report was read"
+    else:
+        why = job.message or job.reason or "it failed before its stage began"
+    message = f"the store was not collected: {why}"
+    event = EventIntent("Warning", StatusReason.COLLECTION_FAILED, message)
+    return EndedCollection(job, CollectionOutcome(failure=message, limit_bytes=limit), event)
+
+
+def _empty_since(
+    found: Collected, job: CollectionView, earlier: Iterable[CollectionOutcome]
+) -> datetime | None:
+    """Return since when there is no artefact; None: there is one."""
+    if found.artifacts > (0 if found.dry_run else found.removed_artifacts):
+        return None
+    return min((each.empty_since for each in earlier if each.empty_since), default=_ended_at(job))
+
+
+def _over_limit(outcome: CollectionOutcome) -> EventIntent | None:
+    """Return the Event that reports that removing cannot help: what is needed is larger than the limit."""
+    found, limit = outcome.collected, outcome.limit_bytes
+    if found is None or limit is None or found.needed_bytes <= limit:
+        return None
+    message = (
+        f"{format_size(found.needed_bytes)} of the store are needed, and {format_size(limit)} are"
+        " allowed: raise store.gc.maxSize, or remove models"
+    )
+    return EventIntent("Warning", StatusReason.STORE_OVER_LIMIT, message)
+
+
+def _ended_at(job: CollectionView) -> datetime:
+    return datetime.fromisoformat(job.ended_at or job.created)
+
+
+def _ref(job: CollectionView) -> ObjectRef:
+    return ObjectRef("batch/v1", "Job", job.namespace, job.name)
