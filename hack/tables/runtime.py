@@ -98,7 +98,7 @@ def server_limits() -> str:
     rows = (
         (
             "requests waiting for the model",
-            f"`spec.serving.maxQueue`, {queue}; one more is a 503, or [takes the place of a client's with more](#clients-that-ask-for-too-much); likewise large ones waiting to be decoded",
+            f"`spec.serving.maxQueue`, {queue}; one more is a 503; likewise large ones waiting to be decoded",
         ),
         (
             "body, as it arrives and [expanded](#compression)",
@@ -130,7 +130,7 @@ def server_limits() -> str:
         ),
         (
             "inference requests that are due at a time",
-            f"{limits.connections}; one more is a 503, or takes a place likewise",
+            f"{limits.connections}; one more is a 503",
         ),
         (
             "time for a head; idle connection",

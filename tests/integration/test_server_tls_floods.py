@@ -67,7 +67,7 @@ def calls(server: Server) -> Repeated:
     return Repeated(act, 0.05)
 
 
-# fault: Servers | clients hold or flood TLS handshakes: nothing sent, a part of the first record, no
+# fault: Hostile | clients hold or flood TLS handshakes: nothing sent, a part of the first record, no
 #   second flight, many new connections | a handshake is a connection that has sent nothing: the peer with
 #   the most is closed first | probes and other clients are answered
 @pytest.mark.parametrize("sources", [1, 40])
@@ -97,7 +97,7 @@ def test_a_handshake_that_takes_too_long_is_ended(tmp_path: Path) -> None:
                     assert wire.closed()
 
 
-# fault: Servers | clients do not read large responses
+# fault: Hostile | clients do not read large responses
 def test_responses_that_nobody_reads_take_limited_memory(tmp_path: Path) -> None:
     """Forty of them, of 16 MB each, encrypted only as they are read."""
     task = artifact(tmp_path, spread_model(16_000_000), [{"x": np.array([2], np.float32)}])
@@ -105,7 +105,7 @@ def test_responses_that_nobody_reads_take_limited_memory(tmp_path: Path) -> None
         leave_unread(server, 40)
 
 
-# fault: Servers | clients update the keys of TLS without end | a connection whose records carry nothing is
+# fault: Hostile | clients update the keys of TLS without end | a connection whose records carry nothing is
 #   closed, one whose records carry little is read in turns | other clients are answered
 def test_a_flood_of_key_updates_is_closed(server: Server) -> None:
     for port in (server.port, server.grpc_port):

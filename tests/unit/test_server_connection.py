@@ -306,7 +306,7 @@ async def slow_senders(app: Echo, buffer: bytearray) -> list[Peer]:
     return peers
 
 
-# fault: Servers | a slow client among many does not read the answer that ends its request | it has its turns
+# fault: Hostile | a slow client among many does not read the answer that ends its request | it has its turns
 #   nevertheless | what it sends is discarded, and its leaving is noticed
 def test_a_slow_client_that_does_not_read_its_answer_is_read_from_in_its_turn() -> None:
     async def refused() -> None:
@@ -322,7 +322,7 @@ def test_a_slow_client_that_does_not_read_its_answer_is_read_from_in_its_turn() 
     asyncio.run(refused())
 
 
-# fault: Servers | connections end while the time limits of many are checked | only those that are left are
+# fault: Hostile | connections end while the time limits of many are checked | only those that are left are
 #   checked | a handshake that has become a connection is not aborted
 def test_connections_that_end_while_others_are_checked_are_not_checked() -> None:
     async def checked() -> None:

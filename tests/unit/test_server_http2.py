@@ -1015,7 +1015,7 @@ async def test_the_responses_that_are_owed_are_counted(name: str) -> None:
     assert streams.owed == 0
 
 
-# fault: Servers | hundreds of clients send messages slowly | few are read from at a time | others are
+# fault: Hostile | hundreds of clients send messages slowly | few are read from at a time | others are
 #   answered meanwhile
 @looped
 async def test_of_many_slow_clients_few_are_read_from_at_a_time() -> None:
@@ -1046,7 +1046,7 @@ def slow_clients(app: EchoApp) -> list[Peer]:
     return peers
 
 
-# fault: Servers | a client pauses in a large message, among many slow ones, and then sends the rest at once |
+# fault: Hostile | a client pauses in a large message, among many slow ones, and then sends the rest at once |
 #   one that has much waiting in its turn is not slow | it is read like any other
 @looped
 async def test_a_client_that_only_waited_for_its_turn_is_slow_no_more() -> None:
@@ -1069,7 +1069,7 @@ async def test_a_client_that_only_waited_for_its_turn_is_slow_no_more() -> None:
     assert peer.responses()[1].content == content
 
 
-# fault: Servers | a client reads a response slowly, among many who send slowly | who only reads takes no
+# fault: Hostile | a client reads a response slowly, among many who send slowly | who only reads takes no
 #   turns | its acknowledgements and next calls are read at once
 @looped
 async def test_who_reads_slowly_among_slow_senders_takes_no_turns() -> None:
@@ -1084,7 +1084,7 @@ async def test_who_reads_slowly_among_slow_senders_takes_no_turns() -> None:
     assert peer.pipe.reading
 
 
-# fault: Servers | a message that hardly moves stops where its memory grows | what is allocated is charged |
+# fault: Hostile | a message that hardly moves stops where its memory grows | what is allocated is charged |
 #   the account holds
 @looped
 async def test_memory_for_a_large_message_is_charged_when_it_is_allocated() -> None:
@@ -1095,7 +1095,7 @@ async def test_memory_for_a_large_message_is_charged_when_it_is_allocated() -> N
     assert app.held == 2 * 1024 * 1024
 
 
-# fault: Servers | a proxy sends calls on the connection of a slow message, among many slow clients | a
+# fault: Hostile | a proxy sends calls on the connection of a slow message, among many slow clients | a
 #   connection with calls takes no turns | its calls are answered at once
 @looped
 async def test_a_connection_with_other_calls_does_not_wait_with_a_slow_one() -> None:
@@ -1132,7 +1132,7 @@ def begun(app: EchoApp, calls: int) -> Peer:
     return peer
 
 
-# fault: Servers | hundreds of clients with a hundred calls each leave at once | their calls are dropped in
+# fault: Hostile | hundreds of clients with a hundred calls each leave at once | their calls are dropped in
 #   turns of the event loop | other clients are answered meanwhile
 @looped
 async def test_calls_of_many_clients_that_leave_are_dropped_in_turns() -> None:
