@@ -49,6 +49,12 @@ def test_the_pages_that_code_names_are_there(folder: str) -> None:
     assert [page for page in sorted(named) if not (docs.ROOT / page).is_file()] == []
 
 
+def test_what_is_written_by_hand_can_be_read_in_an_afternoon() -> None:
+    """As `wc -w README.md CONTRIBUTING.md docs/*.md` counts; docs/reference is generated."""
+    pages = [docs.ROOT / "README.md", docs.ROOT / "CONTRIBUTING.md", *SITE.glob("*.md")]
+    assert sum(len(page.read_text().split()) for page in pages) <= 45_000
+
+
 def test_every_page_is_in_the_navigation_and_ends_with_its_next_step() -> None:
     site = tomllib.loads((docs.ROOT / "zensical.toml").read_text())["project"]
     shown = [page for section in site["nav"] for pages in section.values() for page in pages]
