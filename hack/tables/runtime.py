@@ -98,7 +98,7 @@ def server_limits() -> str:
     rows = (
         (
             "requests waiting for the model",
-            f"`spec.serving.maxQueue`, {queue}; one more is a 503; likewise large ones waiting to be decoded",
+            f"`spec.serving.maxQueue`, {queue}; one more is a 503, or takes the place of a less [urgent](#priorities) one; likewise large ones waiting to be decoded",
         ),
         (
             "body, as it arrives and [expanded](#compression)",
@@ -117,7 +117,7 @@ def server_limits() -> str:
         ("elements of an output in typed contents", f"{TYPED_ELEMENTS:,}; more only raw"),
         (
             "bytes of requests that have arrived, until they are answered, and of responses until they are read",
-            f"{mebibytes(limits.inflight_bytes)}, or four of the largest; beyond that, transfers below {SLOW_RATE // 1024} KiB/s are closed, slowest first, then those of clients that hold most; then 503",
+            f"{mebibytes(limits.inflight_bytes)}, or four of the largest; beyond that, transfers below {SLOW_RATE // 1024} KiB/s are closed, slowest first; then 503",
         ),
         (
             "bytes of unfinished messages that one gRPC connection announces",
@@ -126,7 +126,7 @@ def server_limits() -> str:
         ("request line and headers", f"{limits.head_bytes // 1024} KiB, 128 fields"),
         (
             "connections, of each protocol",
-            f"{limits.connections + limits.reserved_connections}, or what the limit on open files allows; then one that waits for its client is closed, of the client address with the most",
+            f"{limits.connections + limits.reserved_connections}, or what the limit on open files allows; then [one that waits for its client](#when-a-limit-is-reached) is closed",
         ),
         (
             "inference requests that are due at a time",

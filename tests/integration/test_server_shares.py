@@ -27,7 +27,7 @@ def served(root: Path, max_queue: int) -> Server:
     return Server(root, task)
 
 
-# fault: Hostile | one client fills the queue | the client with the most requests gives up its
+# fault: Requests | one client fills the queue | the client with the most requests gives up its
 #   newest one for another's: 503 | when no more may wait
 def test_a_client_that_fills_the_queue_gives_up_places_for_another(tmp_path: Path) -> None:
     with served(tmp_path, QUEUE) as server, ExitStack() as stack:
@@ -91,7 +91,7 @@ def padded(server: Server) -> bytes:
     return server.infer_request(text.ljust(LARGE_JSON + 1).encode())
 
 
-# fault: Hostile | one client fills what waits to be read | the client with the most requests gives up its
+# fault: Requests | one client fills what waits to be read | the client with the most requests gives up its
 #   newest one for another's: 503 | when no more may wait
 def test_a_client_whose_large_requests_wait_gives_up_places_for_another(tmp_path: Path) -> None:
     task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}], max_queue=QUEUE)
@@ -123,7 +123,7 @@ def test_a_client_whose_large_requests_wait_gives_up_places_for_another(tmp_path
         assert "8 large requests wait to be read, and other clients have fewer" in error
 
 
-# fault: Hostile | one client fills the queue
+# fault: Requests | one client fills the queue
 def test_calls_that_are_due_of_one_client_do_not_refuse_another(tmp_path: Path) -> None:
     client = http2.Client()
     client.encoder.header_table_size = 0  # the same bytes on every connection

@@ -93,7 +93,7 @@ def refusal(wire: Wire) -> str:
     return str(answer.json()["error"])
 
 
-# fault: Hostile | one client fills what may wait for the steps of spec.processing | the client with the
+# fault: Requests | one client fills what may wait for the steps of spec.processing | the client with the
 #   most requests gives up its newest one for another's: 503 | when no more may wait
 def test_a_client_that_fills_what_waits_for_the_steps_gives_up_places(server: Server) -> None:
     refused = metric(server, 'code="503"')
@@ -120,7 +120,7 @@ def test_a_client_that_fills_what_waits_for_the_steps_gives_up_places(server: Se
         assert in_flight(server) == 0
 
 
-# fault: Hostile | one client keeps all processes of the steps busy | clients take turns | with the next
+# fault: Requests | one client keeps all processes of the steps busy | clients take turns | with the next
 #   process that is free
 def test_a_client_with_one_request_waits_for_one_of_another_at_most(server: Server) -> None:
     with ExitStack() as stack:
