@@ -15,12 +15,13 @@ from enginewright_contract.verdict import Check
 from enginewright_runtime.graph.scoped.shape_nodes import ARITHMETIC
 from enginewright_runtime.proof.parity.tolerances import DEFAULTS as TOLERANCES
 from enginewright_runtime.proof.parity.tolerances import ROUNDING, Tolerance
-from enginewright_serving.server.encode import JSON_ELEMENTS
-from enginewright_serving.server.grpc.encode import TYPED_ELEMENTS
-from enginewright_serving.server.json_cost import NAMES, VALUES
-from enginewright_serving.server.request_checks import STRINGS
-from enginewright_serving.server.settings import AGE_JITTER, MIB, SLOW_RATE, ServerSettings
+from enginewright_serving.server.protocol.encode import JSON_ELEMENTS
+from enginewright_serving.server.protocol.grpc.encode import TYPED_ELEMENTS
+from enginewright_serving.server.protocol.json_cost import NAMES, VALUES
+from enginewright_serving.server.protocol.request_checks import STRINGS
+from enginewright_serving.server.settings import ServerSettings
 from enginewright_serving.sidecar.settings import INTERVALS
+from enginewright_serving.transport.settings import AGE_JITTER, MIB, SLOW_RATE
 
 from hack.tables.markdown import code, table
 

@@ -19,6 +19,7 @@ from enginewright.api.conditions import StatusReason
 from enginewright.api.scalars import quantity
 from enginewright.manifests.collect_job import collect_job
 from enginewright.manifests.collection_outcome import CollectionOutcome
+from enginewright.manifests.job_limits import COLLECTION_RETRY
 from enginewright.manifests.labels import STORE_MAX_SIZE
 from enginewright.observed.collections import CollectionView
 from enginewright.observed.nodes import NodeView
@@ -29,7 +30,6 @@ from enginewright.plan.engine_status import format_size
 from enginewright.plan.needed_keys import NeededKeys, Unreadable
 from enginewright.plan.types import Config, EventIntent, MetadataIntent, ObjectRef
 
-RETRY: Final = timedelta(hours=1)  # after a failure
 _VARIANT: Final = "cpu"  # of the runtime image, if there is one
 _WAIT_FOR_IMAGE: Final = 60.0  # seconds, unless it becomes known before
 _LEFTOVERS: Final = timedelta(days=15)  # files of removed artefacts stay in a bucket for 14 days
@@ -217,7 +217,9 @@ def _due(facts: CollectionFacts, finished: Sequence[CollectionView]) -> datetime
     interval = facts.config.store.gc.interval
     if finished:
         last = finished[-1]
-        return _ended_at(last) + (interval if last.outcome == "Complete" else min(interval, RETRY))
+        return _ended_at(last) + (
+            interval if last.outcome == "Complete" else min(interval, COLLECTION_RETRY)
+        )
     return first_due(facts.namespace, interval, facts.since)
 
 

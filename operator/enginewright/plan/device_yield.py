@@ -17,8 +17,8 @@ from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model_status import EngineReference
 from enginewright.api.scalars import duration, whole_second
-from enginewright.manifests.deployment import GRACE_SECONDS
 from enginewright.manifests.labels import CLASS, COMPONENT, REVISION, SERVE
+from enginewright.manifests.pod_options import GRACE_SECONDS
 from enginewright.observed.pods import PodView, of_job
 from enginewright.plan import pods
 from enginewright.plan.classes import matching

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from enginewright_contract.reasons import SAME_IN_EVERY_POD, ExitCode, Reason, exit_code
+from enginewright_contract.reasons import ExitCode, Fault, Reason, Repeats, exit_code
 
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model_status import RolloutFailure
@@ -21,20 +21,8 @@ from enginewright.plan.proofs import refusal
 from enginewright.plan.served import served_before
 from enginewright.plan.types import Facts
 
-# Failures of the store or of a Secret, not of a revision: the artefact is prepared again, the Secret corrected.
-_OF_OTHERS: Final = frozenset(
-    {
-        Reason.SECRET_UNUSABLE,
-        Reason.ARTIFACT_MISSING,
-        Reason.ARTIFACT_CORRUPT,
-        Reason.STORE_UNAVAILABLE,
-        Reason.STORAGE_FULL,
-    }
-)
-# Failures of a node rather than of the revision: another node of the class may run it.
-_OF_NODES: Final = frozenset(
-    {Reason.DRIVER_MISSING, Reason.DRIVER_TOO_OLD, Reason.DEVICE_LOST, Reason.EVICTED}
-)
+# Not the revision's: what the store has lost is made again, the Secret corrected.
+_OF_OTHERS: Final = (Fault.ARTIFACT, Fault.STORE, Fault.USER)
 
 
 @dataclass(frozen=True)
@@ -95,8 +83,7 @@ def _is_of_others(facts: Facts, pod: PodView) -> bool:
     found = failure_of(facts, pod)
     if found is None:
         return False
-    of_node = found.reason in _OF_NODES and not _only_node(facts, pod)
-    return of_node or found.reason in _OF_OTHERS
+    return _is_excused(facts, pod, found) or found.reason.facets.fault in _OF_OTHERS
 
 
 def pods_of(facts: Facts, revision: str) -> list[PodView]:
@@ -132,7 +119,9 @@ def pod_failures(
     seen = unready(facts, mine)
     unschedulable = any(pod.unschedulable for pod in mine if not pod.ready)
     without_room = unschedulable or any(each.refused for each in deployments)
-    blocked = without_room or any(each.reason in _OF_OTHERS for pod, each in found if not pod.ready)
+    blocked = without_room or any(
+        each.reason.facets.fault in _OF_OTHERS for pod, each in found if not pod.ready
+    )
     lasting = _lasting(facts, found, stable, since)
     late = any(each.is_current and each.is_stuck and each.desired for each in deployments)
     if lasting is None and late and not blocked:
@@ -164,13 +153,15 @@ def _lasting(
     since: datetime | None,
 ) -> RolloutFailure | None:
     """Return a failure that would repeat."""
-    found = [(pod, each) for pod, each in found if each.reason not in _OF_OTHERS]
+    found = [(pod, each) for pod, each in found if each.reason.facets.fault not in _OF_OTHERS]
     crashed = [pod for pod, each in found if pods.failure(pod)]
     if pods.is_repeated(crashed) and not _crashes_too(facts, stable, since):
         return _of(next(each for pod, each in found if pod in crashed))
     for pod, each in found:
         ended = pods.failure(pod) is not None
-        if (ended and each.reason in SAME_IN_EVERY_POD) or _is_refused_for_good(facts, pod, each):
+        if (ended and each.reason.facets.repeats is Repeats.EVERYWHERE) or _is_refused_for_good(
+            facts, pod, each
+        ):
             return _of(each)
     return None
 
@@ -182,7 +173,12 @@ def _is_refused_for_good(facts: Facts, pod: PodView, failure: pods.Failure) -> b
     """
     if pods.failure(pod) or exit_code(failure.reason) is not ExitCode.PERMANENT:
         return False
-    return failure.reason not in _OF_NODES or _only_node(facts, pod)
+    return not _is_excused(facts, pod, failure)
+
+
+def _is_excused(facts: Facts, pod: PodView, failure: pods.Failure) -> bool:
+    """Return whether it is a node's failure rather than the revision's: another one of the class may run it."""
+    return failure.reason.facets.fault is Fault.NODE and not _only_node(facts, pod)
 
 
 def _only_node(facts: Facts, pod: PodView) -> bool:

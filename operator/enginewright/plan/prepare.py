@@ -259,7 +259,7 @@ def _loss(facts: Facts, target: Target, key: str, jobs: Mapping[str, JobView]) -
         return snapshot.prepared_key == key and on_class.engine_key is None
 
     published = _published_at(facts, jobs)
-    if loss := store_losses.loss_found(facts, reads, store_losses.LOST, published):
+    if loss := store_losses.loss_found(facts, reads, published):
         return loss
     failures = (each.status.failure for each in _failed_builds(facts, target, key, jobs))
     return next((each.message or each.reason for each in failures if each), "")

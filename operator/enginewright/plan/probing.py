@@ -7,7 +7,8 @@ from enginewright_contract.images import ImageFacts
 from enginewright_contract.reasons import Reason
 from pydantic import ValidationError
 
-from enginewright.manifests.probe_job import PROBE, PROBE_SECONDS, probe_job_name
+from enginewright.manifests.job_limits import PROBE_SECONDS
+from enginewright.manifests.probe_job import PROBE, probe_job_name
 from enginewright.observed.pods import PodView
 from enginewright.plan.attempts import Work
 

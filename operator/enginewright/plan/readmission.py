@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from enginewright_contract.keys import sha256_text
-from enginewright_contract.reasons import Reason
+from enginewright_contract.reasons import Repeats, reason_named
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_model_status import RejectedBackend
@@ -18,16 +18,6 @@ from enginewright.manifests.labels import RETRY
 from enginewright.plan.classes import matching
 from enginewright.plan.types import Facts
 
-# Failures caused by a node's devices and drivers rather than by the model.
-_OF_NODES: Final = frozenset(
-    {
-        Reason.PROVIDER_MISSING,
-        Reason.PROVIDER_REFUSED,
-        Reason.DRIVER_MISSING,
-        Reason.DRIVER_TOO_OLD,
-        Reason.BACKEND_CRASHED,
-    }
-)
 _LONGEST: Final = 64  # characters; longer values of the annotation are hashed
 
 
@@ -40,8 +30,10 @@ def is_readmitted(
     asked = _asked(facts)
     if asked and asked != rejected.retry:
         return True
+    reason = reason_named(rejected.reason)
     return (
-        rejected.reason in _OF_NODES
+        reason is not None
+        and reason.facets.repeats is not Repeats.EVERYWHERE
         and bool(rejected.revision)
         and _serves_meanwhile(facts)
         and any(each > rejected.rejected_at for each in _joined(facts, classes))

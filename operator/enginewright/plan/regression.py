@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from enginewright_contract.reasons import Reason
+from enginewright_contract.reasons import Fault
 
 from enginewright.api.inference_model_status import RolloutFailure
 from enginewright.observed.deployments import DeploymentView
@@ -18,16 +18,6 @@ from enginewright.plan.failures import failure_of, pods_of
 from enginewright.plan.pods import Failure, failure, is_repeated
 from enginewright.plan.types import Facts
 
-# Found by proofs, in every pod alike.
-_OF_A_REVISION: Final = frozenset(
-    {
-        Reason.PARITY_FAILED,
-        Reason.NODE_FALLBACK,
-        Reason.FALLBACK_OVER_BUDGET,
-        Reason.BACKEND_FALLBACK,
-    }
-)
-_CRASHES: Final = frozenset({Reason.BACKEND_CRASHED, Reason.OUT_OF_MEMORY, Reason.SERVER_DOWN})
 STAGE: Final = "serving"  # of the failure
 
 
@@ -45,10 +35,10 @@ def regression(facts: Facts, active: str) -> Regression | None:
     """Return why all pods of the active revision fail; None: one of them does not."""
     serving = [pod for pod in pods_of(facts, active) if not pod.is_canary]
     refused = [None if pod.ready else failure_of(facts, pod) for pod in serving]
-    if all(each and each.reason in _OF_A_REVISION for each in refused):
+    if all(each and each.reason.facets.fault is Fault.REVISION for each in refused):
         return _regression(active, refused, under_requests=False)
     crashed = [failure(pod) if is_repeated([pod]) else None for pod in serving]
-    if all(each and each.reason in _CRASHES for each in crashed):
+    if all(each and each.reason.facets.fault is Fault.LOAD for each in crashed):
         return _regression(active, crashed, under_requests=True)
     return None
 
