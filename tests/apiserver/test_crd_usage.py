@@ -368,9 +368,11 @@ def test_wait_for_a_condition(namespace: Namespace) -> None:
     namespace.kubectl("wait", "--for=condition=Ready", "im/resnet50", "--timeout=10s")
 
 
-def test_the_documentation_can_be_applied(namespace: Namespace) -> None:
-    text = (REPOSITORY / "docs/resource.md").read_text()
-    blocks = [part.partition("```")[0] for part in text.split("```yaml\n")[1:]]
+@pytest.mark.parametrize("page", ["resource", "accelerators"])
+def test_the_documentation_can_be_applied(namespace: Namespace, page: str) -> None:
+    text = (REPOSITORY / f"docs/{page}.md").read_text()
+    found = [part.partition("```")[0] for part in text.split("```yaml\n")[1:]]
+    blocks = [block for block in found if block.startswith("apiVersion: ")]
     assert blocks
     for block in blocks:
         namespace.kubectl("create", "--dry-run=server", "--filename", "-", stdin=block)

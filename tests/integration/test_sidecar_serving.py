@@ -665,7 +665,7 @@ def test_release_is_forgotten_after_its_time(tmp_path: Path, task: ServeTask) ->
         sidecar.until_ready()
 
 
-# fault: Reports | idle connections exhaust the limit, so probes fail
+# fault: Hostile | idle connections exhaust the limit, so probes fail
 def test_idle_connections_do_not_take_a_pod_out_of_its_service(
     serving: tuple[Proxy, Sidecar],
 ) -> None:

@@ -393,7 +393,7 @@ def restart(gateway: GoServers, cutter: Cutter) -> None:
 
 
 # fault: Store | the server of a bucket ends while an artefact is published | the Job is repeated; files that are
-#   stored already are kept | at once: nothing is there by half
+#   stored already are kept | at once: no manifest is there yet
 @pytest.mark.parametrize("killed_at", ["partNumber=2", "manifest.json"])
 def test_a_gateway_killed_while_an_artefact_is_published(
     killed_at: str, gateway: GoServers, tmp_path: Path
@@ -443,7 +443,7 @@ def test_a_gateway_that_comes_back_while_an_artefact_is_published(
 
 
 # fault: Store | a Job is killed while it publishes | its files have no manifest; the next Job goes on with them | at
-#   once: nothing is there by half
+#   once: no manifest is there yet
 def test_a_publisher_killed_halfway_leaves_no_artefact(gateway: GoServers, tmp_path: Path) -> None:
     reached, killed = threading.Event(), threading.Event()
 

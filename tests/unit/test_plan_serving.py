@@ -514,7 +514,7 @@ def test_a_revision_that_an_earlier_version_kept_is_not_written_again() -> None:
 
 
 # event: Sources | another runtime image in the chart | the old revision on its image, until the
-#   new one is probed, it is the [model's turn](fleet.md) and, unless both make the same
+#   new one is probed, it is the [model's turn](../fleet.md) and, unless both make the same
 #   artefacts, the model is prepared for it; under `Recreate` always, so that a Job shows that the
 #   image can be pulled before pods go | `status.images` Waiting; then Ready `Preparing`,
 #   "revision … keeps serving"
