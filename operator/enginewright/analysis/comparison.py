@@ -14,7 +14,7 @@ from enginewright.analysis.shares import compare_shares
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RevisionComparison:
     """What is compared, and with which result once that is known."""
 
     stable: tuple[Measurements, ...]  # of the pods of the serving revision
@@ -22,7 +22,7 @@ class Comparison:
     limits: AnalysisLimits
     result: AnalysisResult | None = None  # None: it has yet to be made
 
-    def is_of(self, other: "Comparison") -> bool:
+    def is_of(self, other: "RevisionComparison") -> bool:
         """Return whether both compare the same objects, which are immutable, within the same limits."""
         return self.limits == other.limits and all(
             len(mine) == len(theirs)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from enginewright.analysis.comparison import Comparison, compare
+from enginewright.analysis.comparison import RevisionComparison, compare
 from enginewright.analysis.result import AnalysisResult
 from enginewright.controller.routing import ModelKey
 from enginewright.plan.types import Facts, Plan
@@ -23,7 +23,7 @@ class Comparisons:
     def __init__(self, aside: Aside = asyncio.to_thread) -> None:
         """Create it; `aside` makes a comparison without blocking the event loop."""
         self._aside = aside
-        self._known: dict[ModelKey, tuple[Comparison, ...]] = {}
+        self._known: dict[ModelKey, tuple[RevisionComparison, ...]] = {}
 
     async def plan(self, key: ModelKey, plan: Callable[[Facts], Plan], facts: Facts) -> Plan:
         """Return the plan of a model that lacks no result."""
@@ -36,7 +36,7 @@ class Comparisons:
                 return made
             known += tuple([await self._make(each) for each in made.needs])
 
-    async def _make(self, needed: Comparison) -> Comparison:
+    async def _make(self, needed: RevisionComparison) -> RevisionComparison:
         result = await self._aside(compare, needed.stable, needed.canary, needed.limits)
         return replace(needed, result=result)
 

@@ -14,7 +14,7 @@ from enginewright_contract.images import ImageFacts
 from enginewright_contract.measurements import Measurements
 from enginewright_contract.verdict import Verdict
 
-from enginewright.analysis.comparison import Comparison
+from enginewright.analysis.comparison import RevisionComparison
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_engine import InferenceEngine
@@ -158,7 +158,7 @@ class Facts:
     # by pod name, of both revisions during a rollout; None: its sidecar's version has none; absent:
     # not known
     measurements: Mapping[str, Measurements | None] = field(default_factory=dict)
-    comparisons: tuple[Comparison, ...] = ()  # of them that were made, with their results
+    comparisons: tuple[RevisionComparison, ...] = ()  # of them that were made, with their results
     silent: frozenset[str] = frozenset()  # pods whose sidecars have not responded for five minutes
 
 
@@ -237,10 +237,10 @@ class Plan:
     rolled_back: str = ""  # why a revision is rejected from now on; empty: none is
     hand_over: tuple[ReplicasHandover, ...] = ()  # after `apply`
     awaits_turn: bool = False  # a Job is not created for now because of the limits on Jobs
-    comparisons: tuple[Comparison, ...] = ()  # that it is based on
+    comparisons: tuple[RevisionComparison, ...] = ()  # that it is based on
 
     @property
-    def needs(self) -> tuple[Comparison, ...]:
+    def needs(self) -> tuple[RevisionComparison, ...]:
         """Return the comparisons whose results the facts lack.
 
         While there are any, the plan is not executed: it is made again with their results in the facts.

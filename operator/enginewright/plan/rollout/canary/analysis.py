@@ -12,7 +12,7 @@ from typing import Final
 from enginewright_contract.measurements import Measurements
 from enginewright_contract.verdict import Verdict
 
-from enginewright.analysis.comparison import Comparison
+from enginewright.analysis.comparison import RevisionComparison
 from enginewright.analysis.result import AnalysisLimits, AnalysisResult, joined
 from enginewright.api.inference_model import InferenceModelSpec, Rollout
 from enginewright.api.inference_model_status import RolloutFailure, TargetPhase, TargetRevision
@@ -39,7 +39,7 @@ class CanaryAnalysis:
     result: AnalysisResult
     measured: bool  # the sidecars of all ready pods have been asked
     silent: int  # pods whose sidecars have not responded for five minutes
-    comparisons: tuple[Comparison, ...] = ()  # that the result is of
+    comparisons: tuple[RevisionComparison, ...] = ()  # that the result is of
 
 
 def analyse(
@@ -57,7 +57,7 @@ def analyse(
     every = [*pods, *serving]
     measured = are_measured(facts.measurements, every)
     result = AnalysisResult("inconclusive")
-    comparisons: tuple[Comparison, ...] = ()
+    comparisons: tuple[RevisionComparison, ...] = ()
     if stable is not None and before is not None and any(pod.ready for pod in pods):
         first = before.phase is TargetPhase.VERIFYING
         found = _without_comparison(facts, serving, measured=measured)
@@ -91,7 +91,7 @@ def _without_comparison(
 
 def _comparisons(
     facts: Facts, stable: Iterable[PodView], canary: Iterable[PodView], *, first: bool
-) -> tuple[Comparison, ...]:
+) -> tuple[RevisionComparison, ...]:
     """Return the comparisons of ready pods of both revisions, with the results of those that were made.
 
     `first`: before the canary gets requests.
@@ -149,7 +149,7 @@ def comparisons_of(
     canary: Iterable[PodView],
     measured: Mapping[str, object],
     allowed: AnalysisLimits,
-) -> tuple[Comparison, ...]:
+) -> tuple[RevisionComparison, ...]:
     """Return one comparison of each class that both revisions have: devices differ, and so do the shares of requests.
 
     Args:
@@ -160,10 +160,12 @@ def comparisons_of(
     """
     old, new = (_by_class(pods, measured) for pods in (stable, canary))
     classes = sorted(old.keys() & new.keys())
-    return tuple(Comparison(tuple(old[each]), tuple(new[each]), allowed) for each in classes)
+    return tuple(
+        RevisionComparison(tuple(old[each]), tuple(new[each]), allowed) for each in classes
+    )
 
 
-def result_of(comparisons: Collection[Comparison]) -> AnalysisResult:
+def result_of(comparisons: Collection[RevisionComparison]) -> AnalysisResult:
     """Return the result of the comparisons together; inconclusive until all are made, or if there are none."""
     results = [each.result for each in comparisons if each.result]
     made = len(results) == len(comparisons) > 0
