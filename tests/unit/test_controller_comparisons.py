@@ -1,6 +1,8 @@
 """What is compared for a plan, and that it is compared again only when something new was measured."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Final
 
 from enginewright.analysis.result import AnalysisResult
@@ -38,10 +40,17 @@ def analysing() -> World:
     return world.edit(source=OTHER).job_succeeds(SECOND).canary_available()
 
 
-async def test_the_plan_is_the_same_with_one_comparison_of_each_class() -> None:
+async def test_a_plan_that_lacks_comparisons_is_made_again_with_one_of_each_class() -> None:
     facts, counted = analysing().facts(), Counted()
-    assert await counted.plan(facts) == plan(facts)
+    facts = replace(facts, now=facts.now + timedelta(minutes=2))  # the canary is held long enough
+    lacking = plan(facts)
+    assert len(lacking.needs) == 2
+    assert lacking.status["target"]["phase"] == "Analyzing", "nothing is decided without them"
+    made = await counted.plan(facts)
     assert counted.made == 2
+    assert made.needs == ()
+    assert made.status["target"]["phase"] == "Promoting"
+    assert made == plan(replace(facts, comparisons=made.comparisons))
 
 
 async def test_only_what_has_changed_is_compared_again() -> None:
@@ -61,7 +70,8 @@ async def test_only_what_has_changed_is_compared_again() -> None:
 async def test_nothing_is_kept_that_the_last_plan_did_not_use_or_of_a_model_that_is_gone() -> None:
     facts, counted = analysing().facts(), Counted()
     decided = await counted.plan(facts)
-    assert await counted.known.plan(KEY, lambda _: decided, facts) == decided
+    others = replace(decided, comparisons=())
+    assert await counted.known.plan(KEY, lambda _: others, facts) == others
     await counted.plan(facts)
     assert counted.made == 4
     counted.known.forget(KEY)

@@ -1,7 +1,7 @@
 """Whether a new revision may replace the serving one, from what their sidecars have measured."""
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from enginewright_contract.measurements import Measurements
 
@@ -12,9 +12,23 @@ from enginewright.analysis.result import AnalysisLimits, AnalysisResult, joined
 from enginewright.analysis.shadow import compare_shadow
 from enginewright.analysis.shares import compare_shares
 
-Comparison: TypeAlias = Callable[
-    [Sequence[Measurements], Sequence[Measurements], AnalysisLimits], AnalysisResult
-]
+
+@dataclass(frozen=True)
+class RevisionComparison:
+    """What is compared, and with which result once that is known."""
+
+    stable: tuple[Measurements, ...]  # of the pods of the serving revision
+    canary: tuple[Measurements, ...]  # of those of the new one
+    limits: AnalysisLimits
+    result: AnalysisResult | None = None  # None: it has yet to be made
+
+    def is_of(self, other: "RevisionComparison") -> bool:
+        """Return whether both compare the same objects, which are immutable, within the same limits."""
+        return self.limits == other.limits and all(
+            len(mine) == len(theirs)
+            and all(one is another for one, another in zip(mine, theirs, strict=True))
+            for mine, theirs in ((self.stable, other.stable), (self.canary, other.canary))
+        )
 
 
 def compare(

@@ -1,68 +1,20 @@
 """Comparisons of measurements for the plan, made in a thread: of tens of pods they take seconds.
 
-The plan is pure and knows best what it compares. So a comparison that is not known ends the plan, is
-made, and the plan is made again with it. It is known as long as nothing new was measured.
+The plan is pure and knows best what it compares. So it returns the comparisons that it is based on; those whose
+results it lacks are made, and the plan is made again with them. A result is known as long as nothing new was measured.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TypeAlias
 
-from enginewright_contract.measurements import Measurements
-
-from enginewright.analysis.comparison import compare
-from enginewright.analysis.result import AnalysisLimits, AnalysisResult
+from enginewright.analysis.comparison import RevisionComparison, compare
+from enginewright.analysis.result import AnalysisResult
 from enginewright.controller.routing import ModelKey
 from enginewright.plan.types import Facts, Plan
 
-
-@dataclass(frozen=True)
-class _Arms:
-    stable: tuple[Measurements, ...]
-    canary: tuple[Measurements, ...]
-    limits: AnalysisLimits
-
-    def are(self, other: "_Arms") -> bool:
-        """Return whether both are the same objects, which are immutable."""
-        return self.limits == other.limits and all(
-            len(mine) == len(theirs)
-            and all(one is another for one, another in zip(mine, theirs, strict=True))
-            for mine, theirs in ((self.stable, other.stable), (self.canary, other.canary))
-        )
-
-
-_Compared: TypeAlias = tuple[_Arms, AnalysisResult]
 Aside: TypeAlias = Callable[..., Awaitable[AnalysisResult]]
-
-
-class _UnknownError(Exception):
-    """A comparison that has to be made."""
-
-    def __init__(self, arms: _Arms) -> None:
-        super().__init__()
-        self.arms = arms
-
-
-class _Recall:
-    """Comparisons that are known, for one plan."""
-
-    def __init__(self, known: Iterable[_Compared]) -> None:
-        self._known = known
-        self.used: list[_Compared] = []
-
-    def compare(
-        self,
-        stable: Sequence[Measurements],
-        canary: Sequence[Measurements],
-        limits: AnalysisLimits,
-    ) -> AnalysisResult:
-        arms = _Arms(tuple(stable), tuple(canary), limits)
-        for known in self._known:
-            if known[0].are(arms):
-                self.used.append(known)
-                return known[1]
-        raise _UnknownError(arms)
 
 
 class Comparisons:
@@ -71,23 +23,22 @@ class Comparisons:
     def __init__(self, aside: Aside = asyncio.to_thread) -> None:
         """Create it; `aside` makes a comparison without blocking the event loop."""
         self._aside = aside
-        self._known: dict[ModelKey, list[_Compared]] = {}
+        self._known: dict[ModelKey, tuple[RevisionComparison, ...]] = {}
 
     async def plan(self, key: ModelKey, plan: Callable[[Facts], Plan], facts: Facts) -> Plan:
-        """Return the plan of a model."""
-        known = self._known.pop(key, [])
+        """Return the plan of a model that lacks no result."""
+        known = self._known.pop(key, ())
         while True:
-            recall = _Recall(known)
-            try:
-                made = plan(replace(facts, compare=recall.compare))
-            except _UnknownError as unknown:
-                arms = unknown.arms
-                found = await self._aside(compare, arms.stable, arms.canary, arms.limits)
-                known.append((arms, found))
-            else:
-                if recall.used:
-                    self._known[key] = recall.used
+            made = plan(replace(facts, comparisons=known))
+            if not made.needs:
+                if made.comparisons:
+                    self._known[key] = made.comparisons
                 return made
+            known += tuple([await self._make(each) for each in made.needs])
+
+    async def _make(self, needed: RevisionComparison) -> RevisionComparison:
+        result = await self._aside(compare, needed.stable, needed.canary, needed.limits)
+        return replace(needed, result=result)
 
     def forget(self, key: ModelKey) -> None:
         """Forget a model that is gone."""

@@ -126,8 +126,9 @@ class ModelReconciler:
                 job_limit=self.turns.why_not_now(model),
             )
             made = self.plan(known)
-            self.flights.planned(key, made)
-            self.turns.planned(model, made)
+            if not made.needs:  # else it is made again
+                self.flights.planned(key, made)
+                self.turns.planned(model, made)
             return made
 
         plan = await self.comparisons.plan(key, decide, facts)

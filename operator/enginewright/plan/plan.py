@@ -132,6 +132,7 @@ def _assemble(
         requeue_after=_requeue_after(jobs, engines, rollout),
         hand_over=rollout.hand_over,
         awaits_turn=any(one.awaits_turn for one in jobs),
+        comparisons=rollout.bring_up.comparisons if rollout.bring_up else (),
     )
 
 

@@ -1,7 +1,8 @@
 """The input and output of planning.
 
 The controller gathers `Facts`, `plan()` decides, the controller executes `Plan`. Data flows in one
-direction: nothing here calls back, reads a clock or keeps state.
+direction: nothing here calls back, reads a clock or keeps state. What takes long to compute, a plan returns as a
+need (`Plan.needs`): the controller computes it and plans again.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from enginewright_contract.measurements import Measurements
 from enginewright_contract.task import Promise
 from enginewright_contract.verdict import Verdict
 
-from enginewright.analysis.comparison import Comparison, compare
+from enginewright.analysis.comparison import RevisionComparison
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_engine import InferenceEngine
@@ -158,8 +159,7 @@ class Facts:
     # by pod name, of both revisions during a rollout; None: its sidecar's version has none; absent:
     # not known
     measurements: Mapping[str, Measurements | None] = field(default_factory=dict)
-    # how they are compared, a pure function; the controller remembers results
-    compare: Comparison = compare
+    comparisons: tuple[RevisionComparison, ...] = ()  # of them that were made, with their results
     silent: frozenset[str] = frozenset()  # pods whose sidecars have not responded for five minutes
 
     def promise_of(self, revision: str) -> Promise | None:
@@ -243,6 +243,15 @@ class Plan:
     rolled_back: str = ""  # why a revision is rejected from now on; empty: none is
     hand_over: tuple[ReplicasHandover, ...] = ()  # after `apply`
     awaits_turn: bool = False  # a Job is not created for now because of the limits on Jobs
+    comparisons: tuple[RevisionComparison, ...] = ()  # that it is based on
+
+    @property
+    def needs(self) -> tuple[RevisionComparison, ...]:
+        """Return the comparisons whose results the facts lack.
+
+        While there are any, the plan is not executed: it is made again with their results in the facts.
+        """
+        return tuple(each for each in self.comparisons if each.result is None)
 
 
 @dataclass(frozen=True)

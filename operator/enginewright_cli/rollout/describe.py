@@ -1,9 +1,11 @@
 """Describes a rollout from the objects that were read; pure."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
+from enginewright.analysis.comparison import compare
 from enginewright.analysis.result import AnalysisResult
 from enginewright.api.conditions import ConditionType
 from enginewright.api.inference_model import InferenceModel
@@ -12,8 +14,7 @@ from enginewright.manifests.labels import CANARY, CLASS, REVISION, TRACK
 from enginewright.observed.pods import PodView
 from enginewright.observed.revisions import RevisionView
 from enginewright.plan.prepare.prepare import known_prepared
-from enginewright.plan.rollout.canary.analysis import step_end
-from enginewright.plan.rollout.canary.comparison import compare_classes, limits
+from enginewright.plan.rollout.canary.analysis import comparisons_of, limits, result_of, step_end
 from enginewright.plan.rollout.canary.transitions import COMPARED
 from enginewright_contract.measurements import Measurements
 
@@ -184,7 +185,13 @@ def _compared(
     if target is None or not stable or not new:
         return None
     first = target.phase is TargetPhase.VERIFYING
-    return compare_classes(stable, new, measured, limits(model.spec.rollout, first=first))
+    allowed = limits(model.spec.rollout, first=first)
+    return result_of(
+        [
+            replace(each, result=compare(each.stable, each.canary, each.limits))
+            for each in comparisons_of(stable, new, measured, allowed)
+        ]
+    )
 
 
 def _shown(found: AnalysisResult) -> RolloutAnalysis:

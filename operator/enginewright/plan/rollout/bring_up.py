@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from enginewright.analysis.comparison import RevisionComparison
 from enginewright.api.inference_model_status import RolloutFailure, TargetRevision
 from enginewright.manifests.deployment import canary_deployment, claim_templates
 from enginewright.manifests.snapshot import Revision
@@ -30,6 +31,7 @@ class BringUp:
     ] = ()  # that have the Service select the canary's pods, or not
     shadow: tuple[MetadataIntent, ...] = ()  # that have serving pods send it copies, or stop it
     requeue_after: float | None = None  # seconds
+    comparisons: tuple[RevisionComparison, ...] = ()  # that this is based on
     promoted_for: str = ""  # what its analysis has compared, if it is promoted from now on
 
     def deployments(self, facts: Facts) -> Iterator[dict[str, Any]]:

@@ -6,7 +6,7 @@ and a message in `status.target`.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -24,10 +24,11 @@ from enginewright.plan.rollout.canary import shadow
 from enginewright.plan.rollout.canary.analysis import (
     CanaryAnalysis,
     analyse,
+    have_started,
     promotion_basis,
     seconds_left,
+    waits_for,
 )
-from enginewright.plan.rollout.canary.comparison import have_started, waits_for
 from enginewright.plan.rollout.canary.pods import (
     are_known,
     canary_pods,
@@ -217,7 +218,8 @@ def bring_up(
             facts, wanted.name, stable.name, failures, left_to_others, analysis.result
         )
     ):
-        return rejected(facts, wanted, stable, found, failures, restores=restores)
+        back = rejected(facts, wanted, stable, found, failures, restores=restores)
+        return replace(back, comparisons=analysis.comparisons)
     step = before.step if before else 0
     planned = planned_counts(facts, wanted, deployments, step)
     known = _stage(facts, wanted.name, before, deployments)
@@ -285,6 +287,7 @@ def bring_up(
         labels=tuple(service_labels(facts, wanted.name if is_behind_service(facts, stage) else "")),
         shadow=tuple(shadow.orders(facts, stable, wanted.name if mirrors else "")),
         requeue_after=_requeue_after(stage, left, serving),
+        comparisons=analysis.comparisons,
         promoted_for="" if direct else promotion_basis(known, stage, analysis.result),
     )
 

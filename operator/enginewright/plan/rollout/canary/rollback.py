@@ -17,8 +17,7 @@ from enginewright.plan.history.outcomes import (
 )
 from enginewright.plan.rollout.bring_up import BringUp
 from enginewright.plan.rollout.canary import shadow
-from enginewright.plan.rollout.canary.analysis import seconds_left
-from enginewright.plan.rollout.canary.comparison import failure
+from enginewright.plan.rollout.canary.analysis import failure, seconds_left
 from enginewright.plan.rollout.canary.pods import (
     canary_pods,
     is_available,
