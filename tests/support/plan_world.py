@@ -267,7 +267,9 @@ class World(Simulation):
         target = resolve(facts)
         if self.leader is None or not isinstance(target, Target):
             return facts
-        return replace(facts, leaders={shared_hash(facts, target): (self.leader,)})
+        return replace(
+            facts, leaders={shared_hash(facts.model, facts.config, target): (self.leader,)}
+        )
 
     def build_facts(self, engine: Json) -> BuildFacts:
         """Collect an InferenceEngine's observed state like the controller."""

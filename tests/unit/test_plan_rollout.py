@@ -7,7 +7,6 @@ import pytest
 from enginewright.manifests.snapshot import Revision, Snapshot
 from enginewright.plan.plan import plan
 from enginewright.plan.rollout import pod_counts
-from enginewright.plan.types import Facts
 from enginewright_contract.reasons import Reason
 from enginewright_contract.verdict import Check, FallbackVerdict
 
@@ -30,12 +29,12 @@ def revision(obj: dict[str, Any]) -> str:
 def test_counts_and_progress_of_what_serves_are_found_once(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: list[Revision] = []
+    calls: list[object] = []
     find = getattr(pod_counts, name)
 
-    def found(facts: Facts, revision: Revision, *args: Any) -> Any:
-        calls.append(revision)
-        return find(facts, revision, *args)
+    def found(*args: Any) -> Any:
+        calls.append(args)
+        return find(*args)
 
     facts = serving().facts()
     monkeypatch.setattr(pod_counts, name, found)

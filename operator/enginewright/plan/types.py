@@ -12,7 +12,6 @@ from typing import Any
 
 from enginewright_contract.images import ImageFacts
 from enginewright_contract.measurements import Measurements
-from enginewright_contract.task import Promise
 from enginewright_contract.verdict import Verdict
 
 from enginewright.analysis.comparison import RevisionComparison
@@ -161,11 +160,6 @@ class Facts:
     measurements: Mapping[str, Measurements | None] = field(default_factory=dict)
     comparisons: tuple[RevisionComparison, ...] = ()  # of them that were made, with their results
     silent: frozenset[str] = frozenset()  # pods whose sidecars have not responded for five minutes
-
-    def promise_of(self, revision: str) -> Promise | None:
-        """Return where the nodes of a revision may run; None: its ControllerRevision is not known."""
-        found = (each.kept for each in self.revisions if each.revision == revision)
-        return next((each.snapshot.promise for each in found if each), None)
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,18 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from enginewright_contract.base import TEXT_LENGTH
-from enginewright_contract.images import VARIANTS
+from enginewright_contract.images import VARIANTS, ImageFacts
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_engine import EngineBackend, EngineFacts
+from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import BackendChoice, Prepared, RolloutFailure
 from enginewright.manifests.labels import PROMOTE
 from enginewright.plan.engines.other_backends import benchmark_backends, why_no_image
 from enginewright.plan.engines.wanted import Engines, is_ahead_of_time
 from enginewright.plan.resolve.resolve import Target
-from enginewright.plan.types import EventIntent, Facts
+from enginewright.plan.types import Config, EventIntent, Facts
 
 # By which a backend must be faster than one that is preferred to it: medians of one model differ by less from
 # run to run, and a rollout for the rest is not worthwhile.
@@ -76,7 +77,7 @@ def choose(facts: Facts, target: Target, prepared: Prepared, engines: Engines) -
         wanted = benchmark_backends(facts, target, prepared.precision, each)
         found = _compared(engine, wanted)
         medians[name] = _medians(found)
-        unknown = _unknown_images(facts, target, found)
+        unknown = _unknown_images(facts.config, facts.images, target, found)
         may_serve = [
             one for one in found if one.backend in unknown or not _why_not(facts, target, one)
         ]
@@ -136,20 +137,22 @@ def _kept(
     return before if holds else None
 
 
-def _unknown_images(facts: Facts, target: Target, found: Sequence[EngineBackend]) -> dict[str, str]:
+def _unknown_images(
+    config: Config, probed: Mapping[str, ImageFacts], target: Target, found: Sequence[EngineBackend]
+) -> dict[str, str]:
     """Return the images, by measured backend, of which it is not known now what they contain."""
     images = {
-        each.backend: facts.config.images.get(VARIANTS[each.backend], "")
+        each.backend: config.images.get(VARIANTS[each.backend], "")
         for each in found
         if each.backend != target.backend and not each.excluded
     }
-    return {name: image for name, image in images.items() if image and image not in facts.images}
+    return {name: image for name, image in images.items() if image and image not in probed}
 
 
-def failure_of(facts: Facts, revision: str) -> RolloutFailure | None:
+def failure_of(model: InferenceModel, revision: str) -> RolloutFailure | None:
     """Return why the revision with the chosen backends failed; None: it has not, or a user insists on it."""
-    known = facts.model.status.failed_choice
-    insists = facts.model.metadata.annotations.get(PROMOTE) == revision
+    known = model.status.failed_choice
+    insists = model.metadata.annotations.get(PROMOTE) == revision
     return known if known and known.revision == revision and not insists else None
 
 

@@ -6,7 +6,8 @@ for at most a few minutes if it does not. They still count as desired, so that t
 considered complete without them.
 """
 
-from datetime import timedelta
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
 from math import inf
 from typing import Final
 
@@ -15,11 +16,13 @@ from enginewright_contract.reasons import Reason
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_engine import InferenceEngine
-from enginewright.api.inference_model_status import EngineReference
+from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
+from enginewright.api.inference_model_status import EngineReference, InferenceModelStatus
 from enginewright.api.scalars import duration, whole_second
 from enginewright.manifests.deployment import GRACE_SECONDS
 from enginewright.manifests.labels import CLASS, COMPONENT, REVISION, SERVE
 from enginewright.observed.pods import PodView, of_job
+from enginewright.observed.revisions import RevisionView
 from enginewright.plan import pods
 from enginewright.plan.engines.status import ready_condition
 from enginewright.plan.history.outcomes import serving_keys
@@ -35,7 +38,7 @@ def engine_reference(
 ) -> EngineReference:
     """Return the reference to a class's engine, which records whether pods yield or yielded to its build."""
     new = EngineReference(class_name=accelerator.metadata.name, name=name)
-    if engine is None or not _may_yield(facts, engine):
+    if engine is None or not _may_yield(facts.model, facts.revisions, engine):
         return new
     job = engine.status.job
     known = next(
@@ -47,7 +50,7 @@ def engine_reference(
         new,
     )
     if known.freed_at:
-        build = _building(facts, name, job)
+        build = _building(facts.engine_pods, name, job)
         if build and build.node and build.node not in known.freed_on:
             return new  # their device is free
         if build and not pods.never_ran(build):
@@ -55,11 +58,11 @@ def engine_reference(
         if not known.device_used:
             return (
                 known
-                if _seconds_left(facts, known)
+                if _seconds_left(facts.model.spec, facts.now, known)
                 else new.model_copy(update={"freed_for_job": job})
             )
         known = new  # the build's pod has failed, and pods may yield to the next one too
-    freed_on = _nodes(facts, new.class_name)
+    freed_on = _nodes(facts.pods, facts.revisions, new.class_name)
     is_blocked = _is_blocked(engine) and name not in facts.freed_elsewhere
     if known.freed_for_job or not (freed_on and is_blocked and matching(accelerator, facts.nodes)):
         return known
@@ -79,34 +82,38 @@ def without_yield(reference: EngineReference) -> EngineReference:
     )
 
 
-def seconds_left(facts: Facts, reference: EngineReference) -> float | None:
+def seconds_left(model: InferenceModel, now: datetime, reference: EngineReference) -> float | None:
     """Return for how long the class's pods yield from now on; None: they do not.
 
     A yield that is not in the status yet has no effect: pods would start and stop repeatedly if the
     status cannot be written.
     """
-    if reference.freed_at is None or not _is_written(facts, reference):
+    if reference.freed_at is None or not _is_written(model.status, reference):
         return None
     # the build has its own deadline
-    return inf if reference.device_used else _seconds_left(facts, reference)
+    return inf if reference.device_used else _seconds_left(model.spec, now, reference)
 
 
-def _may_yield(facts: Facts, engine: InferenceEngine) -> bool:
+def _may_yield(
+    model: InferenceModel, revisions: Collection[RevisionView], engine: InferenceEngine
+) -> bool:
     """Return whether the rollout allows downtime for the build, and pods can start again after it."""
-    rollout = facts.model.spec.rollout
+    rollout = model.spec.rollout
     return (
         rollout.strategy == "Recreate"
         and not rollout.paused
         and _is_building(engine)
-        and engine.spec.key not in serving_keys(facts)
+        and engine.spec.key not in serving_keys(model, revisions)
     )
 
 
-def _nodes(facts: Facts, accelerator_class: str) -> tuple[str, ...]:
+def _nodes(
+    pods: Collection[PodView], revisions: Collection[RevisionView], accelerator_class: str
+) -> tuple[str, ...]:
     """Return the nodes on which the class's pods have a device, at most `LIST_LENGTH`."""
     without = {
         each.revision
-        for each in facts.revisions
+        for each in revisions
         if each.kept
         and any(
             one.name == accelerator_class and not one.takes_device
@@ -115,7 +122,7 @@ def _nodes(facts: Facts, accelerator_class: str) -> tuple[str, ...]:
     }
     nodes = {
         each.node
-        for each in facts.pods
+        for each in pods
         if each.label(COMPONENT) == SERVE
         and each.label(CLASS) == accelerator_class
         and each.node
@@ -125,28 +132,32 @@ def _nodes(facts: Facts, accelerator_class: str) -> tuple[str, ...]:
     return tuple(sorted(nodes)[:LIST_LENGTH])
 
 
-def _building(facts: Facts, engine: str, job: str) -> PodView | None:
+def _building(
+    engine_pods: Mapping[str, tuple[PodView, ...]], engine: str, job: str
+) -> PodView | None:
     """Return the newest pod of a build's Job, unless it has failed.
 
     One that has succeeded counts until the engine's status has what it reported.
     """
-    mine = of_job(facts.engine_pods.get(engine, ()), job)
+    mine = of_job(engine_pods.get(engine, ()), job)
     return mine[-1] if mine and mine[-1].phase != "Failed" else None
 
 
-def _seconds_left(facts: Facts, reference: EngineReference) -> float | None:
+def _seconds_left(
+    spec: InferenceModelSpec, now: datetime, reference: EngineReference
+) -> float | None:
     """Return how long a build may still take to start; None: the time is over."""
-    grace = facts.model.spec.serving.termination_grace_period
+    grace = spec.serving.termination_grace_period
     limit = (duration(grace) if grace else timedelta(seconds=GRACE_SECONDS)) + YIELD_TIMEOUT
-    left = (reference.freed_at or facts.now - limit) + limit - facts.now
+    left = (reference.freed_at or now - limit) + limit - now
     is_sane = left <= limit  # else the clock was set back
     return left.total_seconds() if is_sane and left > timedelta() else None
 
 
-def _is_written(facts: Facts, reference: EngineReference) -> bool:
+def _is_written(status: InferenceModelStatus, reference: EngineReference) -> bool:
     """Return whether the status records this yield, regardless of `device_used`."""
     unused = {"device_used": False}
-    known = [each.model_copy(update=unused) for each in facts.model.status.engines]
+    known = [each.model_copy(update=unused) for each in status.engines]
     return reference.model_copy(update=unused) in known
 
 

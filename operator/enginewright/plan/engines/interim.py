@@ -5,7 +5,7 @@ it is proved and rolled out, and the engines' revision replaces it by the usual 
 anything else serves gets none: that keeps serving.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from enginewright_contract.images import DEVICE_BACKENDS, VARIANTS
@@ -13,6 +13,8 @@ from enginewright_contract.images import DEVICE_BACKENDS, VARIANTS
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model_status import Prepared
+from enginewright.observed.deployments import DeploymentView
+from enginewright.observed.revisions import RevisionView
 from enginewright.plan.engines.other_backends import why_no_image, why_not_precision
 from enginewright.plan.engines.wanted import Engines, is_ahead_of_time
 from enginewright.plan.resolve.backends import interim_backend, served_classes
@@ -48,18 +50,20 @@ def interim_of(
     image = facts.config.images.get(VARIANTS[backend], "")
     why_not = _why_not(facts, target, backend, prepared, lacking)
     if not why_not and backend in DEVICE_BACKENDS:
-        begun = _begun(facts)
+        begun = _begun(facts.deployments, facts.revisions)
         waits = [each for each in lacking if each.metadata.name not in begun]
-        why_not = _takes_device_of_build(facts, target, engines, waits)
+        why_not = _takes_device_of_build(facts.engines, target, engines, waits)
     return Interim(backend, image, names, why_not)
 
 
-def _begun(facts: Facts) -> set[str]:
+def _begun(
+    deployments: Collection[DeploymentView], revisions: Collection[RevisionView]
+) -> set[str]:
     """Return the classes whose Deployment has an interim."""
-    snapshots = {each.revision: each.kept.snapshot for each in facts.revisions if each.kept}
+    snapshots = {each.revision: each.kept.snapshot for each in revisions if each.kept}
     return {
         each.accelerator_class
-        for each in facts.deployments
+        for each in deployments
         if (known := snapshots.get(each.revision))
         and any(one.interim and one.name == each.accelerator_class for one in known.classes)
     }
@@ -80,13 +84,16 @@ def _why_not(
 
 
 def _takes_device_of_build(
-    facts: Facts, target: Target, engines: Engines, classes: Sequence[AcceleratorClass]
+    namespace_engines: Mapping[str, InferenceEngine],
+    target: Target,
+    engines: Engines,
+    classes: Sequence[AcceleratorClass],
 ) -> str:
     """Return which class's pods could take the only free device, for which the build waits; empty: none."""
     names = {each.class_name: each.name for each in engines.references}
     for each in classes:
         ahead = is_ahead_of_time(target, each)
-        engine = facts.engines.get(names.get(each.metadata.name, ""))
+        engine = namespace_engines.get(names.get(each.metadata.name, ""))
         takes = each.spec.resource_name or each.spec.device
         if takes and not ahead and not _has_its_device(engine):
             return f"it starts once the build for {each.metadata.name} has its device"

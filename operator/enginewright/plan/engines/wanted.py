@@ -5,7 +5,7 @@ coverage is compared with the model's promise, so that a model whose nodes would
 before a pod starts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,11 +25,13 @@ from enginewright.api.inference_engine import (
     InferenceEngine,
     InferenceEngineSpec,
 )
+from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import EngineReference, Prepared
 from enginewright.api.scalars import quantity
 from enginewright.manifests.engine import engine_name, inference_engine
 from enginewright.manifests.labels import REQUESTED_BY
 from enginewright.manifests.placement import merged
+from enginewright.observed.pods import PodView
 from enginewright.plan import pods
 from enginewright.plan.engines.coverage import EngineCoverage, promise_violation
 from enginewright.plan.engines.device_yield import engine_reference, seconds_left, without_yield
@@ -84,7 +86,7 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
     """Return the state of the engines of `target`, and the InferenceEngines to apply."""
     if target.backend not in COMPILED_BACKENDS:
         return Engines(needed=False, keys={}, complete=True)
-    serving = serving_keys(facts)
+    serving = serving_keys(facts.model, facts.revisions)
     keys: dict[str, str] = {}
     unusable: set[str] = set()
     apply: list[dict[str, Any]] = []
@@ -119,9 +121,9 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
         if existing is not None and _has_failed(existing) and not _is_untried(existing, spec.build):
             failure = failure or _failed(existing, each.metadata.name)
         elif not paused and (wanted := _changed(facts, existing, spec)):
-            apply.append(_engine(facts, wanted))
+            apply.append(_engine(facts.model, wanted))
         reason, message = _progress(existing, each.metadata.name, paused=paused)
-        if (left := seconds_left(facts, references[-1])) is not None:
+        if (left := seconds_left(facts.model, facts.now, references[-1])) is not None:
             yielding[each.metadata.name] = left
             message = f"{message}; the pods of {each.metadata.name} yield the device (rollout.strategy: Recreate)"
         waiting.append((reason, message))
@@ -191,7 +193,9 @@ def _spec(
                 recipe.model_dump(exclude={"backend", "accelerator_class"})
             ),
             "pod_template": merged(facts.config.jobs, facts.model.spec.build.pod_template),
-            "architecture": engine_architecture(facts, target.image, accelerator),
+            "architecture": engine_architecture(
+                facts.nodes, facts.images, target.image, accelerator
+            ),
             "build": EngineBuild.model_validate(
                 {
                     "image": target.image,
@@ -210,8 +214,8 @@ def _spec(
     )
 
 
-def _engine(facts: Facts, spec: InferenceEngineSpec) -> dict[str, Any]:
-    metadata = facts.model.metadata
+def _engine(model: InferenceModel, spec: InferenceEngineSpec) -> dict[str, Any]:
+    metadata = model.metadata
     return inference_engine(metadata.namespace, spec, metadata.name)
 
 
@@ -220,14 +224,18 @@ def _is_paused(facts: Facts, engine_key: str) -> bool:
 
     As for preparations, what serves is no part of the move.
     """
-    return facts.paused_with is not None and engine_key not in serving_keys(facts)
+    return facts.paused_with is not None and engine_key not in serving_keys(
+        facts.model, facts.revisions
+    )
 
 
-def _requested(facts: Facts, existing: InferenceEngine) -> bool:
+def _requested(
+    model: InferenceModel, orphaned_engines: Collection[str], existing: InferenceEngine
+) -> bool:
     """Return whether this model's spec decides how the engine is built."""
-    requester = existing.metadata.annotations.get(REQUESTED_BY, facts.model.metadata.name)
-    is_orphaned = existing.metadata.name in facts.orphaned_engines
-    return requester == facts.model.metadata.name or is_orphaned
+    requester = existing.metadata.annotations.get(REQUESTED_BY, model.metadata.name)
+    is_orphaned = existing.metadata.name in orphaned_engines
+    return requester == model.metadata.name or is_orphaned
 
 
 def _changed(
@@ -236,17 +244,23 @@ def _changed(
     """Return the spec with which an engine that is not built is requested from now on; None: unchanged."""
     if existing is None or _has_failed(existing):
         return spec
-    return _edited(facts, existing, spec) if _requested(facts, existing) else None
+    return (
+        _edited(facts.engine_pods, existing, spec)
+        if _requested(facts.model, facts.orphaned_engines, existing)
+        else None
+    )
 
 
 def _edited(
-    facts: Facts, existing: InferenceEngine, spec: InferenceEngineSpec
+    engine_pods: Mapping[str, tuple[PodView, ...]],
+    existing: InferenceEngine,
+    spec: InferenceEngineSpec,
 ) -> InferenceEngineSpec | None:
     """Return the spec with which the engine is built from now on; None: unchanged.
 
     A change of spec.build ends the current Job, so it waits until a running pod has finished.
     """
-    known = facts.engine_pods.get(existing.metadata.name)
+    known = engine_pods.get(existing.metadata.name)
     begun = known is None or any(map(pods.has_begun, known))
     if begun or not _is_untried(existing, spec.build):
         spec = spec.model_copy(update={"build": existing.spec.build})

@@ -5,23 +5,29 @@ those that the installation names. If that fails, it keeps its own. The state is
 move is recorded there before anything is created for it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from enginewright_contract.images import COMPILED_BACKENDS, VARIANTS
+from enginewright_contract.images import ImageFacts
 
 from enginewright.api.conditions import StatusReason
+from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
 from enginewright.api.inference_model_status import (
     MoveState,
     RejectedBackend,
     RolloutFailure,
     RuntimeImages,
-    ServingState,
     TargetPhase,
-    VariantImage,
 )
 from enginewright.manifests.labels import PROMOTE
-from enginewright.manifests.snapshot import Snapshot
+from enginewright.observed.revisions import RevisionView
+from enginewright.plan.fleet.model_images import (
+    active_snapshot,
+    by_variant,
+    current_images,
+    differing_images,
+    variant_images,
+)
 from enginewright.plan.history.outcomes import (
     recorded_rejection,
     rejection_by_user,
@@ -31,15 +37,13 @@ from enginewright.plan.history.outcomes import (
 )
 from enginewright.plan.history.spec_hash import keeps_processes, processes_removed, spec_hash
 from enginewright.plan.report.conditions import ModelState
-from enginewright.plan.resolve.backends import interim_backend
 from enginewright.plan.resolve.resolve import Target, resolve
 from enginewright.plan.rollout.failures import STAGE
 from enginewright.plan.rollout.pod_counts import asks_for_pods
-from enginewright.plan.types import Facts, Obstacle
+from enginewright.plan.types import Facts, FleetConfig, Obstacle
 
 # Obstacles about images that the model has, which a move may remove.
 _OF_IMAGES = frozenset({StatusReason.PROBING_IMAGE, StatusReason.IMAGE_PROBE_FAILED})
-_COMPILED = frozenset(VARIANTS[each] for each in COMPILED_BACKENDS)
 
 
 @dataclass(frozen=True)
@@ -64,13 +68,13 @@ class ImageMove:
     @classmethod
     def of(cls, facts: Facts) -> "ImageMove":
         """Return the move, and with it the images that the plan uses."""
-        current = _current(facts, served_before(facts))
-        target = _differing(facts, current)
+        current = current_images(facts, served_before(facts))
+        target = differing_images(facts.config, current)
         images = {**facts.config.images, **{each: current[each] for each in target}}
         held = replace(facts, config=replace(facts.config, images=images))
         state = _state(facts, target)
         plans_with = held if state in (MoveState.WAITING, MoveState.KEPT) else facts
-        if state is MoveState.MOVING and _paused(facts) and _is_unchanged(facts):
+        if state is MoveState.MOVING and _paused(facts.model.spec) and _is_unchanged(facts.model):
             plans_with = replace(facts, paused_with=held.config)
         return cls(plans_with, facts, held, target, state)
 
@@ -80,18 +84,18 @@ class ImageMove:
         `rejected` are the backends that are rejected from now on.
         """
         facts, serving = self.configured, state.rollout.serving
-        snapshot = _snapshot(facts, serving)
+        snapshot = active_snapshot(facts.deployments, facts.revisions, serving)
         if snapshot is None:
             return facts.model.status.images if serving else None
-        current = _current(facts, serving)
+        current = current_images(facts, serving)
         if self.state is MoveState.MOVING and _is_rolled_out(state):
             current |= {each: facts.config.images[each] for each in self.target}
-        target = _differing(facts, current)
+        target = differing_images(facts.config, current)
         record = RuntimeImages(
             image=snapshot.classes[0].image,
             state=MoveState.MOVED,
-            current=_listed(current),
-            target=_listed(target),
+            current=variant_images(current),
+            target=variant_images(target),
         )
         if not target:
             return record
@@ -108,15 +112,19 @@ class ImageMove:
         """Return the record; of a model that was kept and is tried again, with that."""
         facts, known = self.configured, self.configured.model.status.images
         if known is None:
-            failed = next(rejections_of_images(facts, self.target.values()), None)
+            failed = next(
+                rejections_of_images(facts.model, facts.revisions, self.target.values()), None
+            )
             fails_anyway = failed is not None and not _has_served(facts, failed)
             update = {"retried": failed is not None, "fails_anyway": fails_anyway}
             return record.model_copy(update=update)
-        if _by_variant(known.target) != self.target:
+        if by_variant(known.target) != self.target:
             return record
         # a spec that did not serve anyway is tried for the first time once another one does
         kept = known.state is MoveState.KEPT and self.state is not MoveState.KEPT
-        begins = kept and (not known.fails_anyway or _is_allowed(facts, known))
+        begins = kept and (
+            not known.fails_anyway or _is_allowed(facts.model, facts.revisions, known)
+        )
         if not (known.retried or begins):
             return record
         return record.model_copy(update={"retried": True, "fails_anyway": known.fails_anyway})
@@ -125,7 +133,7 @@ class ImageMove:
         """Return the record of a model that has kept its images until now; None: nothing says why."""
         if known := self.configured.model.status.images:
             return known.model_copy(update={"image": record.image})
-        rejection = _rejection(self.configured, self.target)
+        rejection = _rejection(self.configured.model, self.configured.revisions, self.target)
         if rejection is None:
             return None
         fails_anyway = not _has_served(self.configured, rejection)
@@ -142,7 +150,7 @@ class ImageMove:
             return self._kept(record, why, fails_anyway=spec_hash(facts.model.spec) != began_with)
         if state.obstacle and state.obstacle.stalled:  # the images are not its cause
             return _waits(record, _Why(state.obstacle.reason, state.obstacle.message))
-        paused = _paused(facts)
+        paused = _paused(facts.model.spec)
         return record.model_copy(
             update={
                 "state": MoveState.MOVING,
@@ -176,7 +184,9 @@ class ImageMove:
         if self.state is not MoveState.MOVED or before is None:
             return None
         # the recorded one also if the spec requests another revision by now, or it is not known which
-        rejection = recorded_rejection(facts, before.last_complete) or state.rollout.rejection
+        rejection = (
+            recorded_rejection(facts.revisions, before.last_complete) or state.rollout.rejection
+        )
         if rejection is None:
             return None
         kept = (each.kept for each in facts.revisions if each.revision == rejection.revision)
@@ -207,7 +217,7 @@ class ImageMove:
         if why := self._why_not(record, state):
             return _waits(record, why)
         if not self.configured.may_move:
-            turn = _turn(self.configured) if record.retried else _Why("", "")
+            turn = _turn(self.configured.config.fleet) if record.retried else _Why("", "")
             return _waits(record, turn)
         serves = spec_hash(self.configured.model.spec) if _is_rolled_out(state) else ""
         return record.model_copy(update={"state": MoveState.MOVING, "spec_hash": serves})
@@ -215,14 +225,18 @@ class ImageMove:
     def _why_not(self, record: RuntimeImages, state: ModelState) -> _Why | None:
         """Return why the model could not move now, although it were its turn."""
         facts = self.configured
-        if why := _not_probed(facts, (each.image for each in record.target)):
+        if why := _not_probed(
+            facts.images, facts.image_failures, (each.image for each in record.target)
+        ):
             return why
-        if why := _paused(facts):
+        if why := _paused(facts.model.spec):
             return why
-        if _has_no_pods(facts):
+        if _has_no_pods(facts.model):
             return _Why(StatusReason.SCALED_TO_ZERO, "it has no pods that would prove the image")
         # with the new image it would have less capacity, and only its user can give it more pods
-        if removed := processes_removed(facts, state.rollout.serving, state.rollout.wanted):
+        if removed := processes_removed(
+            facts.model, facts.revisions, state.rollout.serving, state.rollout.wanted
+        ):
             return _Why(removed.reason, removed.message)
         return None if _is_rolled_out(state) else self._why_not_yet(state)
 
@@ -243,24 +257,33 @@ def _state(facts: Facts, target: Mapping[str, str]) -> MoveState:
     if not target:
         return MoveState.MOVED
     if known is None:
-        return MoveState.KEPT if _rejection(facts, target) else MoveState.WAITING
-    if _by_variant(known.target) != target:
+        return (
+            MoveState.KEPT
+            if _rejection(facts.model, facts.revisions, target)
+            else MoveState.WAITING
+        )
+    if by_variant(known.target) != target:
         return MoveState.WAITING
     if known.state is MoveState.KEPT and (
-        known.spec_hash != spec_hash(facts.model.spec) or _is_allowed(facts, known)
+        known.spec_hash != spec_hash(facts.model.spec)
+        or _is_allowed(facts.model, facts.revisions, known)
     ):
         return MoveState.WAITING
     if known.state is MoveState.MOVING and (
-        _not_probed(facts, target.values()) or _has_no_pods(facts) or keeps_processes(facts)
+        _not_probed(facts.images, facts.image_failures, target.values())
+        or _has_no_pods(facts.model)
+        or keeps_processes(facts.model, facts.revisions)
     ):
         return MoveState.WAITING
     return known.state
 
 
-def _rejection(facts: Facts, target: Mapping[str, str]) -> RolloutFailure | None:
+def _rejection(
+    model: InferenceModel, revisions: Collection[RevisionView], target: Mapping[str, str]
+) -> RolloutFailure | None:
     """Return why the current spec was rejected with the target's images, if a lost status does not say so."""
-    for each in rejections_of_images(facts, target.values()):
-        if not _is_promoted(facts, each.revision):
+    for each in rejections_of_images(model, revisions, target.values()):
+        if not _is_promoted(model, revisions, each.revision):
             return each
     return None
 
@@ -268,121 +291,65 @@ def _rejection(facts: Facts, target: Mapping[str, str]) -> RolloutFailure | None
 def _has_served(facts: Facts, rejection: RolloutFailure) -> bool:
     """Return whether the current spec has served: with the images before, or with those that were rejected."""
     before = served_before(facts)
-    with_current = before is not None and served_for_spec(facts, before.last_complete)
+    with_current = before is not None and served_for_spec(
+        facts.model, facts.revisions, before.last_complete
+    )
     return with_current or rejection.stage == STAGE
 
 
-def _is_promoted(facts: Facts, revision: str) -> bool:
-    insists = facts.model.metadata.annotations.get(PROMOTE) == revision
-    return insists and rejection_by_user(facts, revision) is None
+def _is_promoted(model: InferenceModel, revisions: Collection[RevisionView], revision: str) -> bool:
+    insists = model.metadata.annotations.get(PROMOTE) == revision
+    return insists and rejection_by_user(model, revisions, revision) is None
 
 
-def _turn(facts: Facts) -> _Why:
+def _turn(fleet: FleetConfig) -> _Why:
     """Return why a model that a user has tried again does not begin."""
-    fleet = facts.config.fleet
     if fleet.paused:
         return _Why(StatusReason.FLEET_PAUSED, "fleet.paused of the chart's values is true")
     message = f"no more than {fleet.limit} models move at the same time (fleet.limit)"
     return _Why(StatusReason.FLEET_LIMIT, message)
 
 
-def _is_allowed(facts: Facts, kept: RuntimeImages) -> bool:
+def _is_allowed(
+    model: InferenceModel, revisions: Collection[RevisionView], kept: RuntimeImages
+) -> bool:
     """Return whether a user has decided since that the revision for which it is kept is rolled out."""
     if not kept.revision:
         return False
     if kept.reason == StatusReason.SIGNATURE_CHANGED:
-        return facts.model.spec.rollout.allow_signature_change
-    return _is_promoted(facts, kept.revision)
+        return model.spec.rollout.allow_signature_change
+    return _is_promoted(model, revisions, kept.revision)
 
 
-def _is_unchanged(facts: Facts) -> bool:
+def _is_unchanged(model: InferenceModel) -> bool:
     """Return whether the spec is the one that serves with the images that the model has."""
-    known = facts.model.status.images
-    return known is not None and known.spec_hash == spec_hash(facts.model.spec)
+    known = model.status.images
+    return known is not None and known.spec_hash == spec_hash(model.spec)
 
 
-def _paused(facts: Facts) -> _Why | None:
-    if not facts.model.spec.rollout.paused:
+def _paused(spec: InferenceModelSpec) -> _Why | None:
+    if not spec.rollout.paused:
         return None
     return _Why(StatusReason.SUSPENDED, "spec.rollout.paused is true")
 
 
-def _current(facts: Facts, serving: ServingState | None) -> dict[str, str]:
-    """Return the images that the model has by variant: of what serves, of rejected backends, and of interims.
-
-    A rejected backend is tried again with another image, and an engine is compared again with other backends, so
-    that also is a move. What serves until the engines are built moves together with them: neither is planned with
-    the image of another release than the other's.
-    """
-    status, configured = facts.model.status, facts.config.images
-    snapshot = _snapshot(facts, serving)
-    if snapshot is None:
-        return {}
-    known = _by_variant(status.images.current) if status.images else {}
-    backends = {each.backend for each in status.rejected_backends}
-    backends |= {name for each in status.choices for name in (each.backend, each.engine_backend)}
-    if any(each.engine_key is None and not each.interim for each in snapshot.classes):
-        # beside a chosen backend, also once the spec does not request a choice any more
-        names = {each.name for each in status.engines}
-        backends |= {each.spec.backend for name, each in facts.engines.items() if name in names}
-    interim = interim_backend(facts.model.spec)
-    if interim and any(each.interim or each.engine_key for each in snapshot.classes):
-        backends.add(interim)
-    variants = {variant for each in backends if (variant := VARIANTS.get(each)) in configured}
-    current = {each: known.get(each, configured[each]) for each in sorted(filter(None, variants))}
-    for each in snapshot.classes:
-        if variant := VARIANTS.get(each.backend):
-            current[variant] = each.image
-    if any(each.interim for each in snapshot.classes):  # which has the new image before the engines
-        current = {**_of_builds(facts, snapshot), **current}
-        current |= {each: known[each] for each in known if each in current or each in _COMPILED}
-    return current
-
-
-def _of_builds(facts: Facts, snapshot: Snapshot) -> dict[str, str]:
-    """Return the images, by variant, that build the engines for which an interim serves."""
-    classes = {each.name for each in snapshot.classes if each.interim}
-    return {
-        VARIANTS[each.backend]: each.build.image
-        for each in (engine.spec for _, engine in sorted(facts.engines.items()))
-        if each.prepared_key == snapshot.prepared_key and each.class_name in classes
-    }
-
-
-def _snapshot(facts: Facts, serving: ServingState | None) -> Snapshot | None:
-    """Return the active revision; if that is not known, the one that has available pods."""
-    snapshots = {each.revision: each.kept.snapshot for each in facts.revisions if each.kept}
-    if serving is not None:
-        return snapshots.get(serving.last_complete)
-    carried = (each.revision for each in facts.deployments if each.available)
-    return next((snapshots[each] for each in carried if each in snapshots), None)
-
-
-def _differing(facts: Facts, current: Mapping[str, str]) -> dict[str, str]:
-    """Return the images that the installation names instead; a variant without one is no move."""
-    configured = facts.config.images
-    return {
-        variant: configured[variant]
-        for variant, image in current.items()
-        if configured.get(variant, image) != image
-    }
-
-
-def _not_probed(facts: Facts, images: Iterable[str]) -> _Why | None:
+def _not_probed(
+    probed: Mapping[str, ImageFacts], image_failures: Mapping[str, str], images: Iterable[str]
+) -> _Why | None:
     for image in images:
-        if failure := facts.image_failures.get(image):
+        if failure := image_failures.get(image):
             message = f"cannot probe the runtime image {image}: {failure}"
             return _Why(StatusReason.IMAGE_PROBE_FAILED, message)
-        if image not in facts.images:
+        if image not in probed:
             message = f"probing the runtime image {image} for its opsets and backends"
             return _Why(StatusReason.PROBING_IMAGE, message)
     return None
 
 
-def _has_no_pods(facts: Facts) -> bool:
-    serving = facts.model.status.serving
+def _has_no_pods(model: InferenceModel) -> bool:
+    serving = model.status.serving
     names = [each.class_name for each in serving.classes] if serving else []
-    return not asks_for_pods(facts.model.spec, names)
+    return not asks_for_pods(model.spec, names)
 
 
 def _is_rolled_out(state: ModelState) -> bool:
@@ -419,13 +386,3 @@ def _of_rejection(rejection: RolloutFailure) -> _Why:
 def _waits(record: RuntimeImages, why: _Why) -> RuntimeImages:
     update = {"state": MoveState.WAITING, "reason": why.reason, "message": why.message}
     return record.model_copy(update=update)
-
-
-def _by_variant(images: Iterable[VariantImage]) -> dict[str, str]:
-    return {each.variant: each.image for each in images}
-
-
-def _listed(images: Mapping[str, str]) -> tuple[VariantImage, ...]:
-    return tuple(
-        VariantImage(variant=variant, image=image) for variant, image in sorted(images.items())
-    )

@@ -8,7 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
+from enginewright_contract.task import Promise
+
 from enginewright.api.conditions import StatusReason
+from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import RolloutFailure, ServingClass, ServingState
 from enginewright.api.scalars import whole_second
 from enginewright.manifests.labels import COMPONENT, PROMOTE, REVISION, ROLLBACK, SERVE
@@ -24,36 +27,42 @@ PROVEN_WINDOW: Final = timedelta(hours=24)  # after a revision has served
 _BEFORE: Final = timedelta(seconds=1)  # by which a revision ends before the next one is active
 
 
-def recorded_rejection(facts: Facts, revision: str) -> RolloutFailure | None:
+def recorded_rejection(revisions: Collection[RevisionView], revision: str) -> RolloutFailure | None:
     """Return why a revision was rejected for the current spec; None: it was not."""
-    outcome = _outcomes(facts).get(revision)
+    outcome = _outcomes(revisions).get(revision)
     if outcome is None or outcome.state != "Rejected":
         return None
     return _failure(revision, outcome)
 
 
-def is_rejected_for_spec(facts: Facts, revision: RevisionView) -> bool:
+def is_rejected_for_spec(
+    model: InferenceModel, revisions: Collection[RevisionView], revision: RevisionView
+) -> bool:
     """Return whether a revision was rejected for the current spec, with whichever images."""
     known = revision.outcome
     if known is None or known.state != "Rejected":
         return False
-    return is_of_spec(facts, revision.revision, known.spec_hash)
+    return is_of_spec(model, revisions, revision.revision, known.spec_hash)
 
 
-def rejections_of_images(facts: Facts, images: Collection[str]) -> Iterator[RolloutFailure]:
+def rejections_of_images(
+    model: InferenceModel, revisions: Collection[RevisionView], images: Collection[str]
+) -> Iterator[RolloutFailure]:
     """Yield why revisions of the current spec were rejected that have any of these images."""
-    for each in facts.revisions:
+    for each in revisions:
         if (
             each.outcome
-            and is_rejected_for_spec(facts, each)
+            and is_rejected_for_spec(model, revisions, each)
             and not _images(each).isdisjoint(images)
         ):
             yield _failure(each.revision, each.outcome)
 
 
-def rejection_by_user(facts: Facts, revision: str) -> RolloutFailure | None:
+def rejection_by_user(
+    model: InferenceModel, revisions: Collection[RevisionView], revision: str
+) -> RolloutFailure | None:
     """Return the rejection of a revision that a user has rolled back; None: none has, or it is to be promoted."""
-    annotations = facts.model.metadata.annotations
+    annotations = model.metadata.annotations
     if annotations.get(ROLLBACK, "").partition(" ")[0] == revision:
         return RolloutFailure(
             revision=revision,
@@ -62,7 +71,7 @@ def rejection_by_user(facts: Facts, revision: str) -> RolloutFailure | None:
         )
     if annotations.get(PROMOTE) == revision:
         return None
-    known = recorded_rejection(facts, revision)
+    known = recorded_rejection(revisions, revision)
     return known if known and known.reason == StatusReason.ROLLED_BACK_BY_USER else None
 
 
@@ -72,9 +81,9 @@ def rejection_of_spec_by_user(facts: Facts, revision: str, active: str) -> Rollo
     A user who went back to an active revision of another spec rejected the spec, whichever images its
     revision has by now.
     """
-    serves = _outcomes(facts).get(active)
+    serves = _outcomes(facts.revisions).get(active)
     hashed = serves.spec_hash if serves else ""
-    of_another_spec = hashed and not is_of_spec(facts, active, hashed)
+    of_another_spec = hashed and not is_of_spec(facts.model, facts.revisions, active, hashed)
     if not of_another_spec or facts.model.metadata.annotations.get(PROMOTE) == revision:
         return None
     known = (each for each in facts.revisions if _has_other_images(facts, each))
@@ -92,23 +101,25 @@ def promoted(revisions: Iterable[RevisionView]) -> list[str]:
     return [revision for _, _, revision in sorted(found, reverse=True)]
 
 
-def served_for_spec(facts: Facts, revision: str) -> bool:
+def served_for_spec(
+    model: InferenceModel, revisions: Collection[RevisionView], revision: str
+) -> bool:
     """Return whether a revision has served with all its pods when the current spec was the last that requested it."""
-    outcome = _outcomes(facts).get(revision)
+    outcome = _outcomes(revisions).get(revision)
     return (
         outcome is not None
         and outcome.state == "Promoted"
-        and is_of_spec(facts, revision, outcome.spec_hash)
+        and is_of_spec(model, revisions, revision, outcome.spec_hash)
     )
 
 
-def was_proven(facts: Facts, revision: str) -> bool:
+def was_proven(now: datetime, revisions: Collection[RevisionView], revision: str) -> bool:
     """Return whether a revision has served with all its pods until recently."""
-    outcome = _outcomes(facts).get(revision)
+    outcome = _outcomes(revisions).get(revision)
     return (
         outcome is not None
         and outcome.state == "Promoted"
-        and timedelta() <= facts.now - outcome.at <= PROVEN_WINDOW
+        and timedelta() <= now - outcome.at <= PROVEN_WINDOW
     )
 
 
@@ -130,7 +141,7 @@ def outcomes(
     """
     now, hashed = whole_second(facts.now), spec_hash(facts.model.spec)
     replaces = before not in ("", active)
-    begun = (_recorded_begin(facts, active, before) or now) if replaces else now
+    begun = (_recorded_begin(facts.revisions, active, before) or now) if replaces else now
     # the active one first, so that its time remains the same if the other is not written
     for each in sorted(facts.revisions, key=lambda each: each.revision != active):
         known = each.outcome
@@ -147,7 +158,8 @@ def outcomes(
                     exit_code=rejection.exit_code,
                     spec_hash=hashed,
                 )
-            elif known and is_rejected_for_spec(facts, each):  # which may have lost removed fields
+            # the spec may have lost removed fields
+            elif known and is_rejected_for_spec(facts.model, facts.revisions, each):
                 new = known.model_copy(update={"spec_hash": hashed})
         elif each.revision == active:
             requested_by = hashed if wanted == active else ""
@@ -168,12 +180,14 @@ def outcomes(
             yield _intent(each, new)
 
 
-def _recorded_begin(facts: Facts, active: str, before: str) -> datetime | None:
+def _recorded_begin(
+    revisions: Collection[RevisionView], active: str, before: str
+) -> datetime | None:
     """Return since when `active` is recorded to serve instead of `before`; None: it is not recorded yet.
 
     The status, which is written later, may not have it: the operator was stopped in between.
     """
-    begins, ended = (_outcomes(facts).get(each) for each in (active, before))
+    begins, ended = (_outcomes(revisions).get(each) for each in (active, before))
     if begins is None or ended is None or begins.state != "Promoted":
         return None
     return begins.at if begins.at > ended.at else None
@@ -198,9 +212,9 @@ def _of_active(
 
 def _has_other_images(facts: Facts, revision: RevisionView) -> bool:
     """Return whether the current spec was rejected with images that it is not planned with now."""
-    return is_rejected_for_spec(facts, revision) and not _images(revision) <= {
-        *facts.config.images.values()
-    }
+    return is_rejected_for_spec(facts.model, facts.revisions, revision) and not _images(
+        revision
+    ) <= {*facts.config.images.values()}
 
 
 def _images(revision: RevisionView) -> set[str]:
@@ -217,8 +231,14 @@ def _failure(revision: str, outcome: RevisionOutcome) -> RolloutFailure:
     )
 
 
-def _outcomes(facts: Facts) -> dict[str, RevisionOutcome]:
-    return {each.revision: each.outcome for each in facts.revisions if each.outcome}
+def promise_of(revisions: Iterable[RevisionView], revision: str) -> Promise | None:
+    """Return where the nodes of a revision may run; None: its ControllerRevision is not known."""
+    found = (each.kept for each in revisions if each.revision == revision)
+    return next((each.snapshot.promise for each in found if each), None)
+
+
+def _outcomes(revisions: Collection[RevisionView]) -> dict[str, RevisionOutcome]:
+    return {each.revision: each.outcome for each in revisions if each.outcome}
 
 
 def _intent(revision: RevisionView, outcome: RevisionOutcome) -> MetadataIntent:
@@ -327,10 +347,10 @@ def _serving_class(
     )
 
 
-def serving_keys(facts: Facts) -> set[str | None]:
+def serving_keys(model: InferenceModel, revisions: Collection[RevisionView]) -> set[str | None]:
     """Return the keys of engines that new pods load: without them they could not start."""
-    status = facts.model.status
+    status = model.status
     known = (status.serving, status.applied)
     names = {each.revision for each in known if each}
-    kept = [each.kept for each in facts.revisions if each.kept and each.revision in names]
+    kept = [each.kept for each in revisions if each.kept and each.revision in names]
     return {one.engine_key for each in kept for one in each.snapshot.classes}

@@ -5,16 +5,16 @@ of the capacity with as many pods. So as long as a user has changed nothing but 
 has the processes of the revision that it requested last, and that one's runtime images, which know the field.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from enginewright_contract.keys import content, content_hash
 
 from enginewright.api.conditions import StatusReason
-from enginewright.api.inference_model import InferenceModelSpec
+from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
 from enginewright.api.inference_model_status import ServingState
 from enginewright.manifests.snapshot import Snapshot
 from enginewright.observed.revisions import RevisionView
-from enginewright.plan.types import EventIntent, Facts
+from enginewright.plan.types import EventIntent
 
 
 def spec_hash(spec: InferenceModelSpec, processes: int = 1) -> str:
@@ -37,17 +37,19 @@ def spec_hash(spec: InferenceModelSpec, processes: int = 1) -> str:
     return content_hash(hashed)
 
 
-def as_stored(facts: Facts, wanted: Snapshot) -> Snapshot:
+def as_stored(
+    model: InferenceModel, revisions: Collection[RevisionView], wanted: Snapshot
+) -> Snapshot:
     """Return `wanted` with the processes of the revision that its spec requested last with the same images.
 
     A revision that differs from it in removed fields alone is one that the spec requested.
     """
-    if not any(each.kept and each.kept.snapshot.processes > 1 for each in facts.revisions):
+    if not any(each.kept and each.kept.snapshot.processes > 1 for each in revisions):
         return wanted
-    name, images, requested = wanted.revision(), _images(wanted), _requested(facts)
+    name, images, requested = wanted.revision(), _images(wanted), _requested(model, revisions)
     found = [
-        (_rank(facts, each), each.kept.snapshot.processes)
-        for each in facts.revisions
+        (_rank(model, each), each.kept.snapshot.processes)
+        for each in revisions
         if each.kept
         and (
             (each.revision in requested and images <= _images(each.kept.snapshot))
@@ -57,35 +59,44 @@ def as_stored(facts: Facts, wanted: Snapshot) -> Snapshot:
     return wanted.model_copy(update={"processes": max(found)[1]}) if found else wanted
 
 
-def is_of_spec(facts: Facts, revision: str, hashed: str) -> bool:
+def is_of_spec(
+    model: InferenceModel, revisions: Collection[RevisionView], revision: str, hashed: str
+) -> bool:
     """Return whether a hash, recorded for a revision, is of the current spec, also as it was with removed fields."""
-    spec, processes = facts.model.spec, _processes(facts, revision)
+    spec, processes = model.spec, _processes(revisions, revision)
     return hashed == spec_hash(spec) or (processes > 1 and hashed == spec_hash(spec, processes))
 
 
-def keeps_processes(facts: Facts) -> bool:
+def keeps_processes(model: InferenceModel, revisions: Collection[RevisionView]) -> bool:
     """Return whether the spec requests several server processes in each pod only as a revision that is stored."""
-    return _processes(facts, _last_requested(facts)) > 1
+    return _processes(revisions, _last_requested(model, revisions)) > 1
 
 
-def has_lost(facts: Facts, wanted: str | None) -> bool:
+def has_lost(
+    model: InferenceModel, revisions: Collection[RevisionView], wanted: str | None
+) -> bool:
     """Return whether the spec has lost removed fields since the last plan that knew what it requests."""
-    names = {wanted, _stored(facts, wanted)}
-    hashes = {hashed for name, hashed in _records(facts) if name in names}
+    names = {wanted, _stored(model, revisions, wanted)}
+    hashes = {hashed for name, hashed in _records(model, revisions) if name in names}
     return (
-        wanted is not None and keeps_processes(facts) and spec_hash(facts.model.spec) not in hashes
+        wanted is not None
+        and keeps_processes(model, revisions)
+        and spec_hash(model.spec) not in hashes
     )
 
 
 def processes_removed(
-    facts: Facts, serving: ServingState | None, wanted: str | None
+    model: InferenceModel,
+    revisions: Collection[RevisionView],
+    serving: ServingState | None,
+    wanted: str | None,
 ) -> EventIntent | None:
     """Return the Event that says what replaces the processes of what the spec requests; None: it has one in each pod.
 
     `wanted` is the revision that the spec requests; None: not known.
     """
-    name = _stored(facts, wanted)
-    processes = _processes(facts, name)
+    name = _stored(model, revisions, wanted)
+    processes = _processes(revisions, name)
     if serving is None or processes == 1:
         return None
     pods = ", ".join(
@@ -93,7 +104,7 @@ def processes_removed(
         for each in serving.classes
         if each.replicas
     )
-    fields = "minReplicas and maxReplicas" if facts.model.spec.serving.autoscaling else "replicas"
+    fields = "minReplicas and maxReplicas" if model.spec.serving.autoscaling else "replicas"
     message = (
         f"revision {name} has {processes} server processes in each pod, which spec.serving.processes requested"
         f" and no spec can request from now on. It keeps them, with its runtime image. {processes} replicas"
@@ -103,33 +114,39 @@ def processes_removed(
     return EventIntent("Warning", StatusReason.PROCESSES_REMOVED, message)
 
 
-def _records(facts: Facts) -> Iterator[tuple[str, str]]:
+def _records(
+    model: InferenceModel, revisions: Collection[RevisionView]
+) -> Iterator[tuple[str, str]]:
     """Yield revisions with the hash of a spec that requested them."""
-    status = facts.model.status
+    status = model.status
     yield from ((each.revision, each.spec_hash) for each in (status.applied, status.target) if each)
-    yield from ((each.revision, each.outcome.spec_hash) for each in facts.revisions if each.outcome)
+    yield from ((each.revision, each.outcome.spec_hash) for each in revisions if each.outcome)
 
 
-def _requested(facts: Facts) -> set[str]:
+def _requested(model: InferenceModel, revisions: Collection[RevisionView]) -> set[str]:
     """Return the revisions that the current spec has requested."""
-    return {name for name, hashed in _records(facts) if is_of_spec(facts, name, hashed)}
+    return {
+        name
+        for name, hashed in _records(model, revisions)
+        if is_of_spec(model, revisions, name, hashed)
+    }
 
 
-def _stored(facts: Facts, wanted: str | None) -> str:
+def _stored(model: InferenceModel, revisions: Collection[RevisionView], wanted: str | None) -> str:
     """Return the wanted revision if it is stored, else the one that the spec requested last; empty: none."""
-    is_stored = any(each.kept and each.revision == wanted for each in facts.revisions)
-    return wanted if wanted and is_stored else _last_requested(facts)
+    is_stored = any(each.kept and each.revision == wanted for each in revisions)
+    return wanted if wanted and is_stored else _last_requested(model, revisions)
 
 
-def _last_requested(facts: Facts) -> str:
-    requested = _requested(facts)
-    found = [each for each in facts.revisions if each.kept and each.revision in requested]
-    return max(found, key=lambda each: _rank(facts, each)).revision if found else ""
+def _last_requested(model: InferenceModel, revisions: Collection[RevisionView]) -> str:
+    requested = _requested(model, revisions)
+    found = [each for each in revisions if each.kept and each.revision in requested]
+    return max(found, key=lambda each: _rank(model, each)).revision if found else ""
 
 
-def _rank(facts: Facts, revision: RevisionView) -> tuple[bool, bool, float, int]:
+def _rank(model: InferenceModel, revision: RevisionView) -> tuple[bool, bool, float, int]:
     """Return what orders revisions: one that is requested or active again keeps its number."""
-    name, status, outcome = revision.revision, facts.model.status, revision.outcome
+    name, status, outcome = revision.revision, model.status, revision.outcome
     return (
         name == status.revision,  # which is empty while it is not known what the spec requests
         status.target is not None and name == status.target.revision,
@@ -138,8 +155,8 @@ def _rank(facts: Facts, revision: RevisionView) -> tuple[bool, bool, float, int]
     )
 
 
-def _processes(facts: Facts, revision: str) -> int:
-    stored = (each.kept for each in facts.revisions if each.revision == revision)
+def _processes(revisions: Collection[RevisionView], revision: str) -> int:
+    stored = (each.kept for each in revisions if each.revision == revision)
     return next((each.snapshot.processes for each in stored if each), 1)
 
 

@@ -1,6 +1,6 @@
 """The Jobs that prepare a model: what one does, which of them still run for outdated inputs, and the next attempt."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -8,6 +8,7 @@ from enginewright_contract.reasons import ExitCode, Reason
 from enginewright_contract.report import Published
 from enginewright_contract.task import PREPARE_STAGES, PrepareTask
 
+from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
 from enginewright.api.pods import JobTemplate
 from enginewright.manifests.labels import COMPONENT
 from enginewright.manifests.names import prepare_job_name
@@ -21,21 +22,21 @@ from enginewright.plan.prepare.shared import record_hash
 from enginewright.plan.resolve.images import image_architecture
 from enginewright.plan.resolve.recipe import steps_sha256
 from enginewright.plan.resolve.resolve import Target
-from enginewright.plan.types import Facts, ObjectRef
+from enginewright.plan.types import Config, Facts, ObjectRef
 
 
-def prepare_jobs(facts: Facts) -> dict[str, JobView]:
+def prepare_jobs(jobs: Collection[JobView]) -> dict[str, JobView]:
     """Return the model's Jobs that prepare it, by name."""
-    return {job.name: job for job in facts.jobs if job.label(COMPONENT) == "prepare"}
+    return {job.name: job for job in jobs if job.label(COMPONENT) == "prepare"}
 
 
-def prepare_work(facts: Facts, target: Target) -> Work[Published]:
+def prepare_work(model: InferenceModel, config: Config, target: Target) -> Work[Published]:
     """Return the work of preparing the target."""
     return Work(
         stages=PREPARE_STAGES,
-        name=partial(prepare_job_name, facts.model.metadata.name, target.job_hash),
+        name=partial(prepare_job_name, model.metadata.name, target.job_hash),
         result=published_by,
-        placement=placement_hash(_template(facts)),
+        placement=placement_hash(_template(model.spec, config)),
         overdue=(Reason.TIMEOUT, "the prepare Job exceeded spec.build.timeout in stage {stage}"),
         may_end_early=True,
     )
@@ -47,10 +48,10 @@ def published_by(pod: PodView) -> Published | None:
 
 
 def first_attempt(
-    facts: Facts, work: Work[Published], jobs: Mapping[str, JobView], *, lost: bool
+    pods: Collection[PodView], work: Work[Published], jobs: Mapping[str, JobView], *, lost: bool
 ) -> int:
     """Return the first attempt: after those whose artefact was `lost`, else 1."""
-    found = {pod.job for pod in facts.pods if published_by(pod)}
+    found = {pod.job for pod in pods if published_by(pod)}
     attempt = 1
     while lost and (job := jobs.get(work.name(attempt))):
         if job.outcome != "Complete" and job.name not in found:
@@ -59,11 +60,13 @@ def first_attempt(
     return attempt
 
 
-def outdated_jobs(facts: Facts, jobs: Mapping[str, JobView], keep: str) -> tuple[ObjectRef, ...]:
+def outdated_jobs(
+    namespace: str, pods: Collection[PodView], jobs: Mapping[str, JobView], keep: str
+) -> tuple[ObjectRef, ...]:
     """Return the Jobs that still run for outdated inputs."""
-    done = {pod.job for pod in facts.pods if _is_last(pod)}  # before the Job's status shows it
+    done = {pod.job for pod in pods if _is_last(pod)}  # before the Job's status shows it
     return tuple(
-        job_reference(facts, name)
+        job_reference(namespace, name)
         for name, job in sorted(jobs.items())
         if name != keep and not job.ended and name not in done
     )
@@ -76,13 +79,13 @@ def _is_last(pod: PodView) -> bool:
     return permanent or pod.phase == "Succeeded" or published_by(pod) is not None
 
 
-def job_reference(facts: Facts, job: str) -> ObjectRef:
+def job_reference(namespace: str, job: str) -> ObjectRef:
     """Return the reference by which a Job is deleted."""
-    return ObjectRef("batch/v1", "Job", facts.model.metadata.namespace, job)
+    return ObjectRef("batch/v1", "Job", namespace, job)
 
 
-def _template(facts: Facts) -> JobTemplate:
-    return merged(facts.config.jobs, facts.model.spec.build.pod_template)
+def _template(spec: InferenceModelSpec, config: Config) -> JobTemplate:
+    return merged(config.jobs, spec.build.pod_template)
 
 
 def job_manifest(facts: Facts, target: Target, name: str, shared: str) -> dict[str, Any]:
@@ -112,11 +115,11 @@ def job_manifest(facts: Facts, target: Target, name: str, shared: str) -> dict[s
             resources=target.build_resources,
             inputs=target.inputs,
             nodes=target.prepare_nodes,
-            template=_template(facts),
+            template=_template(facts.model.spec, facts.config),
             assigned_ids=facts.config.openshift,
-            architecture=image_architecture(facts, target.image),
+            architecture=image_architecture(facts.nodes, facts.images, target.image),
             shared_hash=shared,
-            record_hash=record_hash(facts, target),
+            record_hash=record_hash(facts.model, facts.config, target),
             images=store.images,
             account=target.account,
         ),

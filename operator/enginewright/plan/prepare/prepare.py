@@ -1,6 +1,6 @@
 """Preparing a model: which Job is needed, and its outcome."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from enginewright.api.inference_model_status import InferenceModelStatus, Prepar
 from enginewright.api.job_failure import JobFailure
 from enginewright.manifests.snapshot import ClassSnapshot, Snapshot
 from enginewright.observed.jobs import JobView
+from enginewright.observed.pods import PodView
 from enginewright.plan import pods
 from enginewright.plan.attempts import Failed, InProgress, Observed, Start, Succeeded, Work, advance
 from enginewright.plan.prepare.jobs import (
@@ -67,9 +68,9 @@ def known_prepared(status: InferenceModelStatus) -> Iterator[Prepared]:
 
 def known_artefact(facts: Facts, target: Target) -> tuple[Prepared | None, bool]:
     """Return the prepared model of `target`, and whether the store has lost it; None: it never had it."""
-    current = _current(facts, target)
+    current = _current(facts.model.status, target)
     return current, current is not None and bool(
-        _loss(facts, target, current.key, prepare_jobs(facts))
+        _loss(facts, target, current.key, prepare_jobs(facts.jobs))
     )
 
 
@@ -96,12 +97,15 @@ def prepare(
         keep: Job of a refresh, which is not deleted.
         shares: whether one Job may prepare several models; not if this one asked for a fetch of its own.
     """
-    current = _current(facts, target)
-    jobs = prepare_jobs(facts)
+    current = _current(facts.model.status, target)
+    jobs = prepare_jobs(facts.jobs)
     loss = _loss(facts, target, current.key, jobs) if current else ""
     if current and not loss:
-        return PrepareOutcome(prepared=current, delete=outdated_jobs(facts, jobs, keep=keep))
-    shared = shared_hash(facts, target) if shares else ""
+        return PrepareOutcome(
+            prepared=current,
+            delete=outdated_jobs(facts.model.metadata.namespace, facts.pods, jobs, keep=keep),
+        )
+    shared = shared_hash(facts.model, facts.config, target) if shares else ""
     attempted = _attempted(facts, target, shared, jobs, memory, lost=loss != "")
     outcome = _recorded(attempted, jobs, shared)
     if current is None:
@@ -109,7 +113,7 @@ def prepare(
     # Their builds begin anew with the prepared model, without waiting for a retry.
     failed = (
         ObjectRef(API_VERSION, InferenceEngine.kind, each.metadata.namespace, each.metadata.name)
-        for each in _failed_builds(facts, target, current.key, jobs)
+        for each in _failed_builds(facts.pods, facts.engines, target, current.key, jobs)
     )
     message = f"{outcome.message}, again: {loss}" if outcome.message else ""
     return replace(outcome, message=message, delete=(*outcome.delete, *failed))
@@ -124,33 +128,37 @@ def _attempted(
     *,
     lost: bool,
 ) -> PrepareOutcome:
-    work = prepare_work(facts, target)
+    work = prepare_work(facts.model, facts.config, target)
     known = memory or facts.model.status.preparation
     known = known if known and known.inputs_hash == target.job_hash else None
-    attempt = max(known.attempt, 1) if known else first_attempt(facts, work, jobs, lost=lost)
+    attempt = max(known.attempt, 1) if known else first_attempt(facts.pods, work, jobs, lost=lost)
     observed = Observed(jobs, facts.pods, facts.now)
     state = advance(work, observed, attempt, known.failure if known else None)
     match state:
         case Succeeded():
             return PrepareOutcome(
                 prepared=recorded(
-                    facts,
+                    facts.model.spec,
                     jobs[state.job].record_hash,
                     _prepared(target, state.result),
                     state.result.data,
                 ),
                 fetched=state.result.data,
-                delete=outdated_jobs(facts, jobs, keep=state.job),
+                delete=outdated_jobs(
+                    facts.model.metadata.namespace, facts.pods, jobs, keep=state.job
+                ),
             )
         case InProgress():
-            return _in_progress(facts, target, jobs, state)
+            return _in_progress(facts.model.metadata.namespace, facts.pods, target, jobs, state)
         case Start() if _is_paused(facts, target):
             return PrepareOutcome(
                 preparation=known,
                 message=_PAUSED,
                 waits_for=StatusReason.SUSPENDED,
                 failure=state.failure,
-                delete=outdated_jobs(facts, jobs, keep=state.replaces),
+                delete=outdated_jobs(
+                    facts.model.metadata.namespace, facts.pods, jobs, keep=state.replaces
+                ),
             )
         case Start():
             replaced = jobs.get(state.replaces)
@@ -159,7 +167,7 @@ def _attempted(
             waits = None if is_due else _waits(facts, target, jobs, state, shared, known)
             return waits or _start(facts, target, work, jobs, state, shared)
         case Failed():
-            failed = _failed(facts, target, work, jobs, state)
+            failed = _failed(facts.model.metadata.namespace, facts.pods, target, work, jobs, state)
             is_paused = not state.failure.lasting and _is_paused(facts, target)
             suspended = replace(failed, message=_PAUSED, waits_for=StatusReason.SUSPENDED)
             return suspended if is_paused else failed
@@ -192,15 +200,20 @@ def _waits(
     if shared:
         decision = known_preparation(facts, target) or follow(facts, target, shared, known)
     if decision is not None:
-        return _followed(facts, target, jobs, state, decision)
+        return _followed(facts.model.metadata.namespace, facts.pods, target, jobs, state, decision)
     return _queued(facts, target, jobs, state) if facts.job_limit else None
 
 
 def _followed(
-    facts: Facts, target: Target, jobs: Mapping[str, JobView], state: Start, decision: Decision
+    namespace: str,
+    pods: Collection[PodView],
+    target: Target,
+    jobs: Mapping[str, JobView],
+    state: Start,
+    decision: Decision,
 ) -> PrepareOutcome:
     """Return the state of a model that another Job prepares, or has."""
-    unwanted = outdated_jobs(facts, jobs, keep="")
+    unwanted = outdated_jobs(namespace, pods, jobs, keep="")
     match decision:
         case TakenOver():
             return PrepareOutcome(
@@ -229,7 +242,7 @@ def _queued(
         preparation=_preparation(target, "", state.attempt, "", state.failure),
         message=facts.job_limit,
         waits_for=StatusReason.QUEUED,
-        delete=outdated_jobs(facts, jobs, keep=""),
+        delete=outdated_jobs(facts.model.metadata.namespace, facts.pods, jobs, keep=""),
         awaits_turn=True,
     )
 
@@ -248,8 +261,8 @@ def _recorded(outcome: PrepareOutcome, jobs: Mapping[str, JobView], shared: str)
     return replace(outcome, preparation=outcome.preparation.model_copy(update=update))
 
 
-def _current(facts: Facts, target: Target) -> Prepared | None:
-    known = known_prepared(facts.model.status)
+def _current(status: InferenceModelStatus, target: Target) -> Prepared | None:
+    known = known_prepared(status)
     return next((each for each in known if each.inputs_hash == target.artifact_hash), None)
 
 
@@ -260,26 +273,32 @@ def _loss(facts: Facts, target: Target, key: str, jobs: Mapping[str, JobView]) -
         # Pods that serve an engine fetch only that, not the prepared model.
         return snapshot.prepared_key == key and on_class.engine_key is None
 
-    published = _published_at(facts, jobs)
+    published = _published_at(facts.pods, jobs)
     if loss := store_losses.loss_found(facts, reads, store_losses.LOST, published):
         return loss
-    failures = (each.status.failure for each in _failed_builds(facts, target, key, jobs))
+    failures = (
+        each.status.failure for each in _failed_builds(facts.pods, facts.engines, target, key, jobs)
+    )
     return next((each.message or each.reason for each in failures if each), "")
 
 
-def _published_at(facts: Facts, jobs: Mapping[str, JobView]) -> str:
+def _published_at(model_pods: Collection[PodView], jobs: Mapping[str, JobView]) -> str:
     """Return when a Job last published the artefact or found it, also if it has not ended yet, or failed afterwards."""
     ended = [job.ended_at for job in jobs.values() if job.outcome == "Complete"]
-    found = [pods.published_at(pod) for pod in facts.pods if pod.job in jobs]
+    found = [pods.published_at(pod) for pod in model_pods if pod.job in jobs]
     return max((*ended, *found), default="")
 
 
 def _failed_builds(
-    facts: Facts, target: Target, key: str, jobs: Mapping[str, JobView]
+    pods: Collection[PodView],
+    engines: Mapping[str, InferenceEngine],
+    target: Target,
+    key: str,
+    jobs: Mapping[str, JobView],
 ) -> tuple[InferenceEngine, ...]:
     """Return the InferenceEngines of the target that were not built because the store lacks `key`."""
     classes = {each.metadata.name for each in target.classes}
-    return store_losses.builds_without_model(facts, key, classes, _published_at(facts, jobs))
+    return store_losses.builds_without_model(engines, key, classes, _published_at(pods, jobs))
 
 
 def _start(
@@ -292,8 +311,11 @@ def _start(
 ) -> PrepareOutcome:
     name = work.name(state.attempt)
     replaced = state.replaces and state.replaces in jobs
-    unwanted = outdated_jobs(facts, jobs, keep=name)
-    if replaced and (ref := job_reference(facts, state.replaces)) not in unwanted:
+    unwanted = outdated_jobs(facts.model.metadata.namespace, facts.pods, jobs, keep=name)
+    if (
+        replaced
+        and (ref := job_reference(facts.model.metadata.namespace, state.replaces)) not in unwanted
+    ):
         unwanted = (*unwanted, ref)
     return PrepareOutcome(
         preparation=_preparation(target, name, state.attempt, PREPARE_STAGES[0], state.failure),
@@ -305,7 +327,11 @@ def _start(
 
 
 def _in_progress(
-    facts: Facts, target: Target, jobs: Mapping[str, JobView], state: InProgress
+    namespace: str,
+    pods: Collection[PodView],
+    target: Target,
+    jobs: Mapping[str, JobView],
+    state: InProgress,
 ) -> PrepareOutcome:
     # Only failures of earlier Jobs are recorded: this Job may still succeed.
     recorded = state.failure if state.failure and state.failure.attempts < state.attempt else None
@@ -315,13 +341,14 @@ def _in_progress(
         message=f"{progress}: {state.waiting_for}" if state.waiting_for else progress,
         waits_for=state.waits_for,
         failure=state.failure,
-        delete=outdated_jobs(facts, jobs, keep=state.job),
+        delete=outdated_jobs(namespace, pods, jobs, keep=state.job),
         requeue_after=state.requeue_after,
     )
 
 
 def _failed(
-    facts: Facts,
+    namespace: str,
+    pods: Collection[PodView],
     target: Target,
     work: Work[Published],
     jobs: Mapping[str, JobView],
@@ -331,7 +358,7 @@ def _failed(
     return PrepareOutcome(
         preparation=_preparation(target, name, state.attempt, failure.stage, failure),
         failure=failure,
-        delete=outdated_jobs(facts, jobs, keep="" if state.ends else name),
+        delete=outdated_jobs(namespace, pods, jobs, keep="" if state.ends else name),
         requeue_after=state.requeue_after,
     )
 

@@ -1,7 +1,9 @@
 """Preparing, and refreshing in the background while a model serves: a failed refresh changes nothing."""
 
 from dataclasses import dataclass, replace
+from datetime import datetime
 
+from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import SourceState
 from enginewright.plan.prepare.prepare import PrepareOutcome, is_prepared, prepare
 from enginewright.plan.resolve.resolve import Target, resolve
@@ -27,20 +29,25 @@ class Preparing:
 
 def prepare_and_refresh(facts: Facts, target: Target) -> Preparing:
     """Return the state of preparing the pinned content, or that of a refresh."""
-    wanted = wanted_refresh(facts)
+    wanted = wanted_refresh(facts.model, facts.now)
     prepared = is_prepared(facts, target)
-    source = refreshed_source(facts, wanted, prepared=prepared) if wanted else None
+    source = (
+        refreshed_source(facts.model, facts.revisions, wanted, prepared=prepared)
+        if wanted
+        else None
+    )
     resolved = resolve(facts, source) if source else None
     refreshed = resolved if isinstance(resolved, Target) else None
     if prepared:
         return _refresh_in_background(facts, target, refreshed)
     target = refreshed or target
     outcome = prepare(facts, target, shares=refreshed is None)
-    state = _source(facts, target, outcome)
+    state = _source(facts.model, facts.now, target, outcome)
     failure = outcome.failure
     if refreshed and state and failure and failure.lasting:
-        state = refresh_failed(facts, state, failure)  # what is pinned is fetched again
-    return Preparing(target, _requeued_for_refresh(outcome, facts), _idle(state))
+        # what is pinned is fetched again
+        state = refresh_failed(facts.model, facts.now, state, failure)
+    return Preparing(target, _requeued_for_refresh(outcome, facts.model, facts.now), _idle(state))
 
 
 def _refresh_in_background(facts: Facts, target: Target, refreshed: Target | None) -> Preparing:
@@ -52,21 +59,27 @@ def _refresh_in_background(facts: Facts, target: Target, refreshed: Target | Non
         else None
     )
     if refresh and refreshed and refresh.prepared:
-        return Preparing(refreshed, refresh, _source(facts, refreshed, refresh))
+        return Preparing(refreshed, refresh, _source(facts.model, facts.now, refreshed, refresh))
     running = refresh.preparation.job if refresh and refresh.preparation else ""
     outcome = prepare(facts, target, keep=running)
-    source = _source(facts, target, outcome)
+    source = _source(facts.model, facts.now, target, outcome)
     if refresh is None or source is None:
-        return Preparing(target, _requeued_for_refresh(outcome, facts), _idle(source))
+        return Preparing(
+            target, _requeued_for_refresh(outcome, facts.model, facts.now), _idle(source)
+        )
     if refresh.failure and refresh.failure.lasting:
-        return Preparing(target, outcome, refresh_failed(facts, source, refresh.failure))
+        return Preparing(
+            target, outcome, refresh_failed(facts.model, facts.now, source, refresh.failure)
+        )
     source = source.model_copy(update={"refreshing": refresh.preparation})
     return Preparing(target, outcome, source, refresh)
 
 
-def _requeued_for_refresh(outcome: PrepareOutcome, facts: Facts) -> PrepareOutcome:
+def _requeued_for_refresh(
+    outcome: PrepareOutcome, model: InferenceModel, now: datetime
+) -> PrepareOutcome:
     """Requeue no later than the next refresh is due."""
-    waits = (outcome.requeue_after, seconds_to_refresh(facts))
+    waits = (outcome.requeue_after, seconds_to_refresh(model, now))
     soonest = min((each for each in waits if each is not None and each > 0), default=None)
     return replace(outcome, requeue_after=soonest)
 
@@ -76,10 +89,12 @@ def _idle(source: SourceState | None) -> SourceState | None:
     return source.model_copy(update={"refreshing": None}) if source else None
 
 
-def _source(facts: Facts, target: Target, outcome: PrepareOutcome) -> SourceState | None:
+def _source(
+    model: InferenceModel, now: datetime, target: Target, outcome: PrepareOutcome
+) -> SourceState | None:
     """Return the fetched content of the addresses."""
-    source = facts.model.status.source
+    source = model.status.source
     if outcome.prepared and (outcome.fetched is not None or source is None):
         data = outcome.fetched or {}
-        return fetched(facts, outcome.prepared, data, target.source.refresh)
+        return fetched(model, now, outcome.prepared, data, target.source.refresh)
     return source

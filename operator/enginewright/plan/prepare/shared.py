@@ -21,6 +21,7 @@ from enginewright_contract.images import COMPILED_BACKENDS
 from enginewright_contract.keys import content_hash
 from enginewright_contract.task import PREPARE_STAGES
 
+from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
 from enginewright.api.inference_model_status import Preparation, Prepared
 from enginewright.api.job_failure import JobFailure
 from enginewright.manifests.placement import merged, placement_hash
@@ -30,7 +31,7 @@ from enginewright.observed.preparations import PreparationView
 from enginewright.plan.attempts import UNREACHABLE, retry_due
 from enginewright.plan.resolve.resolve import Target
 from enginewright.plan.resolve.sources import MODEL, digests_in_spec, is_pinned
-from enginewright.plan.types import Facts, Leader
+from enginewright.plan.types import Config, Facts, Leader
 
 # for which a leader's status may lag behind its Job: then it is not read any more, as of another version
 PATIENCE: Final = UNREACHABLE
@@ -79,17 +80,17 @@ class TakenOver:
 Decision: TypeAlias = Follows | TakenOver | JobFailure
 
 
-def shared_hash(facts: Facts, target: Target) -> str:
+def shared_hash(model: InferenceModel, config: Config, target: Target) -> str:
     """Return the hash of all that must be equal for one Job to prepare several models."""
-    return content_hash({**job_inputs(facts, target), "pinned": dict(target.source.pinned)})
+    return content_hash({**job_inputs(model, config, target), "pinned": dict(target.source.pinned)})
 
 
-def job_inputs(facts: Facts, target: Target) -> dict[str, Any]:
+def job_inputs(model: InferenceModel, config: Config, target: Target) -> dict[str, Any]:
     """Return what decides what a Job does and whether it succeeds, except the content at the addresses."""
-    spec = facts.model.spec
+    spec = model.spec
     return {
         "job": target.job_hash,
-        "placement": placement_hash(merged(facts.config.jobs, spec.build.pod_template)),
+        "placement": placement_hash(merged(config.jobs, spec.build.pod_template)),
         "identity": identity_labels(spec),
     }
 
@@ -115,7 +116,7 @@ def follow(facts: Facts, target: Target, shared: str, known: Preparation | None)
     followed = known.leader if known and known.shared_hash == shared else ""
     if leader := next((each for each in found if each.name == followed), None):
         return Follows(leader, takes_over=True)
-    if followed and (result := _result(facts, target, shared, followed)):
+    if followed and (result := _result(facts.followed, target, shared, followed)):
         return result
     if not found:
         return None
@@ -148,12 +149,14 @@ def _failed(known: PreparationView | None) -> str:
     return known.failure.sentence if known and known.failure else ""
 
 
-def _result(facts: Facts, target: Target, shared: str, name: str) -> TakenOver | JobFailure | None:
+def _result(
+    followed: InferenceModel | None, target: Target, shared: str, name: str
+) -> TakenOver | JobFailure | None:
     """Return what the Job of the model that was followed has come to; None: not known, or nothing."""
-    model = facts.followed
-    if model is None or model.metadata.name != name or model.metadata.deletion_timestamp:
+    if followed is None or followed.metadata.name != name or followed.metadata.deletion_timestamp:
         return None
-    prepared, source, now = model.status.prepared, model.status.source, model.status.preparation
+    status = followed.status
+    prepared, source, now = status.prepared, status.source, status.preparation
     if prepared and source and prepared.inputs_hash == target.artifact_hash:
         pins = {each.name: each.digest for each in source.pins if each.name != MODEL}
         return TakenOver(prepared, pins)
@@ -162,23 +165,25 @@ def _result(facts: Facts, target: Target, shared: str, name: str) -> TakenOver |
     return None
 
 
-def recorded(facts: Facts, record: str, prepared: Prepared, data: Mapping[str, str]) -> Prepared:
+def recorded(
+    spec: InferenceModelSpec, record: str, prepared: Prepared, data: Mapping[str, str]
+) -> Prepared:
     """Return a prepared model with the hash that it is found by later, if nothing else can be at its addresses.
 
     Args:
-        facts: the model and its cluster.
+        spec: the model's.
         record: the hash with which its Job was created: the settings may be others by now.
         prepared: the result.
         data: digests of what was fetched besides the model, by name.
     """
     # The digest in the spec is that of one file: with external data, or in an archive, the model has another one.
-    is_pinned = digests_in_spec(facts.model.spec) == {MODEL: prepared.model_digest, **data}
+    is_pinned = digests_in_spec(spec) == {MODEL: prepared.model_digest, **data}
     return prepared.model_copy(update={"record_hash": record if is_pinned else ""})
 
 
 def known_preparation(facts: Facts, target: Target) -> TakenOver | None:
     """Return what an earlier Job has made of the same content; None: no record says so."""
-    wanted = record_hash(facts, target)
+    wanted = record_hash(facts.model, facts.config, target)
     if not wanted or target.backend not in COMPILED_BACKENDS:
         return None
     images = facts.config.store.images
@@ -218,16 +223,16 @@ def kept_records(
     return tuple(kept.values())
 
 
-def record_hash(facts: Facts, target: Target) -> str:
+def record_hash(model: InferenceModel, config: Config, target: Target) -> str:
     """Return the hash with which a Job for this target is recorded; empty: it is not.
 
     A refresh reads the addresses again. Under Recreate a Job shows that the image can be pulled before pods go.
     """
-    spec = facts.model.spec
+    spec = model.spec
     if target.source.refresh or spec.rollout.strategy == "Recreate":
         return ""
     digests = digests_in_spec(spec)
     if digests is None:
         return ""
-    store = facts.config.store.access(facts.model.metadata.namespace).place
-    return content_hash({**job_inputs(facts, target), "digests": digests, "store": store})
+    store = config.store.access(model.metadata.namespace).place
+    return content_hash({**job_inputs(model, config, target), "digests": digests, "store": store})

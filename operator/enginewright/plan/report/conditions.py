@@ -13,7 +13,7 @@ from enginewright.plan.engines.repair import Repair
 from enginewright.plan.engines.status import describe_engine
 from enginewright.plan.engines.wanted import Engines
 from enginewright.plan.prepare.prepare import PrepareOutcome
-from enginewright.plan.rollout.progress import RolloutProgress
+from enginewright.plan.rollout.pod_counts import RolloutProgress
 from enginewright.plan.rollout.proofs import Proofs, Statement
 from enginewright.plan.rollout.rollout import RolloutPlan
 from enginewright.plan.types import Obstacle

@@ -1,10 +1,13 @@
 """The Events of a model: what has changed for it that its user should see."""
 
+from collections.abc import Collection
+
 from enginewright.api.conditions import (
     Condition,
     ConditionType,
     StatusReason,
 )
+from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import (
     InferenceModelStatus,
     MoveState,
@@ -13,10 +16,11 @@ from enginewright.api.inference_model_status import (
     ServingState,
     SourceState,
 )
+from enginewright.observed.revisions import RevisionView
 from enginewright.plan.engines.choice import choice_events
 from enginewright.plan.history.spec_hash import has_lost, processes_removed
 from enginewright.plan.rollout.rollout import RolloutPlan
-from enginewright.plan.types import EventIntent, Facts, image_not_pushed
+from enginewright.plan.types import EventIntent, image_not_pushed
 
 _NORMAL = frozenset(
     {
@@ -35,40 +39,43 @@ _NORMAL = frozenset(
 
 
 def model_events(
-    facts: Facts, status: InferenceModelStatus, rollout: RolloutPlan
+    model: InferenceModel,
+    revisions: Collection[RevisionView],
+    status: InferenceModelStatus,
+    rollout: RolloutPlan,
 ) -> tuple[EventIntent, ...]:
     """Return the Events of what changes with the new status."""
     return (
-        *_of_conditions(facts, status),
+        *_of_conditions(model, status),
         *_of_promotion(rollout),
-        *_of_removed(facts, status, rollout),
+        *_of_removed(model, revisions, status, rollout),
     )
 
 
-def _of_conditions(facts: Facts, status: InferenceModelStatus) -> list[EventIntent]:
+def _of_conditions(model: InferenceModel, status: InferenceModelStatus) -> list[EventIntent]:
     """Return Events when the reason of Ready or FallbackActive changes, a refresh ends, or a route or rollback is refused."""
     events: list[EventIntent] = []
     ready = _condition(status, ConditionType.READY)
-    if ready and _changed(facts.model.status, ready):
+    if ready and _changed(model.status, ready):
         normal = ready.status == "True" or ready.reason in _NORMAL
         events.append(EventIntent("Normal" if normal else "Warning", ready.reason, ready.message))
-    events += choice_events(facts.model.status.choices, status.choices)
-    events += _of_interim(facts.model.status.serving, status.serving)
-    events += _of_refresh(facts.model.status.source, status.source)
-    events += _of_move(facts.model.status.images, status.images)
-    events += _of_image(facts.model.status.prepared, status.prepared)
+    events += choice_events(model.status.choices, status.choices)
+    events += _of_interim(model.status.serving, status.serving)
+    events += _of_refresh(model.status.source, status.source)
+    events += _of_move(model.status.images, status.images)
+    events += _of_image(model.status.prepared, status.prepared)
     fallback = _condition(status, ConditionType.FALLBACK_ACTIVE)
     # if the model is not ready for this reason, Ready already reports it
-    is_news = fallback and fallback.status == "True" and _changed(facts.model.status, fallback)
+    is_news = fallback and fallback.status == "True" and _changed(model.status, fallback)
     if fallback and is_news and ready and ready.status == "True":
         events.append(EventIntent("Warning", fallback.reason, fallback.message))
     route = _condition(status, ConditionType.ROUTE_ACCEPTED)
     is_refused = route and route.reason == StatusReason.ROUTE_REJECTED
-    if route and is_refused and _changed(facts.model.status, route):
+    if route and is_refused and _changed(model.status, route):
         events.append(EventIntent("Warning", route.reason, route.message))
     back = _condition(status, ConditionType.ROLLED_BACK)
     is_ignored = back and back.status == "False" and back.reason == StatusReason.ROLLED_BACK_BY_USER
-    if back and is_ignored and _changed(facts.model.status, back):
+    if back and is_ignored and _changed(model.status, back):
         events.append(EventIntent("Warning", back.reason, back.message))
     return events
 
@@ -82,17 +89,22 @@ def _of_promotion(rollout: RolloutPlan) -> list[EventIntent]:
     return [EventIntent("Normal", StatusReason.PROMOTED, message)]
 
 
-def _of_removed(facts: Facts, now: InferenceModelStatus, rollout: RolloutPlan) -> list[EventIntent]:
+def _of_removed(
+    model: InferenceModel,
+    revisions: Collection[RevisionView],
+    now: InferenceModelStatus,
+    rollout: RolloutPlan,
+) -> list[EventIntent]:
     """Return an Event when the spec has lost fields of what it requests, or that keeps its image for them."""
-    before = facts.model.status
+    before = model.status
     # a rollout goes on while it is not known what the spec requests
     wanted = rollout.wanted or (rollout.target.revision if rollout.target else None)
-    removed = processes_removed(facts, now.serving, wanted)
+    removed = processes_removed(model, revisions, now.serving, wanted)
     if removed is None:
         return []
     reasons = [each.images.reason if each.images else "" for each in (before, now)]
     waits = reasons[1] == removed.reason != reasons[0]
-    return [removed] if waits or has_lost(facts, wanted) else []
+    return [removed] if waits or has_lost(model, revisions, wanted) else []
 
 
 def _of_interim(before: ServingState | None, now: ServingState | None) -> list[EventIntent]:

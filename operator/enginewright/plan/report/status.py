@@ -1,5 +1,6 @@
 """The complete status of a model, from what its plan has found."""
 
+from collections.abc import Collection
 from datetime import UTC
 
 from enginewright_contract.reasons import Reason, exit_code
@@ -22,6 +23,7 @@ from enginewright.api.inference_model_status import (
     ServingState,
     SourceState,
 )
+from enginewright.observed.revisions import RevisionView
 from enginewright.plan.engines.choice import Choice
 from enginewright.plan.engines.device_yield import without_yield
 from enginewright.plan.engines.repair import references
@@ -36,11 +38,11 @@ from enginewright.plan.rollout.rollout import RolloutPlan, applied_state
 from enginewright.plan.types import Facts, Obstacle
 
 
-def _chosen_class(facts: Facts, target: Target | None) -> str:
+def _chosen_class(model: InferenceModel, target: Target | None) -> str:
     """Return the class chosen for a model that names none."""
-    if facts.model.spec.accelerators:
+    if model.spec.accelerators:
         return ""
-    return target.classes[0].metadata.name if target else facts.model.status.accelerator_class
+    return target.classes[0].metadata.name if target else model.status.accelerator_class
 
 
 def model_status(
@@ -64,7 +66,7 @@ def model_status(
             if each.accelerator_class not in fixed(model.spec)
         ),
         selector=scale_selector(model.metadata.name, model.spec),
-        accelerator_class=_chosen_class(facts, target),
+        accelerator_class=_chosen_class(facts.model, target),
         revision=rollout.wanted or "",
         conditions=merge_conditions(
             model.status.conditions,
@@ -79,9 +81,9 @@ def model_status(
         choices=_choices(model, state.engines, choice),
         failed_choice=failed_choice(facts, state.engines, choice, rollout),
         rejected_backends=rejected,
-        serving=_serving(facts, target, rollout.serving, prepared),
-        applied=applied_state(facts, rollout),
-        active=_active(facts, rollout),
+        serving=_serving(facts.model.status, facts.revisions, target, rollout.serving, prepared),
+        applied=applied_state(facts.model, rollout),
+        active=_active(facts.revisions, rollout),
         target=rollout.target,
         images=images,
         last_failure=_last_failure(model, state),
@@ -113,11 +115,11 @@ def _preparation(model: InferenceModel, state: ModelState) -> Preparation | None
     return state.outcome.preparation if state.outcome else model.status.preparation
 
 
-def _active(facts: Facts, rollout: RolloutPlan) -> ActiveRevision | None:
+def _active(revisions: Collection[RevisionView], rollout: RolloutPlan) -> ActiveRevision | None:
     if rollout.serving is None:
         return None
     name = rollout.serving.last_complete
-    kept = next((each.kept for each in facts.revisions if each.revision == name), None)
+    kept = next((each.kept for each in revisions if each.revision == name), None)
     return ActiveRevision(revision=name, signature=kept.signature if kept else None)
 
 
@@ -141,7 +143,8 @@ def _of_job(stage: str, reason: str, message: str) -> RolloutFailure:
 
 
 def _serving(
-    facts: Facts,
+    status: InferenceModelStatus,
+    revisions: Collection[RevisionView],
     target: Target | None,
     serving: ServingState | None,
     prepared: Prepared | None,
@@ -151,15 +154,11 @@ def _serving(
         return None
     # an artefact that is recorded and needed, but not prepared, was lost
     lost = target.artifact_hash if target and prepared is None else ""
-    snapshots = {each.revision: each.kept.snapshot for each in facts.revisions if each.kept}
+    snapshots = {each.revision: each.kept.snapshot for each in revisions if each.kept}
     last_complete = snapshots.get(serving.last_complete)
     key = last_complete.prepared_key if last_complete else serving.prepared_key
     known = next(
-        (
-            each
-            for each in known_prepared(facts.model.status)
-            if each.key == key and each.inputs_hash != lost
-        ),
+        (each for each in known_prepared(status) if each.key == key and each.inputs_hash != lost),
         None,
     )
     kept = None if prepared and prepared.key == key else known

@@ -19,13 +19,15 @@ from enginewright_contract.task import Promise
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
-from enginewright.api.inference_model import InferenceModelSpec
+from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
 from enginewright.api.inference_model_status import RejectedBackend
 from enginewright.api.scalars import share, whole_second
 from enginewright.manifests.labels import CLASS, COMPONENT, RETRY, REVISION, SERVE
+from enginewright.observed.deployments import DeploymentView
+from enginewright.observed.nodes import NodeView
 from enginewright.plan.history.outcomes import served_before
 from enginewright.plan.resolve.classes import matching
-from enginewright.plan.types import Facts, Obstacle
+from enginewright.plan.types import Config, Facts, Obstacle
 
 # Failures caused by a node's devices and drivers rather than by the model.
 _OF_NODES: Final = frozenset(
@@ -94,9 +96,9 @@ def candidates(
             promise if backend == first else promise.model_copy(update={"asked_backend": first}),
         )
         for backend in wanted
-        if all(backend in _runnable(facts, each) for each in classes)
+        if all(backend in _runnable(facts.config, each) for each in classes)
     )
-    return found or _not_runnable(facts, classes, first)
+    return found or _not_runnable(facts.config, classes, first)
 
 
 def ranking(spec: InferenceModelSpec, accelerator: AcceleratorClass) -> list[str]:
@@ -104,18 +106,18 @@ def ranking(spec: InferenceModelSpec, accelerator: AcceleratorClass) -> list[str
     return [str(each) for each in spec.backends or accelerator.spec.backends]
 
 
-def _runnable(facts: Facts, accelerator: AcceleratorClass) -> list[str]:
+def _runnable(config: Config, accelerator: AcceleratorClass) -> list[str]:
     capability = accelerator.spec.compute_capability
     return [
         str(each)
         for each in accelerator.spec.backends
-        if VARIANTS[each] in facts.config.images and why_unusable(each, capability) is None
+        if VARIANTS[each] in config.images and why_unusable(each, capability) is None
     ]
 
 
-def _not_runnable(facts: Facts, classes: Sequence[AcceleratorClass], backend: str) -> Obstacle:
-    rejecting = next(each for each in classes if backend not in _runnable(facts, each))
-    runnable = ", ".join(_runnable(facts, rejecting))
+def _not_runnable(config: Config, classes: Sequence[AcceleratorClass], backend: str) -> Obstacle:
+    rejecting = next(each for each in classes if backend not in _runnable(config, each))
+    runnable = ", ".join(_runnable(config, rejecting))
     if unusable := why_unusable(backend, rejecting.spec.compute_capability):
         remedy = (
             f"choose one of {runnable} in spec.backends"
@@ -209,14 +211,14 @@ def is_readmitted(
     """Return whether a rejected backend is tried again although it would be with the same inputs."""
     if rejected.rejected_at is None:  # by an earlier release: from now on it is known
         return False
-    asked = _asked(facts)
+    asked = _asked(facts.model)
     if asked and asked != rejected.retry:
         return True
     return (
         rejected.reason in _OF_NODES
         and bool(rejected.revision)
-        and _serves_meanwhile(facts)
-        and any(each > rejected.rejected_at for each in _joined(facts, classes))
+        and _serves_meanwhile(facts.model.spec, facts.deployments)
+        and any(each > rejected.rejected_at for each in _joined(facts.nodes, classes))
     )
 
 
@@ -225,23 +227,25 @@ def rejection_recorded(
 ) -> RejectedBackend:
     """Return the rejection with what must differ for it to end: the annotation, or the newest node."""
     # nodes have the API server's clock: one that is ahead of ours joins but once
-    since = max((whole_second(facts.now), *_joined(facts, classes)))
-    return rejected.model_copy(update={"rejected_at": since, "retry": _asked(facts)})
+    since = max((whole_second(facts.now), *_joined(facts.nodes, classes)))
+    return rejected.model_copy(update={"rejected_at": since, "retry": _asked(facts.model)})
 
 
-def _asked(facts: Facts) -> str:
+def _asked(model: InferenceModel) -> str:
     """Return the annotation's value; empty: there is none."""
-    value = facts.model.metadata.annotations.get(RETRY, "")
+    value = model.metadata.annotations.get(RETRY, "")
     return sha256_text(value) if len(value) > _LONGEST else value
 
 
-def _serves_meanwhile(facts: Facts) -> bool:
+def _serves_meanwhile(spec: InferenceModelSpec, deployments: Collection[DeploymentView]) -> bool:
     """Return whether pods serve that another attempt leaves alone: no node may stop what serves."""
-    is_replaced = facts.model.spec.rollout.strategy == "Recreate"
-    return not is_replaced and any(each.available for each in facts.deployments)
+    is_replaced = spec.rollout.strategy == "Recreate"
+    return not is_replaced and any(each.available for each in deployments)
 
 
-def _joined(facts: Facts, classes: Sequence[AcceleratorClass]) -> list[datetime]:
+def _joined(
+    cluster_nodes: Collection[NodeView], classes: Sequence[AcceleratorClass]
+) -> list[datetime]:
     """Return when the nodes of the classes joined."""
-    nodes = (node for each in classes for node in matching(each, facts.nodes))
+    nodes = (node for each in classes for node in matching(each, cluster_nodes))
     return [datetime.fromisoformat(node.created) for node in nodes if node.created]

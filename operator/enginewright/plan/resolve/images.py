@@ -1,6 +1,6 @@
 """What a runtime image contains, as a Job that probes it reports, and which nodes can run it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
@@ -16,14 +16,15 @@ from enginewright.observed.nodes import NodeView
 from enginewright.observed.pods import PodView
 from enginewright.plan.attempts import Work
 from enginewright.plan.resolve.classes import selected
-from enginewright.plan.types import Facts
 
 _STAGES: Final = (PROBE,)
 
 
-def image_architecture(facts: Facts, image: str) -> str:
+def image_architecture(
+    nodes: Collection[NodeView], images: Mapping[str, ImageFacts], image: str
+) -> str:
     """Return the architecture label of nodes that can run the image; empty: not known, any node may."""
-    return architecture_of(facts.images[image], facts.nodes)
+    return architecture_of(images[image], nodes)
 
 
 def architecture_of(image: ImageFacts, nodes: Iterable[NodeView]) -> str:
@@ -36,27 +37,34 @@ def architecture_of(image: ImageFacts, nodes: Iterable[NodeView]) -> str:
     return next((each for each in _built_for(image) if each in present), "")
 
 
-def engine_architecture(facts: Facts, image: str, accelerator: AcceleratorClass) -> str:
+def engine_architecture(
+    nodes: Collection[NodeView],
+    images: Mapping[str, ImageFacts],
+    image: str,
+    accelerator: AcceleratorClass,
+) -> str:
     """Return the same for the Job of an engine, which loads only on the architecture that built it.
 
     The class's, even where no node has it yet, if the image is built for several.
     """
-    found = facts.images[image].architectures
+    found = images[image].architectures
     own = accelerator.spec.node_selector.get(ARCHITECTURE, USUAL_ARCHITECTURE)
-    return own if len(found) > 1 and own in found else image_architecture(facts, image)
+    return own if len(found) > 1 and own in found else image_architecture(nodes, images, image)
 
 
-def only_architectures(facts: Facts, snapshot: Snapshot) -> dict[str, str]:
+def only_architectures(
+    nodes: Collection[NodeView], images: Mapping[str, ImageFacts], snapshot: Snapshot
+) -> dict[str, str]:
     """Return the architecture label of the pods' nodes for each class whose image is built for a single one.
 
     As far as it is known, and only where a node of the class has it: an image of several may not report them.
     """
     found: dict[str, str] = {}
     for each in snapshot.classes:
-        image = facts.images.get(each.image)
+        image = images.get(each.image)
         if image is None or len(image.architectures) > 1:
             continue
-        if only := architecture_of(image, selected(each.node_selector, facts.nodes)):
+        if only := architecture_of(image, selected(each.node_selector, nodes)):
             found[each.name] = only
     return found
 

@@ -19,7 +19,7 @@ from enginewright_contract.task import Promise, Recipe
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
-from enginewright.api.inference_model import InferenceModelSpec
+from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
 from enginewright.api.scalars import duration
 from enginewright.manifests.device_claim import CLAIM_TEMPLATE, CLAIMS_VERSION
 from enginewright.manifests.prepare_job import Input
@@ -68,14 +68,14 @@ class Target:
 
 def resolve(facts: Facts, source: PinnedSource | None = None) -> Target | Obstacle:
     """Return the target, or the first obstacle; `source`: what to fetch, None: the known content."""
-    source = known_source(facts) if source is None else source
+    source = known_source(facts.model, facts.revisions) if source is None else source
     for check in _CHECKS:
         if obstacle := check(facts):
             return obstacle
-    classes = _classes(facts)
+    classes = _classes(facts.model, facts.classes)
     if isinstance(classes, Obstacle):
         return classes
-    if obstacle := _without_device_claims(facts, classes):
+    if obstacle := _without_device_claims(facts.has_device_claims, classes):
         return obstacle
     ranked = candidates(facts, classes)
     if isinstance(ranked, Obstacle):
@@ -171,10 +171,12 @@ _CHECKS: Final[tuple[Callable[[Facts], Obstacle | None], ...]] = (
 )
 
 
-def _without_device_claims(facts: Facts, classes: Iterable[AcceleratorClass]) -> Obstacle | None:
+def _without_device_claims(
+    has_device_claims: bool, classes: Iterable[AcceleratorClass]
+) -> Obstacle | None:
     """Return the obstacle that a class requests devices in a way that the cluster does not have."""
     named = [each.metadata.name for each in classes if each.spec.device is not None]
-    if not named or facts.has_device_claims:
+    if not named or has_device_claims:
         return None
     message = (
         f"spec.device of AcceleratorClass {', '.join(named)} needs {CLAIM_TEMPLATE}s of {CLAIMS_VERSION},"
@@ -184,11 +186,13 @@ def _without_device_claims(facts: Facts, classes: Iterable[AcceleratorClass]) ->
     return Obstacle(StatusReason.DEVICE_CLAIMS_MISSING, message)
 
 
-def _classes(facts: Facts) -> list[AcceleratorClass] | Obstacle:
-    known = {each.metadata.name: each for each in facts.classes}
-    wanted = facts.model.spec.accelerators
+def _classes(
+    model: InferenceModel, classes: Collection[AcceleratorClass]
+) -> list[AcceleratorClass] | Obstacle:
+    known = {each.metadata.name: each for each in classes}
+    wanted = model.spec.accelerators
     if not wanted:
-        return _unnamed(facts, known)
+        return _unnamed(model, classes, known)
     missing = [each.class_name for each in wanted if each.class_name not in known]
     if missing:
         message = (
@@ -200,16 +204,18 @@ def _classes(facts: Facts) -> list[AcceleratorClass] | Obstacle:
 
 
 def _unnamed(
-    facts: Facts, known: Mapping[str, AcceleratorClass]
+    model: InferenceModel,
+    classes: Collection[AcceleratorClass],
+    known: Mapping[str, AcceleratorClass],
 ) -> list[AcceleratorClass] | Obstacle:
     """Return the class of a model that names none: the one chosen before, else the only one."""
-    if kept := known.get(_chosen_before(facts)):
+    if kept := known.get(_chosen_before(model)):
         return [kept]  # regardless of classes added later
     if not known:
         message = "the cluster has no AcceleratorClass; apply one, such as the chart's class cpu"
         return Obstacle(StatusReason.NO_ACCELERATOR_CLASS, message)
     # Proposals do not count: a GPU node that joins must not make other models ambiguous.
-    own = [each for each in facts.classes if not is_proposed(each)]
+    own = [each for each in classes if not is_proposed(each)]
     for chosen in (list(known.values()), own):
         if len(chosen) == 1:
             return chosen
@@ -220,8 +226,8 @@ def _unnamed(
     return Obstacle(StatusReason.AMBIGUOUS_ACCELERATOR_CLASS, message)
 
 
-def _chosen_before(facts: Facts) -> str:
-    status = facts.model.status
+def _chosen_before(model: InferenceModel) -> str:
+    status = model.status
     if status.accelerator_class or status.serving is None or len(status.serving.classes) != 1:
         return status.accelerator_class
     return status.serving.classes[0].class_name  # of a status that an earlier version wrote

@@ -5,21 +5,27 @@ image or a revert would then serve a model that nobody requested, so digests are
 known: in the status for the current spec, in the revisions for specs that it may return to.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from enginewright_contract.keys import sha256_text
 
-from enginewright.api.inference_model import InferenceModelSpec
-from enginewright.api.inference_model_status import FetchedSource, Pin, Prepared, SourceState
+from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
+from enginewright.api.inference_model_status import (
+    FetchedSource,
+    InferenceModelStatus,
+    Pin,
+    Prepared,
+    SourceState,
+)
 from enginewright.api.job_failure import JobFailure
 from enginewright.api.scalars import duration, whole_second
 from enginewright.manifests.labels import REFRESH
 from enginewright.manifests.snapshot import KeptSource
+from enginewright.observed.revisions import RevisionView
 from enginewright.plan.resolve.recipe import steps_of
-from enginewright.plan.types import Facts
 
 MODEL: Final = "model"
 _LONGEST: Final = 64  # characters; longer values of the annotation are hashed
@@ -36,12 +42,12 @@ class PinnedSource:
     fetched: Mapping[str, str] = field(default_factory=dict)
 
 
-def known_source(facts: Facts) -> PinnedSource:
+def known_source(model: InferenceModel, revisions: Collection[RevisionView]) -> PinnedSource:
     """Return the content fetched from the spec's addresses, for this spec or an earlier one."""
-    wanted = _addresses(facts.model.spec)
+    wanted = _addresses(model.spec)
     pinned: dict[str, str] = {}
     refresh = ""
-    for each in _known(facts):
+    for each in _known(model.status, revisions):
         pins = {pin.name: pin.digest for pin in each.pins if _address(pin) == wanted.get(pin.name)}
         if MODEL not in pins or pins[MODEL] != pinned.get(MODEL, pins[MODEL]):
             continue
@@ -61,64 +67,73 @@ def digests_in_spec(spec: InferenceModelSpec) -> dict[str, str] | None:
     return digests if all(digests.values()) else None
 
 
-def refreshed_source(facts: Facts, refresh: str, *, prepared: bool) -> PinnedSource:
+def refreshed_source(
+    model: InferenceModel, revisions: Collection[RevisionView], refresh: str, *, prepared: bool
+) -> PinnedSource:
     """Return what a refresh fetches: any content, and unchanged content only if it must be prepared.
 
     Args:
-        facts: the model and its cluster.
+        model: the model.
+        revisions: the model's.
         refresh: unique name of the refresh.
         prepared: whether the known content is prepared for the target. If not, every stage must
             run: the store may have an artefact that another runtime image made of it.
     """
-    return PinnedSource(refresh=refresh, fetched=known_source(facts).pinned if prepared else {})
+    return PinnedSource(
+        refresh=refresh, fetched=known_source(model, revisions).pinned if prepared else {}
+    )
 
 
-def _known(facts: Facts) -> Iterator[FetchedSource | KeptSource]:
+def _known(
+    status: InferenceModelStatus, revisions: Collection[RevisionView]
+) -> Iterator[FetchedSource | KeptSource]:
     """Yield the recorded content of addresses, the latest first."""
-    if source := facts.model.status.source:
+    if source := status.source:
         yield source
         yield from source.earlier
-    for each in sorted(facts.revisions, key=lambda each: -each.number):
+    for each in sorted(revisions, key=lambda each: -each.number):
         if each.kept and each.kept.source:
             yield each.kept.source
 
 
-def wanted_refresh(facts: Facts) -> str | None:
+def wanted_refresh(model: InferenceModel, now: datetime) -> str | None:
     """Return the unique name of the refresh to do now; None: none."""
-    source = facts.model.status.source
+    source = model.status.source
     count = source.refreshes if source else 0
-    if requested := _requested_refresh(facts):
+    if requested := _requested_refresh(model):
         return f"{count} {requested}"
-    wait = seconds_to_refresh(facts)
+    wait = seconds_to_refresh(model, now)
     return f"{count} due" if wait is not None and wait <= 0 else None
 
 
-def _requested_refresh(facts: Facts) -> str:
+def _requested_refresh(model: InferenceModel) -> str:
     """Return the annotation's value if it was not acted on yet; empty: no request."""
-    requested = facts.model.metadata.annotations.get(REFRESH, "")
+    requested = model.metadata.annotations.get(REFRESH, "")
     if len(requested) > _LONGEST:
         requested = sha256_text(requested)
-    source = facts.model.status.source
+    source = model.status.source
     return "" if source and requested == source.requested else requested
 
 
-def seconds_to_refresh(facts: Facts) -> float | None:
+def seconds_to_refresh(model: InferenceModel, now: datetime) -> float | None:
     """Return the seconds until a refresh is due; None: never."""
-    interval = duration(facts.model.spec.source.refresh_interval)
-    source = facts.model.status.source
+    interval = duration(model.spec.source.refresh_interval)
+    source = model.status.source
     if not interval or source is None or source.looked_at is None:
         return None
-    due = min(source.looked_at, facts.now) + interval  # the clock may have been set back
-    return (due - facts.now) / timedelta(seconds=1)
+    due = min(source.looked_at, now) + interval  # the clock may have been set back
+    return (due - now) / timedelta(seconds=1)
 
 
-def fetched(facts: Facts, prepared: Prepared, data: Mapping[str, str], refresh: str) -> SourceState:
+def fetched(
+    model: InferenceModel, now: datetime, prepared: Prepared, data: Mapping[str, str], refresh: str
+) -> SourceState:
     """Return the state after a model was prepared; `data`: digests of samples and calibration data."""
-    before = facts.model.status.source or SourceState()
+    before = model.status.source or SourceState()
     digests = {MODEL: prepared.model_digest, **data}
     pins = tuple(
         Pin(name=name, uri=uri, sha256=sha256, digest=digests[name])
-        for name, (uri, sha256) in _addresses(facts.model.spec).items()
+        for name, (uri, sha256) in _addresses(model.spec).items()
         if name in digests
     )
     places = [_places(pins)]
@@ -132,18 +147,20 @@ def fetched(facts: Facts, prepared: Prepared, data: Mapping[str, str], refresh: 
         refresh=refresh,
         earlier=tuple(earlier[:_KEPT_SOURCES]),
         refreshes=before.refreshes + (refresh != before.refresh),
-        requested=_requested_refresh(facts) or before.requested if refresh else before.requested,
-        looked_at=whole_second(facts.now),
+        requested=_requested_refresh(model) or before.requested if refresh else before.requested,
+        looked_at=whole_second(now),
     )
 
 
-def refresh_failed(facts: Facts, source: SourceState, failure: JobFailure) -> SourceState:
+def refresh_failed(
+    model: InferenceModel, now: datetime, source: SourceState, failure: JobFailure
+) -> SourceState:
     """Return the state after a failed refresh, which keeps the content fetched before."""
     return source.model_copy(
         update={
-            "requested": _requested_refresh(facts) or source.requested,
+            "requested": _requested_refresh(model) or source.requested,
             "refreshes": source.refreshes + 1,
-            "looked_at": whole_second(facts.now),
+            "looked_at": whole_second(now),
             "refreshing": None,
             "failure": failure,
         }

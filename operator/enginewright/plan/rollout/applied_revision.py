@@ -2,9 +2,11 @@
 
 from collections.abc import Collection, Mapping
 
+from enginewright.api.inference_model import InferenceModel
 from enginewright.manifests.labels import PROMOTE, ROLLBACK
 from enginewright.manifests.snapshot import Revision
 from enginewright.observed.deployments import DeploymentView
+from enginewright.observed.revisions import RevisionView
 from enginewright.plan.history.outcomes import (
     promoted,
     ready_revisions,
@@ -28,7 +30,11 @@ def requested_revision(
 ) -> Revision | None:
     """Return the wanted revision; while that is not known, the one before if the spec is unchanged; None: none."""
     target = facts.model.status.target
-    if wanted is None and target and is_of_spec(facts, target.revision, target.spec_hash):
+    if (
+        wanted is None
+        and target
+        and is_of_spec(facts.model, facts.revisions, target.revision, target.spec_hash)
+    ):
         found = known.get(target.revision)
         return with_templates(facts, found) if found else None
     return wanted
@@ -56,8 +62,8 @@ def bring_up_requested(
     before = served_before(facts)
     stable = known.get(before.last_complete) if before else None
     back = restored_revision(facts, known, wanted.name)
-    if stable is None and back is None and recorded_rejection(facts, wanted.name):
-        stable = _other(facts, known, wanted.name)
+    if stable is None and back is None and recorded_rejection(facts.revisions, wanted.name):
+        stable = _other(facts.deployments, facts.revisions, known, wanted.name)
     was_active = stable is None or stable.name == wanted.name
     if back is not None and was_active:
         stable = back  # the revision that serves is rejected
@@ -67,7 +73,7 @@ def bring_up_requested(
     elif stable is not None and was_active and facts.model.spec.rollout.on_failure == "Rollback":
         others = (name for name in promoted(facts.revisions) if name != wanted.name)
         previous = next((known[name] for name in others if name in known), None)
-        if previous and was_proven(facts, previous.name):
+        if previous and was_proven(facts.now, facts.revisions, previous.name):
             previous = with_templates(facts, previous)
             return look_back(facts, wanted, previous, deployments)
     return bring_up(
@@ -82,10 +88,15 @@ def bring_up_requested(
     )
 
 
-def _other(facts: Facts, known: Mapping[str, Revision], rejected: str) -> Revision | None:
+def _other(
+    deployments: Collection[DeploymentView],
+    revisions: Collection[RevisionView],
+    known: Mapping[str, Revision],
+    rejected: str,
+) -> Revision | None:
     """Return what serves instead of a rejected revision if it is not known what has served; None: nothing."""
-    carried = (each.revision for each in facts.deployments)
-    names = (each for each in (*promoted(facts.revisions), *carried) if each != rejected)
+    carried = (each.revision for each in deployments)
+    names = (each for each in (*promoted(revisions), *carried) if each != rejected)
     return next((known[name] for name in names if name in known), None)
 
 
@@ -107,7 +118,7 @@ def kept_revision(
     before = served_before(facts)
     if before and (last := known.get(before.last_complete)):
         # not preferred if it would have no pods
-        has_pods = any(desired_counts(facts, last, deployments).values())
+        has_pods = any(desired_counts(facts.model, facts.autoscalers, last, deployments).values())
         names.insert(0 if has_pods else len(names), last.name)
     if spec.rollout.strategy == "Recreate":  # which would stop ready pods of other revisions
         ready = ready_revisions(facts.pods)
@@ -119,7 +130,9 @@ def kept_revision(
         names += promoted(facts.revisions)
     goes_on = (
         status.applied
-        and is_of_spec(facts, status.applied.revision, status.applied.spec_hash)
+        and is_of_spec(
+            facts.model, facts.revisions, status.applied.revision, status.applied.spec_hash
+        )
         and status.applied.revision not in failed
     )
     if status.applied and goes_on and not spec.rollout.paused:
@@ -142,13 +155,13 @@ def restored_revision(
     None: it was not rejected so, or there is no other.
     """
     annotations = facts.model.metadata.annotations
-    known_failure = recorded_rejection(facts, rejected) if rejected else None
+    known_failure = recorded_rejection(facts.revisions, rejected) if rejected else None
     failed = (
         known_failure is not None
         and known_failure.stage == STAGE
         and annotations.get(PROMOTE) != rejected
     )
-    if not rejected or not (failed or rejection_by_user(facts, rejected)):
+    if not rejected or not (failed or rejection_by_user(facts.model, facts.revisions, rejected)):
         return None
     annotation = annotations.get(ROLLBACK, "")
     back_from, _, back_to = annotation.partition(" ")
@@ -162,17 +175,17 @@ def restored_revision(
 
 
 def ignored_rollback(
-    facts: Facts, known: Mapping[str, Revision], applied: str, rejected: str
+    model: InferenceModel, known: Mapping[str, Revision], applied: str, rejected: str
 ) -> str:
     """Return what a user's rollback asks for and does not get; empty: nothing, or there is none.
 
     Args:
-        facts: the model and its cluster.
+        model: the model.
         known: the revisions whose content is kept.
         applied: the revision that the Deployments have from now on.
         rejected: the one that is not rolled out; empty: none.
     """
-    back_from, _, back_to = facts.model.metadata.annotations.get(ROLLBACK, "").partition(" ")
+    back_from, _, back_to = model.metadata.annotations.get(ROLLBACK, "").partition(" ")
     if not back_from or back_from not in (applied, rejected):
         return ""
     ignored = []

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from enginewright.analysis.comparison import RevisionComparison
+from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import RolloutFailure, TargetRevision
 from enginewright.manifests.deployment import canary_deployment, claim_templates
 from enginewright.manifests.snapshot import Revision
 from enginewright.plan.rollout.failures import PodFailures
-from enginewright.plan.types import Facts, MetadataIntent
+from enginewright.plan.types import MetadataIntent
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,12 @@ class BringUp:
     comparisons: tuple[RevisionComparison, ...] = ()  # that this is based on
     promoted_for: str = ""  # what its analysis has compared, if it is promoted from now on
 
-    def deployments(self, facts: Facts) -> Iterator[dict[str, Any]]:
+    def deployments(self, model: InferenceModel) -> Iterator[dict[str, Any]]:
         """Yield the canary's Deployments, each after what its pods claim."""
         for name, count in self.canaries.items():
-            yield from claim_templates(facts.model, self.canary or self.revision, name)
+            yield from claim_templates(model, self.canary or self.revision, name)
             yield canary_deployment(
-                facts.model,
+                model,
                 self.canary or self.revision,
                 name,
                 replicas=count,

@@ -7,20 +7,24 @@ requests for `canary.hold`. Else the failure is that of the nodes, of the data o
 not help.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from enginewright_contract.reasons import SAME_IN_EVERY_POD, ExitCode, Reason, exit_code
+from enginewright_contract.verdict import Verdict
 
+from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model_status import RolloutFailure
 from enginewright.manifests.labels import CANARY, CLASS, COMPONENT, REVISION, SERVE
 from enginewright.observed.deployments import DeploymentView
+from enginewright.observed.nodes import NodeView
 from enginewright.observed.pods import PodView
+from enginewright.observed.revisions import RevisionView
 from enginewright.plan import pods
-from enginewright.plan.history.outcomes import served_before
+from enginewright.plan.history.outcomes import promise_of, served_before
 from enginewright.plan.pods import Failure, failure, is_repeated
 from enginewright.plan.resolve.classes import matching
 from enginewright.plan.rollout.proofs import refusal
@@ -79,9 +83,13 @@ class Unready:
 def unready(facts: Facts, mine: Iterable[PodView]) -> Unready:
     """Return what is wrong with those of `mine` that are not ready, nor leaving."""
     waiting = [pod for pod in mine if not pod.ready and not pod.leaving]
-    failed = [(pod, each) for pod in waiting if (each := failure_of(facts, pod))]
+    failed = [
+        (pod, each) for pod in waiting if (each := failure_of(facts.revisions, facts.verdicts, pod))
+    ]
     first = failed[0][1] if failed else None
-    refused = (each for pod, each in failed if _is_refused_for_good(facts, pod, each))
+    refused = (
+        each for pod, each in failed if _is_refused_for_good(facts.classes, facts.nodes, pod, each)
+    )
     repeated = first if pods.is_repeated([pod for pod, _ in failed]) else None
     return Unready(
         first=first,
@@ -108,18 +116,18 @@ def lasting_on(facts: Facts, revision: str, accelerator_class: str) -> pods.Fail
 
 
 def _is_of_others(facts: Facts, pod: PodView) -> bool:
-    found = failure_of(facts, pod)
+    found = failure_of(facts.revisions, facts.verdicts, pod)
     if found is None:
         return False
-    of_node = found.reason in _OF_NODES and not _only_node(facts, pod)
+    of_node = found.reason in _OF_NODES and not _only_node(facts.classes, facts.nodes, pod)
     return of_node or found.reason in _OF_OTHERS
 
 
-def pods_of(facts: Facts, revision: str) -> list[PodView]:
+def pods_of(pods: Collection[PodView], revision: str) -> list[PodView]:
     """Return the pods of a revision that serve, or are to serve, ready or not."""
     return [
         pod
-        for pod in facts.pods
+        for pod in pods
         if pod.label(REVISION) == revision
         and pod.label(COMPONENT) in (SERVE, CANARY)
         and not pod.leaving
@@ -143,8 +151,10 @@ def pod_failures(
         stable: the revision that it is to replace; empty: none.
         since: when it began, to compare crashes with those of the stable revision.
     """
-    mine = pods_of(facts, revision)
-    found = [(pod, each) for pod in mine if (each := failure_of(facts, pod))]
+    mine = pods_of(facts.pods, revision)
+    found = [
+        (pod, each) for pod in mine if (each := failure_of(facts.revisions, facts.verdicts, pod))
+    ]
     seen = unready(facts, mine)
     unschedulable = any(pod.unschedulable for pod in mine if not pod.ready)
     without_room = unschedulable or any(each.refused for each in deployments)
@@ -162,14 +172,21 @@ def pod_failures(
     )
 
 
-def failure_of(facts: Facts, pod: PodView) -> pods.Failure | None:
+def failure_of(
+    revisions: Collection[RevisionView], verdicts: Mapping[str, Verdict], pod: PodView
+) -> pods.Failure | None:
     """Return why a pod does not serve: its own failure, else what its sidecar has found."""
-    return pods.failure(pod) or refusal_of(facts, pod)
+    return pods.failure(pod) or refusal_of(revisions, verdicts, pod)
 
 
-def refusal_of(facts: Facts, pod: PodView) -> pods.Failure | None:
+def refusal_of(
+    revisions: Collection[RevisionView], verdicts: Mapping[str, Verdict], pod: PodView
+) -> pods.Failure | None:
     """Return the failed check for which a pod's sidecar does not admit it, or would not by now."""
-    verdict, promise = facts.verdicts.get(pod.name), facts.promise_of(pod.label(REVISION))
+    verdict, promise = (
+        verdicts.get(pod.name),
+        promise_of(revisions, pod.label(REVISION)),
+    )
     return refusal(verdict, promise) if verdict and promise else None
 
 
@@ -182,41 +199,48 @@ def _lasting(
     """Return a failure that would repeat."""
     found = [(pod, each) for pod, each in found if each.reason not in _OF_OTHERS]
     crashed = [pod for pod, each in found if pods.failure(pod)]
-    if pods.is_repeated(crashed) and not _crashes_too(facts, stable, since):
+    if pods.is_repeated(crashed) and not _crashes_too(facts.pods, stable, since):
         return _of(next(each for pod, each in found if pod in crashed))
     for pod, each in found:
         ended = pods.failure(pod) is not None
-        if (ended and each.reason in SAME_IN_EVERY_POD) or _is_refused_for_good(facts, pod, each):
+        if (ended and each.reason in SAME_IN_EVERY_POD) or _is_refused_for_good(
+            facts.classes, facts.nodes, pod, each
+        ):
             return _of(each)
     return None
 
 
-def _is_refused_for_good(facts: Facts, pod: PodView, failure: pods.Failure) -> bool:
+def _is_refused_for_good(
+    classes: Collection[AcceleratorClass],
+    nodes: Collection[NodeView],
+    pod: PodView,
+    failure: pods.Failure,
+) -> bool:
     """Return whether the pod's sidecar found what another pod's would find as well.
 
     A refusal restarts no container and moves no pod, so it does not repeat by itself.
     """
     if pods.failure(pod) or exit_code(failure.reason) is not ExitCode.PERMANENT:
         return False
-    return failure.reason not in _OF_NODES or _only_node(facts, pod)
+    return failure.reason not in _OF_NODES or _only_node(classes, nodes, pod)
 
 
-def _only_node(facts: Facts, pod: PodView) -> bool:
+def _only_node(
+    classes: Collection[AcceleratorClass], nodes: Collection[NodeView], pod: PodView
+) -> bool:
     """Return whether the pod's class has no other node."""
     return all(
-        len(matching(each, facts.nodes)) < 2
-        for each in facts.classes
-        if each.metadata.name == pod.label(CLASS)
+        len(matching(each, nodes)) < 2 for each in classes if each.metadata.name == pod.label(CLASS)
     )
 
 
-def _crashes_too(facts: Facts, stable: str, since: datetime | None) -> bool:
+def _crashes_too(pods: Collection[PodView], stable: str, since: datetime | None) -> bool:
     """Return whether a pod of the stable revision crashed as well: requests may be the cause."""
     if not stable or since is None:
         return False
     times = (
         each.last.finished_at
-        for pod in pods_of(facts, stable)
+        for pod in pods_of(pods, stable)
         for each in pod.containers
         if each.last and each.last.exit_code != 0 and each.last.finished_at
     )
@@ -255,8 +279,10 @@ class Regression:
 
 def regression(facts: Facts, active: str) -> Regression | None:
     """Return why all pods of the active revision fail; None: one of them does not."""
-    serving = [pod for pod in pods_of(facts, active) if not pod.is_canary]
-    refused = [None if pod.ready else failure_of(facts, pod) for pod in serving]
+    serving = [pod for pod in pods_of(facts.pods, active) if not pod.is_canary]
+    refused = [
+        None if pod.ready else failure_of(facts.revisions, facts.verdicts, pod) for pod in serving
+    ]
     if all(each and each.reason in _OF_A_REVISION for each in refused):
         return _regression(active, refused, under_requests=False)
     crashed = [failure(pod) if is_repeated([pod]) else None for pod in serving]

@@ -1,4 +1,4 @@
-"""How many pods each class is to have: by the spec, by its autoscaler, and beside a canary.
+"""How many pods each class is to have: by the spec, by its autoscaler, and beside a canary; and how far they have come.
 
 `spec.replicas`, which the scale subresource reads and writes, is the total over the classes without replicas of their own:
 an autoscaler compares it with the pods of those classes. Serving pods are never fewer than asked for because something else
@@ -10,17 +10,94 @@ out and creates the autoscaler. It takes a count back once the autoscaler is gon
 these writes is one to continue from.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from enginewright.api.inference_model import InferenceModelSpec
+from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
 from enginewright.manifests.autoscaler import horizontal_pod_autoscaler
 from enginewright.manifests.labels import CLASS, serving_selector
 from enginewright.manifests.snapshot import Revision
+from enginewright.observed.autoscalers import AutoscalerView
 from enginewright.observed.deployments import DeploymentView
-from enginewright.plan.rollout.progress import RolloutProgress, progress_of
+from enginewright.observed.pods import PodView
+from enginewright.plan import pods
+from enginewright.plan.history.outcomes import served_before
+from enginewright.plan.rollout.failures import unready
 from enginewright.plan.types import Facts, ObjectRef, ReplicasHandover
+
+_POD_NAME: Final = re.compile(r'^pods "[^"]*" is forbidden: ')
+
+
+@dataclass(frozen=True)
+class RolloutProgress:
+    """Progress of the applied revision."""
+
+    complete: bool
+    message: str  # pods of each class, and what they wait for
+    failure: pods.Failure | None = None  # of a pod of the applied revision
+    lasting: pods.Failure | None = None  # that would repeat, of a revision that never served
+    stuck: bool = False  # the progress deadline has passed
+    missing: str = ""  # reason, if pods wait for a volume
+    refused: str = ""  # why the API server rejects pods of a class
+
+
+def progress_of(
+    facts: Facts,
+    revision: Revision,
+    deployments: Mapping[str, DeploymentView],
+    counts: Mapping[str, int],
+) -> RolloutProgress:
+    """Return the progress of an applied revision towards `counts`, pods by class."""
+    parts = []
+    complete, stuck = True, False
+    for name, wanted in counts.items():
+        existing = deployments.get(name)
+        current = existing if existing and _has_revision(existing, revision.name) else None
+        available = current.available_updated() if current else 0
+        complete = complete and current is not None and current.is_complete(wanted)
+        stuck = stuck or (current is not None and current.is_stuck)
+        parts.append(f"{name} {min(available, wanted)}/{wanted}")
+    message = f"pods ready: {', '.join(parts)}"
+    if complete:
+        return RolloutProgress(complete=True, message=message)
+    mine = pods.serving_pods(facts.pods, revision.name)
+    seen = unready(facts, mine)
+    return RolloutProgress(
+        complete=False,
+        message=f"{message}; {seen.waits_for}" if seen.waits_for else message,
+        failure=seen.first,
+        lasting=None if _served(facts, revision, mine) else seen.lasting,
+        stuck=stuck,
+        missing=seen.missing,
+        refused=_refused(deployments, counts),
+    )
+
+
+def _refused(deployments: Mapping[str, DeploymentView], counts: Mapping[str, int]) -> str:
+    """Return why the API server rejects pods: a quota, Pod Security, a missing service account."""
+    for name in counts:
+        existing = deployments.get(name)
+        if existing and existing.refused:
+            # without the pod's name, which differs with each attempt
+            return (
+                f"cannot create pods of class {name}: {_POD_NAME.sub('', existing.refused.message)}"
+            )
+    return ""
+
+
+def _served(facts: Facts, revision: Revision, mine: Iterable[PodView]) -> bool:
+    """Return whether any pod of the revision is ready, or the revision was complete before."""
+    before = served_before(facts)
+    return any(pod.ready for pod in mine) or (
+        before is not None and before.last_complete == revision.name
+    )
+
+
+def _has_revision(deployment: DeploymentView, revision: str) -> bool:
+    """Return whether the Deployment has this revision, and its counts are up to date."""
+    return deployment.revision == revision and deployment.is_current
 
 
 def replicas_by_class(spec: InferenceModelSpec, classes: Iterable[str]) -> dict[str, int]:
@@ -76,39 +153,52 @@ def covering(desired: Mapping[str, int], available: Mapping[str, int]) -> dict[s
 
 
 def live_counts(
-    facts: Facts, specified: Mapping[str, int], deployments: Mapping[str, DeploymentView]
+    model: InferenceModel,
+    autoscalers: Collection[AutoscalerView],
+    specified: Mapping[str, int],
+    deployments: Mapping[str, DeploymentView],
 ) -> dict[str, int]:
     """Return the counts of the autoscaled classes among those of `specified`: the live ones.
 
     Args:
-        facts: of the model.
+        model: the model.
+        autoscalers: the model's.
         specified: pods that the spec requests, by class: with these a class starts.
         deployments: by class.
     """
-    serving = facts.model.status.serving
+    serving = model.status.serving
     before = {each.class_name: each.replicas for each in serving.classes} if serving else {}
     live = {name: each.desired for name, each in deployments.items()}
     return {
-        name: live.get(name) or before.get(name) or _start(facts.model.spec, count)
+        name: live.get(name) or before.get(name) or _start(model.spec, count)
         for name, count in specified.items()
-        if _is_autoscaled(facts, name, deployments.get(name))
+        if _is_autoscaled(model, autoscalers, name, deployments.get(name))
     }
 
 
 def applied_count(
-    facts: Facts, accelerator: str, existing: DeploymentView | None, count: int
+    model: InferenceModel,
+    autoscalers: Collection[AutoscalerView],
+    accelerator: str,
+    existing: DeploymentView | None,
+    count: int,
 ) -> int | None:
     """Return the count to apply to a class's Deployment; None: another manager owns it."""
     if existing is None or not existing.count_is_shared or not count or not existing.desired:
         return count
-    return None if _is_autoscaled(facts, accelerator, existing) else count
+    return None if _is_autoscaled(model, autoscalers, accelerator, existing) else count
 
 
 def handovers(
-    facts: Facts, deployments: Mapping[str, DeploymentView], counts: Mapping[str, int]
+    model: InferenceModel,
+    autoscalers: Collection[AutoscalerView],
+    deployments: Mapping[str, DeploymentView],
+    counts: Mapping[str, int],
 ) -> tuple[ReplicasHandover, ...]:
     """Return the Deployments whose counts need a second owner before their autoscalers are created."""
-    autoscaled = [deployments[name] for name in _autoscaled(facts, deployments, counts)]
+    autoscaled = [
+        deployments[name] for name in _autoscaled(model, autoscalers, deployments, counts)
+    ]
     return tuple(
         ReplicasHandover(each.namespace, each.name, each.uid, each.desired)
         for each in autoscaled
@@ -117,52 +207,68 @@ def handovers(
 
 
 def autoscalers(
-    facts: Facts,
+    model: InferenceModel,
+    observed: Collection[AutoscalerView],
     revision: Revision,
     deployments: Mapping[str, DeploymentView],
     counts: Mapping[str, int],
 ) -> Iterable[dict[str, Any]]:
     """Yield the autoscalers of the Deployments whose counts are not applied."""
-    autoscaling = facts.model.spec.serving.autoscaling
-    for accelerator in _autoscaled(facts, deployments, counts):
+    autoscaling = model.spec.serving.autoscaling
+    for accelerator in _autoscaled(model, observed, deployments, counts):
         existing = deployments[accelerator]
-        count = applied_count(facts, accelerator, existing, counts[accelerator])
+        count = applied_count(model, observed, accelerator, existing, counts[accelerator])
         if autoscaling and count is None:
             yield horizontal_pod_autoscaler(
-                facts.model, autoscaling, revision, accelerator, name=existing.name
+                model, autoscaling, revision, accelerator, name=existing.name
             )
 
 
 def unwanted_autoscalers(
-    facts: Facts, deployments: Mapping[str, DeploymentView], counts: Mapping[str, int]
+    model: InferenceModel,
+    autoscalers: Collection[AutoscalerView],
+    deployments: Mapping[str, DeploymentView],
+    counts: Mapping[str, int],
 ) -> Iterable[ObjectRef]:
     """Yield the autoscalers of classes that have none any more, or no pods."""
-    wanted = {deployments[name].name for name in _autoscaled(facts, deployments, counts)}
-    for each in facts.autoscalers:
+    wanted = {
+        deployments[name].name for name in _autoscaled(model, autoscalers, deployments, counts)
+    }
+    for each in autoscalers:
         if each.name not in wanted:
             yield ObjectRef("autoscaling/v2", "HorizontalPodAutoscaler", each.namespace, each.name)
 
 
 def _autoscaled(
-    facts: Facts, deployments: Mapping[str, DeploymentView], counts: Mapping[str, int]
+    model: InferenceModel,
+    autoscalers: Collection[AutoscalerView],
+    deployments: Mapping[str, DeploymentView],
+    counts: Mapping[str, int],
 ) -> list[str]:
     """Return the classes with a Deployment that is to have an autoscaler."""
-    if facts.model.spec.serving.autoscaling is None:
+    if model.spec.serving.autoscaling is None:
         return []
     return [
         name
         for name, count in counts.items()
-        if count and name in deployments and _is_autoscaled(facts, name, deployments[name])
+        if count
+        and name in deployments
+        and _is_autoscaled(model, autoscalers, name, deployments[name])
     ]
 
 
-def _is_autoscaled(facts: Facts, accelerator: str, existing: DeploymentView | None) -> bool:
+def _is_autoscaled(
+    model: InferenceModel,
+    autoscalers: Collection[AutoscalerView],
+    accelerator: str,
+    existing: DeploymentView | None,
+) -> bool:
     """Return whether an autoscaler decides a class's count: one that is wanted, or not deleted yet."""
-    spec = facts.model.spec
+    spec = model.spec
     if fixed(spec).get(accelerator, spec.replicas) == 0:
         return False
     return spec.serving.autoscaling is not None or (
-        existing is not None and any(each.name == existing.name for each in facts.autoscalers)
+        existing is not None and any(each.name == existing.name for each in autoscalers)
     )
 
 
@@ -201,8 +307,12 @@ def pod_counts(
     `known` is what was found before, perhaps for another canary or revision: nothing is found twice.
     """
     same = known if known and known.revision == revision.name else None
-    desired = same.desired if same else desired_counts(facts, revision, deployments)
-    counts = _beside(facts, desired, canaries, deployments)
+    desired = (
+        same.desired
+        if same
+        else desired_counts(facts.model, facts.autoscalers, revision, deployments)
+    )
+    counts = _beside(facts.model, facts.autoscalers, desired, canaries, deployments)
     if same and same.counts == counts:
         return same
     progress = progress_of(facts, revision, deployments, counts)
@@ -210,10 +320,13 @@ def pod_counts(
 
 
 def desired_counts(
-    facts: Facts, applied: Revision, deployments: Mapping[str, DeploymentView]
+    model: InferenceModel,
+    autoscalers: Collection[AutoscalerView],
+    applied: Revision,
+    deployments: Mapping[str, DeploymentView],
 ) -> dict[str, int]:
     """Return how many pods each class of the applied revision should have now."""
-    spec, serving = facts.model.spec, facts.model.status.serving
+    spec, serving = model.spec, model.status.serving
     names = [each.name for each in applied.snapshot.classes]
     named = [each.class_name for each in spec.accelerators] or names
     if not asks_for_pods(spec, names):  # not on classes to be removed either
@@ -222,7 +335,7 @@ def desired_counts(
 
     def desired(classes: Iterable[str]) -> dict[str, int]:
         specified = replicas_by_class(spec, classes)
-        return {**specified, **live_counts(facts, specified, deployments)}
+        return {**specified, **live_counts(model, autoscalers, specified, deployments)}
 
     # a class that is not applied yet gets no share of the total
     counts = covering(desired(name for name in named if name in names), available)
@@ -240,11 +353,12 @@ def desired_counts(
         else current.get(name) or before.get(name, current.get(name, spec.replicas))
         for name in names
     }
-    return {**counts, **live_counts(facts, counts, deployments)}
+    return {**counts, **live_counts(model, autoscalers, counts, deployments)}
 
 
 def _beside(
-    facts: Facts,
+    model: InferenceModel,
+    autoscalers: Collection[AutoscalerView],
     counts: Mapping[str, int],
     canaries: Mapping[str, int],
     deployments: Mapping[str, DeploymentView],
@@ -253,9 +367,9 @@ def _beside(
 
     An autoscaler's counts are the live ones.
     """
-    if not canaries or facts.model.spec.rollout.strategy != "InPlace":
+    if not canaries or model.spec.rollout.strategy != "InPlace":
         return counts
-    live = live_counts(facts, counts, deployments)
+    live = live_counts(model, autoscalers, counts, deployments)
     lent = {
         name: max(min(count, 1), count - canaries.get(name, 0)) for name, count in counts.items()
     }
@@ -267,9 +381,9 @@ def without(counts: Mapping[str, int], yielding: Collection[str]) -> dict[str, i
     return {name: 0 if name in yielding else count for name, count in counts.items()}
 
 
-def awaited_classes(facts: Facts, counts: Mapping[str, int]) -> set[str]:
+def awaited_classes(model: InferenceModel, counts: Mapping[str, int]) -> set[str]:
     """Return the classes that only the next revision has, while the applied one has too few pods."""
-    spec = facts.model.spec
+    spec = model.spec
     named = [each.class_name for each in spec.accelerators]
     covered = sum(counts.values()) >= sum(replicas_by_class(spec, named).values())
     return set() if covered else set(named) - counts.keys()

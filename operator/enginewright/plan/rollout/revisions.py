@@ -1,11 +1,12 @@
 """What a spec requests: a revision, by the hash of all that decides what serves."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
 from enginewright_contract.task import AccessLogTask, TracingTask
 
 from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model_status import ModelSignature, Prepared, SourceState
 from enginewright.api.scalars import duration, share, short_duration
 from enginewright.api.serving import AccessLog, Tracing
@@ -24,13 +25,14 @@ from enginewright.manifests.snapshot import (
     Snapshot,
     class_snapshot,
 )
+from enginewright.observed.revisions import RevisionView
 from enginewright.plan.engines.choice import Choice, ChosenBackend, choose, failure_of
 from enginewright.plan.engines.interim import Interim
 from enginewright.plan.engines.wanted import Engines
 from enginewright.plan.history.spec_hash import as_stored
 from enginewright.plan.resolve.images import only_architectures
 from enginewright.plan.resolve.resolve import Target
-from enginewright.plan.types import Facts
+from enginewright.plan.types import Config, Facts
 
 # the OCI image of an engine, by its key, or of the prepared model (None); None: pods mount none
 _ImageOf: TypeAlias = Callable[[str | None], ArtifactImage | None]
@@ -60,7 +62,7 @@ def wanted_snapshot(
     )
     size = prepared.golden_output_bytes
     store = facts.config.store.access(facts.model.metadata.namespace)
-    image = _images(facts, prepared)
+    image = _images(facts.config, facts.engines, prepared)
     wanted = Snapshot(
         prepared_key=prepared.key,
         model_digest=prepared.model_digest,
@@ -89,7 +91,7 @@ def wanted_snapshot(
         startup_seconds=_non_default(spec.serving.startup_timeout, STARTUP_SECONDS),
         termination_seconds=_non_default(spec.serving.termination_grace_period, GRACE_SECONDS),
     )
-    return as_stored(facts, wanted)
+    return as_stored(facts.model, facts.revisions, wanted)
 
 
 def chosen_snapshot(
@@ -107,7 +109,7 @@ def chosen_snapshot(
     choice = choose(facts, target, prepared, engines)
     if choice and choice.chosen:
         chosen = wanted_snapshot(facts, target, prepared, keys, interim, choice.chosen)
-        failure = failure_of(facts, chosen.revision())
+        failure = failure_of(facts.model, chosen.revision())
         if failure is None:
             return chosen, choice
         choice = choice.given_up(failure)
@@ -145,15 +147,13 @@ def _class_snapshot(
     return class_snapshot(accelerator, target.backend, target.image, key, artifact_image=image(key))
 
 
-def _images(facts: Facts, prepared: Prepared) -> _ImageOf:
+def _images(config: Config, engines: Mapping[str, InferenceEngine], prepared: Prepared) -> _ImageOf:
     """Return what the pods mount that serve an engine or the prepared model."""
-    repository = facts.config.store.images
+    repository = config.store.images
     if repository is None:
         return lambda _: None
     known = {
-        each.spec.key: each.status.engine.image
-        for each in facts.engines.values()
-        if each.status.engine
+        each.spec.key: each.status.engine.image for each in engines.values() if each.status.engine
     }
 
     def image(engine_key: str | None) -> ArtifactImage | None:
@@ -180,23 +180,21 @@ def _non_default(wanted: str | None, default: int) -> int | None:
     return None if seconds == default else seconds
 
 
-def stored_revisions(facts: Facts) -> dict[str, Revision]:
+def stored_revisions(config: Config, revisions: Collection[RevisionView]) -> dict[str, Revision]:
     """Return the revisions whose content is stored, by name, as their pods can start now."""
     return {
-        each.revision: _without_other_images(facts, each.kept)
-        for each in facts.revisions
-        if each.kept
+        each.revision: _without_other_images(config, each.kept) for each in revisions if each.kept
     }
 
 
-def _without_other_images(facts: Facts, revision: Revision) -> Revision:
+def _without_other_images(config: Config, revision: Revision) -> Revision:
     """Return a revision whose pods mount no image of another repository than the configured one.
 
     That may be lost, and pods whose image cannot be pulled never start. Without it they read the store.
     """
-    repository = facts.config.store.images
+    repository = config.store.images
     own = revision.snapshot.pod_template.get("imagePullSecrets") or ()
-    secrets = {*facts.config.image_pull_secrets, *(each["name"] for each in own)}
+    secrets = {*config.image_pull_secrets, *(each["name"] for each in own)}
     templates = {
         each.name: image.removed_from(revision.templates[each.name], other_secrets=secrets)
         for each in revision.snapshot.classes
@@ -233,7 +231,7 @@ def with_templates(facts: Facts, revision: Revision) -> Revision:
         config.image_pull_secrets,
         config.openshift,
         config.store.node_cache,
-        only_architectures(facts, revision.snapshot),
+        only_architectures(facts.nodes, facts.images, revision.snapshot),
     )
     templates = pod_templates(facts.model.metadata.name, revision.name, revision.snapshot, defaults)
     return revision.model_copy(update={"templates": templates})

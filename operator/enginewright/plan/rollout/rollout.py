@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from enginewright.api.conditions import ConditionType
+from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import (
     AppliedState,
+    InferenceModelStatus,
     ModelSignature,
     RolloutFailure,
     ServingState,
@@ -22,7 +24,9 @@ from enginewright.manifests.labels import CLASS, REVISION
 from enginewright.manifests.names import deployment_name, revision_name
 from enginewright.manifests.service import disruption_budget, service
 from enginewright.manifests.snapshot import Revision, Snapshot, controller_revision
+from enginewright.observed.budgets import BudgetView
 from enginewright.observed.deployments import DeploymentView
+from enginewright.observed.pods import PodView
 from enginewright.observed.revisions import RevisionView
 from enginewright.plan.history.outcomes import (
     is_rejected_for_spec,
@@ -43,6 +47,7 @@ from enginewright.plan.rollout.bring_up import BringUp
 from enginewright.plan.rollout.canary.pods import covering_canaries, stop_canary
 from enginewright.plan.rollout.pod_counts import (
     PodCounts,
+    RolloutProgress,
     applied_count,
     asks_for_pods,
     autoscalers,
@@ -52,7 +57,6 @@ from enginewright.plan.rollout.pod_counts import (
     unwanted_autoscalers,
     without,
 )
-from enginewright.plan.rollout.progress import RolloutProgress
 from enginewright.plan.rollout.revisions import revision_of, stored_revisions
 from enginewright.plan.rollout.route import route_objects, unwanted_routes
 from enginewright.plan.types import Facts, MetadataIntent, ObjectRef, ReplicasHandover
@@ -83,14 +87,16 @@ class RolloutPlan:
         """Return why the wanted revision is not rolled out; None: it is, or is not known."""
         return self.bring_up.rejection if self.bring_up else None
 
-    def newly_rejected(self, facts: Facts) -> str:
+    def newly_rejected(
+        self, status: InferenceModelStatus, revisions: Collection[RevisionView]
+    ) -> str:
         """Return the reason for which the wanted revision is rejected from now on; empty: none."""
-        rejection, status = self.rejection, facts.model.status
+        rejection = self.rejection
         if rejection is None:
             return ""
         # the status is written last: one that does not have it was interrupted, and is not counted yet
         known = status.last_failure and status.last_failure.revision == rejection.revision
-        again = recorded_rejection(facts, rejection.revision) is None and not any(
+        again = recorded_rejection(revisions, rejection.revision) is None and not any(
             each.type == ConditionType.ROLLED_BACK and each.status == "True"
             for each in status.conditions
         )
@@ -115,7 +121,7 @@ def roll_out(
     Classes in `yielding` have no pods for now. For reasons in `left_to_others` another backend is tried
     instead of a rollback. `signature` is that of `wanted`.
     """
-    known = stored_revisions(facts)
+    known = stored_revisions(facts.config, facts.revisions)
     wanted_revision = revision_of(facts, known, wanted, source, signature) if wanted else None
     deployments = _of_classes(facts.deployments)
     requested = requested_revision(facts, known, wanted_revision)
@@ -140,14 +146,14 @@ def roll_out(
         return RolloutPlan(name, None, 0, ready, served_before(facts), None, brought)
     covering = covering_canaries(facts, applied.name)
     if brought:
-        brought = _beside(facts, brought, covering, applied)
+        brought = _beside(facts.pods, brought, covering, applied)
     canaries = brought.canaries if brought else {}
     pods = pod_counts(facts, applied, deployments, canaries, counted)
     counts, progress = pods.counts, pods.progress
     now = without(counts, yielding)
     kept = {deployments[name].name for name in counts if name in deployments}
     gives_up = applied is wanted_revision or (brought is not None and brought.rejection is not None)
-    awaited = set() if gives_up else awaited_classes(facts, counts) - set(yielding)
+    awaited = set() if gives_up else awaited_classes(facts.model, counts) - set(yielding)
     obsolete = [
         each
         for each in facts.deployments
@@ -156,7 +162,9 @@ def roll_out(
     rolled_out = pods.complete or (brought is not None and brought.rolled_out)
     serving = serving_now(facts, applied, rolled_out, known, deployments, counts)
     served = served_before(facts)
-    canary = tuple(canary_objects(facts, brought, applied)) if brought else ()
+    canary = (
+        tuple(canary_objects(facts.model, facts.revisions, brought, applied)) if brought else ()
+    )
     last_complete = serving.last_complete if serving else ""
     needed = {applied.name, name or "", last_complete, brought.revision.name if brought else ""}
     rejected = brought.revision.name if brought and brought.rejection else ""
@@ -170,24 +178,24 @@ def roll_out(
         progress=progress,
         bring_up=brought,
         left_to_others=left_to_others,
-        ignored_rollback=ignored_rollback(facts, known, applied.name, rejected),
+        ignored_rollback=ignored_rollback(facts.model, known, applied.name, rejected),
         apply=(
             # before serving pods end for it
             *(canary if in_place else ()),
             *serving_objects(facts, applied, deployments, now),
             *(() if in_place else canary),
-            *autoscalers(facts, applied, deployments, now),
+            *autoscalers(facts.model, facts.autoscalers, applied, deployments, now),
             *route_objects(facts, brought, applied, deployments),
         ),
         delete=(
             *unwanted_routes(facts),
             *removals(
-                facts,
+                facts.model,
                 [each for each in obsolete if progress.complete or has_rejected(each, brought)],
             ),
-            *stop_canary(facts, {*canaries, *covering}),
-            *other_budgets(facts),
-            *unwanted_autoscalers(facts, deployments, now),
+            *stop_canary(facts.canaries, {*canaries, *covering}),
+            *other_budgets(facts.deployments, facts.budgets),
+            *unwanted_autoscalers(facts.model, facts.autoscalers, deployments, now),
             *old_revisions(facts, needed),
         ),
         metadata=(
@@ -200,7 +208,7 @@ def roll_out(
             ),
             *((*brought.labels, *brought.shadow) if brought else ()),
         ),
-        hand_over=handovers(facts, deployments, now),
+        hand_over=handovers(facts.model, facts.autoscalers, deployments, now),
     )
 
 
@@ -216,14 +224,14 @@ def _counts_before(
 
 
 def _beside(
-    facts: Facts, brought: BringUp, covering: Collection[str], applied: Revision
+    model_pods: Collection[PodView], brought: BringUp, covering: Collection[str], applied: Revision
 ) -> BringUp:
     """Return what is brought up beside canaries that serve in place of the applied revision's pods."""
     if (brought.canary or brought.revision).name == applied.name:
         return brought
     pods = {
         pod.name
-        for pod in facts.pods
+        for pod in model_pods
         if pod.is_canary and pod.label(REVISION) == applied.name and pod.label(CLASS) in covering
     }
     return replace(
@@ -239,13 +247,13 @@ def _of_classes(deployments: Iterable[DeploymentView]) -> dict[str, DeploymentVi
     return {each.accelerator_class: each for each in ranked}
 
 
-def applied_state(facts: Facts, rollout: RolloutPlan) -> AppliedState | None:
+def applied_state(model: InferenceModel, rollout: RolloutPlan) -> AppliedState | None:
     """Return the record of the applied revision."""
     if rollout.applied is None:
-        return facts.model.status.applied
+        return model.status.applied
     if rollout.applied == rollout.wanted:
-        return AppliedState(revision=rollout.applied, spec_hash=spec_hash(facts.model.spec))
-    before = facts.model.status.applied
+        return AppliedState(revision=rollout.applied, spec_hash=spec_hash(model.spec))
+    before = model.status.applied
     if before and before.revision == rollout.applied:
         return before
     return AppliedState(revision=rollout.applied)
@@ -269,25 +277,27 @@ def serving_objects(
         name = existing.name if existing else deployment_name(model.metadata.name, accelerator)
         yield disruption_budget(model, accelerator, name=name)
         yield from claim_templates(model, revision, accelerator)
-        applied = applied_count(facts, accelerator, existing, count)
+        applied = applied_count(facts.model, facts.autoscalers, accelerator, existing, count)
         yield serving_deployment(model, revision, accelerator, name=name, replicas=applied)
 
 
-def canary_objects(facts: Facts, brought: BringUp, applied: Revision) -> Iterable[dict[str, Any]]:
+def canary_objects(
+    model: InferenceModel, revisions: Collection[RevisionView], brought: BringUp, applied: Revision
+) -> Iterable[dict[str, Any]]:
     """Yield the canary's objects, the revision first."""
     if not brought.canaries:
         return
-    numbers = {each.revision: each.number for each in facts.revisions}
+    numbers = {each.revision: each.number for each in revisions}
     if brought.revision.name not in numbers and brought.revision is not applied:
         # after the number of the applied one, which may be created in the same pass
         number = max(numbers.values(), default=0) + 1 + (applied.name not in numbers)
-        yield controller_revision(facts.model, brought.revision, number)
-    yield from brought.deployments(facts)
+        yield controller_revision(model, brought.revision, number)
+    yield from brought.deployments(model)
 
 
-def removals(facts: Facts, deployments: Iterable[DeploymentView]) -> Iterable[ObjectRef]:
+def removals(model: InferenceModel, deployments: Iterable[DeploymentView]) -> Iterable[ObjectRef]:
     """Yield Deployments with their budgets."""
-    namespace = facts.model.metadata.namespace
+    namespace = model.metadata.namespace
     for each in deployments:
         yield ObjectRef("apps/v1", "Deployment", namespace, each.name)
         yield ObjectRef("policy/v1", "PodDisruptionBudget", namespace, each.name)
@@ -303,11 +313,13 @@ def has_rejected(deployment: DeploymentView, brought: BringUp | None) -> bool:
     )
 
 
-def other_budgets(facts: Facts) -> Iterable[ObjectRef]:
+def other_budgets(
+    deployments: Collection[DeploymentView], budgets: Collection[BudgetView]
+) -> Iterable[ObjectRef]:
     """Yield budgets without their Deployment: pods matched by two budgets cannot be evicted."""
-    names = {each.name for each in facts.deployments}
-    covered = {each.accelerator_class for each in facts.deployments}
-    for each in facts.budgets:
+    names = {each.name for each in deployments}
+    covered = {each.accelerator_class for each in deployments}
+    for each in budgets:
         if each.name not in names and each.label(CLASS) in covered:
             yield ObjectRef("policy/v1", "PodDisruptionBudget", each.namespace, each.name)
 
@@ -326,7 +338,11 @@ def old_revisions(facts: Facts, keep: Collection[str]) -> Iterable[ObjectRef]:
         *((serving.revision, serving.last_complete) if serving else ()),
         *(each.revision for each in (*facts.deployments, *facts.canaries)),
         *(each.revision for each in model.status.rejected_backends),
-        *(each.revision for each in facts.revisions if is_rejected_for_spec(facts, each)),
+        *(
+            each.revision
+            for each in facts.revisions
+            if is_rejected_for_spec(facts.model, facts.revisions, each)
+        ),
         *promoted(readable)[:2],
     }
     unpinned = [each for each in facts.revisions if each.revision not in pinned]

@@ -4,7 +4,7 @@ With a route no pod of a canary is behind the model's Service before it is promo
 the shares. From then on it is, and the route's weight is 0, so that no request is for pods that leave.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from enginewright.api.conditions import StatusReason
@@ -15,6 +15,7 @@ from enginewright.manifests.labels import CANARY, COMPONENT, REVISION
 from enginewright.manifests.route import HTTP_ROUTE, ROUTE_VERSION, canary_service, http_route
 from enginewright.manifests.snapshot import Revision
 from enginewright.observed.deployments import DeploymentView
+from enginewright.observed.pods import PodView
 from enginewright.plan.resolve.resolve import without_gateway_api
 from enginewright.plan.rollout.bring_up import BringUp
 from enginewright.plan.rollout.proofs import Statement
@@ -34,7 +35,7 @@ def route_objects(
     canary = (brought.canary or brought.revision) if brought else applied
     tls, canary_tls = (each.snapshot.tls_secret is not None for each in (applied, canary))
     yield canary_service(facts.model, tls=canary_tls)
-    given = _canary_share(facts, brought, deployments.values())
+    given = _canary_share(facts.model, facts.pods, brought, deployments.values())
     yield http_route(facts.model, route, canary_share=given, tls=tls, canary_tls=canary_tls)
 
 
@@ -73,7 +74,10 @@ def route_accepted(facts: Facts) -> Statement | None:
 
 
 def _canary_share(
-    facts: Facts, brought: BringUp | None, deployments: Iterable[DeploymentView]
+    model: InferenceModel,
+    pods: Collection[PodView],
+    brought: BringUp | None,
+    deployments: Iterable[DeploymentView],
 ) -> float:
     """Return which share of the requests the canary gets now, 0 to 1.
 
@@ -83,9 +87,9 @@ def _canary_share(
     target = brought.target if brought else None
     if brought is None or target is None or target.phase is not TargetPhase.ANALYZING:
         return 0.0
-    if not _has_ready_pod(facts, target.revision):
+    if not _has_ready_pod(pods, target.revision):
         return 0.0
-    steps = _steps(facts.model)
+    steps = _steps(model)
     if steps and target.step > 1:
         return steps[min(target.step - 1, len(steps)) - 1]
     canaries = sum(brought.canaries.values())
@@ -93,10 +97,10 @@ def _canary_share(
     return min([canaries / all_pods if all_pods else 0.0, *steps[:1]])
 
 
-def _has_ready_pod(facts: Facts, revision: str) -> bool:
+def _has_ready_pod(pods: Collection[PodView], revision: str) -> bool:
     return any(
         pod.ready and not pod.leaving
-        for pod in facts.pods
+        for pod in pods
         if pod.is_canary and pod.label(REVISION) == revision
     )
 

@@ -5,7 +5,7 @@ they were replaced by a bucket, reads that as long as it serves: preparing its m
 current store, which those pods never read. That is reported instead.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
@@ -15,8 +15,9 @@ from enginewright_contract.task import ENGINE_STAGES
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.manifests.labels import CLASS, REVISION
 from enginewright.manifests.snapshot import ClassSnapshot, Snapshot
+from enginewright.observed.revisions import RevisionView
 from enginewright.plan import pods
-from enginewright.plan.types import Facts
+from enginewright.plan.types import Config, Facts
 
 LOST: Final = frozenset({Reason.ARTIFACT_MISSING, Reason.ARTIFACT_CORRUPT})
 ENGINE_LOST: Final = LOST | {Reason.ENGINE_CORRUPT}
@@ -38,9 +39,9 @@ def loss_found(
     """
     readers = {
         (name, one.name)
-        for name, each in _snapshots(facts)
+        for name, each in _snapshots(facts.revisions)
         for one in each.classes
-        if _is_in_store(facts, each) and reads(each, one)
+        if _is_in_store(facts.model.metadata.namespace, facts.config, each) and reads(each, one)
     }
     observed = (pod for pod in facts.pods if (pod.label(REVISION), pod.label(CLASS)) in readers)
     failure = pods.fetch_failure(observed, reasons, since)
@@ -48,12 +49,12 @@ def loss_found(
 
 
 def builds_without_model(
-    facts: Facts, prepared_key: str, classes: Collection[str], since: str
+    engines: Mapping[str, InferenceEngine], prepared_key: str, classes: Collection[str], since: str
 ) -> tuple[InferenceEngine, ...]:
     """Return the engines of these classes whose build did not find its prepared model after `since`."""
     return tuple(
         each
-        for each in facts.engines.values()
+        for each in engines.values()
         if each.spec.prepared_key == prepared_key
         and each.spec.class_name in classes
         and (failure := each.status.failure)
@@ -66,9 +67,11 @@ def builds_without_model(
 
 def earlier_store_loss(facts: Facts) -> str:
     """Return which revision's earlier store has lost its artefact, as a sentence; empty: none."""
-    for name, each in _snapshots(facts):
+    for name, each in _snapshots(facts.revisions):
         observed = (pod for pod in facts.pods if pod.label(REVISION) == name)
-        if not _is_in_store(facts, each) and pods.fetch_failure(observed, ENGINE_LOST, ""):
+        if not _is_in_store(
+            facts.model.metadata.namespace, facts.config, each
+        ) and pods.fetch_failure(observed, ENGINE_LOST, ""):
             return (
                 f"revision {name} reads an earlier store, {each.store.place}, which has lost its artefact, so that"
                 " its pods cannot start again: let the new revision serve, or configure that store again to have"
@@ -82,10 +85,10 @@ def rfc3339(time: datetime) -> str:
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _snapshots(facts: Facts) -> Iterator[tuple[str, Snapshot]]:
-    return ((each.revision, each.kept.snapshot) for each in facts.revisions if each.kept)
+def _snapshots(revisions: Collection[RevisionView]) -> Iterator[tuple[str, Snapshot]]:
+    return ((each.revision, each.kept.snapshot) for each in revisions if each.kept)
 
 
-def _is_in_store(facts: Facts, snapshot: Snapshot) -> bool:
+def _is_in_store(namespace: str, config: Config, snapshot: Snapshot) -> bool:
     """Return whether a revision's pods read the current store, with whichever credentials."""
-    return snapshot.store.place == facts.config.store.access(facts.model.metadata.namespace).place
+    return snapshot.store.place == config.store.access(namespace).place

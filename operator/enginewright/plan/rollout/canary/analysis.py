@@ -10,15 +10,17 @@ from datetime import datetime
 from typing import Final
 
 from enginewright_contract.measurements import Measurements
+from enginewright_contract.verdict import Verdict
 
 from enginewright.analysis.comparison import RevisionComparison
 from enginewright.analysis.result import AnalysisLimits, AnalysisResult, joined
-from enginewright.api.inference_model import Rollout
+from enginewright.api.inference_model import InferenceModelSpec, Rollout
 from enginewright.api.inference_model_status import RolloutFailure, TargetPhase, TargetRevision
 from enginewright.api.scalars import duration, share
 from enginewright.manifests.labels import CLASS
 from enginewright.manifests.snapshot import Revision
 from enginewright.observed.pods import PodView
+from enginewright.observed.revisions import RevisionView
 from enginewright.plan.pods import serving_pods
 from enginewright.plan.rollout.canary.transitions import Stage
 from enginewright.plan.rollout.failures import failure_of
@@ -53,7 +55,7 @@ def analyse(
     """
     serving = serving_pods(facts.pods, stable.name) if stable else []
     every = [*pods, *serving]
-    measured = are_measured(facts, every)
+    measured = are_measured(facts.measurements, every)
     result = AnalysisResult("inconclusive")
     comparisons: tuple[RevisionComparison, ...] = ()
     if stable is not None and before is not None and any(pod.ready for pod in pods):
@@ -111,10 +113,12 @@ def step_end(since: datetime, pods: Iterable[PodView], hold: str) -> datetime:
     return max([since, *ready]) + duration(hold)
 
 
-def seconds_left(facts: Facts, pods: Iterable[PodView], since: datetime) -> float:
+def seconds_left(
+    spec: InferenceModelSpec, now: datetime, pods: Iterable[PodView], since: datetime
+) -> float:
     """Return for how many seconds the canary's `pods` must keep passing until this step may end."""
-    hold = facts.model.spec.rollout.canary.hold
-    left = step_end(since, pods, hold) - facts.now
+    hold = spec.rollout.canary.hold
+    left = step_end(since, pods, hold) - now
     return min(left, duration(hold)).total_seconds()  # the clock may have been set back
 
 
@@ -168,9 +172,9 @@ def result_of(comparisons: Collection[RevisionComparison]) -> AnalysisResult:
     return joined(results) if made else AnalysisResult("inconclusive")
 
 
-def are_measured(facts: Facts, pods: Iterable[PodView]) -> bool:
+def are_measured(measurements: Mapping[str, Measurements | None], pods: Iterable[PodView]) -> bool:
     """Return whether the sidecars of the ready pods have been asked, unlike after a restart of the operator."""
-    return all(pod.name in facts.measurements for pod in pods if pod.ready and not pod.leaving)
+    return all(pod.name in measurements for pod in pods if pod.ready and not pod.leaving)
 
 
 def have_started(facts: Facts, pods: Iterable[PodView]) -> bool:
@@ -178,7 +182,9 @@ def have_started(facts: Facts, pods: Iterable[PodView]) -> bool:
     present = [pod for pod in pods if not pod.leaving]
     if any(pod.ready for pod in present):
         return True
-    return any(failure_of(facts, pod) for pod in present) and _are_down(facts, present)
+    return any(failure_of(facts.revisions, facts.verdicts, pod) for pod in present) and _are_down(
+        facts, present
+    )
 
 
 def _are_down(facts: Facts, unready: Collection[PodView]) -> bool:
@@ -188,15 +194,19 @@ def _are_down(facts: Facts, unready: Collection[PodView]) -> bool:
     """
     hold = duration(facts.model.spec.rollout.canary.hold)
     changed = (datetime.fromisoformat(pod.ready_changed or pod.created) for pod in unready)
-    return any(_cannot_serve(facts, pod) for pod in unready) and all(
+    return any(_cannot_serve(facts.revisions, facts.verdicts, pod) for pod in unready) and all(
         moment + hold <= facts.now for moment in changed
     )
 
 
-def _cannot_serve(facts: Facts, unready: PodView) -> bool:
+def _cannot_serve(
+    revisions: Collection[RevisionView], verdicts: Mapping[str, Verdict], unready: PodView
+) -> bool:
     """Return whether a pod has been ready before, has failed, or fits no node."""
     return (
-        unready.was_ready or bool(unready.unschedulable) or failure_of(facts, unready) is not None
+        unready.was_ready
+        or bool(unready.unschedulable)
+        or failure_of(revisions, verdicts, unready) is not None
     )
 
 

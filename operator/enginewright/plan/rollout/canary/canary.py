@@ -11,7 +11,12 @@ from enum import Enum
 from typing import Final
 
 from enginewright.api.conditions import StatusReason
-from enginewright.api.inference_model_status import TargetPhase, TargetRevision
+from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
+from enginewright.api.inference_model_status import (
+    InferenceModelStatus,
+    TargetPhase,
+    TargetRevision,
+)
 from enginewright.api.scalars import whole_second
 from enginewright.manifests.labels import PROMOTE
 from enginewright.manifests.snapshot import Revision
@@ -80,7 +85,7 @@ def pods_to_compare_with(
 ) -> ServingPods:
     """Return whether there are pods to compare `wanted` with; `before`: what the status has of it."""
     counts = _served_classes(wanted, deployments)
-    if _has_no_pods(facts, wanted, counts):
+    if _has_no_pods(facts.model, wanted, counts):
         return ServingPods.NONE
     if stable is None or before is None or before.reason != StatusReason.SCALED_TO_ZERO:
         return ServingPods.PRESENT
@@ -88,9 +93,9 @@ def pods_to_compare_with(
     return ServingPods.STARTING if any(counts.values()) and not started else ServingPods.PRESENT
 
 
-def _has_no_pods(facts: Facts, wanted: Revision, counts: Mapping[str, int]) -> bool:
+def _has_no_pods(model: InferenceModel, wanted: Revision, counts: Mapping[str, int]) -> bool:
     """Return whether its classes serve with no pods: none are requested, or were until now on those."""
-    spec = facts.model.spec
+    spec = model.spec
     names = [each.name for each in wanted.snapshot.classes]
     if not counts or not asks_for_pods(spec, names):
         return bool(counts)
@@ -109,9 +114,9 @@ def _served_classes(wanted: Revision, deployments: Iterable[DeploymentView]) -> 
     }
 
 
-def why_held(facts: Facts, wanted: Revision, stable: Revision | None) -> Wait | None:
+def why_held(spec: InferenceModelSpec, wanted: Revision, stable: Revision | None) -> Wait | None:
     """Return why nothing of a revision may start; None: it may."""
-    rollout = facts.model.spec.rollout
+    rollout = spec.rollout
     if rollout.paused:
         return Wait(StatusReason.SUSPENDED, "spec.rollout.paused is true")
     if stable is None or rollout.allow_signature_change:
@@ -211,7 +216,7 @@ def bring_up(
         stable=stable.name if stable else "",
         since=since,
     )
-    pods = canary_pods(facts, wanted.name)
+    pods = canary_pods(facts.pods, wanted.name)
     analysis = analyse(facts, stable, pods, before)
     if stable is not None and (
         found := rejection(
@@ -221,27 +226,27 @@ def bring_up(
         back = rejected(facts, wanted, stable, found, failures, restores=restores)
         return replace(back, comparisons=analysis.comparisons)
     step = before.step if before else 0
-    planned = planned_counts(facts, wanted, deployments, step)
-    known = _stage(facts, wanted.name, before, deployments)
+    planned = planned_counts(facts.model, facts.autoscalers, wanted, deployments, step)
+    known = _stage(facts.model.status, wanted.name, before, deployments)
     direct = stable is None or _skips_analysis(facts, wanted.name)
     serving = ServingPods.PRESENT
     if not direct and (known is None or known.phase is not TargetPhase.PROMOTING):
         serving = pods_to_compare_with(facts, wanted, stable, before, deployments)
     no_pods = None if serving is ServingPods.PRESENT else WITHOUT_PODS
-    held = why_held(facts, wanted, stable)
+    held = why_held(facts.model.spec, wanted, stable)
     had_canary = known is not None and known.phase in COMPARED  # what holds it comes after pods
     wait = (no_pods or held) if had_canary else (held or no_pods)
     shadowed = shadow.is_compared(facts, stable, wanted.name)
-    left = seconds_left(facts, pods, since)
+    left = seconds_left(facts.model.spec, facts.now, pods, since)
     direct = direct or not planned
-    refused = first_refusal(facts, pods)
-    passes = refused is None and are_known(facts, pods)
+    refused = first_refusal(facts.revisions, facts.verdicts, pods)
+    passes = refused is None and are_known(facts.verdicts, facts.silent, pods)
     stage = advance(
         known,
         Seen(
             held=wait is not None,
             direct=direct,
-            available=passes and is_available(facts, wanted.name, pods, planned),
+            available=passes and is_available(facts.canaries, wanted.name, pods, planned),
             analysis=analysis.result.state,
             shadowed=shadowed,
             held_long_enough=left <= 0 and analysis.measured,
@@ -252,7 +257,11 @@ def bring_up(
     canaries: Mapping[str, int] = {}
     if no_pods is None and stage.phase in COMPARED:
         same_step = stage.step == step
-        canaries = planned if same_step else planned_counts(facts, wanted, deployments, stage.step)
+        canaries = (
+            planned
+            if same_step
+            else planned_counts(facts.model, facts.autoscalers, wanted, deployments, stage.step)
+        )
     elif no_pods is None and stage.phase is TargetPhase.PROMOTING:
         canaries = serving_canaries(facts, wanted.name, pods)
     mirrors = stage.phase is TargetPhase.VERIFYING and wait is None
@@ -270,7 +279,7 @@ def bring_up(
                 None,
                 (
                     wait.message if wait else widened(wanted, stable),
-                    shadow.unavailable(facts, stable) if stage.phase in COMPARED else "",
+                    shadow.unavailable(facts.model.spec, stable) if stage.phase in COMPARED else "",
                 ),
             )
         ),
@@ -284,7 +293,11 @@ def bring_up(
         failures=failures,
         canaries=canaries,
         stable_key=stable.snapshot.prepared_key if stable else None,
-        labels=tuple(service_labels(facts, wanted.name if is_behind_service(facts, stage) else "")),
+        labels=tuple(
+            service_labels(
+                facts.pods, wanted.name if is_behind_service(facts.model.spec, stage) else ""
+            )
+        ),
         shadow=tuple(shadow.orders(facts, stable, wanted.name if mirrors else "")),
         requeue_after=_requeue_after(stage, left, serving),
         comparisons=analysis.comparisons,
@@ -293,7 +306,7 @@ def bring_up(
 
 
 def _stage(
-    facts: Facts,
+    status: InferenceModelStatus,
     wanted: str,
     before: TargetRevision | None,
     deployments: Iterable[DeploymentView],
@@ -304,7 +317,7 @@ def _stage(
     """
     applied = any(each.revision == wanted for each in deployments)
     if before is None:
-        is_lost = facts.model.status.applied is None
+        is_lost = status.applied is None
         return Stage(TargetPhase.PROMOTING) if is_lost and applied else None
     if applied and before.phase is TargetPhase.ANALYZING:
         return Stage(TargetPhase.PROMOTING)
@@ -317,7 +330,7 @@ def _skips_analysis(facts: Facts, revision: str) -> bool:
         rollout.strategy == "Recreate"
         or not rollout.canary.replicas
         or facts.model.metadata.annotations.get(PROMOTE) == revision
-        or was_proven(facts, revision)
+        or was_proven(facts.now, facts.revisions, revision)
     )
 
 

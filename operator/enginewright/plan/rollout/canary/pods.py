@@ -7,12 +7,17 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import ceil
 
+from enginewright_contract.verdict import Verdict
+
+from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
 from enginewright.api.inference_model_status import TargetPhase
 from enginewright.api.scalars import share
 from enginewright.manifests.labels import CANARY, CLASS, COMPONENT, REVISION, SERVE
 from enginewright.manifests.snapshot import Revision
+from enginewright.observed.autoscalers import AutoscalerView
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
+from enginewright.observed.revisions import RevisionView
 from enginewright.plan.pods import Failure
 from enginewright.plan.rollout.canary.transitions import Stage
 from enginewright.plan.rollout.failures import pods_of, refusal_of
@@ -20,24 +25,28 @@ from enginewright.plan.rollout.pod_counts import live_counts, replicas_by_class
 from enginewright.plan.types import Facts, MetadataIntent, ObjectRef
 
 
-def canary_pods(facts: Facts, revision: str) -> list[PodView]:
+def canary_pods(pods: Collection[PodView], revision: str) -> list[PodView]:
     """Return the pods of a revision's canary, ready or not."""
-    return [pod for pod in pods_of(facts, revision) if pod.is_canary]
+    return [pod for pod in pods_of(pods, revision) if pod.is_canary]
 
 
 def planned_counts(
-    facts: Facts, wanted: Revision, deployments: Iterable[DeploymentView], step: int
+    model: InferenceModel,
+    autoscalers: Collection[AutoscalerView],
+    wanted: Revision,
+    deployments: Iterable[DeploymentView],
+    step: int,
 ) -> dict[str, int]:
     """Return the canary's pods by class at a step: none on classes on which nothing serves yet.
 
     In place, they take devices of serving pods, of which one stays, and none of those that an
     autoscaler scales.
     """
-    spec = facts.model.spec
+    spec = model.spec
     serving = {each.accelerator_class: each for each in deployments}
     names = [each.name for each in wanted.snapshot.classes]
     counts = replicas_by_class(spec, [each.class_name for each in spec.accelerators] or names)
-    live = live_counts(facts, counts, serving)
+    live = live_counts(model, autoscalers, counts, serving)
     in_place = spec.rollout.strategy == "InPlace"
     found = {}
     for name in names:
@@ -45,72 +54,75 @@ def planned_counts(
             continue
         total = live.get(name, counts.get(name, 0))
         most = total - 1 if in_place else total
-        count = min(_first_or_share(facts, total, step), most)
+        count = min(_first_or_share(model.spec, total, step), most)
         if name in serving and count > 0:
             found[name] = count
     return found
 
 
-def _first_or_share(facts: Facts, total: int, step: int) -> int:
+def _first_or_share(spec: InferenceModelSpec, total: int, step: int) -> int:
     """Return the canary's pods beside `total` serving ones, or of them if the strategy is InPlace."""
-    canary = facts.model.spec.rollout.canary
+    canary = spec.rollout.canary
     if step <= 1 or not canary.replicas or not canary.steps:
         return canary.replicas
     wanted = share(canary.steps[min(step, len(canary.steps) + 1) - 2]) or 0.0
-    if facts.model.spec.rollout.strategy == "InPlace":
+    if spec.rollout.strategy == "InPlace":
         return ceil(total * wanted)
     return total if wanted >= 0.5 else ceil(total * wanted / (1 - wanted))
 
 
 def is_available(
-    facts: Facts, revision: str, pods: Iterable[PodView], planned: Mapping[str, int]
+    canaries: Collection[DeploymentView],
+    revision: str,
+    pods: Iterable[PodView],
+    planned: Mapping[str, int],
 ) -> bool:
     """Return whether every pod that the canary should have is ready, as its `pods` themselves show."""
     settled = {
-        each.accelerator_class
-        for each in facts.canaries
-        if each.revision == revision and each.is_current
+        each.accelerator_class for each in canaries if each.revision == revision and each.is_current
     }
     ready = Counter(pod.label(CLASS) for pod in pods if pod.ready)
     return all(name in settled and ready[name] >= count for name, count in planned.items())
 
 
-def are_known(facts: Facts, pods: Iterable[PodView]) -> bool:
+def are_known(
+    verdicts: Mapping[str, Verdict], silent: Collection[str], pods: Iterable[PodView]
+) -> bool:
     """Return whether the sidecars of those of the canary's `pods` that are ready have current verdicts.
 
     The kubelet may reach a sidecar while the operator cannot, and finds a pod ready then.
     """
-    return all(
-        pod.name in facts.verdicts and pod.name not in facts.silent for pod in pods if pod.ready
-    )
+    return all(pod.name in verdicts and pod.name not in silent for pod in pods if pod.ready)
 
 
-def first_refusal(facts: Facts, pods: Iterable[PodView]) -> Failure | None:
+def first_refusal(
+    revisions: Collection[RevisionView], verdicts: Mapping[str, Verdict], pods: Iterable[PodView]
+) -> Failure | None:
     """Return why a sidecar would not admit one of the canary's `pods` that is ready; None: all pass.
 
     An admitted pod stays ready when its promise breaks, and not every cause rejects the revision.
     """
-    found = (refusal_of(facts, pod) for pod in pods if pod.ready)
+    found = (refusal_of(revisions, verdicts, pod) for pod in pods if pod.ready)
     return next(filter(None, found), None)
 
 
-def stop_canary(facts: Facts, keep: Collection[str]) -> Iterator[ObjectRef]:
+def stop_canary(canaries: Collection[DeploymentView], keep: Collection[str]) -> Iterator[ObjectRef]:
     """Yield the canary's Deployments, except those of the classes in `keep`."""
-    for each in facts.canaries:
+    for each in canaries:
         if each.accelerator_class not in keep:
             yield ObjectRef("apps/v1", "Deployment", each.namespace, each.name)
 
 
-def is_behind_service(facts: Facts, stage: Stage) -> bool:
+def is_behind_service(spec: InferenceModelSpec, stage: Stage) -> bool:
     """Return whether the model's Service selects the canary's pods: with a route, once it is promoted."""
     if stage.phase is TargetPhase.ANALYZING:
-        return facts.model.spec.serving.route is None
+        return spec.serving.route is None
     return stage.phase is TargetPhase.PROMOTING
 
 
-def service_labels(facts: Facts, revision: str) -> Iterator[MetadataIntent]:
+def service_labels(pods: Collection[PodView], revision: str) -> Iterator[MetadataIntent]:
     """Yield what has the model's Service select the ready canary pods of `revision`, and no others."""
-    for pod in facts.pods:
+    for pod in pods:
         if not pod.is_canary or pod.leaving:
             continue
         gets_requests = pod.label(REVISION) == revision and (pod.ready or _serves(pod))
@@ -141,8 +153,8 @@ def covering_canaries(facts: Facts, applied: str) -> set[str]:
     A rollback after the promotion, whose trial is the only pod that serves, so outlives an edit, an
     obstacle and a lost status.
     """
-    lacking = _lacks_serving(facts)
-    serving = {pod.label(CLASS) for pod in canary_pods(facts, applied) if _serves(pod)}
+    lacking = _lacks_serving(facts.pods, facts.deployments)
+    serving = {pod.label(CLASS) for pod in canary_pods(facts.pods, applied) if _serves(pod)}
     return {
         each.accelerator_class
         for each in facts.canaries
@@ -150,16 +162,16 @@ def covering_canaries(facts: Facts, applied: str) -> set[str]:
     }
 
 
-def _lacks_serving(facts: Facts) -> set[str]:
+def _lacks_serving(pods: Collection[PodView], deployments: Collection[DeploymentView]) -> set[str]:
     """Return the classes on which fewer pods serve than are asked for, without those of canaries."""
     ready = Counter(
         pod.label(CLASS)
-        for pod in facts.pods
+        for pod in pods
         if pod.label(COMPONENT) == SERVE and not pod.is_canary and pod.ready and not pod.leaving
     )
     return {
         each.accelerator_class
-        for each in facts.deployments
+        for each in deployments
         if ready[each.accelerator_class] < each.desired
     }
 
@@ -174,7 +186,7 @@ def makes_way(facts: Facts, revision: str) -> set[str]:
         return set()
     unschedulable = {
         pod.label(CLASS)
-        for pod in pods_of(facts, revision)
+        for pod in pods_of(facts.pods, revision)
         if not pod.is_canary and pod.unschedulable
     }
     lacking = {
@@ -182,7 +194,7 @@ def makes_way(facts: Facts, revision: str) -> set[str]:
         for each in facts.deployments
         if each.revision == revision and each.refused
     }
-    return (unschedulable | lacking) - _lacks_serving(facts)
+    return (unschedulable | lacking) - _lacks_serving(facts.pods, facts.deployments)
 
 
 def _serves(pod: PodView) -> bool:

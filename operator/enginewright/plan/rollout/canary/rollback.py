@@ -51,11 +51,11 @@ def _rejection(
     left_to_others: Collection[str],
     analysis: AnalysisResult,
 ) -> RolloutFailure | None:
-    if by_user := rejection_by_user(facts, revision):
+    if by_user := rejection_by_user(facts.model, facts.revisions, revision):
         return by_user
     if facts.model.metadata.annotations.get(PROMOTE) == revision:
         return None
-    if known := recorded_rejection(facts, revision):
+    if known := recorded_rejection(facts.revisions, revision):
         return known
     found = failures.lasting
     if found is not None and found.reason in left_to_others:
@@ -65,7 +65,7 @@ def _rejection(
         return None
     recreates = facts.model.spec.rollout.strategy == "Recreate"
     # some of its pods serve: going back would stop them first
-    return None if recreates and any(pod.ready for pod in pods_of(facts, revision)) else found
+    return None if recreates and any(pod.ready for pod in pods_of(facts.pods, revision)) else found
 
 
 def rejected(
@@ -95,7 +95,7 @@ def rejected(
                 if each.accelerator_class not in blocked
             },
             canary=stable,
-            labels=tuple(service_labels(facts, stable.name)),
+            labels=tuple(service_labels(facts.pods, stable.name)),
         )
     by_user = rejection.reason == StatusReason.ROLLED_BACK_BY_USER
     pauses = facts.model.spec.rollout.on_failure == "Pause" and not by_user
@@ -107,7 +107,7 @@ def rejected(
         failures=failures,
         canaries={each.accelerator_class: each.desired for each in kept},
         stable_key=stable.snapshot.prepared_key if stable else None,
-        labels=tuple(service_labels(facts, "")),
+        labels=tuple(service_labels(facts.pods, "")),
         shadow=tuple(shadow.orders(facts, stable, "")),
     )
 
@@ -125,9 +125,13 @@ def look_back(
         return BringUp(active, promotes=True)
     classes = {each.name for each in previous.snapshot.classes}
     counts = trial_counts(deployments, classes)
-    pods = canary_pods(facts, previous.name)
-    passes = bool(counts) and is_available(facts, previous.name, pods, counts)
-    left = seconds_left(facts, pods, _LONG_AGO) if passes and found.under_requests else 0.0
+    pods = canary_pods(facts.pods, previous.name)
+    passes = bool(counts) and is_available(facts.canaries, previous.name, pods, counts)
+    left = (
+        seconds_left(facts.model.spec, facts.now, pods, _LONG_AGO)
+        if passes and found.under_requests
+        else 0.0
+    )
     if passes and left <= 0:
         return rejected(facts, active, previous, found.failure, PodFailures(), restores=True)
     return BringUp(
@@ -135,6 +139,6 @@ def look_back(
         promotes=True,
         canaries=counts,
         canary=previous,
-        labels=tuple(service_labels(facts, previous.name if found.under_requests else "")),
+        labels=tuple(service_labels(facts.pods, previous.name if found.under_requests else "")),
         requeue_after=left if left > 0 else None,
     )

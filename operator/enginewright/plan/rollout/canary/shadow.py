@@ -4,12 +4,13 @@ The serving pods' sidecars send them, as annotations of the pods order. These ex
 once the canary is verified no more.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from enginewright_contract.shadow import SHADOW_ANNOTATION, read_order, shadow_order
 from enginewright_contract.task import SHADOW_FILE
 
+from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.api.scalars import share
 from enginewright.manifests.deployment import POD_INFO
 from enginewright.manifests.labels import CLASS, COMPONENT, REVISION, SERVE
@@ -22,9 +23,9 @@ from enginewright.plan.types import Facts, MetadataIntent
 WAITS: Final = "shadow: answers of both revisions to clients' requests"
 
 
-def unavailable(facts: Facts, stable: Revision | None) -> str:
+def unavailable(spec: InferenceModelSpec, stable: Revision | None) -> str:
     """Return why no requests can be compared although the spec asks for it, as a sentence; "": they can."""
-    if not _share(facts) or stable is None or any(map(_can_send, stable.templates.values())):
+    if not _share(spec) or stable is None or any(map(_can_send, stable.templates.values())):
         return ""
     return (
         f"canary.shadow has no effect: revision {stable.name} was created by an earlier version"
@@ -34,7 +35,7 @@ def unavailable(facts: Facts, stable: Revision | None) -> str:
 
 def is_compared(facts: Facts, stable: Revision | None, revision: str) -> bool:
     """Return whether enough requests were compared with `revision`, or none can or should be."""
-    if not _share(facts) or stable is None or unavailable(facts, stable):
+    if not _share(facts.model.spec) or stable is None or unavailable(facts.model.spec, stable):
         return True
     measured = (facts.measurements.get(pod.name) for pod in serving_pods(facts.pods, stable.name))
     found = (each.shadow for each in measured if each and each.shadow)
@@ -47,12 +48,14 @@ def orders(facts: Facts, stable: Revision | None, revision: str) -> Iterator[Met
 
     To its pods of their own class that are ready; "": no canary is verified.
     """
-    wanted, now = _share(facts), facts.now.timestamp()
+    wanted, now = _share(facts.model.spec), facts.now.timestamp()
     for pod in facts.pods:
         if pod.label(COMPONENT) != SERVE or pod.is_canary or pod.leaving:
             continue
         known = str(pod.annotations.get(SHADOW_ANNOTATION) or "")
-        addresses = _addresses(facts, revision, pod.label(CLASS)) if revision and wanted else []
+        addresses = (
+            _addresses(facts.pods, revision, pod.label(CLASS)) if revision and wanted else []
+        )
         annotation = ""
         if addresses and stable is not None and _sends(stable, pod):
             before = read_order(known)
@@ -68,14 +71,14 @@ def orders(facts: Facts, stable: Revision | None, revision: str) -> Iterator[Met
             )
 
 
-def _share(facts: Facts) -> float:
-    return share(facts.model.spec.rollout.canary.shadow) or 0.0
+def _share(spec: InferenceModelSpec) -> float:
+    return share(spec.rollout.canary.shadow) or 0.0
 
 
-def _addresses(facts: Facts, revision: str, accelerator: str) -> list[str]:
+def _addresses(pods: Collection[PodView], revision: str, accelerator: str) -> list[str]:
     return [
         pod.ip
-        for pod in pods_of(facts, revision)
+        for pod in pods_of(pods, revision)
         if pod.is_canary
         and pod.label(CLASS) == accelerator
         and pod.ready

@@ -1,0 +1,95 @@
+"""Which runtime images a model has, by variant, and which ones the installation names instead."""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from enginewright_contract.images import COMPILED_BACKENDS, VARIANTS
+
+from enginewright.api.inference_engine import InferenceEngine
+from enginewright.api.inference_model_status import (
+    ServingState,
+    VariantImage,
+)
+from enginewright.manifests.snapshot import Snapshot
+from enginewright.observed.deployments import DeploymentView
+from enginewright.observed.revisions import RevisionView
+from enginewright.plan.resolve.backends import interim_backend
+from enginewright.plan.types import Config, Facts
+
+_COMPILED = frozenset(VARIANTS[each] for each in COMPILED_BACKENDS)
+
+
+def current_images(facts: Facts, serving: ServingState | None) -> dict[str, str]:
+    """Return the images that the model has by variant: of what serves, of rejected backends, and of interims.
+
+    A rejected backend is tried again with another image, and an engine is compared again with other backends, so
+    that also is a move. What serves until the engines are built moves together with them: neither is planned with
+    the image of another release than the other's.
+    """
+    status, configured = facts.model.status, facts.config.images
+    snapshot = active_snapshot(facts.deployments, facts.revisions, serving)
+    if snapshot is None:
+        return {}
+    known = by_variant(status.images.current) if status.images else {}
+    backends = {each.backend for each in status.rejected_backends}
+    backends |= {name for each in status.choices for name in (each.backend, each.engine_backend)}
+    if any(each.engine_key is None and not each.interim for each in snapshot.classes):
+        # beside a chosen backend, also once the spec does not request a choice any more
+        names = {each.name for each in status.engines}
+        backends |= {each.spec.backend for name, each in facts.engines.items() if name in names}
+    interim = interim_backend(facts.model.spec)
+    if interim and any(each.interim or each.engine_key for each in snapshot.classes):
+        backends.add(interim)
+    variants = {variant for each in backends if (variant := VARIANTS.get(each)) in configured}
+    current = {each: known.get(each, configured[each]) for each in sorted(filter(None, variants))}
+    for each in snapshot.classes:
+        if variant := VARIANTS.get(each.backend):
+            current[variant] = each.image
+    if any(each.interim for each in snapshot.classes):  # which has the new image before the engines
+        current = {**_of_builds(facts.engines, snapshot), **current}
+        current |= {each: known[each] for each in known if each in current or each in _COMPILED}
+    return current
+
+
+def _of_builds(engines: Mapping[str, InferenceEngine], snapshot: Snapshot) -> dict[str, str]:
+    """Return the images, by variant, that build the engines for which an interim serves."""
+    classes = {each.name for each in snapshot.classes if each.interim}
+    return {
+        VARIANTS[each.backend]: each.build.image
+        for each in (engine.spec for _, engine in sorted(engines.items()))
+        if each.prepared_key == snapshot.prepared_key and each.class_name in classes
+    }
+
+
+def active_snapshot(
+    deployments: Collection[DeploymentView],
+    revisions: Collection[RevisionView],
+    serving: ServingState | None,
+) -> Snapshot | None:
+    """Return the active revision; if that is not known, the one that has available pods."""
+    snapshots = {each.revision: each.kept.snapshot for each in revisions if each.kept}
+    if serving is not None:
+        return snapshots.get(serving.last_complete)
+    carried = (each.revision for each in deployments if each.available)
+    return next((snapshots[each] for each in carried if each in snapshots), None)
+
+
+def differing_images(config: Config, current: Mapping[str, str]) -> dict[str, str]:
+    """Return the images that the installation names instead; a variant without one is no move."""
+    configured = config.images
+    return {
+        variant: configured[variant]
+        for variant, image in current.items()
+        if configured.get(variant, image) != image
+    }
+
+
+def by_variant(images: Iterable[VariantImage]) -> dict[str, str]:
+    """Return recorded images by variant."""
+    return {each.variant: each.image for each in images}
+
+
+def variant_images(images: Mapping[str, str]) -> tuple[VariantImage, ...]:
+    """Return the same to be recorded."""
+    return tuple(
+        VariantImage(variant=variant, image=image) for variant, image in sorted(images.items())
+    )
