@@ -763,18 +763,6 @@ async def test_the_others_are_watched_closely_as_long_as_one_is_released(
     assert world.polls["b"] <= 3
 
 
-async def test_a_pod_that_keeps_its_promise_again_is_not_released(world: Sidecars) -> None:
-    world.serve(a=BREAKS, b=KEEPS)
-    await asyncio.sleep(60)
-    assert world.may_go() == {"a"}
-    world.say("a", verdict())
-    await asyncio.sleep(3 * FAST)
-    assert world.may_go() == set()
-    world.say("b", verdict(fallback=BREAKS))
-    await asyncio.sleep(60)
-    assert world.may_go() == {"b"}
-
-
 # fault: Reports | the operator cannot reach sidecars (a NetworkPolicy) | Unknown,
 #   SidecarUnreachable | 5 min
 async def test_a_pod_that_answers_no_more_is_silent_after_five_minutes_and_its_owner_is_woken_once(
