@@ -20,6 +20,8 @@ from enginewright.kube.resources import (
 )
 from enginewright.observed.deployments import count_managers
 
+from tests.support.optional import present
+
 
 def obj(name: str, version: int, uid: str = "u1", **rest: Any) -> dict[str, Any]:
     metadata = {"namespace": "ns", "name": name, "uid": uid, "resourceVersion": str(version)}
@@ -40,8 +42,7 @@ def test_what_is_not_newer_than_our_own_write_is_no_change(version: int) -> None
     cache = ObjectCache()
     cache.wrote(JOBS, obj("j", 20, spec={"a": 2}))
     assert cache.observe(JOBS, obj("j", version, spec={"a": 1})) is None
-    held = cache.get(JOBS, "ns", "j")
-    assert held is not None
+    held = present(cache.get(JOBS, "ns", "j"))
     assert held["spec"] == {"a": 2}
 
 
@@ -49,8 +50,7 @@ def test_a_new_version_with_nothing_new_in_it_is_no_change_but_is_remembered() -
     cache = ObjectCache()
     cache.observe(JOBS, obj("j", 1, metadata={"managedFields": [1]}))
     assert cache.observe(JOBS, obj("j", 2, metadata={"managedFields": [2]})) is None
-    held = cache.get(JOBS, "ns", "j")
-    assert held is not None
+    held = present(cache.get(JOBS, "ns", "j"))
     assert held["metadata"]["resourceVersion"] == "2"
     assert "managedFields" not in held["metadata"]
 
@@ -65,8 +65,7 @@ def test_who_owns_the_count_of_a_deployment_is_kept() -> None:
 
     cache = ObjectCache()
     cache.observe(DEPLOYMENTS, owned_by(1, "a", "b"))
-    held = cache.get(DEPLOYMENTS, "ns", "d")
-    assert held is not None
+    held = present(cache.get(DEPLOYMENTS, "ns", "d"))
     assert count_managers(held["metadata"]) == {"a", "b"}
     assert cache.observe(DEPLOYMENTS, owned_by(2, "b", "a")) is None
     assert cache.observe(DEPLOYMENTS, owned_by(3, "b")) is not None
@@ -94,8 +93,7 @@ def test_the_old_ones_deletion_leaves_its_successor() -> None:
     cache.observe(JOBS, obj("j", 1, uid="old"))
     cache.observe(JOBS, obj("j", 5, uid="new"))
     assert cache.observe(JOBS, obj("j", 4, uid="old"), deleted=True) is None
-    held = cache.get(JOBS, "ns", "j")
-    assert held is not None
+    held = present(cache.get(JOBS, "ns", "j"))
     assert held["metadata"]["uid"] == "new"
 
 
@@ -251,8 +249,7 @@ def test_a_namespace_is_collected_once_it_has_a_store(routed: Routed) -> None:
     routed.collections.clear()
     routed.router.written(CLAIMS, obj("store", 9, uid="w", metadata={"namespace": "own"}))
     listed = obj("store", 10, uid="l", metadata={"namespace": "listed"})
-    kept = routed.cache.get(CLAIMS, "new", "store")
-    assert kept
+    kept = present(routed.cache.get(CLAIMS, "new", "store"))
     routed.router.listing(CLAIMS, Listing((listed, kept), "6"))
     assert routed.collections == ["own", "listed"]
     routed.see(CLAIMS, listed, deleted=True)

@@ -30,6 +30,8 @@ from enginewright_runtime.core.reporting import failed
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.optional import present
+
 SHAPES = tuple(
     ShapeProfile(input=name, min=(1, 0), opt=(1, 64), max=(8, 128))
     for name in ("ids", "a mask", 'it\'s "x"\\', "x\x1b[2J\x7f")
@@ -123,8 +125,7 @@ def test_a_failure_keeps_its_finding_on_every_way() -> None:
     assert (again.finding, str(again)) == (failure.finding, failure.message)
     report = failed("golden", failure)
     assert StageReport.model_validate_json(report.to_json()) == report
-    termination_message = read_termination_message(report.termination_message())
-    assert termination_message is not None
+    termination_message = present(read_termination_message(report.termination_message()))
     assert termination_message.outcome == report.outcome == failure.message
 
 
@@ -140,8 +141,7 @@ def test_a_termination_message_of_whatever_size_is_read(
     )
     text = StageReport(stage="validate", ok=False, failure=finding).termination_message()
     assert len(text.encode()) <= TERMINATION_MESSAGE_LIMIT
-    termination_message = read_termination_message(text)
-    assert termination_message is not None
+    termination_message = present(read_termination_message(text))
     assert termination_message.failure is not None
     assert termination_message.reason is Reason.SHAPE_PROFILE_MISSING
     kept = termination_message.failure.cause.removesuffix(" …").rstrip()
@@ -162,8 +162,7 @@ def test_a_termination_message_of_success_is_cut_too(message: str) -> None:
         stage="publish", ok=True, message=message, published=published
     ).termination_message()
     assert len(text.encode()) <= TERMINATION_MESSAGE_LIMIT
-    termination_message = read_termination_message(text)
-    assert termination_message is not None
+    termination_message = present(read_termination_message(text))
     assert termination_message.published == published
 
 
@@ -176,8 +175,9 @@ def earlier(message: str, **more: object) -> str:
 
 
 def test_a_message_of_an_earlier_release_is_read_as_it_is() -> None:
-    termination_message = read_termination_message(earlier("late; begin earlier", seconds=1.5))
-    assert termination_message is not None
+    termination_message = present(
+        read_termination_message(earlier("late; begin earlier", seconds=1.5))
+    )
     assert termination_message.failure == Finding(
         reason=Reason.TIMEOUT, cause="late; begin earlier", remedy=""
     )
@@ -188,8 +188,7 @@ def test_a_message_of_an_earlier_release_is_read_as_it_is() -> None:
 
 
 def test_a_message_that_an_earlier_release_cut_has_the_reasons_remedy() -> None:
-    termination_message = read_termination_message(earlier("late, since …"))
-    assert termination_message is not None
+    termination_message = present(read_termination_message(earlier("late, since …")))
     assert termination_message.failure is not None
     assert termination_message.failure.of_container("build").message == (
         f"late, since …; {remedy(Reason.TIMEOUT, 'build')}"
@@ -205,8 +204,7 @@ def test_a_termination_message_that_the_kubelet_cut_has_the_reasons_remedy(end: 
         ).termination_message(),
     ):
         cut = text[: text.index("Timeout") + end]
-        termination_message = read_termination_message(cut)
-        assert termination_message is not None
+        termination_message = present(read_termination_message(cut))
         assert termination_message.outcome == REMEDIES[Reason.TIMEOUT]
 
 
@@ -251,8 +249,7 @@ def test_a_failure_of_a_newer_release_keeps_its_cause() -> None:
         "remedy": "mend x",
     }
     text = json.dumps({"stage": "validate", "ok": False, "failure": failure})
-    read = read_termination_message(text)
-    assert read is not None
+    read = present(read_termination_message(text))
     assert read.failure is not None
     assert (read.reason, read.failure.cause) == (Reason.INTERNAL_ERROR, "BrandNew: node x is odd")
     assert read.failure.advice == "mend x"
@@ -298,8 +295,7 @@ def test_what_was_made_fits_into_a_termination_message(made: dict[str, object]) 
     )
     text = report.termination_message()
     assert len(text.encode()) <= TERMINATION_MESSAGE_LIMIT
-    read = read_termination_message(text)
-    assert read is not None
+    read = present(read_termination_message(text))
     vital = read.published or read.engine
     assert vital is not None
     assert vital.key == "0" * 64
@@ -317,8 +313,7 @@ def test_inputs_and_outputs_are_listed_if_they_fit(
     assert report.published is not None
     whole = report.published.signature
     assert whole is not None
-    read = read_termination_message(text)
-    assert read is not None
+    read = present(read_termination_message(text))
     assert read.published is not None
     assert read.published.signature == (whole if listed else whole.unlisted())
     kept = read.published.changes.removesuffix(" …")
@@ -335,8 +330,7 @@ def test_an_image_is_reported_if_it_fits(outputs: int, changes: str) -> None:
         report = StageReport.model_validate({"stage": "publish", "ok": True, "published": fields})
         text = report.termination_message()
         assert len(text.encode()) <= TERMINATION_MESSAGE_LIMIT
-        read = read_termination_message(text)
-        assert read is not None
+        read = present(read_termination_message(text))
         assert read.published is not None
         assert read.published.image == (IMAGE["image"] if kept else None)
         assert read.published.key == "0" * 64
@@ -347,8 +341,7 @@ def test_a_cut_report_of_a_prepared_model_keeps_its_first_fields() -> None:
     report = StageReport.model_validate({"stage": "publish", "ok": True, "published": made})
     text = report.termination_message()
     for end in range(text.index('"published"'), len(text)):
-        read = read_termination_message(text[:end])
-        assert read is not None
+        read = present(read_termination_message(text[:end]))
         assert (read.stage, read.ok, read.published) == ("publish", True, None)
 
 
@@ -411,8 +404,7 @@ def test_a_name_in_yaml_is_a_string(name: str) -> None:
 
 def test_many_causes_are_named_once_a_reason() -> None:
     many = [Finding(reason=Reason.PROVIDER_REFUSED, cause=f"{n}" * 1024) for n in range(40)]
-    found = first([Finding(reason=Reason.DRIVER_MISSING, cause="no driver"), *many])
-    assert found is not None
+    found = present(first([Finding(reason=Reason.DRIVER_MISSING, cause="no driver"), *many]))
     assert len(found.cause) < 2048
 
 
@@ -434,8 +426,7 @@ def test_the_digests_of_all_that_may_be_fetched_fit() -> None:
     report = StageReport(stage="publish", ok=True, message="published " * 30, published=published)
     text = report.termination_message()
     assert len(text.encode()) <= TERMINATION_MESSAGE_LIMIT
-    read = read_termination_message(text)
-    assert read is not None
+    read = present(read_termination_message(text))
     assert read.published is not None
     assert read.published.data == published.data
     assert read.published.key == published.key
