@@ -334,6 +334,46 @@ def test_a_busy_server_is_no_failure(tmp_path: Path, task: ServeTask) -> None:
         assert value(sidecar.metrics(), "enginewright_probe_failures_total", check="golden") == 0
 
 
+def many(server: Server, count: int) -> None:
+    """Ask the linear model `count` times, with the golden sample's size."""
+    document = {
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 8], "data": [1.0] * 16}],
+    }
+    with server.wire() as wire:
+        for _ in range(count):
+            wire.send(server.infer_request(document))
+            assert wire.receive().status == 200
+
+
+def test_live_requests_are_compared_with_earlier_ones(tmp_path: Path, task: ServeTask) -> None:
+    def slowed(reported: dict[str, Any]) -> dict[str, Any]:
+        buckets = [
+            each | {"seconds": each["seconds"] + 0.01 * each["count"]}
+            for each in reported["buckets"]
+        ]
+        return reported | {"buckets": buckets}
+
+    with (
+        Server(tmp_path, task) as server,
+        Proxy(server.port) as proxy,
+        Sidecar(tmp_path, task, proxy.port, pace=QUICK, window_seconds=2.0) as sidecar,
+    ):
+        sidecar.until_ready()
+
+        def asked(state: str) -> bool:
+            many(server, 20)
+            return sidecar.check(Check.LIVE_LATENCY).state == state
+
+        sidecar.until(lambda: asked("ok"), "requests are as usual")
+        proxy.execution = slowed  # as if the model had taken 10 ms more each time
+        sidecar.until(lambda: asked("failed"), "requests are slow")
+        found = sidecar.check(Check.LIVE_LATENCY)
+        assert found.reason is Reason.SLOWER_THAN_BASELINE
+        assert "requests of up to 16 elements" in found.message
+        assert value(sidecar.metrics(), "enginewright_latency_ratio", check="live-latency")
+        assert sidecar.is_ready()
+
+
 # For `Server(before=...)`: from SIGUSR1 on every run of the model is done thirty times, so that other
 # load on the machine, which may spoil the baseline, is no matter.
 GROWS = """
@@ -353,43 +393,19 @@ signal.signal(signal.SIGUSR1, grow)
 
 # fault: Latency | the model becomes much slower, without requests | check `probe-latency` | 11 s
 #   to 1 min
-@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
 @pytest.mark.timeout(300)
-def test_a_model_that_takes_much_longer_is_found_with_and_without_traffic(
-    tmp_path: Path, busy: bool
-) -> None:
-    sample: Feeds = {"turns": np.array([20], np.int64)}
-    task = artifact(tmp_path, slow_model(), [sample])
-    document = {"inputs": [{"name": "turns", "datatype": "INT64", "shape": [1], "data": [20]}]}
-    check = Check.LIVE_LATENCY if busy else Check.PROBE_LATENCY
-    stop = threading.Event()
-
-    def press(server: Server) -> None:
-        with server.wire() as wire:
-            while not stop.is_set():
-                wire.send(server.infer_request(document))
-                assert wire.receive().status == 200
-
+def test_a_model_that_takes_much_longer_is_found_without_traffic(tmp_path: Path) -> None:
+    task = artifact(tmp_path, slow_model(), [{"turns": np.array([20], np.int64)}])
     with (
         Server(tmp_path, task, before=GROWS) as server,
         Sidecar(tmp_path, task, server.port, pace=QUICK, slowest_interval=1.0) as sidecar,
     ):
         sidecar.until_ready()
-        client = threading.Thread(target=press, args=(server,))
-        if busy:
-            client.start()
-        try:
-            sidecar.until_state(check, "ok", 90)
-            server.process.send_signal(signal.SIGUSR1)
-            found = sidecar.until_state(check, "failed", 90)
-            assert found.reason is Reason.SLOWER_THAN_BASELINE
-            assert "requests of up to 1 element" in found.message or not busy
-            assert value(sidecar.metrics(), "enginewright_latency_ratio", check=check.value)
-            assert sidecar.is_ready()
-        finally:
-            stop.set()
-            if busy:
-                client.join()
+        sidecar.until_state(Check.PROBE_LATENCY, "ok", 90)
+        server.process.send_signal(signal.SIGUSR1)
+        found = sidecar.until_state(Check.PROBE_LATENCY, "failed", 90)
+        assert found.reason is Reason.SLOWER_THAN_BASELINE
+        assert sidecar.is_ready()
 
 
 def test_overload_is_neither_wrong_nor_unready(tmp_path: Path) -> None:

@@ -67,21 +67,6 @@ def test_a_build_on_a_device_asks_for_one_of_the_class() -> None:
     assert "aheadOfTime" not in spec["recipe"]
 
 
-def test_what_decides_the_content_decides_the_key() -> None:
-    def key(world: World) -> str:
-        return str(world.the("InferenceEngine")["spec"]["key"])
-
-    same = key(prepared())
-    assert key(prepared(build={"timeout": "2h"})) == same
-    assert key(prepared(build={"workspace": "1Gi"})) != same
-    assert key(prepared({"computeCapability": "8.6"})) != same
-    assert key(prepared({"nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-L40"}})) != same
-    assert key(prepared({"resourceName": "nvidia.com/mig-1g.10gb"})) != same
-    assert key(prepared({"aheadOfTime": False})) != same
-    other = World().has_gpus().settle().job_succeeds(published(key="b" * 64))
-    assert key(other) != same
-
-
 def on_tensorrt(**spec: Any) -> World:
     """Return a model whose class and image have TensorRT, cuda and TensorRT-RTX."""
     world = World(**spec).has_gpus(backends=["tensorrt", "cuda", "tensorrt-rtx"], aheadOfTime=False)
@@ -111,16 +96,6 @@ def test_another_optimization_level_is_built_while_the_engine_serves() -> None:
     assert first in engines
     assert len(engines) == 2
     assert world.conditions()["Available"][0] == "True"
-
-
-def test_a_refused_optimization_level_leaves_what_serves() -> None:
-    world = prepared().engine_built().all_available()
-    before = world.the("Deployment")["spec"]
-    world.edit(build={"optimizationLevel": 5})
-    assert world.conditions()["Stalled"] == ("True", "BackendNotAllowed")
-    assert world.conditions()["Available"][0] == "True"
-    assert world.the("Deployment")["spec"] == before
-    world.the("InferenceEngine")
 
 
 def test_another_optimization_level_gives_a_rejected_backend_a_new_chance() -> None:
@@ -171,15 +146,6 @@ def test_pods_serve_the_engine_when_it_is_built() -> None:
     assert world.condition("EnginesReady")["message"] == (
         f"{describe_engine(built)}, sha256 eeeeeeeeeeee"
     )
-
-
-def test_a_permanent_failure_is_reported_and_not_retried() -> None:
-    world = prepared().engine_fails(Reason.BUILD_FAILED)
-    engine = world.the("InferenceEngine")
-    generation = engine["metadata"]["generation"]
-    world.later(hours=5)
-    assert world.the("InferenceEngine")["metadata"]["generation"] == generation
-    assert world.conditions()["Stalled"] == ("True", "BuildFailed")
 
 
 def test_other_build_settings_are_a_new_chance_after_a_failure_for_good() -> None:

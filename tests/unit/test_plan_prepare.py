@@ -367,22 +367,6 @@ def test_every_remedy_leads_to_a_new_job(spec: dict[str, Any]) -> None:
     world.job()
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        {"replicas": 3},
-        {"build": {"timeout": "2h", "resources": {"limits": {"memory": "8Gi"}}}},
-        {"serving": {"maxQueue": 8}},
-        {"podTemplate": {"labels": {"team": "vision"}}},
-        {"rollout": {"strategy": "Recreate"}},
-    ],
-)
-def test_what_does_not_make_the_artefact_prepares_nothing_again(spec: dict[str, Any]) -> None:
-    world = World().settle().job_succeeds().all_available().edit(**spec)
-    assert world.conditions()["Validated"] == ("True", "Prepared")
-    assert len(jobs(world)) == 1
-
-
 def test_another_onnx_runtime_prepares_again_while_the_old_revision_serves() -> None:
     world = World().settle().job_succeeds().all_available()
     before = world.the("Deployment")
