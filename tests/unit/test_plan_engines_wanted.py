@@ -75,19 +75,6 @@ def on_tensorrt(**spec: Any) -> World:
     return world.settle()
 
 
-def test_the_optimization_level_decides_the_engine_and_not_the_prepared_model() -> None:
-    def engine(**build: Any) -> dict[str, Any]:
-        world = on_tensorrt(build=build).job_succeeds()
-        return dict(world.the("InferenceEngine")["spec"])
-
-    default, lowest, highest = engine(), engine(optimizationLevel=0), engine(optimizationLevel=5)
-    assert "optimizationLevel" not in default["recipe"]
-    assert (lowest["recipe"]["optimizationLevel"], highest["recipe"]["optimizationLevel"]) == (0, 5)
-    assert len({each["key"] for each in (default, lowest, highest)}) == 3
-    assert len({each["preparedKey"] for each in (default, lowest, highest)}) == 1
-    assert engine(optimizationLevel=5)["key"] == highest["key"]
-
-
 def test_another_optimization_level_is_built_while_the_engine_serves() -> None:
     world = on_tensorrt().job_succeeds().engine_built().all_available()
     first = world.the("InferenceEngine")["metadata"]["name"]
@@ -107,17 +94,6 @@ def test_another_optimization_level_gives_a_rejected_backend_a_new_chance() -> N
     failed = world.the("InferenceEngine")["metadata"]["name"]
     world.edit(build={"optimizationLevel": 2})
     assert {each["metadata"]["name"] for each in world.all("InferenceEngine")} > {failed}
-
-
-def test_a_class_of_another_name_and_the_same_devices_has_the_same_engine() -> None:
-    first = prepared().the("InferenceEngine")["spec"]
-    world = World().has_gpus()
-    (known,) = world.classes
-    metadata = known.metadata.model_copy(update={"name": "renamed"})
-    world.classes = [known.model_copy(update={"metadata": metadata})]
-    second = world.settle().job_succeeds().the("InferenceEngine")["spec"]
-    assert (first["class"], second["class"]) == ("l4", "renamed")
-    assert first["key"] == second["key"]
 
 
 def test_a_class_whose_nodes_are_not_alike_gets_no_engine() -> None:
