@@ -72,6 +72,13 @@ IMAGE: dict[str, object] = {"image": f"{180 * 'r'}@sha256:{64 * '3'}"}
 DATA: dict[str, object] = {"data": {f"step-{number}": 64 * "4" for number in range(6)}}
 
 
+def sent(report: StageReport) -> StageReport:
+    """Return what is read of the termination message, which fits."""
+    text = report.termination_message()
+    assert len(text.encode()) <= TERMINATION_MESSAGE_LIMIT
+    return present(read_termination_message(text))
+
+
 def signature(outputs: int) -> dict[str, object]:
     tensors = [f"output{index}:FP32[-1,3,224,224]" for index in range(outputs)]
     return {"digest": "2" * 64, "inputs": ["x:FP32[1..32,3]"], "outputs": tensors}
@@ -139,9 +146,7 @@ def test_a_termination_message_of_whatever_size_is_read(
         remedy=advice,
         proposal=Proposal(shapes=SHAPES * 4) if proposed else None,
     )
-    text = StageReport(stage="validate", ok=False, failure=finding).termination_message()
-    assert len(text.encode()) <= TERMINATION_MESSAGE_LIMIT
-    termination_message = present(read_termination_message(text))
+    termination_message = sent(StageReport(stage="validate", ok=False, failure=finding))
     assert termination_message.failure is not None
     assert termination_message.reason is Reason.SHAPE_PROFILE_MISSING
     kept = termination_message.failure.cause.removesuffix(" …").rstrip()
@@ -158,11 +163,9 @@ def test_a_termination_message_of_success_is_cut_too(message: str) -> None:
     published = Published(
         key="0" * 64, model_digest="1" * 64, opset=17, ir_version=8, nodes=1, size_bytes=1
     )
-    text = StageReport(
-        stage="publish", ok=True, message=message, published=published
-    ).termination_message()
-    assert len(text.encode()) <= TERMINATION_MESSAGE_LIMIT
-    termination_message = present(read_termination_message(text))
+    termination_message = sent(
+        StageReport(stage="publish", ok=True, message=message, published=published)
+    )
     assert termination_message.published == published
 
 
@@ -293,9 +296,7 @@ def test_what_was_made_fits_into_a_termination_message(made: dict[str, object]) 
     report = StageReport.model_validate(
         {"stage": "publish", "ok": True, "message": "published it", **made}
     )
-    text = report.termination_message()
-    assert len(text.encode()) <= TERMINATION_MESSAGE_LIMIT
-    read = present(read_termination_message(text))
+    read = sent(report)
     vital = read.published or read.engine
     assert vital is not None
     assert vital.key == "0" * 64
@@ -328,9 +329,7 @@ def test_an_image_is_reported_if_it_fits(outputs: int, changes: str) -> None:
     made = PUBLISHED | IMAGE | {"changes": changes, "signature": signature(outputs)}
     for fields, kept in ((made, True), (made | DATA | {"image_failure": 256 * "x"}, False)):
         report = StageReport.model_validate({"stage": "publish", "ok": True, "published": fields})
-        text = report.termination_message()
-        assert len(text.encode()) <= TERMINATION_MESSAGE_LIMIT
-        read = present(read_termination_message(text))
+        read = sent(report)
         assert read.published is not None
         assert read.published.image == (IMAGE["image"] if kept else None)
         assert read.published.key == "0" * 64
@@ -424,9 +423,7 @@ def test_the_digests_of_all_that_may_be_fetched_fit() -> None:
         signature=PublishedSignature(digest="d" * 64, inputs=("x:FP32[1]",) * 20),
     )
     report = StageReport(stage="publish", ok=True, message="published " * 30, published=published)
-    text = report.termination_message()
-    assert len(text.encode()) <= TERMINATION_MESSAGE_LIMIT
-    read = present(read_termination_message(text))
+    read = sent(report)
     assert read.published is not None
     assert read.published.data == published.data
     assert read.published.key == published.key

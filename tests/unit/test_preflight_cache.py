@@ -131,17 +131,23 @@ def test_data_that_a_model_is_tried_with_counts_by_its_content(
 
 
 @pytest.mark.parametrize(
-    "reason", ["OutOfMemory", "Timeout", "BackendCrashed", "StoreUnavailable", "InternalError"]
+    ("reason", "remembered"),
+    [
+        ("OutOfMemory", False),
+        ("Timeout", False),
+        ("BackendCrashed", False),
+        ("StoreUnavailable", False),
+        ("InternalError", False),
+        ("UnsupportedOperator", True),
+    ],
 )
-def test_what_may_pass_is_not_remembered(kept: ResultCache, model: Path, reason: str) -> None:
+def test_what_is_wrong_with_the_model_is_remembered_and_what_may_pass_is_not(
+    kept: ResultCache, model: Path, reason: str, remembered: bool
+) -> None:
     keep(kept, asked(model), result(model, reason=reason))
-    assert kept.result(asked(model), HELD, INSTALLED) is None
-
-
-def test_what_is_wrong_with_the_model_is_remembered(kept: ResultCache, model: Path) -> None:
-    keep(kept, asked(model), result(model, reason="UnsupportedOperator"))
-    found = present(kept.result(asked(model), HELD, INSTALLED))
-    assert found.verdict == "fail"
+    found = kept.result(asked(model), HELD, INSTALLED)
+    assert (found is not None) is remembered
+    assert found is None or found.verdict == "fail"
 
 
 def test_a_model_that_changed_meanwhile_is_not_remembered(kept: ResultCache, model: Path) -> None:
