@@ -117,16 +117,6 @@ def test_a_new_model_and_the_jobs_that_are_then_made() -> None:
     assert world.the("Deployment")["metadata"]["name"] == steps(found, "Deployment")[0].name
 
 
-def test_with_a_digest_keys_and_revision_are_known_beforehand() -> None:
-    world = World(source=PINNED)
-    found = forecast_of(world, exists=False)
-    (job,) = steps(found, "Job")
-    assert job.key == key_of(world)
-    world.settle().job_succeeds(published(str(job.key)))
-    assert world.status["revision"] == found.revision
-    assert world.the("Deployment")["metadata"]["labels"]["enginewright.dev/revision"]
-
-
 @pytest.mark.parametrize(
     "data",
     [
