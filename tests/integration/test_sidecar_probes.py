@@ -171,6 +171,7 @@ def hold(stack: contextlib.ExitStack, port: int, count: int, sent: str) -> None:
         stack.enter_context(Wire(port)).send(sent.encode())
 
 
+# fault: Hostile | idle connections exhaust the limit, so probes fail
 # fault: Hostile | clients hold all connections of the sidecar with heads that do not end, or bodies
 #   that do not come | a body is refused at once, and a new connection replaces one that waits | the
 #   pod stays ready
