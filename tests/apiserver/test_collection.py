@@ -95,6 +95,7 @@ def store(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[St
     store.furnish()
     yield store
     store.user.delete_all("inferencemodels,inferenceengines")
+    store.user.delete_all("acceleratorclasses")
 
 
 FIRST, SECOND = "cd" * 32, "ef" * 32  # keys of prepared models

@@ -32,6 +32,7 @@ def world(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[Wo
     played.add_gpu_class(world.user)
     yield world
     world.user.delete_all("inferencemodels,inferenceengines")
+    world.user.delete_all("acceleratorclasses")
 
 
 def model(name: str) -> dict[str, Any]:
