@@ -22,9 +22,8 @@ _WHILE_WRONG = {"enginewright_fallback_reason", "enginewright_runs_failing_reaso
 
 def documented() -> dict[str, tuple[str, frozenset[str]]]:
     """Return type and labels by name, from the table of the documentation."""
-    rows = re.findall(
-        r"^\| `(enginewright_\w+)` \| (\w+) \|([^|]*)\|", DOCS.read_text(), re.MULTILINE
-    )
+    table = DOCS.read_text().split("<!-- hack/docs: sidecar-metrics -->")[1].split("<!-- /hack")[0]
+    rows = re.findall(r"^\| `(enginewright_\w+)` \| (\w+) \|([^|]*)\|", table, re.MULTILINE)
     return {name: (kind, frozenset(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
 
 
